@@ -91,9 +91,12 @@ def loader(workers: int) -> Run:
             check=True,
         )
         made = subprocess.run(
-            [sys.executable, "-m", "opanatomy", "analyze", "step.json", "-f", "json"], cwd=folder, capture_output=True,
-            text=True, check=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "opanatomy", "analyze", "step.json", "-f", "json"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         return float(done.stdout.split()[-1]), json.loads(made.stdout)
 
     return run
@@ -102,22 +105,31 @@ def loader(workers: int) -> Run:
 #: The advice, its two sides, and by how many samples its gain is divided: sides are compared for each sample.
 CASES: dict[str, tuple[str, Run, Run, int]] = {
     "fused optimizer": (
-        "optimizer", profile(*_SMALL_BERT, "--batch", "2", "--seq", "64", "--optimizer", "adamw-loop"),
-        profile(*_SMALL_BERT, "--batch", "2", "--seq", "64", "--optimizer", "adamw"), 2,
+        "optimizer",
+        profile(*_SMALL_BERT, "--batch", "2", "--seq", "64", "--optimizer", "adamw-loop"),
+        profile(*_SMALL_BERT, "--batch", "2", "--seq", "64", "--optimizer", "adamw"),
+        2,
     ),
     "attention fused": (
-        "attention", profile(*_SMALL_BERT, "--batch", "2", "--seq", "512"),
-        profile(*_SMALL_BERT, "--batch", "2", "--seq", "512", "--set", "attention_probs_dropout_prob=0"), 2,
+        "attention",
+        profile(*_SMALL_BERT, "--batch", "2", "--seq", "512"),
+        profile(*_SMALL_BERT, "--batch", "2", "--seq", "512", "--set", "attention_probs_dropout_prob=0"),
+        2,
     ),
     "workers of a loader": ("input", loader(0), loader(2), 1),
     "larger batch": (
-        "framework", profile(*_THIN_GPT, "--batch", "1"), profile(*_THIN_GPT, "--batch", "8"), 1,
+        "framework",
+        profile(*_THIN_GPT, "--batch", "1"),
+        profile(*_THIN_GPT, "--batch", "8"),
+        1,
     ),
     "padding": (
-        "padding", profile(*_SMALL_BERT, "--texts", "--batch", "16", "--seq", "128", texts=True),
-        profile(*_SMALL_BERT, "--texts", "--batch", "16", "--seq", "128", "--padding", "longest", texts=True), 16,
+        "padding",
+        profile(*_SMALL_BERT, "--texts", "--batch", "16", "--seq", "128", texts=True),
+        profile(*_SMALL_BERT, "--texts", "--batch", "16", "--seq", "128", "--padding", "longest", texts=True),
+        16,
     ),
-}  # fmt: skip
+}
 
 
 def main(words: Sequence[str]) -> None:

@@ -99,11 +99,15 @@ def print_result(result: Result) -> None:
         if taken:
             rows.append(
                 (
-                    f"{name}, whole process", _seconds(walls(taken)), str(ratio(walls(taken), wall)),
-                    _seconds(cpus(taken)), str(ratio(cpus(taken), cpu)), f"{peak(taken) / 1e6:.0f}",
+                    f"{name}, whole process",
+                    _seconds(walls(taken)),
+                    str(ratio(walls(taken), wall)),
+                    _seconds(cpus(taken)),
+                    str(ratio(cpus(taken), cpu)),
+                    f"{peak(taken) / 1e6:.0f}",
                     f"{peak(taken) / result.text_bytes:.2f}",
                 )
-            )  # fmt: skip
+            )
     print_table(("", "wall s", "x floor [quarters]", "CPU s", "x floor [quarters]", "peak MB", "x text"), rows)
     print_stages(result.samples[STAGES], median(cpu))
     print_verdict(result, ratio(walls(result.samples[TOOL]), wall), ratio(cpus(result.samples[TOOL]), cpu))
@@ -161,11 +165,14 @@ def keep(result: Result) -> None:
     rows = json.loads(history.read_text()) if history.exists() else []
     rows.append(
         {
-            "day": time.strftime("%Y-%m-%d"), "commit": commit.stdout.strip(), "trace": result.title,
-            "times_the_floor": round(spread.middle, 3), "runs": len(result.samples[TOOL]),
+            "day": time.strftime("%Y-%m-%d"),
+            "commit": commit.stdout.strip(),
+            "trace": result.title,
+            "times_the_floor": round(spread.middle, 3),
+            "runs": len(result.samples[TOOL]),
             "machine": f"{model[1] if model else 'unknown'}, {os.cpu_count()} cores",
         }
-    )  # fmt: skip
+    )
     history.write_text("[\n" + ",\n".join(f" {json.dumps(row)}" for row in rows) + "\n]\n")
 
 

@@ -252,9 +252,12 @@ def check(name: str, dtype: str = "float32") -> Result:
         raise Unfit(f"{type(error).__name__}: {' '.join(str(error).split())[:90]}") from error
     ours = sum(_cost(call) or 0 for call in calls if call.operator in theirs)
     return Result(
-        name=name, calls=len(calls), ours=ours, theirs=theirs.total(),
+        name=name,
+        calls=len(calls),
+        ours=ours,
+        theirs=theirs.total(),
         tally=compare(calls, lambda operator, signature: cost(operator, signature, "cpu")),
-    )  # fmt: skip
+    )
 
 
 def _cost(call: Call) -> int | None:

@@ -47,20 +47,34 @@ class Subject(Struct, frozen=True, kw_only=True):
 
 SUBJECTS = (
     Subject(
-        title="small", model="google-bert/bert-base-uncased", batch=8, seq=128,
+        title="small",
+        model="google-bert/bert-base-uncased",
+        batch=8,
+        seq=128,
         settings=(
-            ("num_hidden_layers", "2"), ("hidden_size", "256"), ("num_attention_heads", "4"),
-            ("intermediate_size", "1024"), ("vocab_size", "8000"),
+            ("num_hidden_layers", "2"),
+            ("hidden_size", "256"),
+            ("num_attention_heads", "4"),
+            ("intermediate_size", "1024"),
+            ("vocab_size", "8000"),
         ),
     ),
     Subject(
-        title="medium", model="Qwen/Qwen3-0.6B", batch=4, seq=64,
+        title="medium",
+        model="Qwen/Qwen3-0.6B",
+        batch=4,
+        seq=64,
         settings=(
-            ("num_hidden_layers", "12"), ("hidden_size", "256"), ("num_attention_heads", "8"),
-            ("num_key_value_heads", "4"), ("head_dim", "32"), ("intermediate_size", "1024"), ("vocab_size", "8000"),
+            ("num_hidden_layers", "12"),
+            ("hidden_size", "256"),
+            ("num_attention_heads", "8"),
+            ("num_key_value_heads", "4"),
+            ("head_dim", "32"),
+            ("intermediate_size", "1024"),
+            ("vocab_size", "8000"),
         ),
     ),
-)  # fmt: skip
+)
 
 
 class Bench:
@@ -159,9 +173,10 @@ def cost_of_a_range(rounds: int = 5) -> dict[str, float]:
 
     costs: dict[str, float] = {}
     for title, around in (("without the profiler", nullcontext), ("under the profiler", profiler)):
-        samples = take_turns({PLAIN: _timed(calls, around, nullcontext), RANGES: _timed(
-            calls, around, lambda: module_ranges(module)
-        )}, rounds)  # fmt: skip
+        samples = take_turns(
+            {PLAIN: _timed(calls, around, nullcontext), RANGES: _timed(calls, around, lambda: module_ranges(module))},
+            rounds,
+        )
         with_ranges, without = (median(cpus(samples[name])) for name in (RANGES, PLAIN))
         costs[title] = (with_ranges - without) / RANGE_CALLS * 1e6
     return costs
@@ -185,10 +200,8 @@ def subjects_of(arguments: argparse.Namespace) -> tuple[Subject, ...]:
         return SUBJECTS
     settings = tuple((key, value) for key, _, value in (text.partition("=") for text in arguments.set))
     return (
-        Subject(
-            title="asked for", model=arguments.model, batch=arguments.batch, seq=arguments.seq, settings=settings
-        ),
-    )  # fmt: skip
+        Subject(title="asked for", model=arguments.model, batch=arguments.batch, seq=arguments.seq, settings=settings),
+    )
 
 
 def main() -> None:

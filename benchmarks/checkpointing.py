@@ -39,21 +39,26 @@ from opanatomy.records.workload import StepObservations
 
 #: Components that are no activations.
 STATIC: Final = (
-    components.WEIGHTS, components.BUFFERS, components.INPUTS, components.GRADIENTS,
-    components.OPTIMIZER_STATE, components.STEP_COUNTERS,
+    components.WEIGHTS,
+    components.BUFFERS,
+    components.INPUTS,
+    components.GRADIENTS,
+    components.OPTIMIZER_STATE,
+    components.STEP_COUNTERS,
     components.HELD_BEFORE,
-)  # fmt: skip
+)
 #: More than this between measured and predicted, or measured and fitted, is named.
 TOLERANCE: Final = 0.02
 LAYERS: Final = (4, 9, 16, 25, 36, 64)
 
 _BERT: Final = {
-    "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 256, "vocab_size": 512,
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "intermediate_size": 256,
+    "vocab_size": 512,
     "max_position_embeddings": 64,
-}  # fmt: skip
-_GPT2: Final = {
-    "n_embd": 64, "n_head": 2, "vocab_size": 512, "n_positions": 64, "bos_token_id": 1, "eos_token_id": 1,
-}  # fmt: skip
+}
+_GPT2: Final = {"n_embd": 64, "n_head": 2, "vocab_size": 512, "n_positions": 64, "bos_token_id": 1, "eos_token_id": 1}
 
 
 class Model(NamedTuple):
@@ -70,12 +75,18 @@ MODELS: Final = {
     "bert": Model("google-bert/bert-base-uncased", "num_hidden_layers", _BERT, "sequence-classification"),
     "gpt2": Model("openai-community/gpt2", "n_layer", _GPT2),
     "thin": Model(
-        "google-bert/bert-base-uncased", "num_hidden_layers",
-        {**_BERT, "num_attention_heads": 1, "intermediate_size": 16, "hidden_dropout_prob": 0.0,
-         "attention_probs_dropout_prob": 0.0},
+        "google-bert/bert-base-uncased",
+        "num_hidden_layers",
+        {
+            **_BERT,
+            "num_attention_heads": 1,
+            "intermediate_size": 16,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+        },
         "sequence-classification",
     ),
-}  # fmt: skip
+}
 
 
 class Run(NamedTuple):
@@ -100,9 +111,16 @@ class Run(NamedTuple):
 def options_of(model: Model, layers: int, every: int) -> RunOptions:
     settings = tuple((key, str(value)) for key, value in {**model.settings, model.layers: layers}.items())
     return RunOptions(
-        model=model.name, task=model.task, settings=settings, batch=8, seq=64, device="cpu", warmup=1, memory=True,
+        model=model.name,
+        task=model.task,
+        settings=settings,
+        batch=8,
+        seq=64,
+        device="cpu",
+        warmup=1,
+        memory=True,
         checkpoint_every=every or None,
-    )  # fmt: skip
+    )
 
 
 def segment_lengths(layers: int) -> list[int]:
@@ -174,9 +192,10 @@ def fitted(columns: Sequence[Sequence[float]], values: Sequence[float]) -> Fit:
     residuals = target - matrix @ coefficients
     spread = float(((target - target.mean()) ** 2).sum())
     return Fit(
-        tuple(map(float, coefficients)), float((abs(residuals) / target).max()),
+        tuple(map(float, coefficients)),
+        float((abs(residuals) / target).max()),
         1 - float((residuals**2).sum()) / spread if spread else 1.0,
-    )  # fmt: skip
+    )
 
 
 def segments_fit(runs: Iterable[Run]) -> Fit:

@@ -54,8 +54,20 @@ def eaten_core(*, eaten: bool) -> Iterator[None]:
 def trial(folder: Path, case: str, seed: int) -> dict[str, Any]:
     """One comparison, as its JSON report."""
     first, second = CASES[case.removesuffix("-busy")]
-    command = [sys.executable, "-m", "opanatomy", "compare", "--run", f"profile models.py:{first}", "--run",
-               f"profile models.py:{second}", "--seed", str(seed), "-f", "json"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "opanatomy",
+        "compare",
+        "--run",
+        f"profile models.py:{first}",
+        "--run",
+        f"profile models.py:{second}",
+        "--seed",
+        str(seed),
+        "-f",
+        "json",
+    ]
     with eaten_core(eaten=case.endswith("-busy")):
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     report: dict[str, Any] = json.loads(done.stdout)
@@ -66,12 +78,14 @@ def counted(report: dict[str, Any]) -> Counter[str]:
     """What one comparison says."""
     rows = {row["name"]: row for row in report["figures"]}
     claimed = {name for name, row in rows.items() if row["p"] is not None and row["p"] < SIGNIFICANT}
-    return Counter({
-        "step claimed": int("step_time_ns" in claimed),
-        "another figure claimed": int(bool(claimed - {"step_time_ns"})),
-        "busy": int(any("the machine was busy" in text for text in report["warnings"])),
-        "nothing claimed": int(not claimed),
-    })  # fmt: skip
+    return Counter(
+        {
+            "step claimed": int("step_time_ns" in claimed),
+            "another figure claimed": int(bool(claimed - {"step_time_ns"})),
+            "busy": int(any("the machine was busy" in text for text in report["warnings"])),
+            "nothing claimed": int(not claimed),
+        }
+    )
 
 
 def main(words: Sequence[str]) -> None:

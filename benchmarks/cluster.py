@@ -86,8 +86,11 @@ def _events(events: Sequence[dict[str, Any]], shift_us: int, times: int) -> Iter
 
 
 def _renumbered(event: dict[str, Any], more: int) -> dict[str, Any]:
-    numbers = {name: event["args"][name] + more for name in ("External id", "correlation", "Sequence number")
-               if isinstance(event.get("args", {}).get(name), int)}  # fmt: skip
+    numbers = {
+        name: event["args"][name] + more
+        for name in ("External id", "correlation", "Sequence number")
+        if isinstance(event.get("args", {}).get(name), int)
+    }
     if numbers:
         event["args"] = {**event["args"], **numbers}
     return {**event, "id": event["id"] + more} if isinstance(event.get("id"), int) else event
@@ -110,9 +113,14 @@ def run(folder: Path, summaries: Path, *options: str, cores: int) -> Run:
     available = sorted(os.sched_getaffinity(0))[:cores]
     begun, cpu_before = time.perf_counter(), _cpu_seconds()
     done = subprocess.run(
-        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False,
+        command,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
         preexec_fn=lambda: os.sched_setaffinity(0, available),
-    )  # fmt: skip
+    )
     seconds = time.perf_counter() - begun
     if done.returncode:
         raise SystemExit(done.stderr)

@@ -67,8 +67,14 @@ def events(calls: int) -> Iterator[dict[str, Any]]:
         layer = (number // len(STEP)) % LAYERS
         dims = shapes(512, 64 * (layer + 1))
         types = ["float" if constant == "" and dim else "Scalar" for dim, constant in zip(dims, constants, strict=True)]
-        args = {"External id": number, "Ev Idx": number, "Input Dims": dims, "Input type": types,
-                "Input Strides": [[1] * len(dim) for dim in dims], "Concrete Inputs": list(constants)}  # fmt: skip
+        args = {
+            "External id": number,
+            "Ev Idx": number,
+            "Input Dims": dims,
+            "Input type": types,
+            "Input Strides": [[1] * len(dim) for dim in dims],
+            "Concrete Inputs": list(constants),
+        }
         yield {"ph": "X", "cat": "cpu_op", "name": name, "pid": 7, "tid": 7, "ts": at, "dur": 3.5, "args": args}
         at += 4.0
 
@@ -88,10 +94,15 @@ def measured(path: Path) -> dict[str, float]:
     columns = calls.host.name, calls.signature, none
     _, costs = timed(lambda: costs_in_analysis(trace.names, calls.signatures, columns, "cpu"))
     return {
-        "calls": len(trace.host.name), "distinct": known, "costed": costed, "read_s": read,
-        "formulas_s": formulas_alone(trace), "cost_every_call_s": looked_up, "cost_in_the_analysis_s": costs,
+        "calls": len(trace.host.name),
+        "distinct": known,
+        "costed": costed,
+        "read_s": read,
+        "formulas_s": formulas_alone(trace),
+        "cost_every_call_s": looked_up,
+        "cost_in_the_analysis_s": costs,
         "calls_in_the_analysis_s": join,
-    }  # fmt: skip
+    }
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:

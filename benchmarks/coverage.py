@@ -47,10 +47,13 @@ def line(anatomy: Anatomy, name: str) -> str:
     backward = sum(row.time_ns for row in anatomy.classes if row.phase is Phase.BACKWARD)
     parts = (ledger.linked_ns, ledger.classed_ns, ledger.costed_ns, backward)
     cells = (
-        name, anatomy.environment.device or anatomy.environment.device_kind or "not named", str(anatomy.step.count),
-        units.duration(ledger.device_work_ns), *(units.share(part, inside, decimals=2) for part in parts),
+        name,
+        anatomy.environment.device or anatomy.environment.device_kind or "not named",
+        str(anatomy.step.count),
+        units.duration(ledger.device_work_ns),
+        *(units.share(part, inside, decimals=2) for part in parts),
         units.share(*agreement(anatomy), decimals=1),
-    )  # fmt: skip
+    )
     return f"| {' | '.join(cells)} |"
 
 

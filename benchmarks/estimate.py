@@ -37,19 +37,28 @@ PAGE = ROOT / "docs" / "estimate.md"
 ERRORS = ROOT / "opanatomy" / "predict" / "errors.json"
 #: The kinds of the table -> those of errors.json; the runs of the fit are in none.
 JUDGED = {
-    "dense decoder, 8 and 16 GPUs": "dense decoder", "dense decoder, own fused kernels": "dense decoder",
+    "dense decoder, 8 and 16 GPUs": "dense decoder",
+    "dense decoder, own fused kernels": "dense decoder",
     "dense decoder, sharded and compiled": "dense decoder",
-    "dense encoder, 1 GPU": "dense encoder", "convolutional network, 1 GPU": "convolutional network",
-}  # fmt: skip
+    "dense encoder, 1 GPU": "dense encoder",
+    "convolutional network, 1 GPU": "convolutional network",
+}
 #: Width, layers and heads of MPT decoders, by the names of the table.
 MPT = {
-    "125m": (768, 12, 12), "350m": (1024, 24, 16), "760m": (1536, 24, 12), "1b": (2048, 24, 16), "3b": (2560, 32, 20),
+    "125m": (768, 12, 12),
+    "350m": (1024, 24, 16),
+    "760m": (1536, 24, 12),
+    "1b": (2048, 24, 16),
+    "3b": (2560, 32, 20),
     "7b": (4096, 32, 32),
-}  # fmt: skip
+}
 GPT3 = {
-    "125M": (768, 12, 12), "355M": (1024, 24, 16), "760M": (1536, 24, 16), "1.3B": (2048, 24, 16),
+    "125M": (768, 12, 12),
+    "355M": (1024, 24, 16),
+    "760M": (1536, 24, 16),
+    "1.3B": (2048, 24, 16),
     "2.7B": (2560, 32, 32),
-}  # fmt: skip
+}
 GPUS = {
     "Quadro RTX 8000": "Quadro RTX 8000", "1x V100 16GB": "V100 SXM2 16 GB", "RTX 3090": "GeForce RTX 3090",
     "1x A10": "A10", "1x A100 40GB PCIe": "A100 PCIe 40 GB", "A100 80GB PCIe": "A100 PCIe 80 GB",
@@ -144,21 +153,32 @@ def of_public(rows: list[dict[str, str]]) -> Iterator[Run]:
                 continue
             size = "large" if "large" in row["model"] else "base"
             options = RunOptions(
-                model=f"google-bert/bert-{size}-uncased", batch=batch, seq=384, task="token-classification",
-                attention="eager", dtype="float32" if row["precision"] == "FP32" else "float16", optimizer="adamw",
-            )  # fmt: skip
+                model=f"google-bert/bert-{size}-uncased",
+                batch=batch,
+                seq=384,
+                task="token-classification",
+                attention="eager",
+                dtype="float32" if row["precision"] == "FP32" else "float16",
+                optimizer="adamw",
+            )
             yield Run("dense encoder, 1 GPU", options, GPUS[row["gpu"]], step, fits=alone)
         elif "InternEvo" in source and few and row["parallelism"] in ("tp1 zero1=8", "(tp=1, zero1=8)"):
             batch = 8 if row["checkpointing"] == "full" else 2
             settings = {
-                "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 103168,
+                "num_key_value_heads": 32,
+                "intermediate_size": 11008,
+                "vocab_size": 103168,
                 "max_position_embeddings": 2048,
-            }  # fmt: skip
+            }
             options = RunOptions(
-                model="meta-llama/Llama-3.1-8B", batch=batch, seq=2048, dtype="bfloat16", optimizer="adamw",
+                model="meta-llama/Llama-3.1-8B",
+                batch=batch,
+                seq=2048,
+                dtype="bfloat16",
+                optimizer="adamw",
                 settings=tuple((name, str(value)) for name, value in settings.items()),
                 checkpointing="non-reentrant" if row["checkpointing"] == "full" else None,
-            )  # fmt: skip
+            )
             yield Run(
                 "dense decoder, 8 and 16 GPUs",
                 options,
@@ -181,10 +201,12 @@ def of_public(rows: list[dict[str, str]]) -> Iterator[Run]:
 
 #: Layers, width, heads, heads of keys, and inner width of Llamas, by their names in the table.
 LLAMAS = {
-    "Llama2 7b": (32, 4096, 32, 32, 11008), "Llama2 13b": (40, 5120, 40, 40, 13824),
-    "Llama2 34b": (48, 8192, 64, 8, 22016), "Llama2 70b": (80, 8192, 64, 8, 28672),
+    "Llama2 7b": (32, 4096, 32, 32, 11008),
+    "Llama2 13b": (40, 5120, 40, 40, 13824),
+    "Llama2 34b": (48, 8192, 64, 8, 22016),
+    "Llama2 70b": (80, 8192, 64, 8, 28672),
     "TinyLlama": (22, 2048, 32, 4, 5632),
-}  # fmt: skip
+}
 
 
 def of_llamas(rows: list[dict[str, str]]) -> Iterator[Run]:
@@ -204,19 +226,33 @@ def of_llamas(rows: list[dict[str, str]]) -> Iterator[Run]:
         shares = [float(share) for share in re.findall(r"\.\d+", row["mfu"])]
         again = round(3 * layers * (shares[1] / shares[0] - 1)) if len(shares) > 1 else 0
         settings = {
-            "num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads, "head_dim": width // heads,
-            "num_key_value_heads": keys, "intermediate_size": inner, "vocab_size": 32000,
-        }  # fmt: skip
+            "num_hidden_layers": layers,
+            "hidden_size": width,
+            "num_attention_heads": heads,
+            "head_dim": width // heads,
+            "num_key_value_heads": keys,
+            "intermediate_size": inner,
+            "vocab_size": 32000,
+        }
         options = RunOptions(
-            model="meta-llama/Llama-3.1-8B", batch=batch, seq=length, dtype="bfloat16", optimizer="adamw", compile=True,
-            settings=tuple((key, str(value)) for key, value in settings.items()), parallel="fsdp2",
+            model="meta-llama/Llama-3.1-8B",
+            batch=batch,
+            seq=length,
+            dtype="bfloat16",
+            optimizer="adamw",
+            compile=True,
+            settings=tuple((key, str(value)) for key, value in settings.items()),
+            parallel="fsdp2",
             checkpoint_layers=min(again, layers) or None,
-        )  # fmt: skip
+        )
         yield Run(
-            "dense decoder, sharded and compiled", options, "H100 SXM" if row["gpu"].startswith("H100") else
-            GPUS[row["gpu"].partition(",")[0]], batch * length * 1e9 / float(row["tokens_per_s_per_gpu"]), ranks=ranks,
+            "dense decoder, sharded and compiled",
+            options,
+            "H100 SXM" if row["gpu"].startswith("H100") else GPUS[row["gpu"].partition(",")[0]],
+            batch * length * 1e9 / float(row["tokens_per_s_per_gpu"]),
+            ranks=ranks,
             link=None if ranks <= 8 else f"{int(link[1]) // 8}G" if link else "25G",
-        )  # fmt: skip
+        )
 
 
 def rule_ns(made: DeviceEstimate, workload: Workload) -> float | None:

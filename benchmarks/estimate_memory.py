@@ -32,25 +32,40 @@ EAGER, COMPILED, UNSAID = "eager, described", "compiled, taken as eager", "lengt
 OOM = "out of memory"
 UNITS = {"GB": 1e9, "GiB": 2**30}
 GPUS = {
-    "A100 SXM4 40GB": "A100 SXM4 40 GB", "A100 80GB": "A100 SXM4 80 GB", "A100": "A100 SXM4 80 GB",
+    "A100 SXM4 40GB": "A100 SXM4 40 GB",
+    "A100 80GB": "A100 SXM4 80 GB",
+    "A100": "A100 SXM4 80 GB",
     "RTX 4070 Ti SUPER 16GB": "GeForce RTX 4070 Ti SUPER",
-}  # fmt: skip
+}
 _LLAMA_2 = {"vocab_size": 32000, "max_position_embeddings": 4096}
 LLAMA_2 = {
     "7": {"hidden_size": 4096, "intermediate_size": 11008, "num_key_value_heads": 32, **_LLAMA_2},
     "13": {
-        "hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 40, "num_attention_heads": 40,
-        "num_key_value_heads": 40, **_LLAMA_2,
+        "hidden_size": 5120,
+        "intermediate_size": 13824,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 40,
+        **_LLAMA_2,
     },
-}  # fmt: skip
+}
 LLAMA_32_3B = {
-    "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28, "num_attention_heads": 24,
-    "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": "true",
-}  # fmt: skip
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "tie_word_embeddings": "true",
+}
 VIT_H = {
-    "hidden_size": 1280, "num_hidden_layers": 32, "num_attention_heads": 16, "intermediate_size": 5120,
-    "patch_size": 14, "num_labels": 45,
-}  # fmt: skip
+    "hidden_size": 1280,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 16,
+    "intermediate_size": 5120,
+    "patch_size": 14,
+    "num_labels": 45,
+}
 _T5 = {"num_layers": 24, "num_decoder_layers": 24, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": "false"}
 T5 = {
     "bigscience/T0_3B": {"d_model": 2048, "d_ff": 5120, "d_kv": 64, "num_heads": 32, **_T5},
@@ -110,9 +125,13 @@ def described(rows: list[dict[str, str]]) -> Iterator[Row]:
                 continue
             length, fused = row["sequence"].split()[0], TORCHTUNE.index(change) >= 2
             options = llama(
-                LLAMA_32_3B, batch=int(row["batch"]), seq=int(length), fused_loss=fused, checkpointing=again,
+                LLAMA_32_3B,
+                batch=int(row["batch"]),
+                seq=int(length),
+                fused_loss=fused,
+                checkpointing=again,
                 optimizer="adamw",
-            )  # fmt: skip
+            )
             yield Row(COMPILED if row["compile"] == "yes" else EAGER, row, options)
         elif "torchao/optim" in source and optimizer and model.startswith("ViT-H/14"):
             options = step_of(

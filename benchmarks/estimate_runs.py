@@ -70,13 +70,21 @@ def build(model: str, tiny: bool) -> tuple[Any, dict[str, Any]]:
         batch, length = 8, 1024
     else:
         sizes = {
-            "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32,
-            "num_key_value_heads": 4, "vocab_size": 32_000,
-        }  # fmt: skip
+            "hidden_size": 2048,
+            "intermediate_size": 5632,
+            "num_hidden_layers": 22,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+            "vocab_size": 32_000,
+        }
         small = {
-            "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-            "num_key_value_heads": 1, "vocab_size": 1_000,
-        }  # fmt: skip
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "vocab_size": 1_000,
+        }
         settings = transformers.LlamaConfig(use_cache=False, **(small if tiny else sizes))
         module = transformers.LlamaForCausalLM(settings)
         batch, length = 2, 2048
@@ -171,11 +179,15 @@ def run(name: str, device: str) -> dict[str, Any]:
             "max_allocated_bytes": torch.cuda.max_memory_allocated(),
             "max_reserved_bytes": torch.cuda.max_memory_reserved(),
             "max_requested_bytes": stats["requested_bytes.all.peak"],
-            "allocated_bytes": torch.cuda.memory_allocated(), "reserved_bytes": torch.cuda.memory_reserved(),
+            "allocated_bytes": torch.cuda.memory_allocated(),
+            "reserved_bytes": torch.cuda.memory_reserved(),
             "alloc_retries": stats["num_alloc_retries"],
-            "nvml_used_before_bytes": before["device"], "nvml_used_bytes": after["device"],
-            "nvml_process_bytes": after["process"], "driver_used_bytes": total - free, "device_bytes": total,
-        }  # fmt: skip
+            "nvml_used_before_bytes": before["device"],
+            "nvml_used_bytes": after["device"],
+            "nvml_process_bytes": after["process"],
+            "driver_used_bytes": total - free,
+            "device_bytes": total,
+        }
         known = before["device"] is not None and after["device"] is not None
         facts["occupied_bytes"] = after["device"] - before["device"] if known else None
     times = []
@@ -191,9 +203,7 @@ def run(name: str, device: str) -> dict[str, Any]:
 def start(name: str, device: str) -> subprocess.Popen[str]:
     """Start the process of one configuration; it waits when its model is built."""
     command = [sys.executable, __file__, "--one", name, "--device", device]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )  # fmt: skip
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def result(process: subprocess.Popen[str]) -> dict[str, Any]:

@@ -38,11 +38,14 @@ def main() -> None:
     print(
         json.dumps(
             {
-                **took, "decompress_ns": unpacked - cpu, "parser": PARSER, "text_bytes": len(text),
+                **took,
+                "decompress_ns": unpacked - cpu,
+                "parser": PARSER,
+                "text_bytes": len(text),
                 "events": len(events),
             }
         )
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

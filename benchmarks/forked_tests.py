@@ -160,9 +160,13 @@ def _let_hypothesis_repeat_itself() -> None:
     from hypothesis import HealthCheck, Phase, settings
 
     settings.register_profile(
-        "forked", derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck),
+        "forked",
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
         phases=(Phase.explicit, Phase.generate),
-    )  # fmt: skip
+    )
     settings.load_profile("forked")
 
 

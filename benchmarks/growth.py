@@ -70,15 +70,23 @@ def row_of(name: str, count: int, samples: Samples) -> tuple[str, ...]:
     once_bytes = spread_of(memory[0]).middle
     memory_growth = ratio(memory[1], memory[0]) if once_bytes > SMALL_BYTES else None
     return (
-        name, f"{count:,}", f"{spread_of(seconds[0]).middle:.2f} s", str(time_growth), f"{once_bytes / 1e6:.0f} MB",
-        str(memory_growth) if memory_growth else "-", verdict(time_growth, memory_growth),
-    )  # fmt: skip
+        name,
+        f"{count:,}",
+        f"{spread_of(seconds[0]).middle:.2f} s",
+        str(time_growth),
+        f"{once_bytes / 1e6:.0f} MB",
+        str(memory_growth) if memory_growth else "-",
+        verdict(time_growth, memory_growth),
+    )
 
 
 def verdict(time_growth: Spread, memory_growth: Spread | None) -> str:
     """What is more than it should be."""
-    missed = [what for what, growth in (("time", time_growth), ("memory", memory_growth))
-              if growth is not None and growth.middle > MOST_GROWTH]  # fmt: skip
+    missed = [
+        what
+        for what, growth in (("time", time_growth), ("memory", memory_growth))
+        if growth is not None and growth.middle > MOST_GROWTH
+    ]
     return f"missed: {' and '.join(missed)}" if missed else "met"
 
 

@@ -91,9 +91,13 @@ def second_count(name: str, module: torch.nn.Module, inputs: Any, options: Optio
         return Counter({(phase, "by hand"): flops for phase, flops in BY_HAND[name].items()})
     arguments = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
     stepper = Stepper(
-        module=module, parameters=tuple(module.parameters()), inputs=arguments, device="cpu", amp=options.get("amp"),
+        module=module,
+        parameters=tuple(module.parameters()),
+        inputs=arguments,
+        device="cpu",
+        amp=options.get("amp"),
         inference=options.get("inference", False),
-    )  # fmt: skip
+    )
     with SecondCount(stepper) as counter:
         stepper.run()
     return counter.flops
@@ -131,12 +135,17 @@ def measured(name: str, build: Callable[[], Built], options: Options) -> Result:
         for phase, operator in sorted({*ours, *second})
     )
     return Result(
-        name=name, ending="not compared" if error else ending(anatomy, ours, second), error=error, ours=by_phase(ours),
-        second=by_phase(second), differences=_unexplained(anatomy), warnings=anatomy.warnings,
+        name=name,
+        ending="not compared" if error else ending(anatomy, ours, second),
+        error=error,
+        ours=by_phase(ours),
+        second=by_phase(second),
+        differences=_unexplained(anatomy),
+        warnings=anatomy.warnings,
         unknown=names(row.operator for row in anatomy.operators if row.operator_class is OperatorClass.UNKNOWN),
         uncosted=names(row.operator for row in anatomy.operators if row.flops is None and row.part_of is None),
         details=details,
-    )  # fmt: skip
+    )
 
 
 def ending(anatomy: Anatomy, ours: Counter[tuple[Phase, str]], second: Counter[tuple[Phase, str]]) -> str:

@@ -37,9 +37,12 @@ def main() -> None:
     )
     module = prepared.module
     stepper = Stepper(
-        module=module, parameters=tuple(module.parameters()), inputs=prepared.inputs, device="cpu",
+        module=module,
+        parameters=tuple(module.parameters()),
+        inputs=prepared.inputs,
+        device="cpu",
         optimizer=make_optimizer("adamw", module),
-    )  # fmt: skip
+    )
     known = [*module.parameters(), *module.buffers(), *tensors_in(prepared.inputs)]
     plain, watched = StepObserver(), ForwardSaves(known, Snapshots("cpu"))
     times: dict[str, list[float]] = {"plain": [], "hooks and snapshots": []}

@@ -121,9 +121,16 @@ def mutants_of(package: str, file: Path) -> Iterator[Mutant]:
         first, last = statements[node.lineno]
         for begin, end, text in _changes(node, source, span):
             yield Mutant(
-                package=package, file=str(file.relative_to(ROOT)), line=node.lineno, first=first, last=last,
-                at_import=node.lineno not in in_functions, begin=begin, end=end, text=text,
-            )  # fmt: skip
+                package=package,
+                file=str(file.relative_to(ROOT)),
+                line=node.lineno,
+                first=first,
+                last=last,
+                at_import=node.lineno not in in_functions,
+                begin=begin,
+                end=end,
+                text=text,
+            )
 
 
 def _statements(tree: ast.AST) -> list[tuple[int, int]]:

@@ -106,8 +106,14 @@ ABSENT = "(absent)"
 #: How many differing keys, and lines of a diff, are printed.
 SHOWN = 12
 
-FORMATS = {"json": "-f json", "page": "", "brief": "--brief", "markdown": "-f markdown", "csv": "-f csv",
-           "digest": "-f digest"}  # fmt: skip
+FORMATS = {
+    "json": "-f json",
+    "page": "",
+    "brief": "--brief",
+    "markdown": "-f markdown",
+    "csv": "-f csv",
+    "digest": "-f digest",
+}
 #: Sides to compare, by the ends of their paths.
 PAIRS = (
     ("/bert_cpu.json.gz", "/bert_checkpointing_amp_cpu.json.gz"),
@@ -129,16 +135,22 @@ ENCODER = "num_hidden_layers=2 hidden_size=32 num_attention_heads=2 intermediate
 #: Small models: name, and what is set of its configuration.
 MODELS = {
     "bert": ("google-bert/bert-base-uncased", f"{ENCODER} max_position_embeddings=64"),
-    "gpt2": ("openai-community/gpt2", "n_layer=2 n_embd=32 n_head=2 n_positions=64 vocab_size=160 bos_token_id=1"
-             " eos_token_id=1"),
+    "gpt2": (
+        "openai-community/gpt2",
+        "n_layer=2 n_embd=32 n_head=2 n_positions=64 vocab_size=160 bos_token_id=1 eos_token_id=1",
+    ),
     "llama": ("meta-llama/Llama-3.1-8B", f"{ENCODER} num_key_value_heads=1 head_dim=16 bos_token_id=1 eos_token_id=2"),
-}  # fmt: skip
+}
 #: The options of each run of them, and of the runs of BERT on two ranks.
 RUNS = {
-    "eager": "--attention eager", "sdpa": "--attention sdpa --optimizer adamw", "checkpointing": "--checkpointing",
-    "amp": "--amp bf16", "accumulation": "--batch 4 --accumulate 2 --optimizer sgd",
-    "memory": "--memory --optimizer adamw --suggest 60", "steps": "--optimizer sgd --steps 3",
-}  # fmt: skip
+    "eager": "--attention eager",
+    "sdpa": "--attention sdpa --optimizer adamw",
+    "checkpointing": "--checkpointing",
+    "amp": "--amp bf16",
+    "accumulation": "--batch 4 --accumulate 2 --optimizer sgd",
+    "memory": "--memory --optimizer adamw --suggest 60",
+    "steps": "--optimizer sgd --steps 3",
+}
 ON_RANKS = {"ddp": "--optimizer adamw", "ddp-memory": "--optimizer adamw --memory", "fsdp2": "--parallel fsdp2"}
 #: Runs that differ from one capture to the next; so does the experiment.
 NOT_FRESH = {
@@ -174,8 +186,14 @@ def run_jobs(checkouts: Sequence[Path], jobs: Sequence[Sequence[Job]], scratch: 
     for side, (checkout, own) in enumerate(zip(checkouts, jobs, strict=True)):
         orders = scratch / f"jobs{side}.json"
         orders.write_text(json.dumps(own))
-        environment = {"PYTHONPATH": str(checkout), "COLUMNS": "100", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
-                       "OPENBLAS_NUM_THREADS": "1", "XDG_CACHE_HOME": str(scratch / f"cache{side}")}  # fmt: skip
+        environment = {
+            "PYTHONPATH": str(checkout),
+            "COLUMNS": "100",
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "XDG_CACHE_HOME": str(scratch / f"cache{side}"),
+        }
         command = [sys.executable, __file__, "--serve", str(orders), str(checkout), *modules]
         processes.append(subprocess.Popen(command, env=os.environ | environment))
     codes = [process.wait() for process in processes]

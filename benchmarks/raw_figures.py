@@ -66,11 +66,18 @@ GPT = [f"{COMPARE}/train_h100_compile_gpt_rank0of8_{side}.json.gz" for side in (
 #: Where the JSON of `analyze` has a figure. A path adds all items of a list with [], some with [key=value], the n-th
 #: with [n]; paths are joined by + and -, two sums by one /. STEP is of a step by its number, WHOLE of a trace without.
 KIND, COMPUTE = "breakdown.kinds[0]", "timeline.busy_ns - timeline.exposed_communication_ns"
-STEP = {"wall": "step.steps[number={0}].wall_ns", "busy": "step.steps[number={0}].busy_ns",
-        "idle": " + ".join(f"step.steps[number={{0}}].{kind}_idle_ns" for kind in ("host", "stream", "other")),
-        "kernel time": "step.steps[number={0}].kernel_time_ns"}  # fmt: skip
-WHOLE = {"wall": "timeline.window_ns", "busy": "timeline.busy_ns",
-         "idle": "timeline.idle_ns", "kernel time": "timeline.kernel_time_ns"}  # fmt: skip
+STEP = {
+    "wall": "step.steps[number={0}].wall_ns",
+    "busy": "step.steps[number={0}].busy_ns",
+    "idle": " + ".join(f"step.steps[number={{0}}].{kind}_idle_ns" for kind in ("host", "stream", "other")),
+    "kernel time": "step.steps[number={0}].kernel_time_ns",
+}
+WHOLE = {
+    "wall": "timeline.window_ns",
+    "busy": "timeline.busy_ns",
+    "idle": "timeline.idle_ns",
+    "kernel time": "timeline.kernel_time_ns",
+}
 STEP_HOST = "step.steps[number={0}].host_idle_ns"
 WHOLE_HOST = "timeline.host_idle_ns"
 CAUSE = "step.steps[number={0}].idle_causes.{1}"
@@ -212,8 +219,11 @@ def read(path: Path) -> Trace:
 
 def steps_of(events: Sequence[Event], work: Sequence[Event]) -> list[Step]:
     """Find the steps on the device, and why some are set aside."""
-    marks = sorted((event.begin, event.end, int(event.name.split("#")[1])) for event in events
-                   if event.kind == "user_annotation" and re.fullmatch(r"ProfilerStep#\d+", event.name))  # fmt: skip
+    marks = sorted(
+        (event.begin, event.end, int(event.name.split("#")[1]))
+        for event in events
+        if event.kind == "user_annotation" and re.fullmatch(r"ProfilerStep#\d+", event.name)
+    )
     launched: list[list[Event]] = [[] for _ in marks]
     for event in work:
         index = bisect_right(marks, event.launch.begin, key=lambda mark: mark[0]) - 1 if event.launch else -1
@@ -357,8 +367,11 @@ def covers(trace: Trace, steps: Sequence[Step]) -> list[str]:
     """Charge the idle time of the steps to what the host recorded in it: percentages, and frames per millisecond."""
     threads = {event.thread for event in trace.events if event.launches}
     kinds = {"api", "cpu_op", "python_function", "user_annotation"}
-    events = [event for event in trace.events if event.kind == "overhead"
-              or (event.kind in kinds and (not threads or event.thread in threads))]  # fmt: skip
+    events = [
+        event
+        for event in trace.events
+        if event.kind == "overhead" or (event.kind in kinds and (not threads or event.thread in threads))
+    ]
     idle = left = np.concatenate([step.idle for step in steps])
     cells = []
     for _, fits in COVERS:
@@ -389,8 +402,12 @@ def places(report: Any, path: str) -> list[Any]:
         found = [place[name] for place in found if isinstance(place, dict) and name in place]
         if chosen:
             key, _, value = wanted.partition("=")
-            found = [item for place in found for index, item in enumerate(place or ())
-                     if not key or (str(item.get(key)) == value if value else index == int(key))]  # fmt: skip
+            found = [
+                item
+                for place in found
+                for index, item in enumerate(place or ())
+                if not key or (str(item.get(key)) == value if value else index == int(key))
+            ]
     return found
 
 

@@ -115,9 +115,15 @@ def convolutions(width: int) -> nn.Module:
     """Three strided convolutions over images."""
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(3, width, 7, 2, 3), nn.ReLU(), nn.Conv2d(width, 2 * width, 3, 2, 1), nn.ReLU(),
-        nn.Conv2d(2 * width, 4 * width, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-    )  # fmt: skip
+        nn.Conv2d(3, width, 7, 2, 3),
+        nn.ReLU(),
+        nn.Conv2d(width, 2 * width, 3, 2, 1),
+        nn.ReLU(),
+        nn.Conv2d(2 * width, 4 * width, 3, 2, 1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
 
 
 class Decoded(torch.utils.data.Dataset[Tensor]):
@@ -160,9 +166,17 @@ class Pair:
 
 
 def training(
-    says: str, module: nn.Module, batches: Iterable[Tensor], batch: int, device: torch.device, *, item: bool = False,
-    amp: bool = False, non_blocking: bool = False, optimizer: dict[str, Any] | None = None,
-) -> Side:  # fmt: skip
+    says: str,
+    module: nn.Module,
+    batches: Iterable[Tensor],
+    batch: int,
+    device: torch.device,
+    *,
+    item: bool = False,
+    amp: bool = False,
+    non_blocking: bool = False,
+    optimizer: dict[str, Any] | None = None,
+) -> Side:
     """A training step with AdamW (fused unless told otherwise) on the mean square of the output."""
     module = module.to(device)
     adamw = torch.optim.AdamW(module.parameters(), lr=1e-4, **(optimizer or {"fused": True}))
@@ -336,8 +350,12 @@ def measure(pair: Pair, device: torch.device) -> dict[str, Any]:
         once = timed_block(side, pair.lead, 3, device)[0] / 3e9
         steps = min(MAX_BLOCK_STEPS, max(BLOCK_STEPS, round(BLOCK_SECONDS / once)))
         results[name] = {
-            "says": side.says, "batch": side.batch, "steps_of_block": steps, "block_ns": [], "issued_ns": [],
-        }  # fmt: skip
+            "says": side.says,
+            "batch": side.batch,
+            "steps_of_block": steps,
+            "block_ns": [],
+            "issued_ns": [],
+        }
     for _ in range(BLOCKS):
         for name, side in sides.items():
             block, issued = timed_block(side, pair.lead, results[name]["steps_of_block"], device)
@@ -353,9 +371,11 @@ def record(side: Side, lead: int, path: Path, device: torch.device) -> None:
     """Write the trace of three steps."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     with profile(
-        activities=activities, schedule=schedule(wait=1, warmup=lead, active=3), record_shapes=True,
+        activities=activities,
+        schedule=schedule(wait=1, warmup=lead, active=3),
+        record_shapes=True,
         on_trace_ready=lambda made: made.export_chrome_trace(str(path)),
-    ) as profiler:  # fmt: skip
+    ) as profiler:
         for _ in range(1 + lead + 3):
             side.step()
             profiler.step()

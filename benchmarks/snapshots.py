@@ -30,10 +30,13 @@ def made(megabytes: int, path: Path) -> None:
     one = len(pickle.dumps([{**event, "frames": list(event["frames"])} for event in trace]))
     times = max(1, megabytes * 1_000_000 // one)
     long = trace[-1]["time_us"] - trace[0]["time_us"] + 1
-    snapshot["device_traces"] = [[
-        {**event, "frames": list(event["frames"]), "time_us": event["time_us"] + turn * long}
-        for turn in range(times) for event in trace
-    ]]  # fmt: skip
+    snapshot["device_traces"] = [
+        [
+            {**event, "frames": list(event["frames"]), "time_us": event["time_us"] + turn * long}
+            for turn in range(times)
+            for event in trace
+        ]
+    ]
     with path.open("wb") as file:
         pickle.dump(snapshot, file)
 

@@ -49,9 +49,13 @@ def stages_of(trace: Path) -> dict[str, int]:
     report = time.process_time_ns() - before
     rest = whole - sum(times[stage] for stage in STAGES)
     return {
-        "imports": times["imports"], "read": times["read"], "attribute": times["attribute"], REST: rest,
-        "anatomy": times["anatomy"], "report": report,
-    }  # fmt: skip
+        "imports": times["imports"],
+        "read": times["read"],
+        "attribute": times["attribute"],
+        REST: rest,
+        "anatomy": times["anatomy"],
+        "report": report,
+    }
 
 
 def _timed(stage_function: Callable[..., Any], stage: str, times: dict[str, int]) -> Callable[..., Any]:

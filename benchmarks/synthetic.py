@@ -48,9 +48,16 @@ class Recorder:
         return _complete("cpu_op", name, _PROCESS, thread, self.now_us, us, args)
 
     def kernel(
-        self, name: str = "gemm", *, device: int = 0, stream: int = _STREAM, thread: int = _THREAD,
-        launched: bool = True, correlation: int | None = None, **args: object,
-    ) -> Iterator[Event]:  # fmt: skip
+        self,
+        name: str = "gemm",
+        *,
+        device: int = 0,
+        stream: int = _STREAM,
+        thread: int = _THREAD,
+        launched: bool = True,
+        correlation: int | None = None,
+        **args: object,
+    ) -> Iterator[Event]:
         """A kernel, and its launch in the running operator."""
         correlation = next(self.ids) if correlation is None else correlation
         if launched:
@@ -74,9 +81,15 @@ class Recorder:
 
 def _complete(category: str, name: str, process: int, thread: int, us: float, duration_us: float, args: Event) -> Event:
     return {
-        "ph": "X", "cat": category, "name": name, "pid": process, "tid": thread, "ts": us, "dur": duration_us,
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": process,
+        "tid": thread,
+        "ts": us,
+        "dur": duration_us,
         "args": args,
-    }  # fmt: skip
+    }
 
 
 def events(count: int) -> Iterator[Event]:
@@ -270,9 +283,15 @@ def memory_devices(count: int) -> Iterator[Event]:
 def _memory(recorder: Recorder, device: int, block: int, size: int) -> Event:
     args = {"Device Type": 1, "Device Id": device, "Addr": 4096 * (block + 1), "Bytes": size}
     return {
-        "ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": _PROCESS, "tid": _THREAD,
-        "ts": recorder.pass_time(0.5), "args": args,
-    }  # fmt: skip
+        "ph": "i",
+        "cat": "cpu_instant_event",
+        "s": "t",
+        "name": "[memory]",
+        "pid": _PROCESS,
+        "tid": _THREAD,
+        "ts": recorder.pass_time(0.5),
+        "args": args,
+    }
 
 
 def collectives(count: int) -> Iterator[Event]:
@@ -280,9 +299,12 @@ def collectives(count: int) -> Iterator[Event]:
     recorder = Recorder()
     for number in range(count):
         message = {
-            "Collective name": "allreduce", "In msg nelems": number + 1, "Out msg nelems": number + 1,
-            "Group size": 8, "dtype": "Float",
-        }  # fmt: skip
+            "Collective name": "allreduce",
+            "In msg nelems": number + 1,
+            "Out msg nelems": number + 1,
+            "Group size": 8,
+            "dtype": "Float",
+        }
         yield recorder.operator("c10d::allreduce_")
         yield {**recorder.operator("record_param_comms", **message), "dur": _CALL_US - 1}
         yield from recorder.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)", **message)

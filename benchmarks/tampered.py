@@ -66,8 +66,9 @@ def _figures(anatomy: Anatomy) -> dict[str, float]:
 
 def _noticed(anatomy: Anatomy) -> str:
     alarms = anatomy.alarms
-    said = [f"{'alarm' if check in alarms else 'ledger'}: {check.quantity}"
-            for check in anatomy.checks if check.unexplained]  # fmt: skip
+    said = [
+        f"{'alarm' if check in alarms else 'ledger'}: {check.quantity}" for check in anatomy.checks if check.unexplained
+    ]
     return "; ".join(said)
 
 

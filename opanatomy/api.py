@@ -120,9 +120,15 @@ def analyze(
     settings = _cluster_settings(summaries, dask, jobs)
     try:
         anatomy = analyze_traces(
-            paths, phases=rules, redact=redact, cluster=settings, at=at, what_if=changes, timeline=timeline,
+            paths,
+            phases=rules,
+            redact=redact,
+            cluster=settings,
+            at=at,
+            what_if=changes,
+            timeline=timeline,
             categories=categories_of("analyze: categories ", (categories or {}).items()),
-        )  # fmt: skip
+        )
         return _located(anatomy, paths, rules)
     except TraceError as error:
         document = document_in(paths[0]) if len(paths) == 1 and isinstance(paths[0], Path) else None
@@ -236,11 +242,25 @@ def profile(
     target = trace_target("profile", trace)
     target = None if target is None else _of_rank(target, module)
     options = RunOptions(
-        amp=amp, optimizer=optimizer, accumulate=accumulate, clip=clip, inference=inference, generate=generate,
-        beams=beams, compile=compile, compile_mode=compile_mode, steps=steps, warmup=warmup, memory=memory,
-        lines=lines, check=check, redact=redact,
-        parallel=parallel, bucket_mb=bucket_mb, bucket_view=bucket_view,
-    )  # fmt: skip
+        amp=amp,
+        optimizer=optimizer,
+        accumulate=accumulate,
+        clip=clip,
+        inference=inference,
+        generate=generate,
+        beams=beams,
+        compile=compile,
+        compile_mode=compile_mode,
+        steps=steps,
+        warmup=warmup,
+        memory=memory,
+        lines=lines,
+        check=check,
+        redact=redact,
+        parallel=parallel,
+        bucket_mb=bucket_mb,
+        bucket_view=bucket_view,
+    )
     check_switch("force", force)
     count = checked(PROCESSES, processes, as_argument) or 1
     check_several(options, count, as_argument)
@@ -289,10 +309,17 @@ def estimate(
     check_estimate(SimpleNamespace(**asked, **{each.name: getattr(run, each.name) for each in OF_RANKS}), as_argument)
     return held(
         estimate_of(
-            run, names, ranks=devices, link=link, sweep=sweep, tf32=tf32, tokens_per_second=tokens_per_second,
-            command=f"opanatomy.estimate({model!r}, on={on!r})", stage=lambda _: None,
+            run,
+            names,
+            ranks=devices,
+            link=link,
+            sweep=sweep,
+            tf32=tf32,
+            tokens_per_second=tokens_per_second,
+            command=f"opanatomy.estimate({model!r}, on={on!r})",
+            stage=lambda _: None,
         )
-    )  # fmt: skip
+    )
 
 
 def _of_rank(target: Path, module: torch.nn.Module) -> Path:
@@ -383,9 +410,7 @@ def _trace(name: object) -> Path | Address:
 # `opanatomy.profile` on several processes: each records its own trace, all of them make one anatomy.
 
 
-def profiled_on(
-    processes: int, subject: Subject, options: RunOptions, target: Path | None, *, force: bool
-) -> Anatomy:  # fmt: skip
+def profiled_on(processes: int, subject: Subject, options: RunOptions, target: Path | None, *, force: bool) -> Anatomy:
     """Return the anatomy over that many ranks that train the subject's module together, each on its own inputs.
 
     The traces are those of `target`, each with its rank in its name; without it they are temporary.
@@ -408,9 +433,7 @@ def profiled_on(
             names = [name_of_rank(target, rank) for rank in range(processes)]
             outputs = [output_file(name, force=force, forced_by="give force=True") for name in names]
             files = [(stack.enter_context(output.written()), output.path.name) for output in outputs]
-        summaries = on_processes(
-            lambda: _summary(subject, options, files), processes, on_host=on_host
-        )  # fmt: skip
+        summaries = on_processes(lambda: _summary(subject, options, files), processes, on_host=on_host)
     return held(anatomy_of_ranks(summaries, redact=options.redact))
 
 
@@ -540,9 +563,11 @@ def _tell_what_filled(snapshot_: Path) -> None:
 
 @contextmanager
 def snapshot(
-    path: Name, *, module: torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Module] | None = None,
+    path: Name,
+    *,
+    module: torch.nn.Module | Sequence[torch.nn.Module] | Mapping[str, torch.nn.Module] | None = None,
     force: bool = False,
-) -> Iterator[None]:  # fmt: skip
+) -> Iterator[None]:
     """Record what torch's CUDA allocator does in the `with` block, and write it as a memory snapshot.
 
         with opanatomy.snapshot("step.pickle", module=model):
@@ -757,9 +782,12 @@ class Recorder:
         from opanatomy.capture.run.export import TraceWriter
 
         self._writer = TraceWriter(
-            recorded.profiler, recorded.capture, self._output or self._unkept, everything=self._options.redact,
+            recorded.profiler,
+            recorded.capture,
+            self._output or self._unkept,
+            everything=self._options.redact,
             renamed=recorded.renamed,
-        )  # fmt: skip
+        )
 
     def _written(self) -> Path | None:
         """Wait for the trace to be written, and return it; `None` if nothing is recorded."""

@@ -257,8 +257,10 @@ def _section(name: str) -> Iterator[str]:
     """Yield the lines and columns of the section of this name."""
     chapter = chapter_of(name)
     if chapter is not None:
-        facts = [Fact(label="" if place else "section", text=f"{term.title}: {term.meaning}")
-                 for place, term in enumerate(chapter.terms)]  # fmt: skip
+        facts = [
+            Fact(label="" if place else "section", text=f"{term.title}: {term.meaning}")
+            for place, term in enumerate(chapter.terms)
+        ]
         yield _block(chapter.title, facts)
 
 
@@ -434,8 +436,10 @@ def _rows(name: str, report: Report | None, *, without: str = "") -> list[Fact]:
         rows = [row for row in table if path != without and _is_of(row, name.casefold())]
         times = [getattr(row, "time_ns", 0) or 0 for row in rows]
         rows = [row for _, row in sorted(zip(times, rows, strict=True), key=lambda pair: -pair[0])]
-        facts += [Fact(label="" if place else path.rpartition(".")[2][: _LABEL - 1], text=_row_text(row, name))
-                  for place, row in enumerate(rows[:_MAX_ROWS])]  # fmt: skip
+        facts += [
+            Fact(label="" if place else path.rpartition(".")[2][: _LABEL - 1], text=_row_text(row, name))
+            for place, row in enumerate(rows[:_MAX_ROWS])
+        ]
         if len(rows) > _MAX_ROWS:
             facts.append(Fact(label="", text=f"and {len(rows) - _MAX_ROWS} more rows"))
         if len(rows) > 1 and any(times):

@@ -204,9 +204,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.nice(10)
     plain, target, redact = sys.argv[1:] if arguments is None else arguments
     with (
-        replacing(Path(target)) as partial, Path(plain).open("rb") as source,
+        replacing(Path(target)) as partial,
+        Path(plain).open("rb") as source,
         gzip.open(partial, "wb", compresslevel=4) as packed,
-    ):  # fmt: skip
+    ):
         shutil.copyfileobj(source, packed)
     Path(plain).unlink(missing_ok=True)
     from opanatomy.api import analyze

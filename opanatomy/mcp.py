@@ -156,9 +156,14 @@ class Reports:
         counted = [row.number for row in anatomy.step.steps if row.set_aside is None]
         begin, end = (None if ms is None else round(ms * 1e6) for ms in span_ms)
         return events_of_trace(
-            source, sha256=anatomy.provenance.trace_sha256, begin_ns=begin or 0, end_ns=end, most=_SPANS,
-            step=next(iter(counted), None) if step is None else step, pattern=_pattern(wanted),
-        )  # fmt: skip
+            source,
+            sha256=anatomy.provenance.trace_sha256,
+            begin_ns=begin or 0,
+            end_ns=end,
+            most=_SPANS,
+            step=next(iter(counted), None) if step is None else step,
+            pattern=_pattern(wanted),
+        )
 
     def replayed(self, name: str, changes: Sequence[str]) -> Replay:
         """Return the steps of a report's trace timed again after changes."""
@@ -385,27 +390,35 @@ def _advice(report: Anatomy | Techniques, advice: Advice) -> dict[str, Any]:
     of_profile = not isinstance(report, Anatomy) or is_run_of_profile(report)
     subject = None if advice.subject is None else cut(printable(advice.subject), _NAME)
     return {
-        "id": advice.id, "about": subject, "gain_at_most_ns": advice.gain_ns,
-        "gain_replayed_ns": advice.replayed_ns, "changes": advice.changes, "step_ns": advice.step_ns,
-        "gain_at_most_bytes": advice.gain_bytes, "why": sentence(why_of(advice)),
+        "id": advice.id,
+        "about": subject,
+        "gain_at_most_ns": advice.gain_ns,
+        "gain_replayed_ns": advice.replayed_ns,
+        "changes": advice.changes,
+        "step_ns": advice.step_ns,
+        "gain_at_most_bytes": advice.gain_bytes,
+        "why": sentence(why_of(advice)),
         "try": sentence(tries_of(advice, of_profile=of_profile)),
         "command": next((each.text for each in commands), None),
-    }  # fmt: skip
+    }
 
 
 def _replayed(made: Replay) -> str:
     """Return what a replay says."""
     return _json(
         {
-            "step_ns": made.step_ns, "fast_host_ns": made.least_ns, "why_not": made.why_not,
-            "error": round(made.error, 4), "unexplained": round(made.unexplained, 4),
+            "step_ns": made.step_ns,
+            "fast_host_ns": made.least_ns,
+            "why_not": made.why_not,
+            "error": round(made.error, 4),
+            "unexplained": round(made.unexplained, 4),
             "path": {part.of: part.time_ns for part in made.path[:_PATH]},
             "answers": [
                 {"changes": each.changes, "step_ns": each.step_ns, "fast_host_ns": each.least_ns}
                 for each in made.answers
             ],
         }
-    )  # fmt: skip
+    )
 
 
 def _pattern(wanted: str) -> re.Pattern[str] | None:
@@ -442,9 +455,14 @@ def _interval(interval: Interval) -> str:
     """Return as many of the longest events as fit, in the order of their begins; unknown values at a row's end go."""
     names = [[cut(printable(each.name), _NAME), each.count, _ms(each.spent_ns)] for each in interval.names[:_NAMES]]
     answer: dict[str, Any] = {
-        "step": interval.step, "from_ms": _ms(interval.begin_ns), "to_ms": _ms(interval.end_ns),
-        "events": interval.count, "names": names, "more_names": len(interval.names) - len(names), "columns": _COLUMNS,
-    }  # fmt: skip
+        "step": interval.step,
+        "from_ms": _ms(interval.begin_ns),
+        "to_ms": _ms(interval.end_ns),
+        "events": interval.count,
+        "names": names,
+        "more_names": len(interval.names) - len(names),
+        "columns": _COLUMNS,
+    }
     longest, seen = [], dict[str, int]()
     for span in sorted(interval.spans, key=lambda span: -span.spent_ns):
         seen[span.name] = seen.get(span.name, 0) + 1
@@ -510,8 +528,10 @@ def _rows(report: Report, name: str, wanted: str, sort: str, limit: int, cursor:
     shown: list[dict[str, Any]] = []
     room = _MOST if limit > _ROWS else _USUAL
     for row in rows[begin : begin + limit]:
-        row = {key: cut(value, _NAME) if place and _is_long(key, value) else value
-               for place, (key, value) in enumerate(row.items())}  # fmt: skip
+        row = {
+            key: cut(value, _NAME) if place and _is_long(key, value) else value
+            for place, (key, value) in enumerate(row.items())
+        }
         if shown and len(_json({**answer, "rows": [*shown, row]}).encode()) > room - 40:
             break
         shown.append(row)

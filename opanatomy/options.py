@@ -249,11 +249,15 @@ _RANKS: Final = "the ranks"
 _FITS: Final = "will it fit"
 
 TASK: Final = Option(
-    name="task", group=_BATCH, metavar="TASK",
+    name="task",
+    group=_BATCH,
+    metavar="TASK",
     help="task head, instead of the configuration's architecture: {choices}, or the Hub's name for it",
     choices=(
-        Choice("sequence-classification", ("text-classification", "sentiment-analysis", "audio-classification",
-                                           "zero-shot-classification")),
+        Choice(
+            "sequence-classification",
+            ("text-classification", "sentiment-analysis", "audio-classification", "zero-shot-classification"),
+        ),
         Choice("token-classification", ("ner",)),
         Choice("causal-lm", ("text-generation",)),
         Choice("speech", ("automatic-speech-recognition",)),
@@ -263,82 +267,145 @@ TASK: Final = Option(
         Choice("contrastive", ("zero-shot-image-classification",)),
         Choice("base", ("feature-extraction", "image-feature-extraction")),
     ),
-)  # fmt: skip
+)
 DTYPE: Final = Option(
-    name="dtype", group=_MODEL, metavar="TYPE", default="float32",
+    name="dtype",
+    group=_MODEL,
+    metavar="TYPE",
+    default="float32",
     help="data type of the weights: {choices} (default: {default})",
     choices=tuple(_data_type(name) for name in ("float32", "bfloat16", "float16", "float64")),
-)  # fmt: skip
+)
 ATTENTION: Final = Option(
-    name="attention", group=_MODEL, metavar="NAME", is_open=True,
+    name="attention",
+    group=_MODEL,
+    metavar="NAME",
+    is_open=True,
     help="implementation of attention: {choices}, ... (default: the model's own)",
     choices=(Choice("eager"), Choice("sdpa"), Choice("flash_attention_2"), Choice("flex_attention")),
-)  # fmt: skip
+)
 AMP: Final = Option(
-    name="amp", group=_STEP, help="automatic mixed precision in this data type", python=("profile",), recorded="amp",
+    name="amp",
+    group=_STEP,
+    help="automatic mixed precision in this data type",
+    python=("profile",),
+    recorded="amp",
     choices=(_data_type("bfloat16", "bf16"), _data_type("float16", "fp16")),
-)  # fmt: skip
+)
 CHECKPOINTING: Final = Option(
-    name="checkpointing", group=_STEP, metavar="KIND", bare="non-reentrant", recorded="checkpointing",
+    name="checkpointing",
+    group=_STEP,
+    metavar="KIND",
+    bare="non-reentrant",
+    recorded="checkpointing",
     help="recompute activations in backward; KIND is non-reentrant (the default) or reentrant",
     choices=(Choice("non-reentrant"), Choice("reentrant")),
-)  # fmt: skip
+)
 CHECKPOINT_EVERY: Final = Option(
-    name="checkpoint_every", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N", recorded="checkpoint_every",
+    name="checkpoint_every",
+    group=_STEP,
+    kind=Kind.NUMBER,
+    minimum=1,
+    metavar="N",
+    recorded="checkpoint_every",
     help="recompute N layers at a time, of which only the first one's input is kept",
-)  # fmt: skip
+)
 CHECKPOINT_LAYERS: Final = Option(
-    name="checkpoint_layers", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N", recorded="checkpoint_layers",
+    name="checkpoint_layers",
+    group=_STEP,
+    kind=Kind.NUMBER,
+    minimum=1,
+    metavar="N",
+    recorded="checkpoint_layers",
     help="recompute only the first N layers of each stack",
-)  # fmt: skip
+)
 COMPILE: Final = Option(
-    name="compile", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",), recorded="compiled",
+    name="compile",
+    group=_STEP,
+    kind=Kind.SWITCH,
+    default=False,
+    python=("profile",),
+    recorded="compiled",
     help="torch.compile the model",
-)  # fmt: skip
+)
 COMPILE_MODE: Final = Option(
-    name="compile_mode", group=_STEP, metavar="MODE", python=("profile",),
+    name="compile_mode",
+    group=_STEP,
+    metavar="MODE",
+    python=("profile",),
     help="the mode of torch.compile: {choices}; with CUDA graphs their kernels have modules where torch can tell them",
     choices=tuple(Choice(name) for name in ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")),
-)  # fmt: skip
+)
 OPTIMIZER: Final = Option(
-    name="optimizer", group=_STEP, metavar="NAME", help="also step an optimizer: {choices}",
-    python=("profile",), recorded="optimizer",
+    name="optimizer",
+    group=_STEP,
+    metavar="NAME",
+    help="also step an optimizer: {choices}",
+    python=("profile",),
+    recorded="optimizer",
     choices=tuple(Choice(optimizer.name, optimizer.aliases) for optimizer in OPTIMIZERS),
-)  # fmt: skip
+)
 INFERENCE: Final = Option(
-    name="inference", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",), recorded="inference",
+    name="inference",
+    group=_STEP,
+    kind=Kind.SWITCH,
+    default=False,
+    python=("profile",),
+    recorded="inference",
     help="forward only, in eval mode without gradients",
-)  # fmt: skip
+)
 #: The texts that opanatomy brings.
 SAMPLE: Final = "sample"
 TEXTS: Final = Option(
-    name="texts", group=_BATCH, metavar="FILE", bare=SAMPLE,
+    name="texts",
+    group=_BATCH,
+    metavar="FILE",
+    bare=SAMPLE,
     help="run on real texts, not random tokens: FILE of lines, or FILE:COLUMN of JSON Lines, CSV or Parquet; without"
     " FILE the sample that comes with opanatomy (sample)",
-)  # fmt: skip
+)
 PADDING: Final = Option(
-    name="padding", group=_BATCH, metavar="KIND",
+    name="padding",
+    group=_BATCH,
+    metavar="KIND",
     help="how texts are padded: max-length (to --seq, the default), longest (to the longest of each batch), sorted"
     " (that, texts sorted by length), grouped (by length, as the Trainer does)",
     choices=(
-        Choice("max-length"), Choice("longest", ("dynamic",)), Choice("sorted", ("uniform", "uniform-dynamic")),
+        Choice("max-length"),
+        Choice("longest", ("dynamic",)),
+        Choice("sorted", ("uniform", "uniform-dynamic")),
         Choice("grouped", ("group-by-length",)),
     ),
-)  # fmt: skip
+)
 TOKENIZER: Final = Option(
-    name="tokenizer", group=_BATCH, metavar="KIND", choices=(Choice("fast"), Choice("slow", ("python",))),
+    name="tokenizer",
+    group=_BATCH,
+    metavar="KIND",
+    choices=(Choice("fast"), Choice("slow", ("python",))),
     help="fast: the tokenizer in Rust, the default where there is one; slow: the one in Python",
-)  # fmt: skip
+)
 #: Options of how texts become batches, without effect if there are no texts.
 OF_TEXTS: Final = (PADDING, TOKENIZER)
 ACCUMULATE: Final = Option(
-    name="accumulate", group=_STEP, kind=Kind.NUMBER, default=1, minimum=1, metavar="N", python=("profile",),
-    recorded="accumulate", help="gradient accumulation: the batch in N micro-batches, one update (default: {default})",
-)  # fmt: skip
+    name="accumulate",
+    group=_STEP,
+    kind=Kind.NUMBER,
+    default=1,
+    minimum=1,
+    metavar="N",
+    python=("profile",),
+    recorded="accumulate",
+    help="gradient accumulation: the batch in N micro-batches, one update (default: {default})",
+)
 CLIP: Final = Option(
-    name="clip", group=_STEP, kind=Kind.AMOUNT, metavar="NORM", python=("profile",), recorded="clip",
+    name="clip",
+    group=_STEP,
+    kind=Kind.AMOUNT,
+    metavar="NORM",
+    python=("profile",),
+    recorded="clip",
     help="scale gradients down to this norm, before the update",
-)  # fmt: skip
+)
 #: Parts that can be frozen; `layers` with how many.
 FROZEN_PARTS: Final = ("embeddings", "layers", "all-but-biases", "all-but-head")
 
@@ -364,92 +431,165 @@ def frozen_parts(text: str) -> str:
 
 
 FREEZE: Final = Option(
-    name="freeze", group=_STEP, metavar="PARTS", recorded="frozen", canonical=frozen_parts,
+    name="freeze",
+    group=_STEP,
+    metavar="PARTS",
+    recorded="frozen",
+    canonical=frozen_parts,
     help="train only a part: freeze these, with commas between them, of embeddings, layers:N (the lowest N),"
     " all-but-biases, all-but-head",
-)  # fmt: skip
+)
 LORA: Final = Option(
-    name="lora", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="RANK", recorded="lora",
+    name="lora",
+    group=_STEP,
+    kind=Kind.NUMBER,
+    minimum=1,
+    metavar="RANK",
+    recorded="lora",
     help="train low-rank adapters alone (peft)",
-)  # fmt: skip
+)
 FUSED_LOSS: Final = Option(
-    name="fused_loss", group=_STEP, kind=Kind.SWITCH, default=False, recorded="fused_loss",
+    name="fused_loss",
+    group=_STEP,
+    kind=Kind.SWITCH,
+    default=False,
+    recorded="fused_loss",
     help="compute head and cross entropy of a language model together, in chunks (torch 2.13)",
-)  # fmt: skip
+)
 GENERATE: Final = Option(
-    name="generate", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N", python=("profile",), recorded="generate",
+    name="generate",
+    group=_STEP,
+    kind=Kind.NUMBER,
+    minimum=1,
+    metavar="N",
+    python=("profile",),
+    recorded="generate",
     help="the step is a generation of N new tokens for each sample, with prefill and decoding as phases",
-)  # fmt: skip
+)
 BEAMS: Final = Option(
-    name="beams", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N", python=("profile",), recorded="beams",
+    name="beams",
+    group=_STEP,
+    kind=Kind.NUMBER,
+    minimum=1,
+    metavar="N",
+    python=("profile",),
+    recorded="beams",
     help="with --generate: beam search with N beams (default: 1, greedy)",
-)  # fmt: skip
+)
 DEVICE: Final = Option(
-    name="device", group=_STEP, default="auto", metavar="DEVICE", help="auto, cpu, cuda or cuda:N (default: {default})",
-)  # fmt: skip
+    name="device", group=_STEP, default="auto", metavar="DEVICE", help="auto, cpu, cuda or cuda:N (default: {default})"
+)
 REDACT: Final = Option(
-    name="redact", group=_REPORT, kind=Kind.SWITCH, default=False,
+    name="redact",
+    group=_REPORT,
+    kind=Kind.SWITCH,
+    default=False,
     python=("profile", "analyze", "record", "TrainerCallback"),
     help="leave paths, call stacks, argument strings, hosts and users out of the report and the trace",
-)  # fmt: skip
+)
 DEBUG: Final = Option(
-    name="debug", group=_REPORT, kind=Kind.SWITCH, default=False, help="show the traceback of an error",
-)  # fmt: skip
+    name="debug", group=_REPORT, kind=Kind.SWITCH, default=False, help="show the traceback of an error"
+)
 TRACE: Final = Option(
-    name="trace", group="the trace", metavar="FILE", python=("profile", "record"),
+    name="trace",
+    group="the trace",
+    metavar="FILE",
+    python=("profile", "record"),
     help="file or folder for the Chrome trace (default: MODEL.trace.json.gz, counting up)",
-)  # fmt: skip
+)
 NO_TRACE: Final = Option(
-    name="no_trace", group="the trace", kind=Kind.SWITCH, default=False, help="keep no trace, only the report",
-)  # fmt: skip
+    name="no_trace", group="the trace", kind=Kind.SWITCH, default=False, help="keep no trace, only the report"
+)
 SUGGEST: Final = Option(
-    name="suggest", group=_REPORT, kind=Kind.NUMBER, minimum=0, metavar="SECONDS",
+    name="suggest",
+    group=_REPORT,
+    kind=Kind.NUMBER,
+    minimum=0,
+    metavar="SECONDS",
     help="time to predict which techniques would save most; 0 for none (default: a tenth of the run's, 10 at least)",
-)  # fmt: skip
+)
 
 SUMMARIES: Final = Option(
-    name="summaries", group=_RANKS, metavar="DIR", python=("analyze",),
+    name="summaries",
+    group=_RANKS,
+    metavar="DIR",
+    python=("analyze",),
     help="folder or address that keeps a summary of each rank, so that unchanged traces are not read again"
     " (default: the user's cache folder)",
-)  # fmt: skip
+)
 DASK: Final = Option(
-    name="dask", group=_RANKS, metavar="ADDRESS", python=("analyze",),
+    name="dask",
+    group=_RANKS,
+    metavar="ADDRESS",
+    python=("analyze",),
     help="let the workers of this Dask scheduler (tcp://host:8786) read the ranks, or local ones",
-)  # fmt: skip
+)
 JOBS: Final = Option(
-    name="jobs", group=_RANKS, kind=Kind.NUMBER, minimum=1, metavar="N", python=("analyze",),
+    name="jobs",
+    group=_RANKS,
+    kind=Kind.NUMBER,
+    minimum=1,
+    metavar="N",
+    python=("analyze",),
     help="processes that read the ranks (default: one a core, none where there is little to read)",
-)  # fmt: skip
+)
 PROCESSES: Final = Option(
-    name="processes", group=_RANKS, kind=Kind.NUMBER, minimum=1, metavar="N", python=("profile",),
+    name="processes",
+    group=_RANKS,
+    kind=Kind.NUMBER,
+    minimum=1,
+    metavar="N",
+    python=("profile",),
     help="run on N processes, started by Accelerate's launcher; torchrun and accelerate launch start them too",
-)  # fmt: skip
+)
 DDP, FSDP2, CHECKPOINTED, HSDP, TP = "ddp", "fsdp2", "fsdp2+checkpointing", "hsdp", "tp"
 #: Each rank has samples of its own.
 DATA_PARALLEL: Final = (DDP, FSDP2, CHECKPOINTED, HSDP)
 PARALLEL: Final = Option(
-    name="parallel", group=_RANKS, metavar="KIND", python=("profile",),
+    name="parallel",
+    group=_RANKS,
+    metavar="KIND",
+    python=("profile",),
     help="how several processes share the training: {choices} (default: ddp); tp needs a model with a plan for it",
     choices=(
-        Choice(DDP), Choice(FSDP2, ("fsdp",)), Choice(CHECKPOINTED, ("fsdp+checkpointing",)), Choice(HSDP),
+        Choice(DDP),
+        Choice(FSDP2, ("fsdp",)),
+        Choice(CHECKPOINTED, ("fsdp+checkpointing",)),
+        Choice(HSDP),
         Choice(TP),
     ),
-)  # fmt: skip
+)
 BUCKET_MB: Final = Option(
-    name="bucket_mb", group=_RANKS, kind=Kind.AMOUNT, metavar="SIZE", python=("profile",),
+    name="bucket_mb",
+    group=_RANKS,
+    kind=Kind.AMOUNT,
+    metavar="SIZE",
+    python=("profile",),
     help="gradients that DDP reduces together, in MiB (default: torch's 25)",
-)  # fmt: skip
+)
 BUCKET_VIEW: Final = Option(
-    name="bucket_view", group=_RANKS, kind=Kind.SWITCH, default=False, python=("profile",),
+    name="bucket_view",
+    group=_RANKS,
+    kind=Kind.SWITCH,
+    default=False,
+    python=("profile",),
     help="gradients are views of DDP's buckets, not copies",
-)  # fmt: skip
+)
 #: Options of how ranks train together, without effect on one process.
 OF_RANKS: Final = (PARALLEL, BUCKET_MB, BUCKET_VIEW)
 
 #: Options that change backward or the update, without effect if a run has neither.
 OF_BACKWARD: Final = (
-    OPTIMIZER, CHECKPOINTING, CHECKPOINT_EVERY, CHECKPOINT_LAYERS, ACCUMULATE, CLIP, FREEZE, LORA, FUSED_LOSS,
-)  # fmt: skip
+    OPTIMIZER,
+    CHECKPOINTING,
+    CHECKPOINT_EVERY,
+    CHECKPOINT_LAYERS,
+    ACCUMULATE,
+    CLIP,
+    FREEZE,
+    LORA,
+    FUSED_LOSS,
+)
 
 #: The options of a run, field by field those of `RunOptions`.
 RUN: Final = (
@@ -511,33 +651,46 @@ RUN: Final = (
 )  # fmt: skip
 
 SECTION: Final = Option(
-    name="section", group=_REPORT, kind=Kind.TEXTS, metavar="NAME",
+    name="section",
+    group=_REPORT,
+    kind=Kind.TEXTS,
+    metavar="NAME",
     help="only this section of the terminal report, by its heading, or several with commas; repeatable",
-)  # fmt: skip
+)
 SORT: Final = Option(
-    name="sort", group=_REPORT, metavar="BY", default="time",
+    name="sort",
+    group=_REPORT,
+    metavar="BY",
+    default="time",
     help="order of the operators: {choices} (default: {default})",
     choices=tuple(map(Choice, ("time", "flops", "bytes", "calls", "headroom", "name"))),
-)  # fmt: skip
+)
 FULL: Final = Option(
-    name="full", group=_REPORT, kind=Kind.SWITCH, default=False,
-    help="the whole report (default for pipes and files)",
-)  # fmt: skip
+    name="full", group=_REPORT, kind=Kind.SWITCH, default=False, help="the whole report (default for pipes and files)"
+)
 #: The parts of a report that a reader wants to see.
 TOP: Final = Option(
-    name="top", group=_REPORT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
+    name="top",
+    group=_REPORT,
+    kind=Kind.NUMBER,
+    default=8,
+    minimum=1,
+    metavar="N",
     help="operators, kernels and other rows that are listed by name (default: {default})",
-)  # fmt: skip
+)
 PAGE: Final = (
     Option(
-        name="brief", group=_REPORT, kind=Kind.SWITCH, default=False,
+        name="brief",
+        group=_REPORT,
+        kind=Kind.SWITCH,
+        default=False,
         help="first screen only (default in a terminal)",
     ),
     FULL,
     SECTION,
     TOP,
     SORT,
-)  # fmt: skip
+)
 
 #: Options of where a report goes, and of the device's limits.
 REPORT: Final = (
@@ -561,25 +714,37 @@ REPORT: Final = (
 )  # fmt: skip
 
 LIMIT: Final = Option(
-    name="limit", flag="--for", group=_FITS, metavar="MEMORY",
+    name="limit",
+    flag="--for",
+    group=_FITS,
+    metavar="MEMORY",
     help="run nothing: say whether the step fits into this device (H100, RTX 4090, cpu) or a GPU with this much (80GB,"
     " 24GiB), with AdamW if no optimizer is given; if not, what makes it fit, and exit 3",
-)  # fmt: skip
+)
 OOM: Final = Option(
-    name="oom", flag="--oom-report", group=_STEP, kind=Kind.SWITCH, default=False,
+    name="oom",
+    flag="--oom-report",
+    group=_STEP,
+    kind=Kind.SWITCH,
+    default=False,
     python=("profile", "record", "TrainerCallback"),
     help="record the allocator's history; where a GPU runs out of memory, write it and a page of what filled it",
-)  # fmt: skip
+)
 FIND: Final = Option(
-    name="find", group=_FITS, metavar="WHAT",
+    name="find",
+    group=_FITS,
+    metavar="WHAT",
     choices=(Choice("batch"), Choice("seq", ("length",)), Choice("checkpointing")),
     help="with --for: the largest batch or seq that fits for certain; or checkpointing, the fewest layers to recompute",
-)  # fmt: skip
+)
 
 FAIL_IF: Final = Option(
-    name="fail_if", group=_REPORT, kind=Kind.TEXTS, metavar="GATE",
+    name="fail_if",
+    group=_REPORT,
+    kind=Kind.TEXTS,
+    metavar="GATE",
     help="exit 3 if this holds, such as 'memory > 16 GB' or 'idle_share > 40%%'; repeatable",
-)  # fmt: skip
+)
 
 #: How `run` follows a script; those of the step are the same as of `profile`.
 SCRIPT: Final = (
@@ -642,16 +807,26 @@ ANALYZE: Final = (
 
 _RUNS: Final = "runs in turns"
 TIMES: Final = Option(
-    name="times", group=_RUNS, kind=Kind.NUMBER, default=5, minimum=1, metavar="N",
+    name="times",
+    group=_RUNS,
+    kind=Kind.NUMBER,
+    default=5,
+    minimum=1,
+    metavar="N",
     help="how often each --run is run (default: {default})",
-)  # fmt: skip
+)
 TURNS_SEED: Final = Option(
-    name="seed", group=_RUNS, kind=Kind.NUMBER, default=0, maximum=2**32 - 1, metavar="N",
+    name="seed",
+    group=_RUNS,
+    kind=Kind.NUMBER,
+    default=0,
+    maximum=2**32 - 1,
+    metavar="N",
     help="seed of the order of the runs (default: {default})",
-)  # fmt: skip
+)
 RUNS_FOLDER: Final = Option(
-    name="folder", group=_RUNS, metavar="DIR", help="keep the reports of the runs in this new folder",
-)  # fmt: skip
+    name="folder", group=_RUNS, metavar="DIR", help="keep the reports of the runs in this new folder"
+)
 COMPARE: Final = (
     Option(name="sides", positional="*", metavar="SIDE",
            help="a report (-f json) or a trace, - for stdin; a folder of a run's ranks, or of the reports of several"
@@ -699,25 +874,37 @@ TECHNIQUES: Final = (
 )  # fmt: skip
 
 SWEEP: Final = Option(
-    name="sweep", group=_FITS, metavar="NAME=SIZES",
+    name="sweep",
+    group=_FITS,
+    metavar="NAME=SIZES",
     help="a row for each of these batches or lengths: batch=1..64 (doubling), batch=8,12,16, seq=512..8192",
-)  # fmt: skip
+)
 DEVICES: Final = Option(
-    name="devices", group=_RANKS, kind=Kind.NUMBER, default=1, minimum=1, metavar="N",
+    name="devices",
+    group=_RANKS,
+    kind=Kind.NUMBER,
+    default=1,
+    minimum=1,
+    metavar="N",
     help="N equal devices train together; --batch is that of each (default: {default})",
-)  # fmt: skip
+)
 LINK: Final = Option(
-    name="link", group=_RANKS, metavar="LINK",
+    name="link",
+    group=_RANKS,
+    metavar="LINK",
     help="what joins them: nvlink, pcie, or bytes/s of a device in each direction, such as 50G (default: nvlink where"
     " the device has it, else pcie)",
-)  # fmt: skip
+)
 RATE: Final = Option(
-    name="tokens_per_second", group=_FITS, kind=Kind.AMOUNT, metavar="N",
+    name="tokens_per_second",
+    group=_FITS,
+    kind=Kind.AMOUNT,
+    metavar="N",
     help="what a device was measured to make: its MFU by each formula, and where it lies in the range",
-)  # fmt: skip
+)
 ALLOW_TF32: Final = Option(
-    name="tf32", group=_STEP, kind=Kind.SWITCH, default=False, help="products of float32 in TF32",
-)  # fmt: skip
+    name="tf32", group=_STEP, kind=Kind.SWITCH, default=False, help="products of float32 in TF32"
+)
 ESTIMATE: Final = (
     *(option for option in RUN
       if option.name not in _NO_SWITCH_OF_ONE - {each.name for each in OF_RANKS} and option.name != "device"),
@@ -732,32 +919,48 @@ ESTIMATE: Final = (
 )  # fmt: skip
 
 EXPLAIN: Final = (
-    Option(name="name", positional="*", metavar="TERM",
-           help="a line of the report (MFU, headroom), an operator, a kernel or a device; names may be shortened"),
+    Option(
+        name="name",
+        positional="*",
+        metavar="TERM",
+        help="a line of the report (MFU, headroom), an operator, a kernel or a device; names may be shortened",
+    ),
     Option(name="report", metavar="REPORT", help="a JSON report: work its figures out; TERM may be any name in it"),
     Option(name="unknown", metavar="REPORT", help="list what a JSON report could not classify or count"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
-)  # fmt: skip
+)
 
 MCP: Final = (
-    Option(name="folder", positional="*", metavar="FOLDER",
-           help="folders whose traces and reports may be read (default: the current one)"),
-    Option(name="allow_run", kind=Kind.SWITCH, default=False,
-           help="let agents run models: profile MODEL ..., and predictions of techniques"),
+    Option(
+        name="folder",
+        positional="*",
+        metavar="FOLDER",
+        help="folders whose traces and reports may be read (default: the current one)",
+    ),
+    Option(
+        name="allow_run",
+        kind=Kind.SWITCH,
+        default=False,
+        help="let agents run models: profile MODEL ..., and predictions of techniques",
+    ),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
-)  # fmt: skip
+)
 
 #: Printing of lists that are not reports.
 _TABLE_OR_JSON: Final = Option(
-    name="format", short_flag="-f", default="terminal", metavar="FORMAT", help="terminal or json",
+    name="format",
+    short_flag="-f",
+    default="terminal",
+    metavar="FORMAT",
+    help="terminal or json",
     choices=(Choice("terminal"), Choice("json")),
-)  # fmt: skip
+)
 
 CATALOG: Final = (
     Option(name="word", positional="*", metavar="WORD", help="only models with this in their name, kind or task"),
     _TABLE_OR_JSON,
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
-)  # fmt: skip
+)
 
 CEILINGS: Final = (
     Option(name="device", default="auto", metavar="DEVICE", help=DEVICE.help),
@@ -767,7 +970,7 @@ CEILINGS: Final = (
     _TABLE_OR_JSON,
     Option(name="refresh", kind=Kind.SWITCH, default=False, help="measure again what was kept"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
-)  # fmt: skip
+)
 
 
 # Which options go together: one may leave another without effect, or need it.

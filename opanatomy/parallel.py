@@ -215,9 +215,13 @@ class KeptSummaries(Struct, frozen=True):
         if after is None or after.identity != before.identity or sha256 is None:
             return None
         kept = SummaryEntry(
-            key=self.key, identity=before.identity, settled=before.settled, sha256=sha256, names=tuple(sorted(names)),
+            key=self.key,
+            identity=before.identity,
+            settled=before.settled,
+            sha256=sha256,
+            names=tuple(sorted(names)),
             summary=packed_summary(summary),
-        )  # fmt: skip
+        )
         return self._write(source, kept)
 
     def _read(self, source: Source) -> SummaryEntry | None:
@@ -352,9 +356,13 @@ def _made(task: Task) -> Outcome:
     if task.kept is not None and before is not None and not reduced.secrets:
         not_kept = task.kept.save(task.source, reduced.summary, reduced.names, before)
     return Outcome(
-        place=task.place, summary=reduced.summary, secrets=reduced.secrets, names=reduced.names,
-        not_kept=not_kept, code=code_digest(),
-    )  # fmt: skip
+        place=task.place,
+        summary=reduced.summary,
+        secrets=reduced.secrets,
+        names=reduced.names,
+        not_kept=not_kept,
+        code=code_digest(),
+    )
 
 
 #: A process needs at least this much to do, in bytes of packed traces, to be worth its start: it imports all that an

@@ -382,8 +382,13 @@ def summary_of_trace(
     threads = thread_events(trace.names, attribution.host, trace.launches, spans)
     anatomy = build_anatomy(
         AnatomyInputs(
-            provenance=_provenance(trace, path, name), environment=environment_of(trace, own_table),
-            capture=trace.capture, calls=own_table, kernels=own_kernels, steps=steps, linked=linked_time(own, calls),
+            provenance=_provenance(trace, path, name),
+            environment=environment_of(trace, own_table),
+            capture=trace.capture,
+            calls=own_table,
+            kernels=own_kernels,
+            steps=steps,
+            linked=linked_time(own, calls),
             spans=exchanged.steps if kernels is None and communication is not None else None,
             communication=communication,
             host=host_rows(trace.names, attribution.host, trace.launches, spans, threads),
@@ -395,7 +400,7 @@ def summary_of_trace(
                 *warnings_of_trace(trace, attribution),
             ),
         )
-    )  # fmt: skip
+    )
     anatomy = _with_memory(_with_texts(anatomy, trace, own, own_table), trace, attribution)
     world = world_of(trace.metadata)
     collectives = collectives_of(collective_table(trace, own, own_kernels), world)
@@ -414,14 +419,20 @@ def summary_of_trace(
         graphs.append(StepGraph(steps.time.launched, kernels, steps.time, steps.window, steps.counted))
     lanes = lanes_of(trace, attribution.host, own_table, steps, most_spans)
     anatomy = replace(
-        anatomy, checks=checks, collectives=collectives, lanes=lanes,
+        anatomy,
+        checks=checks,
+        collectives=collectives,
+        lanes=lanes,
         spans=longest_spans(trace, calls, kernels, threads, steps, world),
-    )  # fmt: skip
+    )
     anatomy = with_rank(anatomy, trace.metadata)
     return RankSummary(
-        anatomy=anatomy, calls=exchanged.calls, hiding=exchanged.hiding, steps=exchanged.steps,
+        anatomy=anatomy,
+        calls=exchanged.calls,
+        hiding=exchanged.hiding,
+        steps=exchanged.steps,
         lanes=device_over_steps(steps),
-    )  # fmt: skip
+    )
 
 
 class _Lines:
@@ -501,9 +512,17 @@ def events_of_trace(
     calls, _ = trace_calls_of(trace, attribution)
     kernels = kernel_table(calls, trace.devices) if trace.on_device else None
     interval = spans_in(
-        trace, attribution, calls, kernels, world_of(trace.metadata),
-        step=step, begin_ns=begin_ns, end_ns=end_ns, pattern=pattern, most=most,
-    )  # fmt: skip
+        trace,
+        attribution,
+        calls,
+        kernels,
+        world_of(trace.metadata),
+        step=step,
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        pattern=pattern,
+        most=most,
+    )
     return redacted(interval, texts)
 
 
@@ -655,8 +674,9 @@ def _of_snapshots(
     name = sources[0].name if len(sources) == 1 else f"{len(sources)} snapshots"
     return replace(
         _of_memory(Provenance(opanatomy=__version__, trace=_readable(name)), memory),
-        environment=Environment(device_kind="cuda"), warnings=memory.notes,
-    )  # fmt: skip
+        environment=Environment(device_kind="cuda"),
+        warnings=memory.notes,
+    )
 
 
 def _share(advance: Callable[[float], None], place: int, count: int, share: float) -> None:
@@ -666,14 +686,27 @@ def _share(advance: Callable[[float], None], place: int, count: int, share: floa
 def _of_memory(provenance: Provenance, memory: Memory) -> Anatomy:
     """Return the anatomy of a step of which the memory alone is known."""
     nothing = Ledger(
-        device_work_ns=0, linked_ns=0, graph_launched_ns=0, no_launch_record_ns=0, outside_window_ns=0, classed_ns=0,
-        costed_ns=0, unknown_ns=0,
-    )  # fmt: skip
+        device_work_ns=0,
+        linked_ns=0,
+        graph_launched_ns=0,
+        no_launch_record_ns=0,
+        outside_window_ns=0,
+        classed_ns=0,
+        costed_ns=0,
+        unknown_ns=0,
+    )
     return Anatomy(
-        provenance=provenance, environment=Environment(), workload=Workload(), step=Step(), work=NO_WORK,
-        memory=memory, timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0),
-        device=DeviceFigures(), ledger=nothing, conventions=CONVENTIONS,
-    )  # fmt: skip
+        provenance=provenance,
+        environment=Environment(),
+        workload=Workload(),
+        step=Step(),
+        work=NO_WORK,
+        memory=memory,
+        timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0),
+        device=DeviceFigures(),
+        ledger=nothing,
+        conventions=CONVENTIONS,
+    )
 
 
 def _with_theory(anatomy: Anatomy, observations: MemoryObservations, shared: Sequence[SharedWeights] = ()) -> Anatomy:
@@ -702,9 +735,11 @@ def _shared_parameters(shared: Sequence[SharedWeights], workload: Workload) -> P
         return None
     is_sharded = any(weights.gathered_bytes for weights in shared)
     return ParameterBytes(
-        all=sum(weights.weight_bytes for weights in shared), trained=sum(weights.trained_bytes for weights in shared),
-        shards=shared[0].ranks if is_sharded else 1, buckets=None if is_sharded else not workload.bucket_view,
-    )  # fmt: skip
+        all=sum(weights.weight_bytes for weights in shared),
+        trained=sum(weights.trained_bytes for weights in shared),
+        shards=shared[0].ranks if is_sharded else 1,
+        buckets=None if is_sharded else not workload.bucket_view,
+    )
 
 
 def _memory(trace: Trace, attribution: Attribution) -> Memory | None:
@@ -713,10 +748,15 @@ def _memory(trace: Trace, attribution: Attribution) -> Memory | None:
         return None
     host = attribution.host
     calls = HostCalls(
-        name=Categorical(host.name, trace.names), module=host.module, parent=host.parent,
-        thread=host.thread, start_ns=host.start_ns, end_ns=host.start_ns + host.duration_ns,
-        annotation=host.annotation, phase=host.phase,
-    )  # fmt: skip
+        name=Categorical(host.name, trace.names),
+        module=host.module,
+        parent=host.parent,
+        thread=host.thread,
+        start_ns=host.start_ns,
+        end_ns=host.start_ns + host.duration_ns,
+        annotation=host.annotation,
+        phase=host.phase,
+    )
     moments = (trace.memory.thread, trace.memory.time_ns)
     call = enclosing_rows(host.thread, calls.start_ns, calls.end_ns, host.parent, moments)
     table = MemoryTable(events=trace.memory, call=call, calls=calls, spans=tuple(attribution.spans))

@@ -337,16 +337,24 @@ class Script:
         assert self._calls is not None
         given, plain = self._settings, not _in_compiled_code() and not self._calls.is_transformed
         options = RunOptions(
-            steps=given["steps"], memory=given["memory"] and plain, check=given["check"] and plain,
-            lines=given["lines"] and plain, redact=given["redact"],
-        )  # fmt: skip
+            steps=given["steps"],
+            memory=given["memory"] and plain,
+            check=given["check"] and plain,
+            lines=given["lines"] and plain,
+            redact=given["redact"],
+        )
         if not plain:
             where = "torch.func runs the backward" if self._calls.is_transformed else "the optimizer's step is compiled"
             self._warning = f"{where}: no step of it is watched a second time"
         recorder = StepRecorder(
-            {}, options, Path(given["trace"]), force=given["force"], numbered=given["numbered"], plan=plan,
+            {},
+            options,
+            Path(given["trace"]),
+            force=given["force"],
+            numbered=given["numbered"],
+            plan=plan,
             command=given["command"],
-        )  # fmt: skip
+        )
         self._recorder = recorder
         assert self._updates is not None
         self._calls.settle()
@@ -584,9 +592,14 @@ def _plan(after: int, steps: int, done: int, *, warm: bool) -> StepPlan:
     left = first - 1 - done - warm
     timed = min(max(left - 1, 0), TIMED)
     return StepPlan(
-        first=first, steps=steps, timed_before=timed, timed_after=0 if timed else TIMED, warm=warm, learns=left > 0,
+        first=first,
+        steps=steps,
+        timed_before=timed,
+        timed_after=0 if timed else TIMED,
+        warm=warm,
+        learns=left > 0,
         follows=True,
-    )  # fmt: skip
+    )
 
 
 def _analyze(traces: Sequence[Path], number: int, settings: dict[str, Any], environment: dict[str, str]) -> None:
@@ -612,9 +625,14 @@ def _analyze(traces: Sequence[Path], number: int, settings: dict[str, Any], envi
     except (OSError, ValueError):
         stream = subprocess.DEVNULL
     subprocess.run(
-        [*words, *["--brief"] * is_log], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stream,
-        stderr=stream, check=False,
-    )  # fmt: skip
+        [*words, *["--brief"] * is_log],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=stream,
+        stderr=stream,
+        check=False,
+    )
     if is_log:
         say(f"the whole report: opanatomy analyze {shlex.join(paths)}")
 

@@ -104,9 +104,11 @@ def output_of(output: Name | None, stem: str) -> Output:
                 f"cannot make the folder {folder}: {error.strerror or error} - choose another one"
             ) from error
         return Output(
-            report=folder / f"{stem}.report.txt", trace=folder / f"{stem}.trace.json.gz", format="terminal",
+            report=folder / f"{stem}.report.txt",
+            trace=folder / f"{stem}.trace.json.gz",
+            format="terminal",
             numbered=True,
-        )  # fmt: skip
+        )
     report = Path(output)
     name = _format_of(report)
     stem = report.name[: -len(format_named(name).ending)]
@@ -334,9 +336,11 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         trainer = calling_trainer(self)
         model: Any = kwargs.get("model") if trainer is None else trainer.model_wrapped
         training = Training(
-            done=state.global_step, end=max(state.max_steps, 0), warm=_is_traced(model),
+            done=state.global_step,
+            end=max(state.max_steps, 0),
+            warm=_is_traced(model),
             extra=2 * self._options.check + self._options.memory + self._options.lines,
-        )  # fmt: skip
+        )
         plan, reason = plan_of(self._steps, training), not_coming(self._steps, training)
         if reason is not None:
             warnings.warn(reason, stacklevel=2)
@@ -348,9 +352,15 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             if state.is_world_process_zero:
                 self._take_report(output)
             self._recorder = StepRecorder(
-                {"": model}, self._options, output.trace, force=self._force, numbered=output.numbered, plan=plan,
-                command="opanatomy.TrainerCallback(...)", optimizer=_innermost(kwargs.get("optimizer")),
-            )  # fmt: skip
+                {"": model},
+                self._options,
+                output.trace,
+                force=self._force,
+                numbered=output.numbered,
+                plan=plan,
+                command="opanatomy.TrainerCallback(...)",
+                optimizer=_innermost(kwargs.get("optimizer")),
+            )
         except BaseException:
             self._give_up()
             raise
@@ -494,9 +504,12 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     def _take_report(self, output: Output) -> None:
         self._format = output.format
         self._report = output_file(
-            output.report, force=self._force, numbered=output.numbered, needed_bytes=1 << 20,
+            output.report,
+            force=self._force,
+            numbered=output.numbered,
+            needed_bytes=1 << 20,
             forced_by="give force=True",
-        )  # fmt: skip
+        )
 
     def _show(self) -> None:
         """Write the report and say where, on the main process; its figures are logged when the Trainer goes on."""

@@ -95,38 +95,71 @@ def bert_on_cpu() -> Anatomy:
         trace.host(f"opanatomy.phase/{phase}", begin, now - begin)
     trace.step(0, now, 1)
     environment = Environment(
-        device="cpu", device_kind="cpu", device_count=1, torch="2.13.0+cpu", transformers="5.23.0", python="3.11.9",
-        host_threads=2, processor="AMD EPYC 7B13",
-    )  # fmt: skip
+        device="cpu",
+        device_kind="cpu",
+        device_count=1,
+        torch="2.13.0+cpu",
+        transformers="5.23.0",
+        python="3.11.9",
+        host_threads=2,
+        processor="AMD EPYC 7B13",
+    )
     workload = Workload(
-        model="google-bert/bert-large-uncased", architecture="BertForSequenceClassification", model_source="catalog",
-        parameters=BERT_LARGE, trainable_parameters=BERT_LARGE, task="sequence-classification", batch=4,
-        sequence_length=512, inputs=("input_ids int64[4,512]", "attention_mask int64[4,512]", "labels int64[4]"),
-        dtype="float32", attention="sdpa", optimizer="adamw", steps=1, warmup=1, seed=0,
-    )  # fmt: skip
+        model="google-bert/bert-large-uncased",
+        architecture="BertForSequenceClassification",
+        model_source="catalog",
+        parameters=BERT_LARGE,
+        trainable_parameters=BERT_LARGE,
+        task="sequence-classification",
+        batch=4,
+        sequence_length=512,
+        inputs=("input_ids int64[4,512]", "attention_mask int64[4,512]", "labels int64[4]"),
+        dtype="float32",
+        attention="sdpa",
+        optimizer="adamw",
+        steps=1,
+        warmup=1,
+        seed=0,
+    )
     plain = round(1000 * now) - 100_000_000
-    anatomy = report(trace, Capture(
-        version="0.1.0", command="opanatomy profile google-bert/bert-large-uncased --batch 4 --optimizer adamw",
-        created="2026-01-15T12:00:00Z", environment=environment, workload=workload,
-        unprofiled_step_ns=(plain - 30_000_000, plain - 20_000_000, plain + 50_000_000),
-        modules={"": "BertForSequenceClassification", ATTENTION: "BertSelfAttention"},
-    ))  # fmt: skip
+    anatomy = report(
+        trace,
+        Capture(
+            version="0.1.0",
+            command="opanatomy profile google-bert/bert-large-uncased --batch 4 --optimizer adamw",
+            created="2026-01-15T12:00:00Z",
+            environment=environment,
+            workload=workload,
+            unprofiled_step_ns=(plain - 30_000_000, plain - 20_000_000, plain + 50_000_000),
+            modules={"": "BertForSequenceClassification", ATTENTION: "BertSelfAttention"},
+        ),
+    )
 
     def component(name: str, measured: int, theory: int | None = None, formula: str | None = None) -> MemoryComponent:
         return MemoryComponent(component=name, measured_bytes=measured, theory_bytes=theory, formula=formula)
 
-    return replace(anatomy, memory=Memory(
-        peak_bytes=13_604_512_768, allocator_peak_bytes=13_604_512_768, process_peak_bytes=15_032_385_536,
-        peak_at="backward", measured_by="resident set of the process",
-        components=(
-            component("weights", 4 * BERT_LARGE, 4 * BERT_LARGE, "4 P"),
-            component("gradients", 4 * BERT_LARGE, 4 * BERT_LARGE, "4 P"),
-            component("optimizer_state", 8 * BERT_LARGE + 1564, 8 * BERT_LARGE, "8 P"),
-            component("forward_activations", 8_461_824_000, 24 * (512 * 4 * 1024 * 72 + 16 * 512 * 512 * 4 * 12),
-                      "L (s b h (16 e + 2 m) + a s^2 b (2 e + m)), e = 4, m = 4"),
-            component("temporary buffers", 320_112_128),
+    return replace(
+        anatomy,
+        memory=Memory(
+            peak_bytes=13_604_512_768,
+            allocator_peak_bytes=13_604_512_768,
+            process_peak_bytes=15_032_385_536,
+            peak_at="backward",
+            measured_by="resident set of the process",
+            components=(
+                component("weights", 4 * BERT_LARGE, 4 * BERT_LARGE, "4 P"),
+                component("gradients", 4 * BERT_LARGE, 4 * BERT_LARGE, "4 P"),
+                component("optimizer_state", 8 * BERT_LARGE + 1564, 8 * BERT_LARGE, "8 P"),
+                component(
+                    "forward_activations",
+                    8_461_824_000,
+                    24 * (512 * 4 * 1024 * 72 + 16 * 512 * 512 * 4 * 12),
+                    "L (s b h (16 e + 2 m) + a s^2 b (2 e + m)), e = 4, m = 4",
+                ),
+                component("temporary buffers", 320_112_128),
+            ),
         ),
-    ))  # fmt: skip
+    )
 
 
 def llama_operators() -> Iterator[Row]:
@@ -200,23 +233,43 @@ def llama_on_gpu() -> Anatomy:
         trace.step(begin, host + 20 - begin, number)
         now = device
     capture = Capture(
-        version="0.1.0", command="opanatomy analyze llama.pt.trace.json", created="",
+        version="0.1.0",
+        command="opanatomy analyze llama.pt.trace.json",
+        created="",
         environment=Environment(
-            device="NVIDIA H200", device_kind="cuda", device_count=8, device_memory_bytes=150_754_820_096,
-            torch="2.13.0+cu128", cuda="12.8", driver="570.86.15", host_threads=96,
+            device="NVIDIA H200",
+            device_kind="cuda",
+            device_count=8,
+            device_memory_bytes=150_754_820_096,
+            torch="2.13.0+cu128",
+            cuda="12.8",
+            driver="570.86.15",
+            host_threads=96,
         ),
         workload=Workload(
-            model="meta-llama/Llama-3.2-1B", architecture="LlamaForCausalLM", parameters=LLAMA,
-            trainable_parameters=LLAMA - 262_668_288, task="causal-lm", batch=4, sequence_length=2048, dtype="bfloat16",
-            attention="flash_attention_2", checkpointing="use_reentrant=False", compiled=False,
-            optimizer="adamw_torch_fused", steps=3, changes=("rope_theta=10000", "model.layers.[3].self_attn kept"),
+            model="meta-llama/Llama-3.2-1B",
+            architecture="LlamaForCausalLM",
+            parameters=LLAMA,
+            trainable_parameters=LLAMA - 262_668_288,
+            task="causal-lm",
+            batch=4,
+            sequence_length=2048,
+            dtype="bfloat16",
+            attention="flash_attention_2",
+            checkpointing="use_reentrant=False",
+            compiled=False,
+            optimizer="adamw_torch_fused",
+            steps=3,
+            changes=("rope_theta=10000", "model.layers.[3].self_attn kept"),
         ),
         unprofiled_step_ns=(round(320 * now),),
-    )  # fmt: skip
+    )
     memory = Memory(
-        peak_bytes=21_400_000_000, allocator_peak_bytes=21_400_000_000, peak_at="optimizer",
+        peak_bytes=21_400_000_000,
+        allocator_peak_bytes=21_400_000_000,
+        peak_at="optimizer",
         measured_by="CUDA caching allocator",
-    )  # fmt: skip
+    )
     anatomy = report(trace, capture)
     return replace(anatomy, memory=memory, checks=disagreeing(), warnings=(*anatomy.warnings, "[no markup here]"))
 
@@ -225,16 +278,26 @@ def disagreeing() -> tuple[Check, ...]:
     """One check with differences of both kinds, one that agrees, one that could not be made."""
     return (
         Check(
-            quantity="call counts", source="a dispatch mode", unit="calls", compared=41, equal=39,
+            quantity="call counts",
+            source="a dispatch mode",
+            unit="calls",
+            compared=41,
+            equal=39,
             differences=(
                 Difference(operator="aten::zeros_like", phase=Phase.OPTIMIZER, ours=0, other=291, cause="first step"),
-                Difference(operator="aten::mm", phase=Phase.BACKWARD, ours=1_289, other=1_290, evidence="in layers.3",
-                           time_ns=30_000_000),
+                Difference(
+                    operator="aten::mm",
+                    phase=Phase.BACKWARD,
+                    ours=1_289,
+                    other=1_290,
+                    evidence="in layers.3",
+                    time_ns=30_000_000,
+                ),
             ),
         ),
         Check(quantity="operator times", source="key_averages", unit="ns", compared=57, equal=57),
         Check(quantity="contraction FLOPs", source="a registry", unit="FLOPs", not_checked="no second formula: my::mm"),
-    )  # fmt: skip
+    )
 
 
 def nothing() -> Anatomy:
@@ -250,11 +313,16 @@ def nothing() -> Anatomy:
         "unknown",
     )
     return Anatomy(
-        provenance=Provenance(opanatomy="0.1.0"), environment=Environment(), workload=Workload(), step=Step(),
-        work=NO_WORK, memory=Memory(),
-        timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0), device=DeviceFigures(),
+        provenance=Provenance(opanatomy="0.1.0"),
+        environment=Environment(),
+        workload=Workload(),
+        step=Step(),
+        work=NO_WORK,
+        memory=Memory(),
+        timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0),
+        device=DeviceFigures(),
         ledger=Ledger(**dict.fromkeys((f"{name}_ns" for name in names), 0)),
-    )  # fmt: skip
+    )
 
 
 def with_tables(anatomy: Anatomy, **tables: Any) -> Anatomy:

@@ -30,15 +30,23 @@ def started(*arguments: str, cwd: Path, timeout: float = 120, **options: Any) ->
     """What the command did, as a process of its own from the first import on."""
     return subprocess.run(
         [sys.executable, "-m", "opanatomy", *arguments],
-        cwd=cwd, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, timeout=timeout, check=False,
+        cwd=cwd,
+        env={**os.environ, **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
         **options,
-    )  # fmt: skip
+    )
 
 
 def run(
-    *arguments: str, cwd: Path, timeout: float = 120, environment: Mapping[str, str] | None = None,
+    *arguments: str,
+    cwd: Path,
+    timeout: float = 120,
+    environment: Mapping[str, str] | None = None,
     data_bytes: int | None = None,
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
+) -> subprocess.CompletedProcess[str]:
     """What the command did, as a fork; with `data_bytes` it may have no more private memory (RLIMIT_DATA)."""
     if not hasattr(os, "fork") and data_bytes is None:
         return started(*arguments, cwd=cwd, timeout=timeout)
@@ -54,18 +62,28 @@ class Fork:
     """A command, or some code, that runs as a fork."""
 
     def __init__(
-        self, *arguments: str, cwd: Path, timeout: float = 120, code: str | None = None,
-        environment: Mapping[str, str] | None = None, data_bytes: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        *arguments: str,
+        cwd: Path,
+        timeout: float = 120,
+        code: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        data_bytes: int | None = None,
+    ) -> None:
         self._arguments = arguments
         self._folder = tempfile.TemporaryDirectory()
         self.stdout, self.stderr = (Path(self._folder.name, name) for name in ("stdout", "stderr"))
         for file in (self.stdout, self.stderr):
             file.touch()
         request = {
-            "arguments": arguments, "cwd": str(cwd), "environment": {**ENVIRONMENT, **(environment or {})},
-            "files": [str(self.stdout), str(self.stderr)], "timeout": timeout, "code": code, "data_bytes": data_bytes,
-        }  # fmt: skip
+            "arguments": arguments,
+            "cwd": str(cwd),
+            "environment": {**ENVIRONMENT, **(environment or {})},
+            "files": [str(self.stdout), str(self.stderr)],
+            "timeout": timeout,
+            "code": code,
+            "data_bytes": data_bytes,
+        }
         self.pid = _server().ask(request)
 
     def wait(self) -> subprocess.CompletedProcess[str]:
@@ -158,9 +176,14 @@ def _fork_jobs() -> None:
 
 
 def _be_the_command(
-    arguments: list[str], cwd: str, environment: Mapping[str, str], files: list[str], timeout: float, code: str | None,
+    arguments: list[str],
+    cwd: str,
+    environment: Mapping[str, str],
+    files: list[str],
+    timeout: float,
+    code: str | None,
     data_bytes: int | None,
-) -> None:  # fmt: skip
+) -> None:
     import signal
 
     exit_code: Any = 1

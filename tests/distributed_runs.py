@@ -81,9 +81,14 @@ def contents(trace: Path) -> dict[str, Any]:
 def environment_of(rank: int, ranks: int, port: int) -> dict[str, str]:
     """What torchrun tells a rank."""
     return {
-        "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
-    }  # fmt: skip
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
 
 
 def start_ranks(
@@ -128,7 +133,7 @@ RUNS: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
     "accumulate": (2, tiny(BERT, "--accumulate", "2")),
     "views": (2, tiny(BERT, "--bucket-view")),
     "slow": (2, ("unlike.py:slow", "--device", "cpu")),
-}  # fmt: skip
+}
 
 
 class Runs:

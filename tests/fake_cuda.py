@@ -132,10 +132,14 @@ def _install_torch(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> Non
     def properties(device: Any = None) -> Any:
         gpu = machine.visible()[_index(device)]
         return SimpleNamespace(
-            name=gpu.name, uuid=gpu.cuda_uuid or gpu.uuid, major=gpu.capability[0], minor=gpu.capability[1],
-            gcnArchName=gpu.gcn, multi_processor_count=gpu.multiprocessors,
+            name=gpu.name,
+            uuid=gpu.cuda_uuid or gpu.uuid,
+            major=gpu.capability[0],
+            minor=gpu.capability[1],
+            gcnArchName=gpu.gcn,
+            multi_processor_count=gpu.multiprocessors,
             total_memory=gpu.cuda_total_bytes or gpu.total_bytes,
-        )  # fmt: skip
+        )
 
     def available() -> bool:
         if machine.warning is not None:

@@ -30,10 +30,19 @@ class TraceBuilder:
     next_id: int = 1
 
     def host(
-        self, name: str, start: float, duration: float, *, thread: int | str = 1, sequence: int | None = None,
-        forward_thread: int | None = None, shapes: list[Any] | None = None, types: list[str] | None = None,
-        constants: list[str] | None = None, category: str = "cpu_op",
-    ) -> int:  # fmt: skip
+        self,
+        name: str,
+        start: float,
+        duration: float,
+        *,
+        thread: int | str = 1,
+        sequence: int | None = None,
+        forward_thread: int | None = None,
+        shapes: list[Any] | None = None,
+        types: list[str] | None = None,
+        constants: list[str] | None = None,
+        category: str = "cpu_op",
+    ) -> int:
         args: dict[str, Any] = {"External id": self.next_id}
         if sequence is not None:
             args |= {"Sequence number": sequence, "Fwd thread id": forward_thread or 0}
@@ -44,14 +53,29 @@ class TraceBuilder:
         return self.next_id - 1
 
     def event(
-        self, category: str, name: str, start: float, duration: float, args: dict[str, Any], *,
-        process: int = 7, thread: int | str = 1,
-    ) -> None:  # fmt: skip
+        self,
+        category: str,
+        name: str,
+        start: float,
+        duration: float,
+        args: dict[str, Any],
+        *,
+        process: int = 7,
+        thread: int | str = 1,
+    ) -> None:
         """An event of any category."""
         self.events.append(
-            {"ph": "X", "cat": category, "name": name, "pid": process, "tid": thread, "ts": start, "dur": duration,
-             "args": args}
-        )  # fmt: skip
+            {
+                "ph": "X",
+                "cat": category,
+                "name": name,
+                "pid": process,
+                "tid": thread,
+                "ts": start,
+                "dur": duration,
+                "args": args,
+            }
+        )
 
     def annotation(self, name: str, start: float, duration: float, thread: int | str = 1) -> int:
         return self.host(name, start, duration, thread=thread, category="user_annotation")
@@ -67,18 +91,34 @@ class TraceBuilder:
         self.event("cuda_runtime", name, start, duration, args, thread=thread)
 
     def kernel(
-        self, name: str, start: float, duration: float, correlation: int, *, stream: int = 7, category: str = "kernel",
-        external_id: int | None = None, device: int = 0, **arguments: Any,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        start: float,
+        duration: float,
+        correlation: int,
+        *,
+        stream: int = 7,
+        category: str = "kernel",
+        external_id: int | None = None,
+        device: int = 0,
+        **arguments: Any,
+    ) -> None:
         args: dict[str, Any] = {"correlation": correlation, "stream": stream, "device": device, **arguments}
         if external_id is not None:
             args["External id"] = external_id
         self.event(category, name, start, duration, args, process=device, thread=stream)
 
     def run(
-        self, name: str, launch: float | None, start: float, duration: float, *, call: str = "cudaLaunchKernel",
-        thread: int = 1, **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        launch: float | None,
+        start: float,
+        duration: float,
+        *,
+        call: str = "cudaLaunchKernel",
+        thread: int = 1,
+        **options: Any,
+    ) -> None:
         """Device work and, if its time is given, its launch."""
         correlation = len(self.events) + 1
         if launch is not None:
@@ -115,13 +155,22 @@ def placed(trace: Path, folder: Path, *options: str) -> list[dict[str, Any]]:
     assert main(["analyze", str(trace), "--trace", str(target), "--force", "--brief", *options]) == 0
     events = json.loads(target.read_text())["traceEvents"]
     names = {(event["ts"], event["dur"]): event["name"] for event in events if event.get("cat") in WORK}
-    pieces = [event for event in events if event.get("cat") == "opanatomy" and event["ph"] == "X"
-              and "pieces" not in event["args"]]  # fmt: skip
+    pieces = [
+        event
+        for event in events
+        if event.get("cat") == "opanatomy" and event["ph"] == "X" and "pieces" not in event["args"]
+    ]
     return [
-        {"operator": None, "module": None, **event["args"], "ts": event["ts"], "dur": event["dur"],
-         "kernel": names.get((event["ts"], event["dur"]))}
+        {
+            "operator": None,
+            "module": None,
+            **event["args"],
+            "ts": event["ts"],
+            "dur": event["dur"],
+            "kernel": names.get((event["ts"], event["dur"])),
+        }
         for event in sorted(pieces, key=lambda event: event["ts"])
-    ]  # fmt: skip
+    ]
 
 
 def on_gpu() -> TraceBuilder:

@@ -28,8 +28,12 @@ _IN_PARTS: Final = ("SVC_CREDENTIALS", "DEPLOY_KEY", "DATABASE_URL", "TOKENS_2")
 #: What of them must not be found.
 VALUES: Final = (
     *(value for name, value in VARIABLES.items() if name not in _IN_PARTS),
-    *PEM_LINES, PEM_LINES[1].replace("bV9z", "aW5u"), "urlpassw0rd-1", "first-of-two-1", "second-of-two-2",
-)  # fmt: skip
+    *PEM_LINES,
+    PEM_LINES[1].replace("bV9z", "aW5u"),
+    "urlpassw0rd-1",
+    "first-of-two-1",
+    "second-of-two-2",
+)
 #: Secrets by their form, in no environment.
 FORMS: Final = (
     "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345", "ghp_" + "0123456789abcdefghijABCDEFGHIJ012345",
@@ -42,16 +46,22 @@ FORMS: Final = (
 #: Secrets that only a trace's own metadata tell, by the key they stand under.
 TOLD: Final = {
     "environ": {
-        "HOME": "/home/someone", "FOREIGN_PASS": "foreign-p@ss-1", "WANDB_API_KEY": "0123456789abcdef0123456789abcdef",
+        "HOME": "/home/someone",
+        "FOREIGN_PASS": "foreign-p@ss-1",
+        "WANDB_API_KEY": "0123456789abcdef0123456789abcdef",
     },
     "config": {"apiKey": "camel-case-key-2", "nested": [{"db": {"dbPassword": "deep-passw0rd-3"}}]},
     "variables": ["OTHER_SECRET=listed-secret-4", "PATH=/bin", "LANG=C"],
     "as_text": json.dumps({"auth_token": "nested-json-t0ken-5", "HOME": "/root"}),
-}  # fmt: skip
+}
 TOLD_VALUES: Final = (
-    "foreign-p@ss-1", "0123456789abcdef0123456789abcdef", "camel-case-key-2", "deep-passw0rd-3", "listed-secret-4",
+    "foreign-p@ss-1",
+    "0123456789abcdef0123456789abcdef",
+    "camel-case-key-2",
+    "deep-passw0rd-3",
+    "listed-secret-4",
     "nested-json-t0ken-5",
-)  # fmt: skip
+)
 
 SPELLINGS: Final[dict[str, Callable[[str], str]]] = {
     "plain": str,

@@ -43,7 +43,7 @@ def process() -> dict[str, Any]:
         "saved": torch._C._autograd._top_saved_tensors_default_hooks(True),
         "profiler": torch._C._autograd._profiler_enabled(),
         "variables": dict(os.environ),
-    }  # fmt: skip
+    }
 
 
 def without_clock(state: dict[str, Any]) -> dict[str, Any]:

@@ -23,9 +23,12 @@ ROOT = Path(__file__).parent.parent
 H100 = Gpu(name="H100", capability=(9, 0), memory_bytes=80 << 30)
 #: What a kernel calls inside itself, which no tensor without values shows, and copies between host and device.
 INSIDE = {
-    "aten::_efficient_attention_forward", "aten::_efficient_attention_backward", "aten::copy_", "aten::fill_",
+    "aten::_efficient_attention_forward",
+    "aten::_efficient_attention_backward",
+    "aten::copy_",
+    "aten::fill_",
     "aten::gather",
-}  # fmt: skip
+}
 ATTENTION = """
 import torch
 from torch.nn.functional import scaled_dot_product_attention as attention
@@ -132,7 +135,7 @@ def test_published_memory_of_gpt2() -> None:
         ("plain", {"dtype": "bfloat16"}, (7, 0), "_safe_softmax"),
         ("odd", {"amp": "fp16"}, (7, 5), "_safe_softmax"),
     ],
-)  # fmt: skip
+)
 def test_attention_is_the_one_that_the_gpu_would_run(
     function: str, options: dict[str, str], capability: tuple[int, int], operator: str, here: Path
 ) -> None:
@@ -160,9 +163,8 @@ def test_a_device_leaves_less_than_its_sheet_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "fits"),
-    [("12GB", Fits.FITS), ("6GB", Fits.DOES_NOT_FIT), ("6.6GB", Fits.AT_THE_EDGE)],
-)  # fmt: skip
+    ("size", "fits"), [("12GB", Fits.FITS), ("6GB", Fits.DOES_NOT_FIT), ("6.6GB", Fits.AT_THE_EDGE)]
+)
 def test_between_fitting_and_not_is_an_edge(size: str, fits: Fits) -> None:
     """BERT-large takes 6.46 to 6.96 GB."""
     occupied = figures_in(of_bert()[1], limit_of(size)).occupied

@@ -61,9 +61,12 @@ def xpu(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(torch.autograd, "_supported_activities", lambda: both)
     for name, answer in (
-        ("is_available", True), ("device_count", 2), ("get_device_properties", properties),
-        ("max_memory_allocated", 123), ("reset_peak_memory_stats", None),
-    ):  # fmt: skip
+        ("is_available", True),
+        ("device_count", 2),
+        ("get_device_properties", properties),
+        ("max_memory_allocated", 123),
+        ("reset_peak_memory_stats", None),
+    ):
         monkeypatch.setattr(torch.xpu, name, lambda *_, answer=answer: answer)
 
 

@@ -98,7 +98,7 @@ def test_a_full_queue_is_not_launch_bound(tmp_path: Path) -> None:
         (lambda: waiting_for("backend_compile (dynamo_timed)"), "compilation", "recompiles"),
     ],
     ids=["input", "allocator", "cold start", "compilation"],
-)  # fmt: skip
+)
 def test_a_gap_has_the_advice_of_its_cause(
     trace: Callable[[], TraceBuilder], id: str, tries: str, tmp_path: Path
 ) -> None:
@@ -474,9 +474,10 @@ def test_a_size_that_tensor_cores_cannot_take_whole_is_named(tmp_path: Path) -> 
 def test_an_operator_whose_part_launched_its_kernel(tmp_path: Path) -> None:
     """4 b h s^2 d = 1.1 TFLOP in bfloat16: the bound is the operator's, the time of its part."""
     heads: dict[str, Any] = {
-        "shapes": [*[[16, 16, 4096, 64]] * 3, [], [], []], "types": [*["c10::BFloat16"] * 3, *["Scalar"] * 3],
+        "shapes": [*[[16, 16, 4096, 64]] * 3, [], [], []],
+        "types": [*["c10::BFloat16"] * 3, *["Scalar"] * 3],
         "constants": ["", "", "", "0.0", "False", "False"],
-    }  # fmt: skip
+    }
     trace = on_gpu()
     trace.step(0, 4000)
     trace.host("aten::_scaled_dot_product_flash_attention", 0, 20, **heads)
@@ -687,8 +688,14 @@ def test_training_mode_in_steps_that_train_nothing(tmp_path: Path) -> None:
     """Dropout draws its mask for 100 us; in a step with a backward it should."""
     for trains in (False, True):
         trace = full_step(on_gpu(), 900)
-        trace.host("aten::native_dropout", 10, 9, shapes=[[8, 8], [], []], types=["float", "Scalar", "Scalar"],
-                   constants=["", "0.1", "True"])  # fmt: skip
+        trace.host(
+            "aten::native_dropout",
+            10,
+            9,
+            shapes=[[8, 8], [], []],
+            types=["float", "Scalar", "Scalar"],
+            constants=["", "0.1", "True"],
+        )
         busy(trace, 900, 100, 15)
         if trains:
             trace.host("autograd::engine::evaluate_function: MmBackward0", 20, 20, sequence=5, forward_thread=1)
@@ -743,9 +750,16 @@ def test_recomputation_where_memory_is_free() -> None:
 
 def test_waiting_for_one_rank() -> None:
     straggler = Straggler(
-        rank=3, trace=None, charged_ns=300, waiting_ns=400, last=2, lead_ns=5, before_ns=300, computing_longer_ns=0,
+        rank=3,
+        trace=None,
+        charged_ns=300,
+        waiting_ns=400,
+        last=2,
+        lead_ns=5,
+        before_ns=300,
+        computing_longer_ns=0,
         idle_longer_ns=0,
-    )  # fmt: skip
+    )
     found = {each.id: each for each in with_advice(of_ranks(400, 100, 500, straggler)).advice}
     assert (found["waiting"].gain_ns or 0) / (found["waiting"].step_ns or 1) == 0.3
     assert found["waiting"].subject == "rank 3"
@@ -755,11 +769,27 @@ def test_waiting_for_one_rank() -> None:
 
 def of_texts(padding: str) -> Anatomy:
     texts = TextFigures(
-        file=None, column=None, padding=padding, count=4, more=False, cut=0, maximum=8, shortest=1, median=3,
-        all_batches=2, all_tokens=100, all_useful_tokens=40, memory_length=8, mean_step_ns=None,
-        samples_per_second=None, tokens_per_second=None, useful_tokens_per_second=None, padding_flops=None, batches=(),
+        file=None,
+        column=None,
+        padding=padding,
+        count=4,
+        more=False,
+        cut=0,
+        maximum=8,
+        shortest=1,
+        median=3,
+        all_batches=2,
+        all_tokens=100,
+        all_useful_tokens=40,
+        memory_length=8,
+        mean_step_ns=None,
+        samples_per_second=None,
+        tokens_per_second=None,
+        useful_tokens_per_second=None,
+        padding_flops=None,
+        batches=(),
         tokenizers=(),
-    )  # fmt: skip
+    )
     return with_advice(replace(recomputing(500), texts=texts, advice=()))
 
 
@@ -868,9 +898,13 @@ def with_backward(made: Made) -> Made:
     for row in kept:
         made.free(row["addr"], row["size"], BACKWARD)
     return made.segment(
-        80_000, 16_384, (80_000, 100, "active_allocated"), (80_100, 9_900, "inactive"),
-        (90_000, 100, "active_allocated"), (90_100, 6_284, "inactive"),
-    )  # fmt: skip
+        80_000,
+        16_384,
+        (80_000, 100, "active_allocated"),
+        (80_100, 9_900, "inactive"),
+        (90_000, 100, "active_allocated"),
+        (90_100, 6_284, "inactive"),
+    )
 
 
 def test_scores_at_the_peak_are_advised_once(tmp_path: Path) -> None:
@@ -910,7 +944,7 @@ def test_unfused_attention_is_fused_where_it_is_called(function: str, around: st
         (("bmm", 400), ("_scaled_dot_product_flash_attention", 64), ("bmm", 64)),
     ],
     ids=["router", "loss", "head", "sizes", "fused"],
-)  # fmt: skip
+)
 def test_no_other_softmax_is_called_attention(operators: tuple[tuple[str, int], ...], tmp_path: Path) -> None:
     found = advised_of(with_backward(calls_of(*operators, times=1)).written(tmp_path / "s.pickle"))
     assert "attention scores" not in found
@@ -986,8 +1020,15 @@ def test_a_first_forward_that_runs_out_may_be_that_of_a_training(tmp_path: Path)
         made = Made().alloc(1_000, 300, forward_stack(5)).alloc(2_000, 100, forward_stack(6))
         if fails:
             made.event("oom", 0, 500, device_free=0, frames=forward_stack(7))
-        made.segment(0, 4_096, (0, 1_000, "inactive"), (1_000, 300, "active_allocated"), (1_300, 700, "inactive"),
-                     (2_000, 100, "active_allocated"), (2_100, 1_996, "inactive"))  # fmt: skip
+        made.segment(
+            0,
+            4_096,
+            (0, 1_000, "inactive"),
+            (1_000, 300, "active_allocated"),
+            (1_300, 700, "inactive"),
+            (2_000, 100, "active_allocated"),
+            (2_100, 1_996, "inactive"),
+        )
         tries = advised_of(made.written(tmp_path / "s.pickle"))["forward activations"].tries
         assert [tried.startswith(first) for tried in tries] == [True, False]
 
@@ -1018,7 +1059,7 @@ def test_temporary_buffers_of_inference_name_their_line(tmp_path: Path) -> None:
         ({"expandable_segments": "True", "max_split_size": str(64 * MIB)}, 9, None),  # no free block of that size
         ({"max_split_size": str(16 * MIB)}, 33, None),  # more than is unused
     ],
-)  # fmt: skip
+)
 def test_fragments_are_put_together_by_the_allocators_settings(
     settings: dict[str, str], asked: int, cure: str | None, tmp_path: Path
 ) -> None:
@@ -1059,9 +1100,16 @@ def test_what_the_whole_run_shows(tmp_path: Path) -> None:
     anatomy = full_step(on_gpu()).analyze(tmp_path)
     event = CompilerEvent(place="train.py:3 forward", reason="a print", count=2)
     run = RunClock(
-        steps=10, wall_ns=10_000 * US, median_ns=900 * US, input_ns=9_000 * US, collections=4,
-        collecting_ns=3_000 * US, compiling_ns=5_000 * US, graph_breaks=(event,), recompilations=(event,),
-    )  # fmt: skip
+        steps=10,
+        wall_ns=10_000 * US,
+        median_ns=900 * US,
+        input_ns=9_000 * US,
+        collections=4,
+        collecting_ns=3_000 * US,
+        compiling_ns=5_000 * US,
+        graph_breaks=(event,),
+        recompilations=(event,),
+    )
     advice = {each.id: each for each in with_advice(replace(anatomy, run=run)).advice}
     assert (advice["garbage_collection"].gain_ns, advice["garbage_collection"].step_ns) == (300 * US, 1000 * US)
     assert advice["garbage_collection"].figures["times"].value == 4

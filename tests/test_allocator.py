@@ -60,9 +60,18 @@ def replayed(snapshot: Snapshot, history: History) -> CachingAllocator:
 
 @pytest.mark.parametrize(
     "name",
-    ["expandable", "inference", "llama_checkpointing", "no_stacks", "odd_sizes", "pending_free", "python_stacks",
-     "training_accumulating", "training_amp"],
-)  # fmt: skip
+    [
+        "expandable",
+        "inference",
+        "llama_checkpointing",
+        "no_stacks",
+        "odd_sizes",
+        "pending_free",
+        "python_stacks",
+        "training_accumulating",
+        "training_amp",
+    ],
+)
 def test_it_reserves_what_torch_reserved(name: str) -> None:
     """To the byte, where the history has all requests, or what was there before was allocated in order."""
     snapshot, history = of(name)
@@ -84,13 +93,16 @@ def test_shared_recordings(name: str) -> None:
 @pytest.mark.parametrize(
     ("sizes", "reserved", "allocated"),
     [
-        ([1], 2 * MIB, 512), ([513, MIB], 2 * MIB, 1024 + MIB), ([MIB + 1], 20 * MIB, MIB + 512),
-        ([9 * MIB, 12 * MIB], 32 * MIB, 21 * MIB), ([19 * MIB + 1], 20 * MIB, 20 * MIB),
+        ([1], 2 * MIB, 512),
+        ([513, MIB], 2 * MIB, 1024 + MIB),
+        ([MIB + 1], 20 * MIB, MIB + 512),
+        ([9 * MIB, 12 * MIB], 32 * MIB, 21 * MIB),
+        ([19 * MIB + 1], 20 * MIB, 20 * MIB),
         ([30 * MIB], 30 * MIB, 30 * MIB),
         # A rest of at most 1 MiB is not split off a large block.
         ([5 * MIB, 5 * MIB, 9 * MIB], 20 * MIB, 20 * MIB),
     ],
-)  # fmt: skip
+)
 def test_segments_are_those_of_the_rules(sizes: list[int], reserved: int, allocated: int) -> None:
     allocator = CachingAllocator()
     for size in sizes:

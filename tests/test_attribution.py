@@ -43,9 +43,10 @@ def without_ranges(trace: TraceBuilder) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [lambda trace: None, without_ranges, renumbered, lambda trace: trace.events.reverse()],
+    "change",
+    [lambda trace: None, without_ranges, renumbered, lambda trace: trace.events.reverse()],
     ids=["as it is", "no range says the phase", "the first sequence number", "the order of events"],
-)  # fmt: skip
+)
 def test_work_goes_to_the_innermost_operator_phase_and_module(
     change: Callable[[TraceBuilder], None], tmp_path: Path
 ) -> None:
@@ -94,8 +95,10 @@ def test_the_last_operator_with_a_number_gives_the_module(tmp_path: Path) -> Non
     made.host(f"{ENGINE}torch::autograd::AccumulateGrad", 520, 20)
     made.host("aten::add_", 525, 10)
     assert columns(made.placed(tmp_path), "operator", "module") == [
-        ("aten::mm", "second"), ("aten::bmm", "second"), ("aten::add_", "second"),
-    ]  # fmt: skip
+        ("aten::mm", "second"),
+        ("aten::bmm", "second"),
+        ("aten::add_", "second"),
+    ]
 
 
 def test_recompute_inside_a_node(tmp_path: Path) -> None:
@@ -121,8 +124,9 @@ def test_recompute_before_a_nested_backward(tmp_path: Path) -> None:
     made.host(f"{ENGINE}MmBackward0", 200, 100, sequence=9, forward_thread=1)
     made.host("aten::bmm", 210, 50)
     assert columns(made.placed(tmp_path), "operator", "phase", "module") == [
-        ("aten::mm", "recompute", "layer"), ("aten::bmm", "backward", "layer"),
-    ]  # fmt: skip
+        ("aten::mm", "recompute", "layer"),
+        ("aten::bmm", "backward", "layer"),
+    ]
 
 
 def test_work_between_the_calls_of_a_loop(tmp_path: Path) -> None:
@@ -131,8 +135,15 @@ def test_work_between_the_calls_of_a_loop(tmp_path: Path) -> None:
     made.step(0, 1000, 0)
     for place, phase in enumerate(("forward", "backward", "optimizer")):
         made.host(f"opanatomy.phase/loop/{phase}", 100 + 200 * place, 100)
-    for time, phase in ((50, "other"), (150, "forward"), (250, "forward"), (350, "backward"), (450, "optimizer"),
-                        (550, "optimizer"), (650, "other")):  # fmt: skip
+    for time, phase in (
+        (50, "other"),
+        (150, "forward"),
+        (250, "forward"),
+        (350, "backward"),
+        (450, "optimizer"),
+        (550, "optimizer"),
+        (650, "other"),
+    ):
         made.run(phase, time, time + 10, 5)
     for name, time, phase in (("mse_loss", 220, "forward"), ("norm", 420, "optimizer"), ("mean", 620, "other")):
         made.host(f"aten::{name}", time, 20)
@@ -325,10 +336,13 @@ LARGE, LARGER, SMALL = (1 << 20, 1 << 20, 1 << 20), (1 << 20, 1 << 20, (1 << 20)
 @pytest.mark.parametrize(
     ("order", "known"),
     [
-        ((SMALL, LARGE, LARGER), (2000, 1 << 61)), ((LARGER, LARGE, SMALL), (1 << 61, 2000)),
-        ((LARGE, SMALL, LARGER, LARGER), (1 << 61, 2000)), ((LARGE, LARGE), (1 << 62,)), ((LARGE, LARGE, LARGE), ()),
+        ((SMALL, LARGE, LARGER), (2000, 1 << 61)),
+        ((LARGER, LARGE, SMALL), (1 << 61, 2000)),
+        ((LARGE, SMALL, LARGER, LARGER), (1 << 61, 2000)),
+        ((LARGE, LARGE), (1 << 62,)),
+        ((LARGE, LARGE, LARGE), ()),
     ],
-)  # fmt: skip
+)
 def test_the_largest_costs_are_impossible_whatever_the_order(
     order: tuple[tuple[int, int, int], ...], known: tuple[int, ...], tmp_path: Path
 ) -> None:
@@ -400,9 +414,10 @@ def test_an_operator_that_computes_a_gradient_is_not_forward(tmp_path: Path) -> 
     launched(trace, "aten::convolution_backward", 40, "dgrad_engine")
     launched(trace, "aten::_softmax_backward_data", 70, "softmax_warp_backward")
     assert {row.operator: row.phase for row in trace.analyze(tmp_path).operators} == {
-        "aten::convolution": Phase.FORWARD, "aten::convolution_backward": Phase.BACKWARD,
+        "aten::convolution": Phase.FORWARD,
+        "aten::convolution_backward": Phase.BACKWARD,
         "aten::_softmax_backward_data": Phase.BACKWARD,
-    }  # fmt: skip
+    }
     trace.host("aten::threshold_backward", 300, 20, sequence=7)
     trace.run("threshold_kernel", 305, 400, 10)
     trace.host("ThresholdBackwardBackward0", 500, 100, thread=2, sequence=7, forward_thread=1)

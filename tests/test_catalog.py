@@ -50,9 +50,12 @@ PUBLISHED = {
 }  # fmt: skip
 
 LENGTHS = {
-    "facebook/wav2vec2-base-960h": 160_000, "google/vit-base-patch16-224": None, "microsoft/resnet-50": None,
-    "openai/clip-vit-base-patch32": 77, "openai/whisper-small": 448,
-}  # fmt: skip
+    "facebook/wav2vec2-base-960h": 160_000,
+    "google/vit-base-patch16-224": None,
+    "microsoft/resnet-50": None,
+    "openai/clip-vit-base-patch32": 77,
+    "openai/whisper-small": 448,
+}
 
 
 def test_every_embedded_model_is_checked_here() -> None:

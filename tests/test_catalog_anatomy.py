@@ -34,9 +34,19 @@ def grouped_mm_flops(a: Any, b: Any, *_: Any, out_shape: Any = None, **__: Any) 
 
 
 def grouped_convolution_backward(
-    grad: Any, x: Any, weight: Any, _b: Any, _s: Any, _p: Any, _d: Any, transposed: bool, _o: Any, groups: int,
-    mask: Any, out_shape: Any = None,
-) -> int:  # fmt: skip
+    grad: Any,
+    x: Any,
+    weight: Any,
+    _b: Any,
+    _s: Any,
+    _p: Any,
+    _d: Any,
+    transposed: bool,
+    _o: Any,
+    groups: int,
+    mask: Any,
+    out_shape: Any = None,
+) -> int:
     """Each gradient asked for costs what the forward costs: torch's formula ignores `groups`."""
     forward = conv_flop_count(list(x), list(weight), list(grad), transposed=transposed)
     return (bool(mask[0]) + bool(mask[1])) * forward
@@ -134,9 +144,8 @@ def test_contractions_equal_torchs_counter(name: str, attention: str, amp: str |
     assert unknown == []
     assert anatomy.ledger.unknown_ns == 0
     without_cost = [
-        row for row in anatomy.operators
-        if row.flops is None and row.part_of is None and not _is_not_known(row)
-    ]  # fmt: skip
+        row for row in anatomy.operators if row.flops is None and row.part_of is None and not _is_not_known(row)
+    ]
     assert without_cost == []
 
 

@@ -19,9 +19,18 @@ COPY = "Memcpy DtoH (Device -> Pageable)"
 
 
 def run(
-    trace: TraceBuilder, operator: str, start: float, kernel: str, long: float, correlation: int, *, begin: float = 0,
-    thread: int = 1, api: str = "cudaLaunchKernel", **options: Any,
-) -> None:  # fmt: skip
+    trace: TraceBuilder,
+    operator: str,
+    start: float,
+    kernel: str,
+    long: float,
+    correlation: int,
+    *,
+    begin: float = 0,
+    thread: int = 1,
+    api: str = "cudaLaunchKernel",
+    **options: Any,
+) -> None:
     """An operator of 10 us at `start`, and its work 20 us later or at `begin`."""
     trace.host(operator, start, 10, thread=thread)
     trace.launch(start + 2, correlation, thread=thread, name=api)
@@ -67,8 +76,13 @@ def test_a_trace_that_is_right_is_confirmed(tmp_path: Path) -> None:
     anatomy = in_turn(20).analyze(tmp_path)
     assert unexplained(anatomy) == []
     compared = {check.quantity: (check.compared, check.equal) for check in anatomy.checks}
-    for quantity in ("classes of kernels", "order on streams", "clocks of host and device", "device work of launches",
-                     "device events"):  # fmt: skip
+    for quantity in (
+        "classes of kernels",
+        "order on streams",
+        "clocks of host and device",
+        "device work of launches",
+        "device events",
+    ):
         assert compared[quantity] == (20, 20)
 
 
@@ -102,13 +116,21 @@ def test_a_kernel_of_another_class_than_its_operators(operator: str, kernel: str
 @pytest.mark.parametrize(
     ("operator", "kernel"),
     [
-        ("c10d::allreduce_", NCCL), ("nccl:all_reduce", NCCL), ("record_param_comms", NCCL), ("my::fused", NCCL),
-        ("aten::mm", "void cublasLt::splitKreduce_kernel<32, 16, int, float>"), ("aten::mm", MAP), ("aten::sum", MAP),
-        ("aten::copy_", MAP), ("triton_poi_fused_mul_1", "triton_poi_fused_mul_1"),
-        ("triton_poi_fused_mul_1", "triton__0d1d2de"), ("triton_poi_fused_mul_1", "triton_poi_fused_mul_1_0d1d2de"),
-        ("c10d::allreduce_", MAP), ("c10d::allreduce_", "void at::native::(anonymous)::CatArrayBatchedCopy<int>"),
+        ("c10d::allreduce_", NCCL),
+        ("nccl:all_reduce", NCCL),
+        ("record_param_comms", NCCL),
+        ("my::fused", NCCL),
+        ("aten::mm", "void cublasLt::splitKreduce_kernel<32, 16, int, float>"),
+        ("aten::mm", MAP),
+        ("aten::sum", MAP),
+        ("aten::copy_", MAP),
+        ("triton_poi_fused_mul_1", "triton_poi_fused_mul_1"),
+        ("triton_poi_fused_mul_1", "triton__0d1d2de"),
+        ("triton_poi_fused_mul_1", "triton_poi_fused_mul_1_0d1d2de"),
+        ("c10d::allreduce_", MAP),
+        ("c10d::allreduce_", "void at::native::(anonymous)::CatArrayBatchedCopy<int>"),
     ],
-)  # fmt: skip
+)
 def test_kernels_that_an_operator_may_launch(operator: str, kernel: str, tmp_path: Path) -> None:
     trace = TraceBuilder()
     run(trace, operator, 1000, kernel, 5300, 1)
@@ -161,9 +183,13 @@ def test_work_before_its_launch(early_us: float, found: str, tmp_path: Path) -> 
     assert (check.equal == 10) is (found == "equal")
     assert bool(check.unexplained) is (check in anatomy.alarms) is (found == "alarm")
     assert [(one.operator, one.ours, one.time_ns, one.evidence) for one in check.differences] == [
-        ("work on stream 7", int(early_us * US), 400 * US,
-         f"10 device events up to {early_us / 1000:.3f} ms before their launch")
-    ] * (found != "equal")  # fmt: skip
+        (
+            "work on stream 7",
+            int(early_us * US),
+            400 * US,
+            f"10 device events up to {early_us / 1000:.3f} ms before their launch",
+        )
+    ] * (found != "equal")
 
 
 @pytest.mark.parametrize(("late_us", "found"), [(-5, 0), (50, 1), (950, 1)])
@@ -265,9 +291,13 @@ def test_a_graph_whose_work_was_not_recorded_is_said_first(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("late_us", "waits", "cause"),
-    [(220, None, "the trace ends before their device work"), (220, -2, "the trace ends before their device work"),
-     (220, 2, None), (0, None, None)],
-)  # fmt: skip
+    [
+        (220, None, "the trace ends before their device work"),
+        (220, -2, "the trace ends before their device work"),
+        (220, 2, None),
+        (0, None, None),
+    ],
+)
 def test_launches_at_the_end_are_cut_off(
     late_us: float, waits: float | None, cause: str | None, tmp_path: Path
 ) -> None:
@@ -285,9 +315,15 @@ def test_launches_at_the_end_are_cut_off(
 
 @pytest.mark.parametrize(
     ("api", "category", "found"),
-    [("cudaMemcpyAsync", "kernel", 1), ("cudaLaunchKernel", "gpu_memcpy", 1), ("cuLaunchKernel", "gpu_memset", 1),
-     ("cudaMemcpyAsync", "gpu_memcpy", 0), ("hipMemcpyAsync", "kernel", 0), ("hipMemsetAsync", "kernel", 0)],
-)  # fmt: skip
+    [
+        ("cudaMemcpyAsync", "kernel", 1),
+        ("cudaLaunchKernel", "gpu_memcpy", 1),
+        ("cuLaunchKernel", "gpu_memset", 1),
+        ("cudaMemcpyAsync", "gpu_memcpy", 0),
+        ("hipMemcpyAsync", "kernel", 0),
+        ("hipMemsetAsync", "kernel", 0),
+    ],
+)
 def test_work_of_another_kind_than_its_launch_starts(api: str, category: str, found: int, tmp_path: Path) -> None:
     trace = in_turn(4)
     run(trace, "my::operator", 10_500, "something", 40, 50, api=api, category=category)
@@ -304,9 +340,13 @@ def test_a_kernel_that_is_there_twice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("overlap", "api", "found"),
-    [(2, "cudaLaunchKernel", 0), (30, "cudaLaunchKernel", 1), (30, "cudaLaunchKernelExC", 0),
-     (30, "hipLaunchKernel", 0)],
-)  # fmt: skip
+    [
+        (2, "cudaLaunchKernel", 0),
+        (30, "cudaLaunchKernel", 1),
+        (30, "cudaLaunchKernelExC", 0),
+        (30, "hipLaunchKernel", 0),
+    ],
+)
 def test_a_stream_runs_one_kernel_at_a_time(overlap: float, api: str, found: int, tmp_path: Path) -> None:
     """But for those that were launched to begin before the one before them ends."""
     trace = in_turn(10)

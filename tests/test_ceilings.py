@@ -43,8 +43,9 @@ def test_peaks_are_plausible(sheet: Sheet) -> None:
     assert matrix.get("bfloat16", brain) == brain
     assert matrix["float16"] >= matrix.get("tf32", 0)
     assert matrix.get("float8", matrix["float16"]) in (
-        matrix["float16"], pytest.approx(2 * matrix["float16"], rel=0.01),
-    )  # fmt: skip
+        matrix["float16"],
+        pytest.approx(2 * matrix["float16"], rel=0.01),
+    )
     assert sheet.bandwidth is None or 7 < 1000 * vector["float32"] / sheet.bandwidth < 160  # operations a byte
     assert sheet.source.startswith("https://")
 
@@ -121,9 +122,27 @@ def test_peaks(text: str, peaks: dict[str, float]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "T", "989", "989Q", "-1T", "nan", "inf", "1e400", "bf16=", "bf17=1T", "bf16=1T,bf16=2T", "1T,2T", "=1T",
-     "1 T B/s", "9" * 500, "989E", "989T,", "bf16=1T;fp32=1T"],
-)  # fmt: skip
+    [
+        "",
+        "T",
+        "989",
+        "989Q",
+        "-1T",
+        "nan",
+        "inf",
+        "1e400",
+        "bf16=",
+        "bf17=1T",
+        "bf16=1T,bf16=2T",
+        "1T,2T",
+        "=1T",
+        "1 T B/s",
+        "9" * 500,
+        "989E",
+        "989T,",
+        "bf16=1T;fp32=1T",
+    ],
+)
 def test_peaks_that_make_no_sense(text: str) -> None:
     with pytest.raises(UsageError, match=r"^--peak") as error:
         parse_peaks(text)
@@ -142,9 +161,12 @@ def test_bandwidths() -> None:
 def test_a_given_ceiling_goes_before_a_known_one() -> None:
     """The higher of the two is the reference, and one that was measured on a busy device is that no more."""
     known = Ceilings(
-        device="x", source="measured", matrix_flops_per_second={"bfloat16": 300e12, "float32": 20e12},
-        bandwidth_bytes_per_second=1e12, disturbed=("bfloat16", "float32", "bandwidth"),
-    )  # fmt: skip
+        device="x",
+        source="measured",
+        matrix_flops_per_second={"bfloat16": 300e12, "float32": 20e12},
+        bandwidth_bytes_per_second=1e12,
+        disturbed=("bfloat16", "float32", "bandwidth"),
+    )
     over = parse_overrides("bf16=100T,fp32=30T,fp16=50T", "2T").over(known, "x")
     assert over.source == "--peak bf16=100T,fp32=30T,fp16=50T and --bandwidth 2T; else measured"
     assert over.matrix_flops_per_second == {"bfloat16": 100e12, "float32": 30e12, "float16": 50e12}
@@ -152,8 +174,11 @@ def test_a_given_ceiling_goes_before_a_known_one() -> None:
     assert over.reference.matrix_flops_per_second == {"bfloat16": 300e12, "float32": 30e12, "float16": 50e12}
     assert over.reference.bandwidth_bytes_per_second == 2e12
     assert [(one.option, one.known_per_second) for one in over.given] == [
-        ("--peak fp32=30T", 20e12), ("--peak bf16=100T", 300e12), ("--peak fp16=50T", None), ("--bandwidth 2T", 1e12),
-    ]  # fmt: skip
+        ("--peak fp32=30T", 20e12),
+        ("--peak bf16=100T", 300e12),
+        ("--peak fp16=50T", None),
+        ("--bandwidth 2T", 1e12),
+    ]
     alone = parse_overrides("1T,fp32=2T", None).over(None, "my card")
     assert alone.matrix_flops_per_second == {**dict.fromkeys(PEAK_TYPES, 1e12), "float32": 2e12}
 
@@ -199,12 +224,18 @@ def test_kept_for_one_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda _: b"", lambda text: text[:50], lambda _: b"[]", lambda _: b"\xff\xfe", lambda _: b"[" * 100_000,
-        lambda _: b"0" * (2 << 20), lambda text: text.replace(b'"threads": 2', b'"threads": 4'),
-        lambda text: text.replace(b'"schema": 1', b'"schema": 2'), lambda text: text.replace(b"150000000000", b"-1"),
+        lambda _: b"",
+        lambda text: text[:50],
+        lambda _: b"[]",
+        lambda _: b"\xff\xfe",
+        lambda _: b"[" * 100_000,
+        lambda _: b"0" * (2 << 20),
+        lambda text: text.replace(b'"threads": 2', b'"threads": 4'),
+        lambda text: text.replace(b'"schema": 1', b'"schema": 2'),
+        lambda text: text.replace(b"150000000000", b"-1"),
     ],
     ids=["empty", "cut", "list", "binary", "deep", "large", "other-machine", "other-schema", "negative"],
-)  # fmt: skip
+)
 def test_a_damaged_file_is_as_none(tmp_path: Path, change: Any) -> None:
     path = store(MEASURED, tmp_path)
     whole = path.read_bytes()
@@ -266,9 +297,14 @@ def test_an_unknown_device_has_a_line_or_the_given_ones(tmp_path: Path) -> None:
 
 #: A measurement in a second.
 TINY = Effort(
-    min_s=0.02, max_s=0.05, patience_s=0.01, turn_s=0.001, shapes=((32, 32, 32), (64, 64, 64)), array_bytes=1 << 20,
+    min_s=0.02,
+    max_s=0.05,
+    patience_s=0.01,
+    turn_s=0.001,
+    shapes=((32, 32, 32), (64, 64, 64)),
+    array_bytes=1 << 20,
     chunk_bytes=1 << 18,
-)  # fmt: skip
+)
 
 
 def test_the_command_measures_once(
@@ -344,11 +380,15 @@ def test_a_machine_is_busy_before_or_after(load: MachineLoad, busy: bool, text: 
     [
         (None, ()),
         ({"before": 0.04, "after": 0.02}, ()),
-        ({"before": 0.04, "after": 0.48},
-         ("the machine was busy: other work took 4 % before and 48 % after the steps. All times are longer than they"
-          " would be without it, by how much is not known - run again when the machine is idle",)),
+        (
+            {"before": 0.04, "after": 0.48},
+            (
+                "the machine was busy: other work took 4 % before and 48 % after the steps. All times are longer than "
+                "they would be without it, by how much is not known - run again when the machine is idle",
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_report_of_a_busy_machine_begins_with_that(
     load: dict[str, float] | None, says: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -387,8 +427,15 @@ def test_ceilings_measured_beside_other_work_are_remarked_on(
     machine = machine_of(environment_of("cpu"))
     assert machine is not None
     rate = Rate(per_second=1e12, by="a product", spread=0.0, bursts=9, measured=now())
-    store(Measured(machine=machine, peaks={"float32": rate}, bandwidths={"copy": rate}, tried=PEAK_TYPES,
-                   load=MachineLoad(before=before, after=0.0)))  # fmt: skip
+    store(
+        Measured(
+            machine=machine,
+            peaks={"float32": rate},
+            bandwidths={"copy": rate},
+            tried=PEAK_TYPES,
+            load=MachineLoad(before=before, after=0.0),
+        )
+    )
     assert main(["ceilings", "--device", "cpu"]) == 0
     assert ("something else was busy" in " ".join(capsys.readouterr().out.split())) is says
     assert main(["ceilings", "--device", "cpu", "-f", "json"]) == 0
@@ -402,8 +449,10 @@ def test_the_command_takes_given_ceilings(
     assert main(["ceilings", "--device", "cpu", "--peak", "1T", "--bandwidth", "100G", "-f", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["peaks"]["float32"] == {
-        "flops_per_second": 1e12, "source": "given", "data_sheet_flops_per_second": None,
-    }  # fmt: skip
+        "flops_per_second": 1e12,
+        "source": "given",
+        "data_sheet_flops_per_second": None,
+    }
     assert document["bandwidth"]["bytes_per_second"] == 100e9
     assert list(tmp_path.iterdir()) == []
 

@@ -147,8 +147,10 @@ def test_counts_of_a_step(tmp_path: Path) -> None:
     """Two linear layers: 2 forward products, 3 backward ones (the first needs no gradient of its input)."""
     found = checks_of(captured(families()["mm"], tmp_path / "step.json"))
     assert {name: figures(check) for name, check in found.items() if check.compared} == {
-        BACKWARD_OF: (3, 3), "phases of contractions": (5, 5), "operator events": figures(found["operator events"]),
-    }  # fmt: skip
+        BACKWARD_OF: (3, 3),
+        "phases of contractions": (5, 5),
+        "operator events": figures(found["operator events"]),
+    }
 
 
 @WITH_TRACES
@@ -164,11 +166,13 @@ def test_shared_traces_agree(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "compared"),
     [
-        ("traces/train_a100_rank3of8_shapes_nccl", 1140), ("traces/train_mi300_resnet18", 110),
-        ("traces/train_v100_resnet50_schema2021", 12), ("more_traces/dlrm_v100/rank-0", 15),
+        ("traces/train_a100_rank3of8_shapes_nccl", 1140),
+        ("traces/train_mi300_resnet18", 110),
+        ("traces/train_v100_resnet50_schema2021", 12),
+        ("more_traces/dlrm_v100/rank-0", 15),
         ("more_traces/compare/train_h100_compile_gpt_rank0of8_before", 432),
     ],
-)  # fmt: skip
+)
 def test_every_backward_product_of_a_shared_trace_is_its_forwards(name: str, compared: int) -> None:
     assert figures(checks_of(SHARED / f"{name}.json.gz")[BACKWARD_OF]) == (compared, compared)
 
@@ -379,8 +383,9 @@ def test_phases_that_autograd_contradicts(tmp_path: Path) -> None:
     check = checks_of(trace, tmp_path)["phases of contractions"]
     assert figures(check) == (2, 0)
     assert {(one.operator, one.phase) for one in check.unexplained} == {
-        ("aten::mm", Phase.OPTIMIZER), ("aten::mm", Phase.OTHER),
-    }  # fmt: skip
+        ("aten::mm", Phase.OPTIMIZER),
+        ("aten::mm", Phase.OTHER),
+    }
 
 
 def node(trace: TraceBuilder, start: float, sequence: int, left: list[int], right: list[int], thread: int = 2) -> None:
@@ -494,16 +499,20 @@ FAST = frozenset({"aten::_transformer_encoder_layer_fwd"})
 @pytest.mark.parametrize(
     ("seen", "traced", "watched", "cause"),
     [
-        (200, FAST, frozenset(), counts.FAST_PATH), (201, FAST, frozenset(), None),
-        (200, frozenset(), frozenset(), None), (200, FAST, FAST, None),
+        (200, FAST, frozenset(), counts.FAST_PATH),
+        (201, FAST, frozenset(), None),
+        (200, frozenset(), frozenset(), None),
+        (200, FAST, FAST, None),
     ],
-)  # fmt: skip
+)
 def test_the_fast_path_runs_the_same_products(
     seen: int, traced: frozenset[str], watched: frozenset[str], cause: str | None
 ) -> None:
     addmm, fused = ("aten::addmm", FORWARD), ("aten::_addmm_activation", FORWARD)
     found = Counts(
         ours={addmm: Dispatched(calls=1, contraction_flops=100), fused: Dispatched(calls=1, contraction_flops=100)},
-        observed={addmm: Observed(calls=2, flops=seen, sources=("a registry",))}, traced=traced, watched=watched,
-    )  # fmt: skip
+        observed={addmm: Observed(calls=2, flops=seen, sources=("a registry",))},
+        traced=traced,
+        watched=watched,
+    )
     assert cause_of_flops(addmm, found) == cause_of_flops(fused, found) == cause_of_calls(fused, found) == cause

@@ -296,10 +296,11 @@ def _expected(text: str, found: Classification, **flags: bool) -> Classification
 @pytest.mark.parametrize(
     ("expected", "name", "flags"),
     [
-        *_operators(COMPUTES), *_operators(DELEGATES, delegates=True),
+        *_operators(COMPUTES),
+        *_operators(DELEGATES, delegates=True),
         *_operators(COMPOSED, delegates=True, composite=True),
     ],
-)  # fmt: skip
+)
 def test_operators(expected: str, name: str, flags: dict[str, bool]) -> None:
     found = classify_operator(name)
     assert found is not None
@@ -468,8 +469,9 @@ def test_a_layout_change_is_data_movement_where_it_stands_alone(tmp_path: Path) 
         made.kernel("void cudnn::ops::nchwToNhwcKernel<float, float, float>(int)", start, 5, correlation)
     classes = analyze_trace(made.write(tmp_path / "t.json")).classes
     assert {(row.operator_class, row.time_ns) for row in classes} == {
-        (CLASSES["contraction"], 5_000), (CLASSES["movement"], 5_000),
-    }  # fmt: skip
+        (CLASSES["contraction"], 5_000),
+        (CLASSES["movement"], 5_000),
+    }
 
 
 # ---------------------------------------------------------------------------------------------------- all of ATen

@@ -45,8 +45,11 @@ def test_help_and_analysis_import_no_torch(trace: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     slow = "torch transformers rich numpy"
     for heavy, words in (
-        (slow, ["--help"]), (slow, ["--version"]), (slow, ["profile", "--help"]), ("torch", ["analyze", str(trace)]),
-    ):  # fmt: skip
+        (slow, ["--help"]),
+        (slow, ["--version"]),
+        (slow, ["profile", "--help"]),
+        ("torch", ["analyze", str(trace)]),
+    ):
         done = subprocess.run(
             [sys.executable, "-c", code, heavy, *words], env=environment, capture_output=True, text=True, check=True
         )

@@ -351,9 +351,11 @@ def store(folder: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "address",
     [
-        "memory://cluster/ranks", "memory://cluster/ranks/*.json.gz", "zip://run/*.gz::memory://cluster/ranks.zip",
+        "memory://cluster/ranks",
+        "memory://cluster/ranks/*.json.gz",
+        "zip://run/*.gz::memory://cluster/ranks.zip",
     ],
-)  # fmt: skip
+)
 def test_ranks_at_an_address(store: Path, address: str) -> None:
     def plain(report: str) -> Any:
         document = json.loads(report.replace("run/", ""))

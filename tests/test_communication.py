@@ -77,10 +77,12 @@ def test_the_slow_rank_is_named_and_the_others_wait_for_it(distributed_runs: Run
 @pytest.mark.parametrize(
     ("measured", "micro_batches", "causes"),
     [
-        (4_000, 1, []), (8_000, 1, [None]), (12_000, 2, [None]),
+        (4_000, 1, []),
+        (8_000, 1, [None]),
+        (12_000, 2, [None]),
         (8_000, 2, ["reduced in each of 2 micro-batches: the loop has no no_sync()"]),
     ],
-)  # fmt: skip
+)
 def test_a_loop_that_reduces_in_each_micro_batch(measured: int, micro_batches: int, causes: list[str | None]) -> None:
     """A message that is as many times as long as there are micro-batches has that for a cause, another one has none."""
     row = ExpectedCommunication(

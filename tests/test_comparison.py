@@ -142,24 +142,34 @@ def test_time_under_two_kernels_is_that_of_both_and_of_their_overlap(tmp_path: P
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("gpu_v100_dlrm_rank0of8", "gpu_v100_dlrm_rank1of8"), ("bert_cpu", "bert_checkpointing_amp_cpu"),
-        ("gpu_mi300_graph", "gpu_mi210_device_only"), ("gpu_mi250_training", "gpu_v100_resnet_2021"),
+        ("gpu_v100_dlrm_rank0of8", "gpu_v100_dlrm_rank1of8"),
+        ("bert_cpu", "bert_checkpointing_amp_cpu"),
+        ("gpu_mi300_graph", "gpu_mi210_device_only"),
+        ("gpu_mi250_training", "gpu_v100_resnet_2021"),
         ("gpu_v100_dlrm_rank0of8", "gpu_v100_dlrm_rank0of8"),
     ],
-)  # fmt: skip
+)
 def test_exchanged_sides_are_the_negative_part_by_part(before: str, after: str) -> None:
     each = [opanatomy.analyze(TRACES / f"{name}.json.gz") for name in (before, after)]
     anatomies = [replace(one, workload=replace(one.workload, model="one name for both")) for one in each]
     there, back = (parts_of(opanatomy.compare(*sides)) for sides in (anatomies, anatomies[::-1]))
-    exchanged = {Cause.NEW: Cause.GONE, Cause.GONE: Cause.NEW, Cause.MORE_CALLS: Cause.FEWER_CALLS,
-                 Cause.FEWER_CALLS: Cause.MORE_CALLS}  # fmt: skip
+    exchanged = {
+        Cause.NEW: Cause.GONE,
+        Cause.GONE: Cause.NEW,
+        Cause.MORE_CALLS: Cause.FEWER_CALLS,
+        Cause.FEWER_CALLS: Cause.MORE_CALLS,
+    }
 
     def listed(parts: Decomposition, sign: int) -> list[tuple[str, ...]]:
         return sorted(
-            (str(exchanged.get(part.cause, part.cause) if sign < 0 else part.cause), str(part.pair),
-             *(str(side) for side in (part.before, part.after)[::sign]), str(sign * part.change_ns))
+            (
+                str(exchanged.get(part.cause, part.cause) if sign < 0 else part.cause),
+                str(part.pair),
+                *(str(side) for side in (part.before, part.after)[::sign]),
+                str(sign * part.change_ns),
+            )
             for part in parts.parts
-        )  # fmt: skip
+        )
 
     assert listed(there, 1) == listed(back, -1)
     assert there.change_ns == -back.change_ns
@@ -180,9 +190,18 @@ STEP: Final = (*LAYER, *LAYER, ("aten::_foreach_add_", SGD, [], 5))
 
 
 def made(
-    folder: Path, name: str, work: tuple[Work, ...], *, steps: int = 1, annotated: bool = True, kernels: bool = True,
-    runtime: bool = True, device: str = "NVIDIA H100 80GB HBM3", before: bool = False, **workload: int | str,
-) -> Anatomy:  # fmt: skip
+    folder: Path,
+    name: str,
+    work: tuple[Work, ...],
+    *,
+    steps: int = 1,
+    annotated: bool = True,
+    kernels: bool = True,
+    runtime: bool = True,
+    device: str = "NVIDIA H100 80GB HBM3",
+    before: bool = False,
+    **workload: int | str,
+) -> Anatomy:
     """The anatomy of a trace of so many steps of 1 ms that do this work one after the other."""
     trace = TraceBuilder()
     trace.metadata["deviceProperties"] = [{"id": 0, "name": device}] if runtime else []
@@ -265,8 +284,11 @@ def test_a_compiled_gpt_before_and_after() -> None:
     assert sum(part.change_ns for part in moved) == pytest.approx(20_000, abs=1_000)
     assert sum(part.after_ns for part in moved) == pytest.approx(2_250_000, abs=10_000)
     assert sum(part.after.calls for part in moved if part.after) == 6  # a step
-    products = [part.change_ns for part in parts.parts if part.cause is Cause.SAME_CALLS
-                and part.operator_class is OperatorClass.TENSOR_CONTRACTION]  # fmt: skip
+    products = [
+        part.change_ns
+        for part in parts.parts
+        if part.cause is Cause.SAME_CALLS and part.operator_class is OperatorClass.TENSOR_CONTRACTION
+    ]
     assert sum(products) == pytest.approx(-399_000, abs=5_000)
     assert figure(comparison, "exposed_communication_ns").ranges == "overlapping"
 
@@ -278,9 +300,10 @@ def test_quantized_communication_on_four_ranks() -> None:
     parts = parts_of(comparison)
     assert (parts.before_steps, parts.after_steps) == ((5, 6), (6,))
     exchanged = [
-        part for part in parts.parts
+        part
+        for part in parts.parts
         if part.after and "SendRecv" in "".join(part.after.kernels) and part.after.phases != ("other",)
-    ]  # fmt: skip
+    ]
     assert [part.after.phases for part in exchanged if part.after] == [("forward",), ("backward",)]
     assert all(-6_000_000 < part.change_ns < -3_500_000 for part in exchanged)
     more = sum(part.change_ns for part in parts.parts if part.cause in (Cause.NEW, Cause.MORE_CALLS))
@@ -391,8 +414,10 @@ def test_runs_of_a_side_that_differ_are_named(on_device: Anatomy) -> None:
         f"{NAME}: run 2 differs from the other runs in the model (gpt2-xl, not gpt2), the batch (16, not 8) and the"
         f" device (another, not {same[0].environment.device})",
     )
-    lengths = [replace(run, workload=replace(workload, sequence_length=length)) for run, length in
-               zip(before, (128, 128, 256, 512), strict=True)]  # fmt: skip
+    lengths = [
+        replace(run, workload=replace(workload, sequence_length=length))
+        for run, length in zip(before, (128, 128, 256, 512), strict=True)
+    ]
     assert opanatomy.compare(lengths, after).warnings == (
         f"{NAME}: run 3 and run 4 differ from the other runs in the sequence length (256, 512, not 128)",
     )
@@ -411,19 +436,27 @@ def test_runs_of_a_side_that_differ_are_named(on_device: Anatomy) -> None:
         ([[True], [True], [True]], None),
         ([[True], [False]], "{name} (2); without it: {name} (1)"),
         ([[True], [False], [False]], "{name} (2) and {name} (3); without it: {name} (1)"),
-        ([[True, False], [True, True]], "1 of 2 runs of {name} (1); without it: 1 of 2 runs of {name} (1)"
-                                        " and {name} (2)"),
+        (
+            [[True, False], [True, True]],
+            "1 of 2 runs of {name} (1); without it: 1 of 2 runs of {name} (1) and {name} (2)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_sides_that_are_timed_in_other_ways_are_said(
     plain: list[list[bool]], says: str | None, on_device: Anatomy
 ) -> None:
     place = count()
     sides = [
-        [with_step(begun(on_device, next(place)), unprofiled_wall_ns=10_000_000 if each else None,
-                   unprofiled_count=1 if each else None) for each in side]
+        [
+            with_step(
+                begun(on_device, next(place)),
+                unprofiled_wall_ns=10_000_000 if each else None,
+                unprofiled_count=1 if each else None,
+            )
+            for each in side
+        ]
         for side in plain
-    ]  # fmt: skip
+    ]
     told = (says or "").format(name=DLRM.name)
     assert opanatomy.compare(*sides).warnings == (
         f"timed under the profiler alone: {told}; so the step times cannot be compared - use the figure profiled",
@@ -484,10 +517,12 @@ def test_a_part_is_claimed_only_of_a_step_that_is(on_device: Anatomy) -> None:
         return anatomies.with_tables(anatomy, breakdown=replace(breakdown, kinds=(more,)))
 
     def sides(step_ns: int) -> Comparison:
-        return opanatomy.compare(*(
-            [run_of(2 * place + side, 10**7 + place + side * step_ns, side * 10**6) for place in range(5)]
-            for side in (0, 1)
-        ))  # fmt: skip
+        return opanatomy.compare(
+            *(
+                [run_of(2 * place + side, 10**7 + place + side * step_ns, side * 10**6) for place in range(5)]
+                for side in (0, 1)
+            )
+        )
 
     claimed, same = sides(700), sides(0)
     apart = figure(claimed, "host_idle_ns")
@@ -517,8 +552,9 @@ def test_nothing_is_claimed_of_a_side_whose_machine_was_busy(
     """Half of its runs or more; counts are claimed all the same. A run that does not say is not busy."""
     before, after = in_turns(on_device, 5)
     loads = [MachineLoad(before=0.02, after=0.48 if place in busy else 0.03) for place in range(5)]
-    other = [replace(run, environment=replace(run.environment, load=load))
-             for run, load in zip(after, loads, strict=True)]  # fmt: skip
+    other = [
+        replace(run, environment=replace(run.environment, load=load)) for run, load in zip(after, loads, strict=True)
+    ]
     comparison = opanatomy.compare(before, other)
     assert (comparison.no_claim is None) is claims
     assert (figure(comparison, "step_time_ns").p is None) is not claims
@@ -537,14 +573,16 @@ def test_nothing_is_claimed_of_a_side_whose_machine_was_busy(
     ("before", "after", "p"),
     [
         # scipy.stats.mannwhitneyu(..., method="exact") of samples without ties
-        ([1, 2, 3, 4], [5, 6, 7, 8], 0.02857142857142857), ([1, 3, 5, 7], [2, 4, 6, 8], 0.6857142857142857),
-        ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10], 0.007936507936507936), ([1, 1, 1, 1], [1, 1, 1, 1], 1.0),
+        ([1, 2, 3, 4], [5, 6, 7, 8], 0.02857142857142857),
+        ([1, 3, 5, 7], [2, 4, 6, 8], 0.6857142857142857),
+        ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10], 0.007936507936507936),
+        ([1, 1, 1, 1], [1, 1, 1, 1], 1.0),
         # scipy.stats.mannwhitneyu(..., method=PermutationMethod()), which counts all divisions with their ties
         ([1, 3, 4], [5, 5, 5, 5, 4], 0.07142857142857142),
         # scipy.stats.mannwhitneyu(..., method="asymptotic")
         (list(range(40)), list(range(10, 50)), 0.0007691714821234269),
     ],
-)  # fmt: skip
+)
 def test_the_test_of_two_samples(before: list[float], after: list[float], p: float) -> None:
     assert mann_whitney(before, after) == mann_whitney(after, before) == pytest.approx(p)
 
@@ -691,8 +729,9 @@ def aside(anatomy: Anatomy, left_out: str | None = None) -> Anatomy:
     breakdown = anatomy.breakdown
     assert breakdown is not None
     (kind,) = breakdown.kinds
-    outlier = replace(kind.steps[0], number=99, wall_ns=10 * kind.steps[0].wall_ns, set_aside="a pause is in it",
-                      left_out=left_out)  # fmt: skip
+    outlier = replace(
+        kind.steps[0], number=99, wall_ns=10 * kind.steps[0].wall_ns, set_aside="a pause is in it", left_out=left_out
+    )
     return replace(anatomy, step_kinds=(replace(kind.kind, steps=(*kind.steps, outlier)),))
 
 
@@ -701,9 +740,18 @@ def test_figures_that_no_like_step_has_are_marked_where_steps_are_set_aside(on_d
     of_all = {row.name for row in comparison.figures if row.all_steps}
     assert {"exposed_memcpy_ns", "communication_ns", "launch_time_ns"} <= of_all
     assert not of_all & {
-        "step_time_ns", "step_profiled_ns", "idle_ns", "idle_share", "window_ns", "exposed_communication_ns",
-        "class.communication.time_share", "phase.forward.time_ns", "peak_memory_bytes", "flops", "steps",
-    }  # fmt: skip
+        "step_time_ns",
+        "step_profiled_ns",
+        "idle_ns",
+        "idle_share",
+        "window_ns",
+        "exposed_communication_ns",
+        "class.communication.time_share",
+        "phase.forward.time_ns",
+        "peak_memory_bytes",
+        "flops",
+        "steps",
+    }
     (gate,) = opanatomy.compare(aside(on_device), on_device, fail_if="exposed_memcpy > 1s").gates
     assert gate.reason.endswith(", of all steps, unlike ones too")
     for other in (aside(on_device, "a pause is in it"), on_device):
@@ -733,23 +781,38 @@ WHOLE: Final = {"steps": 30, "annotated": False}
     ("before", "after", "says"),
     [
         ((STEP, {}), (STEP, NO_KERNELS), "b.json has no kernels: what the device did was not recorded"),
-        ((STEP, NO_KERNELS), (STEP, NO_KERNELS),
-         "a.json and b.json have no kernels: what the device did was not recorded"),
-        ((CONV, HOST), (CONV, {}),
-         "a.json has times of the host alone, of work that a device did: they are launch times"),
+        (
+            (STEP, NO_KERNELS),
+            (STEP, NO_KERNELS),
+            "a.json and b.json have no kernels: what the device did was not recorded",
+        ),
+        (
+            (CONV, HOST),
+            (CONV, {}),
+            "a.json has times of the host alone, of work that a device did: they are launch times",
+        ),
         ((STEP, HOST), (STEP, {}), "a.json ran on the CPU, b.json did not: times of operators are no times of kernels"),
-        ((STEP, WHOLE), (STEP, {"steps": 3}),
-         "a.json is a whole trace, taken for one step: it has 30 times the calls of b.json's"),
-        ((STEP, {"annotated": False}), (STEP, WHOLE),
-         "a step of b.json makes every call 30 times as often as one of a.json: it is 30 iterations"),
+        (
+            (STEP, WHOLE),
+            (STEP, {"steps": 3}),
+            "a.json is a whole trace, taken for one step: it has 30 times the calls of b.json's",
+        ),
+        (
+            (STEP, {"annotated": False}),
+            (STEP, WHOLE),
+            "a step of b.json makes every call 30 times as often as one of a.json: it is 30 iterations",
+        ),
         ((STEP, {}), (CONV, {}), "0.0 % of the work of a.json is on the other side too: these are other"),
         ((STEP, {}), (CONV, {"model": "b"}), "0.0 % of the work of a.json is on the other side too: these"),
         # What is to stay silent.
-        ((STEP, {}), (STEP, {"steps": 3}), None), ((STEP, {"annotated": False}), (STEP, {}), None),
-        ((STEP, {}), (DEEP, {}), None), ((STEP, {}), ((*LAYER, *STEP), {}), None), ((EAGER, {}), (COMPILED, {}), None),
+        ((STEP, {}), (STEP, {"steps": 3}), None),
+        ((STEP, {"annotated": False}), (STEP, {}), None),
+        ((STEP, {}), (DEEP, {}), None),
+        ((STEP, {}), ((*LAYER, *STEP), {}), None),
+        ((EAGER, {}), (COMPILED, {}), None),
         ((STEP, {"model": "mine"}), (CONV, {"model": "mine"}), None),
     ],
-)  # fmt: skip
+)
 def test_sides_that_are_not_of_the_same_work(before: Any, after: Any, says: str | None, tmp_path: Path) -> None:
     """Said first, with figures and without changes, causes and claims; a gate on a change is unknown."""
     sides = [made(tmp_path, name, work, **options) for name, (work, options) in zip("ab", (before, after), strict=True)]
@@ -777,10 +840,11 @@ def test_sides_that_are_not_of_the_same_work(before: Any, after: Any, says: str 
     ("options", "says"),
     [
         ({"device": "NVIDIA A100-SXM4-80GB"}, "the devices differ: NVIDIA H100 80GB HBM3, NVIDIA A100-SXM4-80GB"),
-        ({"batch": 16}, "the batches differ: 8, 16"), ({"model": "other"}, "the models differ: mine, other"),
+        ({"batch": 16}, "the batches differ: 8, 16"),
+        ({"model": "other"}, "the models differ: mine, other"),
         ({"sequence_length": 256}, "the sequence lengths differ: 128, 256"),
     ],
-)  # fmt: skip
+)
 def test_what_differs_of_sides_that_are_comparable_is_said(options: dict[str, Any], says: str, tmp_path: Path) -> None:
     same: dict[str, Any] = {"batch": 8, "sequence_length": 128, "model": "mine"}
     comparison = opanatomy.compare(
@@ -816,10 +880,12 @@ def test_flops_and_bytes_are_counts_that_need_no_test(tmp_path: Path) -> None:
 
 def test_lower_bounds_are_those_of_the_sides(tmp_path: Path) -> None:
     anatomy = made(tmp_path, "a", STEP)
-    comparison = opanatomy.compare(*(
-        replace(anatomy, device=replace(anatomy.device, mfu=mfu, mfu_covered=covered))
-        for mfu, covered in ((0.4, 1.0), (0.369, 0.7))
-    ))  # fmt: skip
+    comparison = opanatomy.compare(
+        *(
+            replace(anatomy, device=replace(anatomy.device, mfu=mfu, mfu_covered=covered))
+            for mfu, covered in ((0.4, 1.0), (0.369, 0.7))
+        )
+    )
     row = figure(comparison, "mfu")
     assert (row.values, row.lower_bounds, figure(comparison, "flops").lower_bounds) == ((0.4, 0.369), (False, True), ())
     assert comparison.metrics()["mfu_covered.after"] == 0.7

@@ -78,8 +78,11 @@ def test_a_sampled_product() -> None:
     pattern = WEIGHTS.to_sparse_csr()
     rows = rows_of(
         lambda c, a, b: torch.sparse.sampled_addmm(c, a, b).values(),
-        pattern, torch.rand(m, 7), torch.rand(7, k), inference=True,
-    )  # fmt: skip
+        pattern,
+        torch.rand(m, 7),
+        torch.rand(7, k),
+        inference=True,
+    )
     (row,) = products(rows)
     assert row[2:] == (2 * nnz * 7, CSR_BYTES + 4 * 7 * (m + k), CSR_BYTES)
 
@@ -123,8 +126,9 @@ def test_a_trace_shows_what_a_compressed_matrix_stores(tmp_path: Path) -> None:
     _compressed(made, 200, indices)
     rows = opanatomy.analyze(made.write(tmp_path / "t.json")).operators
     assert {(row.flops, row.read_bytes, row.written_bytes) for row in rows if row.operator == "aten::addmm"} == {
-        (2 * nnz * n, CSR_BYTES + DENSE + 4 * m * n, 4 * m * n), (None, None, None),
-    }  # fmt: skip
+        (2 * nnz * n, CSR_BYTES + DENSE + 4 * m * n, 4 * m * n),
+        (None, None, None),
+    }
 
 
 def test_what_a_trace_of_torch_shows_is_what_a_capture_observes(tmp_path: Path) -> None:

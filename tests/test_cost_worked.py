@@ -952,12 +952,12 @@ EXAMPLES: list[Example] = [
 
 #: The CPU keeps statistics in the type of scale and shift, else of the input.
 ON_CPU: list[Example] = [
-    ("native_layer_norm", (bf(m, n), (n,), None, dd(n), 1e-5), 6*m*n, 2*m*n + 8*n, 2*m*n + 16*m),
-    ("native_group_norm", (bf(*x), t(c), None, b, c, m, g, 1e-5), 6*X, 2*X + 4*c, 2*X + 8*b*g),
-    ("native_group_norm", (bf(*x), None, dd(c), b, c, m, g, 1e-5), 6*X, 2*X + 8*c, 2*X + 16*b*g),
-    ("native_batch_norm", (bf(*x), t(c), None, None, None, True, 0.1, 1e-5), 6*X, 2*X + 4*c, 2*X + 8*c),
-    ("native_batch_norm", (bf(*x), None, dd(c), None, None, True, 0.1, 1e-5), 6*X, 2*X + 8*c, 2*X + 16*c),
-]  # fmt: skip
+    ("native_layer_norm", (bf(m, n), (n,), None, dd(n), 1e-5), 6 * m * n, 2 * m * n + 8 * n, 2 * m * n + 16 * m),
+    ("native_group_norm", (bf(*x), t(c), None, b, c, m, g, 1e-5), 6 * X, 2 * X + 4 * c, 2 * X + 8 * b * g),
+    ("native_group_norm", (bf(*x), None, dd(c), b, c, m, g, 1e-5), 6 * X, 2 * X + 8 * c, 2 * X + 16 * b * g),
+    ("native_batch_norm", (bf(*x), t(c), None, None, None, True, 0.1, 1e-5), 6 * X, 2 * X + 4 * c, 2 * X + 8 * c),
+    ("native_batch_norm", (bf(*x), None, dd(c), None, None, True, 0.1, 1e-5), 6 * X, 2 * X + 8 * c, 2 * X + 16 * c),
+]
 
 
 @pytest.mark.parametrize(
@@ -1082,29 +1082,58 @@ def _flash_window(causal: bool, left: int, right: int) -> list[tuple[str, tuple[
         ("flash_attn::_flash_attn_varlen_forward", (*PACKED, ENDS, ENDS_K, s, t_k, 0.0, 0.5, *window)),
         ("_flash_attention_forward", (*PACKED, ENDS, ENDS_K, s, t_k, 0.0, causal, False, 0.5, *sides)),
         ("_flash_attention_forward", (*THIRD, None, None, s, t_k, 0.0, causal, False, t(), t(), t(), 0.5, *sides)),
-        ("_vllm_fa2_C::varlen_fwd",
-         (*PACKED, None, ENDS, ENDS_K, None, None, None, None, s, t_k, 0.0, 0.5, False, *window)),
+        (
+            "_vllm_fa2_C::varlen_fwd",
+            (*PACKED, None, ENDS, ENDS_K, None, None, None, None, s, t_k, 0.0, 0.5, False, *window),
+        ),
         ("flash_attn_3::fwd", (*THIRD, *[None] * 20, 0.5, *window, 0)),
         ("flash_attn::_flash_attn_backward", (GRAD_THIRD, *THIRD, SAVED_THIRD, SUMS, *THIRD, 0.0, 0.5, *window)),
-        ("flash_attn::_flash_attn_varlen_backward",
-         (GRAD_PACKED, *PACKED, bf(b * s, hq, w), SUMS, *PACKED, ENDS, ENDS_K, s, t_k, 0.0, 0.5, *window)),
-        ("_flash_attention_backward", (GRAD_PACKED, *PACKED, bf(b * s, hq, w), SUMS, ENDS, ENDS_K, s, t_k, 0.0, causal,
-                                       ints(), ints(), 0.5, *sides)),
-        ("flash_attn_3::bwd",
-         (GRAD_PACKED, *PACKED, bf(b * s, hq, w), SUMS, *PACKED, ENDS, ENDS_K, None, None, s, t_k, 0.5, *window)),
-    ]  # fmt: skip
+        (
+            "flash_attn::_flash_attn_varlen_backward",
+            (GRAD_PACKED, *PACKED, bf(b * s, hq, w), SUMS, *PACKED, ENDS, ENDS_K, s, t_k, 0.0, 0.5, *window),
+        ),
+        (
+            "_flash_attention_backward",
+            (
+                GRAD_PACKED,
+                *PACKED,
+                bf(b * s, hq, w),
+                SUMS,
+                ENDS,
+                ENDS_K,
+                s,
+                t_k,
+                0.0,
+                causal,
+                ints(),
+                ints(),
+                0.5,
+                *sides,
+            ),
+        ),
+        (
+            "flash_attn_3::bwd",
+            (GRAD_PACKED, *PACKED, bf(b * s, hq, w), SUMS, *PACKED, ENDS, ENDS_K, None, None, s, t_k, 0.5, *window),
+        ),
+    ]
 
 
 @pytest.mark.parametrize(
     ("causal", "left", "right", "pairs", "under_mask"),
     [
-        (True, 2, 0, _BOTH, _BOTH), (True, 2, 9, _BOTH, _BOTH), (False, 2, 0, _BOTH, None), (False, 2, -1, _LEFT, None),
+        (True, 2, 0, _BOTH, _BOTH),
+        (True, 2, 9, _BOTH, _BOTH),
+        (False, 2, 0, _BOTH, None),
+        (False, 2, -1, _LEFT, None),
         (False, 2, 1, _AROUND, None),
         # a window that hides nothing is none: all pairs, and half of them under a causal mask, which (-1, 0) is
-        (True, 6, 0, 35, 17.5), (True, 9, 9, 35, 17.5), (False, -1, 0, 35, 17.5), (False, 6, 4, 35, None),
+        (True, 6, 0, 35, 17.5),
+        (True, 9, 9, 35, 17.5),
+        (False, -1, 0, 35, 17.5),
+        (False, 6, 4, 35, None),
         (True, -1, -1, 35, 17.5),
     ],
-)  # fmt: skip
+)
 def test_attention_within_a_window(causal: bool, left: int, right: int, pairs: int, under_mask: float | None) -> None:
     for operator, arguments in _flash_window(causal, left, right):
         costs = cost_of(operator, arguments)
@@ -1120,8 +1149,25 @@ def test_the_window_of_the_memory_efficient_kernel_counts_keys() -> None:
         costs = cost_of("_efficient_attention_forward", (*THIRD, *[None] * 5, 0.0, kind, False, 0.5, None, window))
         assert costs is not None
         assert costs.flops == b * hq * 2 * (d + w) * pairs
-    back = (GRAD_PACKED, *PACKED, None, bf(b*s, hq, w), ENDS, ENDS_K, s, t_k, SUMS, 0.0, ints(), ints(), 2, False, 0.5,
-            None, 3)  # fmt: skip
+    back = (
+        GRAD_PACKED,
+        *PACKED,
+        None,
+        bf(b * s, hq, w),
+        ENDS,
+        ENDS_K,
+        s,
+        t_k,
+        SUMS,
+        0.0,
+        ints(),
+        ints(),
+        2,
+        False,
+        0.5,
+        None,
+        3,
+    )
     costs = cost_of("_efficient_attention_backward", back)
     assert costs is not None
     assert costs.flops == b * hq * 2 * (3 * d + 2 * w) * _BOTH
@@ -1279,7 +1325,7 @@ def _unknown() -> list[tuple[str, tuple[Argument, ...]]]:
         ("_ctc_loss", (t(m, b, n), ints(b, 3), ints(b), ints(b), 0, False)),
         ("native_layer_norm", (t(m, n), (m,), None, None, 1e-5)),
         ("_weight_norm_interface_backward", (t(m, n), t(m, n), t(m, 1), t(m, 1), 2)),
-        ("mkldnn_rnn_layer", (bf(m, b, k), t(4*h, k), t(3*h, h), t(4*h), t(4*h), t(1, b, h), t(1, b, h))),
+        ("mkldnn_rnn_layer", (bf(m, b, k), t(4 * h, k), t(3 * h, h), t(4 * h), t(4 * h), t(1, b, h), t(1, b, h))),
         ("conv_tbc", (bf(9, b, k), t(3, k + 1, n), t(n), 1)),
         ("cudnn_convolution_backward", (t(b, 4, 8, 8), t(b, 6, 8, 8), t(6, 4, 1, 1), (True,))),
         ("pyg::segment_matmul", (bf(m, k), ints(h + 1), t(h, k + 1, n))),
@@ -1297,13 +1343,15 @@ def _unknown() -> list[tuple[str, tuple[Argument, ...]]]:
         ("bitsandbytes::gemv_4bit", (bf(m, k), byte(39), (k, n), t(3), t(16), 32)),
         ("_dyn_quant_matmul_4bit", (bf(m, k), byte(99), 32, k + 1, n)),
         ("quantized::linear", (byte(m, k), (), 0.1, 0)),
-        ("quantized::conv2d", (byte(b, 4, 8), (byte(6, 4, 3, 3), None, ((1, 1), (0, 0), (0, 0), (1, 1), 1, False)),
-         0.1, 0)),
+        (
+            "quantized::conv2d",
+            (byte(b, 4, 8), (byte(6, 4, 3, 3), None, ((1, 1), (0, 0), (0, 0), (1, 1), 1, False)), 0.1, 0),
+        ),
         ("quantized::matmul", (byte(k), byte(k, n))),
         ("quantized::add", (byte(), byte(), 0.1, 0)),
         ("onednn::qlinear_pointwise", (byte(m, k), 0.1, 0, byte(k), t(n), int4(n), None, 0.1, 0, None)),
         ("onednn::qlinear_pointwise", (byte(m, k), 0.1, 0, byte(n, k), t(n), int4(n), None, t(m, n), 0.1, 0)),
-        ("quantized_lstm", (bf(m, b, k), (t(1, b, h),)*2, (), True, 1, 0.0, False, False, False, 6, True)),
+        ("quantized_lstm", (bf(m, b, k), (t(1, b, h),) * 2, (), True, 1, 0.0, False, False, False, 6, True)),
         ("quantized_gru", (bf(b, k), t(1, b, h), (), True, 1, 0.0, False, False, False)),
         ("_sparse_semi_structured_linear", (bf(m, k), t(n, k), byte(n, 2), None, None, None)),
         ("_sparse_semi_structured_mm", (bf(m, k), byte(m, 2), t(k, n), None)),
@@ -1330,23 +1378,36 @@ def _unknown() -> list[tuple[str, tuple[Argument, ...]]]:
         ("_jagged_to_padded_dense_forward", (bf(k, n), (int4(h + 1),), (m, m), 0.0)),
         ("_transform_bias_rescale_qkv", (bf(b, m, 12), t(11), 2)),
         ("_fft_c2r", (t(m, n), (1,), 0, 8)),
-        ("bitsandbytes::optimizer_update_32bit", (None, t(m), t(m), t(m), None, None, *[0.0]*7, 0.1, 1, 0.001, 1.0)),
+        ("bitsandbytes::optimizer_update_32bit", (None, t(m), t(m), t(m), None, None, *[0.0] * 7, 0.1, 1, 0.001, 1.0)),
         ("zeros", ((), None, None, None, None)),
         ("_cudnn_attention_forward", (QUERY, KEYS, KEYS, None, OFFSETS, None, m, n, False, 0.0, False, False)),
-        *(("flash_attn_3::fwd", (*PAGED[:place], int4(b), *PAGED[place + 1:])) for place in (3, 4, 5, 9, 10, 11, 14,
-         15, 16)),
-        *(("_vllm_fa2_C::varlen_fwd", (*PAGED_2[:place], int4(b), *PAGED_2[place + 1:])) for place in (6, 7, 8)),
-        *(("flash_attn_3::bwd", (*BACK_3[:place], int4(b), *BACK_3[place + 1:])) for place in (11, 12)),
+        *(
+            ("flash_attn_3::fwd", (*PAGED[:place], int4(b), *PAGED[place + 1 :]))
+            for place in (3, 4, 5, 9, 10, 11, 14, 15, 16)
+        ),
+        *(("_vllm_fa2_C::varlen_fwd", (*PAGED_2[:place], int4(b), *PAGED_2[place + 1 :])) for place in (6, 7, 8)),
+        *(("flash_attn_3::bwd", (*BACK_3[:place], int4(b), *BACK_3[place + 1 :])) for place in (11, 12)),
         ("_flash_attention_forward", (BEHIND, BEHIND, BEHIND, OFFSETS, OFFSETS, m, m + 1, 0.0, False)),
-        *(("_flash_attention_forward", (BEHIND, BEHIND, BEHIND, OFFSETS, OFFSETS, m, m, 0.0, True, False, 0.5, None,
-         None, *rest)) for rest in ((int4(b),), (None, None, int4(b)))),
-        ("flash_attn::_flash_attn_varlen_forward", (BEHIND, BEHIND, BEHIND, OFFSETS, OFFSETS, m, m, 0.0, 0.1, True, -1,
-         -1, 0.0, None, False, int4(b))),
+        *(
+            (
+                "_flash_attention_forward",
+                (BEHIND, BEHIND, BEHIND, OFFSETS, OFFSETS, m, m, 0.0, True, False, 0.5, None, None, *rest),
+            )
+            for rest in ((int4(b),), (None, None, int4(b)))
+        ),
+        (
+            "flash_attn::_flash_attn_varlen_forward",
+            (BEHIND, BEHIND, BEHIND, OFFSETS, OFFSETS, m, m, 0.0, 0.1, True, -1, -1, 0.0, None, False, int4(b)),
+        ),
         ("flash_attn_3::fwd", (*[QUERY] * 3, *[None] * 20, 0.5, True, -1, -1, 128)),
-        ("flash_attn_3::fwd", (BEHIND, BEHIND, BEHIND, *[None]*4, OFFSETS, OFFSETS, *[None]*3, m + 1, m, *[None]*9,
-         0.5, False)),
-        ("flash_attn::_flash_attn_varlen_forward", (BEHIND, BEHIND, BEHIND, OFFSETS, OFFSETS, m + 1, m + 1, 0.0, 0.1,
-         True)),
+        (
+            "flash_attn_3::fwd",
+            (BEHIND, BEHIND, BEHIND, *[None] * 4, OFFSETS, OFFSETS, *[None] * 3, m + 1, m, *[None] * 9, 0.5, False),
+        ),
+        (
+            "flash_attn::_flash_attn_varlen_forward",
+            (BEHIND, BEHIND, BEHIND, OFFSETS, OFFSETS, m + 1, m + 1, 0.0, 0.1, True),
+        ),
         ("torchvision::roi_align", (bf(b, 3, 8, 8), t(k, 5), 0.5, 3, 2, -1, True)),
         ("torch_scatter::scatter_max", (bf(m, n), ints(m, n), 0, None, None)),
         ("quantized::embedding_byte", (None, ints(m), False)),
@@ -1354,9 +1415,11 @@ def _unknown() -> list[tuple[str, tuple[Argument, ...]]]:
         ("vllm::rms_norm", (bf(m, n), bf(n), 1e-6)),
         ("linalg_lu_factor_ex", (t(4, 4, dtype="complex64"), True, False)),
         ("_scaled_mm_v2", (byte(m, k), byte(k, n), (Tensor((1,)),), (0,), (0,), (Tensor((1,)),))),
-        ("bitsandbytes::optimizer_update_32bit", ("lars", t(m), t(m), t(m), None, None, *[0.0]*7, 0.1, 1, 1e-3, 1.0)),
-        ("fbgemm::split_embedding_codegen_lookup_adam_function", (t(0), t(99), t(0), t(0, 0), int4(2), ints(2),
-         int4(3), 24, 16, ints(3), 20, ints(m), ints(9), 0, None)),
+        ("bitsandbytes::optimizer_update_32bit", ("lars", t(m), t(m), t(m), None, None, *[0.0] * 7, 0.1, 1, 1e-3, 1.0)),
+        (
+            "fbgemm::split_embedding_codegen_lookup_adam_function",
+            (t(0), t(99), t(0), t(0, 0), int4(2), ints(2), int4(3), 24, 16, ints(3), 20, ints(m), ints(9), 0, None),
+        ),
         # of compiled code: an operator nobody knows, no tensor of the loop, none at all, no data type, no product
         ("triton_poi_fused_add_zork_0", (WIDE, WIDE, LOOP)),
         ("triton_poi_fused_add_0", (WIDE, WIDE, 17)),
@@ -1377,14 +1440,14 @@ def _unknown() -> list[tuple[str, tuple[Argument, ...]]]:
         ("cat", (None, 0)),
         ("_foreach_add_", ((Tensor((m,)),), (Tensor((m,)),), 1)),
         ("_foreach_add_", (None, None, 1)),
-        ("_fused_adamw_", (*[None]*6, 1e-3, 0.9, 0.999, 0.01, 1e-8, False, False, None, None)),
-        ("_fused_sgd_", (*[None]*3, 0.0, 0.9, 0.1, 0.0, False, False, False, None, None)),
+        ("_fused_adamw_", (*[None] * 6, 1e-3, 0.9, 0.999, 0.01, 1e-8, False, False, None, None)),
+        ("_fused_sgd_", (*[None] * 3, 0.0, 0.9, 0.1, 0.0, False, False, False, None, None)),
         # what is not observed of a sparse matrix, and operators that know only dense ones
         ("mm", (Tensor((m, k), "float32", None, Stored()), t(k, n))),
         ("relu", (Tensor((m, k), "float32", None, Stored()),)),
         ("add", (STORED_1, STORED_1, 1)),
         ("_softmax", (STORED_1, 1, False)),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(("operator", "arguments"), _unknown())
@@ -1397,10 +1460,23 @@ def test_the_same_without_pages_is_known() -> None:
     query, offsets, behind = bf(b, m, h, 8), int4(b + 1), bf(b * m, h, 8)
     for operator, arguments in {
         "flash_attn_3::fwd": (query, query, query, *[None] * 20, 0.5, False),
-        "_vllm_fa2_C::varlen_fwd":
-            (behind, behind, behind, None, offsets, offsets, *[None] * 4, m, m, 0.0, 0.5, False, False),
+        "_vllm_fa2_C::varlen_fwd": (
+            behind,
+            behind,
+            behind,
+            None,
+            offsets,
+            offsets,
+            *[None] * 4,
+            m,
+            m,
+            0.0,
+            0.5,
+            False,
+            False,
+        ),
         "flash_attn_3::bwd": (query, query, query, query, query, t(b, h, m), *[None] * 9, 0.5, False),
-    }.items():  # fmt: skip
+    }.items():
         assert figures(operator, arguments) is not None
 
 

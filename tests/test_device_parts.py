@@ -35,9 +35,15 @@ SLICES = [
     ("name", "memory", "given", "shares", "matrix", "vector", "bandwidth", "cache"), SLICES, ids=lambda v: str(v)[:40]
 )
 def test_a_mig_slice_has_its_share(
-    name: str, memory: int | None, given: int | None, shares: tuple[int, int, int, int], matrix: float, vector: float,
-    bandwidth: float, cache: float | None,
-) -> None:  # fmt: skip
+    name: str,
+    memory: int | None,
+    given: int | None,
+    shares: tuple[int, int, int, int],
+    matrix: float,
+    vector: float,
+    bandwidth: float,
+    cache: float | None,
+) -> None:
     matched = match(f"NVIDIA {name}", memory, given)
     assert matched.sheet is not None, matched.why
     count, whole, slices, of = shares

@@ -181,9 +181,18 @@ def test_the_clock_of_a_loop_and_its_recorder_read_one_device_once(monkeypatch: 
 def kept(**changes: Any) -> Anatomy:
     """The kept report of a GPU with a state of its device."""
     state = DeviceState(
-        readings=50, seconds=2.0, steps=20, clock_mhz=1755, lowest_clock_mhz=1700, clock_limit_mhz=1980,
-        power_w=612.3, power_limit_w=700.0, temperature_c=64, energy_j=1224.6, reasons={"power cap": 19},
-    )  # fmt: skip
+        readings=50,
+        seconds=2.0,
+        steps=20,
+        clock_mhz=1755,
+        lowest_clock_mhz=1700,
+        clock_limit_mhz=1980,
+        power_w=612.3,
+        power_limit_w=700.0,
+        temperature_c=64,
+        energy_j=1224.6,
+        reasons={"power cap": 19},
+    )
     anatomy = opanatomy.read(KEPT)
     assert isinstance(anatomy, Anatomy)
     return with_advice(replace(anatomy, device_state=replace(state, **changes)))
@@ -276,9 +285,11 @@ def test_ceilings_wait_until_the_card_is_cool_and_say_their_clock(monkeypatch: p
     monkeypatch.setattr(ceilings, "_measured", lambda *_: measured)
     stages: list[str] = []
     result = ceilings.measure(
-        measured.machine, "cuda:0", effort=ceilings.Effort(shapes=(), array_bytes=0, chunk_bytes=0),
+        measured.machine,
+        "cuda:0",
+        effort=ceilings.Effort(shapes=(), array_bytes=0, chunk_bytes=0),
         on_stage=stages.append,
-    )  # fmt: skip
+    )
     assert stages[0].startswith("waiting for the device to cool (7")
     assert result.state is not None
     assert result.state.clock_mhz == 1755

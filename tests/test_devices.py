@@ -60,10 +60,20 @@ def test_a_model_is_built_and_run_with_its_device_current(monkeypatch: pytest.Mo
     machine = install(FakeMachine(gpus=TWO, cuda_order=(0, 1)), monkeypatch)
     current: list[int] = []
     prepared = SimpleNamespace(
-        module=nn.Linear(1, 1), inputs=(), name="m", architecture="Linear", source="function", task="function",
-        batch=1, sequence_length=None, dtype="float32", attention=None, seed=0, changes=(),
+        module=nn.Linear(1, 1),
+        inputs=(),
+        name="m",
+        architecture="Linear",
+        source="function",
+        task="function",
+        batch=1,
+        sequence_length=None,
+        dtype="float32",
+        attention=None,
+        seed=0,
+        changes=(),
         texts=None,
-    )  # fmt: skip
+    )
 
     def build(options: RunOptions) -> Any:
         current.append(torch.cuda.current_device())

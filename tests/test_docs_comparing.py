@@ -96,14 +96,23 @@ def workspace(opanatomy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bash(script: str, workspace: Path) -> subprocess.CompletedProcess[str]:
     """What a step does, as GitHub's runner starts it; a model that is small, and one run a side."""
     environment = {
-        **os.environ, **ENVIRONMENT, **{name: str(value) for name, value in job()["env"].items()},
-        "OPTIONS": "--batch 1 --seq 8 --memory", "RUNS": "1", "GITHUB_STEP_SUMMARY": str(workspace / "step-summary"),
+        **os.environ,
+        **ENVIRONMENT,
+        **{name: str(value) for name, value in job()["env"].items()},
+        "OPTIONS": "--batch 1 --seq 8 --memory",
+        "RUNS": "1",
+        "GITHUB_STEP_SUMMARY": str(workspace / "step-summary"),
         "PATH": f"{workspace / 'bin'}:{os.environ['PATH']}",
-    }  # fmt: skip
+    }
     return subprocess.run(
-        ["bash", "-e", "-c", script], cwd=workspace, env=environment, capture_output=True, text=True, timeout=200,
+        ["bash", "-e", "-c", script],
+        cwd=workspace,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
         check=False,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +129,9 @@ def test_the_workflow_shows_what_changed_and_fails_by_its_gates(
     for command in others:
         assert command.returncode == 0, command.stderr
     assert sorted(str(file.relative_to(workspace)) for file in workspace.glob("runs/*/*")) == [
-        "runs/base/config.report.json", "runs/head/config.report.json"
-    ]  # fmt: skip
+        "runs/base/config.report.json",
+        "runs/head/config.report.json",
+    ]
     summary = (workspace / "step-summary").read_text()
     assert "The step is" in summary
     assert "| **step** |" in summary

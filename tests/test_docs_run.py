@@ -258,9 +258,14 @@ def _in_shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     program.chmod(0o755)
     environment = {**os.environ, **ENVIRONMENT, "PATH": f"{program.parent}:{os.environ['PATH']}"}
     return subprocess.run(
-        ["bash", "-o", "pipefail", "-c", line], cwd=folder, env=environment, capture_output=True, text=True,
-        timeout=120, check=False,
-    )  # fmt: skip
+        ["bash", "-o", "pipefail", "-c", line],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 _MARK: Final = "---- the end of a snippet ----"

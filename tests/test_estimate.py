@@ -195,7 +195,7 @@ def test_times_of_a_phase_are_those_of_its_calls_with_all_that_they_call(tmp_pat
         ("aten::_to_copy", Phase.FORWARD): pytest.approx(100_000),
         ("aten::copy_", Phase.FORWARD): pytest.approx(60_000),
         ("aten::copy_", Phase.BACKWARD): pytest.approx(10_000),
-    }  # fmt: skip
+    }
 
 
 def test_times_of_a_trace_are_those_of_its_operators(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -119,10 +119,19 @@ def test_a_longer_step_takes_longer() -> None:
 
 @pytest.mark.parametrize(
     ("name", "device"),
-    [("H100", "H100 SXM"), ("h100 pcie", "H100 PCIe"), ("3090", "GeForce RTX 3090"), ("A100", "A100 SXM4 80 GB"),
-     ("RTX 3090 Ti", "GeForce RTX 3090 Ti"), ("RTX4090", "GeForce RTX 4090"), ("T4", "T4"),
-     ("NVIDIA GeForce RTX 3090", "GeForce RTX 3090"), ("V100", "V100S PCIe 32 GB"), ("MI300X", "Instinct MI300X")],
-)  # fmt: skip
+    [
+        ("H100", "H100 SXM"),
+        ("h100 pcie", "H100 PCIe"),
+        ("3090", "GeForce RTX 3090"),
+        ("A100", "A100 SXM4 80 GB"),
+        ("RTX 3090 Ti", "GeForce RTX 3090 Ti"),
+        ("RTX4090", "GeForce RTX 4090"),
+        ("T4", "T4"),
+        ("NVIDIA GeForce RTX 3090", "GeForce RTX 3090"),
+        ("V100", "V100S PCIe 32 GB"),
+        ("MI300X", "Instinct MI300X"),
+    ],
+)
 def test_a_device_is_found_by_its_name(name: str, device: str) -> None:
     assert sheet_limit(name).device == device
 
@@ -230,8 +239,9 @@ def test_on_the_cpu_flops_and_bytes_are_those_of_the_run(
                 shapes = tuple(tensor.shape for tensor in row.signature.record.tensors())
                 of_product[row.operator, shapes, row.phase] += row.calls
     assert products[0] == products[1]
-    flops, moved = ([sum(value for key, value in each.items() if key[2] in places) for each in sums]
-                    for places in ((0,), (1, 2)))  # fmt: skip
+    flops, moved = (
+        [sum(value for key, value in each.items() if key[2] in places) for each in sums] for places in ((0,), (1, 2))
+    )
     assert flops[0] == flops[1]
     assert moved[0] == pytest.approx(moved[1], rel=0.001)  # which masks are made depends on values
 
@@ -289,11 +299,12 @@ def test_a_measured_rate_is_judged_by_each_formula(here: Path, capfd: pytest.Cap
 @pytest.mark.parametrize(
     ("model", "options", "kind"),
     [
-        ("openai-community/gpt2", {}, "dense decoder"), (BERT, {}, "dense encoder"),
+        ("openai-community/gpt2", {}, "dense decoder"),
+        (BERT, {}, "dense encoder"),
         ("mistralai/Mixtral-8x7B-v0.1", {}, "mixture of experts"),
         ("openai-community/gpt2", {"lora": 2}, "adapters"),
     ],
-)  # fmt: skip
+)
 def test_it_says_how_its_kind_came_out(model: str, options: dict[str, Any], kind: str) -> None:
     report = estimated(model, "H100", settings=TINY[model], seq=16, batch=2, **options)
     assert report.estimated is not None

@@ -52,8 +52,10 @@ def test_cut_layers_add_up_after_attention_and_after_the_inner_layer() -> None:
     assert sum(call.calls for call in reduced if call.phase == "forward") == 1 + 2 * 2
     sizes = {call.signature.tensor(0).bytes for call in reduced}
     assert sizes == {2 * 16 * 32 * 4}
-    products = [sum(call.calls for call in each.calls if call.operator == "aten::mm" and call.phase == "forward")
-                for each in (step, followed(LLAMA, 1))]  # fmt: skip
+    products = [
+        sum(call.calls for call in each.calls if call.operator == "aten::mm" and call.phase == "forward")
+        for each in (step, followed(LLAMA, 1))
+    ]
     assert products[0] == products[1]
 
 
@@ -91,9 +93,14 @@ def test_the_range_has_all_hidden_and_none_hidden() -> None:
 
 @pytest.mark.parametrize(
     ("link", "device", "rate"),
-    [(None, "H100", 450e9), ("nvlink", "A100", 300e9), ("pcie", "H100", 64e9), ("50G", "A10", 50e9),
-     (None, "RTX 4090", 32e9)],
-)  # fmt: skip
+    [
+        (None, "H100", 450e9),
+        ("nvlink", "A100", 300e9),
+        ("pcie", "H100", 64e9),
+        ("50G", "A10", 50e9),
+        (None, "RTX 4090", 32e9),
+    ],
+)
 def test_links(link: str | None, device: str, rate: float) -> None:
     assert link_of(link, sheet_limit(device)) == rate
 

@@ -53,21 +53,41 @@ def with_unknown() -> Anatomy:
     """GPU steps with 47 ms of an operator that no rule knows, its kernel, and modules."""
     anatomy = anatomies.llama_on_gpu()
     row = replace(
-        anatomy.operators[0], operator=UNKNOWN, operator_class=OperatorClass.UNKNOWN, rule="no rule", calls=3,
-        time_ns=47_000_000, flops=None, read_bytes=None, written_bytes=None, phase=Phase.BACKWARD, bound_ns=None,
-        bound_by=None, uncosted_ns=47_000_000,
-    )  # fmt: skip
+        anatomy.operators[0],
+        operator=UNKNOWN,
+        operator_class=OperatorClass.UNKNOWN,
+        rule="no rule",
+        calls=3,
+        time_ns=47_000_000,
+        flops=None,
+        read_bytes=None,
+        written_bytes=None,
+        phase=Phase.BACKWARD,
+        bound_ns=None,
+        bound_by=None,
+        uncosted_ns=47_000_000,
+    )
     kernel = KernelRow(
-        kernel=LONG, operator_class=OperatorClass.UNKNOWN, rule="no rule", count=3, time_ns=47_000_000,
+        kernel=LONG,
+        operator_class=OperatorClass.UNKNOWN,
+        rule="no rule",
+        count=3,
+        time_ns=47_000_000,
         operators=(UNKNOWN,),
-    )  # fmt: skip
+    )
     modules = tuple(
         ModuleRow(
-            module=path, kind=kind, phase=Phase.FORWARD, operator_class=OperatorClass.TENSOR_CONTRACTION, time_ns=ns,
-            flops=10**9, read_bytes=1, written_bytes=1,
+            module=path,
+            kind=kind,
+            phase=Phase.FORWARD,
+            operator_class=OperatorClass.TENSOR_CONTRACTION,
+            time_ns=ns,
+            flops=10**9,
+            read_bytes=1,
+            written_bytes=1,
         )
         for path, kind, ns in (("model.layers.0", "Layer", 2_000_000), ("model.layers.0.mlp", "MLP", 3_000_000))
-    )  # fmt: skip
+    )
     return anatomies.with_tables(anatomy, operators=(*anatomy.operators, row), kernels=(kernel,), modules=modules)
 
 
@@ -109,9 +129,10 @@ def test_every_word_that_the_code_prints_is_explained() -> None:
 def test_every_printed_term_is_explained(name: str) -> None:
     """The headers and labels of a report in its sections, and the values at each term's paths."""
     report = {
-        "two_ranks": lambda: opanatomy.analyze(RANKS), "comparison": lambda: opanatomy.compare(*RANKS),
+        "two_ranks": lambda: opanatomy.analyze(RANKS),
+        "comparison": lambda: opanatomy.compare(*RANKS),
         "techniques": lambda: msgspec.json.decode(EXPERIMENT.read_bytes(), type=Techniques),
-    }.get(name, lambda: getattr(anatomies, name)())()  # fmt: skip
+    }.get(name, lambda: getattr(anatomies, name)())()
     for section in sections_of(report):
         assert terms.chapter_of(section.name) is not None, section.name
         words = [*(column.header for column in section.columns), *(fact.label for fact in section.facts)]
@@ -196,31 +217,44 @@ def test_the_lists_of_a_page_are_current(page: str) -> None:
     [
         ("aten::addmm", ["tensor contraction", "rule operators/", "2 * b * m * n * k", "Source:"]),
         *((name, ["aten::addmm", "tensor contraction"]) for name in ("addmm", "ADDMM", "addmm forward")),
-        ("aten::view", ["does no work of its own"]), ("AddmmBackward0", ["does no work of its own"]),
+        ("aten::view", ["does no work of its own"]),
+        ("AddmmBackward0", ["does no work of its own"]),
         ("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT", ["kernel tensor contraction", "rule kernels/"]),
         ("flash_fwd_kernel", ["tensor contraction, containing statistical normalization"]),
         ("Memcpy HtoD (Pageable -> Device)", ["kernel data movement"]),
         ("mylib::fused_gemm", ["operators/words", "its FLOPs and bytes are not known"]),
         ("MFU", ["FLOPs of contractions without recompute", "device.peak_flops_per_second"]),
         ("mfu", ["FLOPs of contractions without recompute"]),
-        ("own", ["the step less exposed communication",
-         "ranks[].wall_ns - (ranks[].exposed_communication_ns / ranks[].steps)"]),
-        ("peak in forward", ["the most that is allocated"]), ("optimizer_state", ["as the optimizer keeps it"]),
-        ("d.peak", ["relative to the baseline's"]), ("call counts", ["a check:"]),
-        ("max", ["the most over the ranks", "aten::max"]), ("_flash_atte…n_backward",
-         ["aten::_flash_attention_backward"]),
-        *((name, ["aten::_safe_softmax"]) for name in ("_safe_soft… forward", "_SAFE_SOFT… forward",
-         "_safe_soft... forward")),
+        (
+            "own",
+            [
+                "the step less exposed communication",
+                "ranks[].wall_ns - (ranks[].exposed_communication_ns / ranks[].steps)",
+            ],
+        ),
+        ("peak in forward", ["the most that is allocated"]),
+        ("optimizer_state", ["as the optimizer keeps it"]),
+        ("d.peak", ["relative to the baseline's"]),
+        ("call counts", ["a check:"]),
+        ("max", ["the most over the ranks", "aten::max"]),
+        ("_flash_atte…n_backward", ["aten::_flash_attention_backward"]),
+        *(
+            (name, ["aten::_safe_softmax"])
+            for name in ("_safe_soft… forward", "_SAFE_SOFT… forward", "_safe_soft... forward")
+        ),
         ("NVIDIA A100-SXM4-40GB", ["312 TFLOP/s of bfloat16", "1555 GB/s", "https://"]),
         ("H100 SXM", ["989.4 TFLOP/s of float16", "https://"]),
         ("Operator classes", ["tensor contraction: products that sum over an index"]),
         ("saved-activations", ["made by: operator whose output it is"]),
         ("class.tensor_contraction.time_ns", ["(metric)", "device work of the class"]),
-        ("lora", ["low-rank adapters", "two thin matrices"]), ("gradient accumulation", ["accumulation (technique)"]),
-        *((name, ["products and a softmax"]) for name in ("run unfused", "(run unfused)",
-         "sdpa attention (run unfused)")),
+        ("lora", ["low-rank adapters", "two thin matrices"]),
+        ("gradient accumulation", ["accumulation (technique)"]),
+        *(
+            (name, ["products and a softmax"])
+            for name in ("run unfused", "(run unfused)", "sdpa attention (run unfused)")
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_it_says(name: str, words: list[str]) -> None:
     text = text_of(name)
     for word in words:
@@ -248,26 +282,53 @@ def test_words_of_the_pages_are_explained() -> None:
             explanation = explain([text])
             assert not explanation.unknown, text
             assert "{}" not in explanation.text, text
-    for one, other in (("same calls", "the same calls"), ("headrooms", "headroom"), ("the MFU", "MFU"), ("a phase",
-        "phase"),
-                       ("a like step", "like steps"), ("disagreement", "disagreements")):  # fmt: skip
+    for one, other in (
+        ("same calls", "the same calls"),
+        ("headrooms", "headroom"),
+        ("the MFU", "MFU"),
+        ("a phase", "phase"),
+        ("a like step", "like steps"),
+        ("disagreement", "disagreements"),
+    ):
         assert explain([one]).text == explain([other]).text == explain(one.split()).text
     text = explain(["stream", "waits", "MFU", "NVIDIA", "A100-SXM4-40GB"]).text
     assert [line for line in text.splitlines() if line and line[0] != " "] == [
-        "stream waits (One step)", "MFU (One step)", "A100 SXM4 40 GB (data sheet)",
-    ]  # fmt: skip
+        "stream waits (One step)",
+        "MFU (One step)",
+        "A100 SXM4 40 GB (data sheet)",
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("headrom", "headroom"), ("MFUs", "MFU"), ("head", "headroom"), ("normalisation", "normalization"),
-        ("exposed comunication", "exposed communication"), ("aten::adm", "aten::addmm"),
-        *((name, None) for name in ("xyzzy", "my data loader", "some copy of mine", "CppNode<MyLookUp_Op>",
-         "torch::a…_Op",
-                                    "…", "", " ", "the", "a", "an", "bu", "clas", "the the")),
+        ("headrom", "headroom"),
+        ("MFUs", "MFU"),
+        ("head", "headroom"),
+        ("normalisation", "normalization"),
+        ("exposed comunication", "exposed communication"),
+        ("aten::adm", "aten::addmm"),
+        *(
+            (name, None)
+            for name in (
+                "xyzzy",
+                "my data loader",
+                "some copy of mine",
+                "CppNode<MyLookUp_Op>",
+                "torch::a…_Op",
+                "…",
+                "",
+                " ",
+                "the",
+                "a",
+                "an",
+                "bu",
+                "clas",
+                "the the",
+            )
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_means_nothing_is_not_guessed(name: str, near: str | None) -> None:
     explanation = explain([name])
     assert not explanation.text
@@ -312,13 +373,17 @@ def test_figures_have_the_values_of_the_report(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        ((UNKNOWN, UNKNOWN.upper(), "CppNode<MyLookUp_Op>", "CppNode<...>", "CppNode", "torch::a…kUp_Op>"),
-         (UNKNOWN, "class unknown", "rule no rule", "backward: 3 calls, 47.0 ms in all", "kernels kernel void at")),
-        ((LONG, cut(LONG, 30), "my_odd_thing", "my_odd_thing<float, 4>(int, float*)"),
-         ("in the report", "operator class unknown", "count 3", UNKNOWN)),
+        (
+            (UNKNOWN, UNKNOWN.upper(), "CppNode<MyLookUp_Op>", "CppNode<...>", "CppNode", "torch::a…kUp_Op>"),
+            (UNKNOWN, "class unknown", "rule no rule", "backward: 3 calls, 47.0 ms in all", "kernels kernel void at"),
+        ),
+        (
+            (LONG, cut(LONG, 30), "my_odd_thing", "my_odd_thing<float, 4>(int, float*)"),
+            ("in the report", "operator class unknown", "count 3", UNKNOWN),
+        ),
         (("model.layers.0", "layers.0", "model.layers.0-2"), ("kind MLP", "5.00 ms in all 2 rows")),
     ],
-)  # fmt: skip
+)
 def test_names_of_a_report(names: tuple[str, ...], words: tuple[str, ...], with_unknown: Anatomy) -> None:
     for name in names:
         for word in words:

@@ -48,8 +48,9 @@ def three_kernels() -> TraceBuilder:
     trace = on_gpu()
     trace.step(0, 1000)
     for start, duration, name, kernel in (
-        (0, 400, "aten::mm", "ampere_sgemm_128x64_nn"), (500, 100, "aten::add", "void vectorized_elementwise_kernel"),
-    ):  # fmt: skip
+        (0, 400, "aten::mm", "ampere_sgemm_128x64_nn"),
+        (500, 100, "aten::add", "void vectorized_elementwise_kernel"),
+    ):
         trace.host(name, start, 50)
         trace.run(kernel, start + 5, start + 10, duration)
     return trace
@@ -90,9 +91,15 @@ def test_a_real_terminal_of_24_lines() -> None:
     words = [sys.executable, "-m", "opanatomy", "analyze", str(RANKS[0])]
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     subprocess.run(
-        words, stdin=terminal, stdout=terminal, stderr=subprocess.DEVNULL, check=True, cwd=ROOT, timeout=600,
+        words,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=subprocess.DEVNULL,
+        check=True,
+        cwd=ROOT,
+        timeout=600,
         env=environment | {"NO_COLOR": "1", "TERM": "xterm"},
-    )  # fmt: skip
+    )
     os.close(terminal)
     lines = os.read(master, 1 << 16).decode().splitlines()
     os.close(master)
@@ -128,8 +135,9 @@ def test_a_reason_ends_at_a_clause_and_keeps_its_figures(tmp_path: Path) -> None
         " the one before wrote, all of them on one stream; the last clause is long as well"
     )
     figures = {
-        "calls": Evidence(value=1234, unit="call"), "name": Evidence(value=0, unit="", text="aten::add(int, long)"),
-    }  # fmt: skip
+        "calls": Evidence(value=1234, unit="call"),
+        "name": Evidence(value=0, unit="", text="aten::add(int, long)"),
+    }
     cures = ("torch.compile(model, mode='reduce-overhead'), which launches a graph of all kernels at once", "less work")
     anatomy = with_advice(three_kernels().analyze(tmp_path), piece(300, why, *cures, figures=figures))
     lines = screen(anatomy)
@@ -169,10 +177,22 @@ def test_a_headline_does_not_rest_on_the_first_steps_of_a_run(steps: int, said: 
     trace.step(0, 1000)
     trace.host("aten::mm", 100, 800, shapes=[[8, 4], [4, 2]], types=["float", "float"])
     anatomy = trace.analyze(tmp_path)
-    loader = HostRow(kind="range", name="enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", calls=1,
-                     total_ns=10 * US, self_ns=10 * US)  # fmt: skip
-    run = RunClock(steps=steps, wall_ns=steps * 1000 * US, median_ns=1000 * US, input_ns=steps * 800 * US,
-                   collections=0, collecting_ns=0, compiling_ns=0)  # fmt: skip
+    loader = HostRow(
+        kind="range",
+        name="enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+        calls=1,
+        total_ns=10 * US,
+        self_ns=10 * US,
+    )
+    run = RunClock(
+        steps=steps,
+        wall_ns=steps * 1000 * US,
+        median_ns=1000 * US,
+        input_ns=steps * 800 * US,
+        collections=0,
+        collecting_ns=0,
+        compiling_ns=0,
+    )
     text = " ".join(
         terminal_report(replace(anatomy, run=run, host=(loader,)), width=200, sections=("headline",)).split()
     )
@@ -203,10 +223,17 @@ def test_whether_it_fits_is_said_first_and_then_what_would() -> None:
     assert len(lines) <= HEIGHT
     assert lines[1].startswith("fits           8.98 GB to 9.48 GB of 24.0 GB, 14.5 GB left")
     advice = tuple(
-        Advice(id="technique", technique=name, gain_bytes=10**10, peak_bytes=2 * 10**10, fits=True, why="predicted",
-               option=f"--{name}")
+        Advice(
+            id="technique",
+            technique=name,
+            gain_bytes=10**10,
+            peak_bytes=2 * 10**10,
+            fits=True,
+            why="predicted",
+            option=f"--{name}",
+        )
         for name in ("checkpointing", "accumulate", "lora", "fused-loss", "amp")
-    )  # fmt: skip
+    )
     base = report.rows[0]
     assert base.predicted is not None
     assert base.predicted.occupied is not None

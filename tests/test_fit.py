@@ -72,19 +72,29 @@ def measured_peak(*words: str) -> int:
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        ("80GB", 80 * 10**9), ("80 gb", 80 * 10**9), ("24GiB", 24 * GIB), ("1.5T", 15 * 10**11), ("80G", 80 * 10**9),
-        ("512MiB", 512 << 20), ("80000000000", 80 * 10**9),
+        ("80GB", 80 * 10**9),
+        ("80 gb", 80 * 10**9),
+        ("24GiB", 24 * GIB),
+        ("1.5T", 15 * 10**11),
+        ("80G", 80 * 10**9),
+        ("512MiB", 512 << 20),
+        ("80000000000", 80 * 10**9),
     ],
-)  # fmt: skip
+)
 def test_a_size_is_read_as_it_is_written(text: str, size: int) -> None:
     assert limit_of(text).bytes == size
 
 
 @pytest.mark.parametrize(
     ("text", "device", "gib"),
-    [("V100 SXM2 32 GB", "V100 SXM2 32 GB", 32), ("v100 sxm3", "V100 SXM3 32 GB", 32), ("h100", "h100", 80),
-     ("RTX 4090", "GeForce RTX 4090", 24), ("A100 80GB", "A100 80GB", 80)],
-)  # fmt: skip
+    [
+        ("V100 SXM2 32 GB", "V100 SXM2 32 GB", 32),
+        ("v100 sxm3", "V100 SXM3 32 GB", 32),
+        ("h100", "h100", 80),
+        ("RTX 4090", "GeForce RTX 4090", 24),
+        ("A100 80GB", "A100 80GB", 80),
+    ],
+)
 def test_a_device_has_the_memory_of_its_data_sheet(text: str, device: str, gib: int) -> None:
     """What fits several sheets of one memory keeps the name that was typed."""
     limit = limit_of(text)
@@ -93,9 +103,15 @@ def test_a_device_has_the_memory_of_its_data_sheet(text: str, device: str, gib: 
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("80", "80 bytes are no device's memory"), ("banana", "neither a size nor a device"), ("", "neither"),
-     ("P100", "name one, or give its memory"), ("A100", "A100 PCIe 40 GB"), ("4090", "4090 bytes")],
-)  # fmt: skip
+    [
+        ("80", "80 bytes are no device's memory"),
+        ("banana", "neither a size nor a device"),
+        ("", "neither"),
+        ("P100", "name one, or give its memory"),
+        ("A100", "A100 PCIe 40 GB"),
+        ("4090", "4090 bytes"),
+    ],
+)
 def test_what_is_no_memory_is_refused(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         limit_of(text)
@@ -208,13 +224,16 @@ def test_not_even_one_sample_fits(here: Path, capfd: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--find batch", "--find batch needs a limit"), ("--for 1GB --trace x.json", "leave out --trace x.json"),
+        ("--find batch", "--find batch needs a limit"),
+        ("--for 1GB --trace x.json", "leave out --trace x.json"),
         ("--for 1GB --fail-if 'time > 1ms'", "runs nothing: leave out --fail-if"),
         ("--for 1GB --no-trace", "leave out --no-trace"),
-        ("--for 1GB --processes 2", "leave out --processes 2"), ("--for 1GB --suggest 3", "leave out --suggest 3"),
-        ("--for 1GB --find batch --texts", "leave out --texts"), ("--for nothing", "neither a size nor a device"),
+        ("--for 1GB --processes 2", "leave out --processes 2"),
+        ("--for 1GB --suggest 3", "leave out --suggest 3"),
+        ("--for 1GB --find batch --texts", "leave out --texts"),
+        ("--for nothing", "neither a size nor a device"),
     ],
-)  # fmt: skip
+)
 def test_what_needs_a_run_is_refused(words: str, said: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", BERT, *shlex.split(words)]) == 2
     err = capfd.readouterr().err
@@ -230,8 +249,10 @@ def test_the_largest_batch_of_a_function(function: str, here: Path, capfd: pytes
     report = asked(capfd, *words)
     largest = report["limit"]["found"]["value"]
     assert largest > 4
-    peaks = [measured_peak("models.py:sized", "--device", "cpu", "--optimizer", "adamw", "--batch", str(batch))
-             for batch in (largest, largest + 1)]  # fmt: skip
+    peaks = [
+        measured_peak("models.py:sized", "--device", "cpu", "--optimizer", "adamw", "--batch", str(batch))
+        for batch in (largest, largest + 1)
+    ]
     assert peaks[0] <= 1_500_000 * 1.01
     assert peaks[1] > 1_500_000 * 0.99
 

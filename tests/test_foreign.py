@@ -87,15 +87,18 @@ def legacy(*, on_cuda: bool, prefix: str = "aten::") -> list[dict[str, Any]]:
     ("document", "rows", "host_us"),
     [
         (ascend, "Ascend Hardware (6 events, 0.540 ms)", 240),
-        (rows_of("xpu_kernel", 0, process(0, "python"), process(0, "XPU 0", "process_labels")),
-         "XPU 0 (4 events, 0.240 ms)", 200),
+        (
+            rows_of("xpu_kernel", 0, process(0, "python"), process(0, "XPU 0", "process_labels")),
+            "XPU 0 (4 events, 0.240 ms)",
+            200,
+        ),
         (rows_of("mtia_kernel", 7), "mtia_kernel (4 events, 0.240 ms)", 200),
         (rows_of(None, 1, process(1, "Gaudi")), "Gaudi (4 events, 0.240 ms)", 200),
         (rows_of(None, "MPS"), "MPS (4 events, 0.240 ms)", 200),
         (rows_of("foo", 1, process(1, "FooChip")), "FooChip (4 events, 0.240 ms)", 200),
         (lambda: legacy(on_cuda=True), "CUDA functions (4 events, 0.240 ms)", 200),
     ],
-)  # fmt: skip
+)
 def test_nothing_is_claimed_of_a_device_whose_rows_no_rule_reads(
     document: Callable[[], object], rows: str, host_us: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,18 +168,25 @@ def on_cpu(*operators: str) -> TraceBuilder:
 @pytest.mark.parametrize(
     ("operators", "said"),
     [
-        (("aten::mm", "aten::mkldnn_convolution"),
-         "the machine's GPU (NVIDIA H100 80GB HBM3) was not used: nothing was launched on it, and mkldnn_convolution"
-         ' runs on the CPU alone - move model and batch to it (.to("cuda"))'),
-        (("aten::_scaled_dot_product_flash_attention_for_cpu", "aten::mkldnn_linear"),
-         "the machine's GPU (NVIDIA H100 80GB HBM3) was not used: nothing was launched on it, and"
-         " _scaled_dot_product_flash_attention_for_cpu runs on the CPU alone - move model and batch to it"
-         ' (.to("cuda"))'),
-        (("aten::mm",),
-         "nothing was launched on the machine's GPU (NVIDIA H100 80GB HBM3): all times are those of the CPU - move"
-         ' model and batch to it (.to("cuda")); if they are there, record its activities too (ProfilerActivity.CUDA)'),
+        (
+            ("aten::mm", "aten::mkldnn_convolution"),
+            "the machine's GPU (NVIDIA H100 80GB HBM3) was not used: nothing was launched on it, and mkldnn_convolution"
+            ' runs on the CPU alone - move model and batch to it (.to("cuda"))',
+        ),
+        (
+            ("aten::_scaled_dot_product_flash_attention_for_cpu", "aten::mkldnn_linear"),
+            "the machine's GPU (NVIDIA H100 80GB HBM3) was not used: nothing was launched on it, and"
+            " _scaled_dot_product_flash_attention_for_cpu runs on the CPU alone - move model and batch to it"
+            ' (.to("cuda"))',
+        ),
+        (
+            ("aten::mm",),
+            "nothing was launched on the machine's GPU (NVIDIA H100 80GB HBM3): all times are those of the CPU - move"
+            ' model and batch to it (.to("cuda")); if they are there, record its activities too'
+            " (ProfilerActivity.CUDA)",
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("call", [None, "cudaGetDeviceCount", "cudaDeviceSynchronize"])
 def test_a_cpu_beside_a_gpu_is_a_cpu(operators: tuple[str, ...], said: str, call: str | None, tmp_path: Path) -> None:
     """The profiler's own calls, around operators, show no use of the GPU."""
@@ -221,12 +231,24 @@ def test_operators_faster_than_any_cpu_only_launched(tmp_path: Path) -> None:
     [
         ({"schemaVersion": 1, "deviceProperties": [H100], "traceEvents": []}, "no operator and no device work"),
         ({"traceEvents": [process(1, "python")]}, "no operator and no device work"),
-        ([{"ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "pid": 1, "tid": 1, "ts": 5, "dur": 3}],
-         "no operator and no device work"),
+        (
+            [
+                {
+                    "ph": "X",
+                    "cat": "cuda_runtime",
+                    "name": "cudaDeviceSynchronize",
+                    "pid": 1,
+                    "tid": 1,
+                    "ts": 5,
+                    "dur": 3,
+                }
+            ],
+            "no operator and no device work",
+        ),
         ([{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 5}], "no operator that took time"),
         ([event for event in ascend() if event["pid"] == 300], "not read: Ascend Hardware (6 events, 0.540 ms)"),
     ],
-)  # fmt: skip
+)
 def test_an_empty_trace_is_one_line(document: object, words: str, tmp_path: Path) -> None:
     path = written(tmp_path, document)
     with pytest.raises(TraceError, match=r"^\S+trace.json has no operator") as caught:
@@ -296,9 +318,17 @@ def figures(anatomy: opanatomy.Anatomy) -> tuple[Any, ...]:
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize(
     ("change", "in_order"),
-    [(by_label, True), (by_argument, True), (by_process, True), (by_number, True), (by_label, False),
-     (by_argument, False), (by_process, False), (by_correlation, False)],
-)  # fmt: skip
+    [
+        (by_label, True),
+        (by_argument, True),
+        (by_process, True),
+        (by_number, True),
+        (by_label, False),
+        (by_argument, False),
+        (by_process, False),
+        (by_correlation, False),
+    ],
+)
 def test_merged_ranks_are_taken_apart(
     change: Callable[[dict[str, Any], int], Iterator[tuple[str, Any]]], in_order: bool, ranks: int, tmp_path: Path
 ) -> None:

@@ -174,11 +174,17 @@ def test_the_codes_of_data_types_are_those_of_torch() -> None:
 @pytest.mark.parametrize(
     ("name", "data_type", "peak"),
     [
-        ("bf16", "bfloat16", "bfloat16"), ("torch.bfloat16", "bfloat16", "bfloat16"), ("Half", "float16", "float16"),
-        ("FP32", "float32", "float32"), ("tf32", None, "tf32"), ("fp8", None, "float8"),
-        ("float8_e5m2", "float8_e5m2", "float8"), ("int64", "int64", None), ("bfloat", None, None),
+        ("bf16", "bfloat16", "bfloat16"),
+        ("torch.bfloat16", "bfloat16", "bfloat16"),
+        ("Half", "float16", "float16"),
+        ("FP32", "float32", "float32"),
+        ("tf32", None, "tf32"),
+        ("fp8", None, "float8"),
+        ("float8_e5m2", "float8_e5m2", "float8"),
+        ("int64", "int64", None),
+        ("bfloat", None, None),
     ],
-)  # fmt: skip
+)
 def test_data_types_by_the_names_that_people_give_them(name: str, data_type: str | None, peak: str | None) -> None:
     assert (data_type_of(name), peak_type_of(name)) == (data_type, peak)
 

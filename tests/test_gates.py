@@ -100,15 +100,23 @@ def test_what_is_not_known_is_left_out_and_strange_components_are_names() -> Non
 @pytest.mark.parametrize(
     ("name", "metric"),
     [
-        ("time", "step_time_ns"), ("memory", "peak_memory_bytes"), ("Exposed Communication",
-         "exposed_communication_ns"),
-        ("step-time", "step_time_ns"), ("idle", "idle_ns"), ("flops", "flops"), ("bytes", "bytes"), ("mfu", "mfu"),
-        ("class.contraction.time", "class.tensor_contraction.time_ns"), ("forward", "forward_time_ns"),
-        ("class.element-wise", "class.elementwise.time_ns"), ("unknown", "ledger.unknown_share"),
-        ("memory.forward_activations", "memory.forward_activations_bytes"), ("ranks.step_max", "ranks.step_max_ns"),
+        ("time", "step_time_ns"),
+        ("memory", "peak_memory_bytes"),
+        ("Exposed Communication", "exposed_communication_ns"),
+        ("step-time", "step_time_ns"),
+        ("idle", "idle_ns"),
+        ("flops", "flops"),
+        ("bytes", "bytes"),
+        ("mfu", "mfu"),
+        ("class.contraction.time", "class.tensor_contraction.time_ns"),
+        ("forward", "forward_time_ns"),
+        ("class.element-wise", "class.elementwise.time_ns"),
+        ("unknown", "ledger.unknown_share"),
+        ("memory.forward_activations", "memory.forward_activations_bytes"),
+        ("ranks.step_max", "ranks.step_max_ns"),
         ("memory.at_peak.weights", "memory.at_peak.weights_bytes"),
     ],
-)  # fmt: skip
+)
 def test_a_name_is_taken_in_short(name: str, metric: str) -> None:
     assert metric_named(name) == metric
 
@@ -128,7 +136,8 @@ def test_a_name_is_taken_in_short(name: str, metric: str) -> None:
         ("memory.weights <= 3 kib", "memory.weights_bytes", Of.VALUE, 3072),
         ("step time > +2ms", "step_time_ns", Of.DIFFERENCE, 2 * MS),
         ("forward > 250 µs", "forward_time_ns", Of.VALUE, 250_000),
-        ("step_time_ns > 250", "step_time_ns", Of.VALUE, 250), ("exposed > 0", "exposed_communication_ns", Of.VALUE, 0),
+        ("step_time_ns > 250", "step_time_ns", Of.VALUE, 250),
+        ("exposed > 0", "exposed_communication_ns", Of.VALUE, 0),
         ("idle_share > 40%", "idle_share", Of.VALUE, Fraction(2, 5)),
         ("idle-share > 0.4", "idle_share", Of.VALUE, Fraction(2, 5)),
         ("idle_share > +5pp", "idle_share", Of.DIFFERENCE, Fraction(1, 20)),
@@ -142,7 +151,7 @@ def test_a_name_is_taken_in_short(name: str, metric: str) -> None:
         ("ratio.contraction.flops > 2", "ratio.tensor_contraction.flops", Of.VALUE, 2),
         ("time > +5%  IF  Significant", "step_time_ns", Of.CHANGE, Fraction(1, 20)),
     ],
-)  # fmt: skip
+)
 def test_a_gate_is_a_figure_a_comparison_and_a_value(text: str, figure: str, of: Of, value: Fraction) -> None:
     (gate,) = gates_of([text])
     assert (gate.figure, gate.of, gate.value, gate.significant) == (figure, of, value, "IF" in text)
@@ -154,25 +163,36 @@ def test_a_gate_is_a_figure_a_comparison_and_a_value(text: str, figure: str, of:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("tim > +5%", "did you mean time"), ("peak_memroy > 1GB", "did you mean peak_memory_bytes"),
+        ("tim > +5%", "did you mean time"),
+        ("peak_memroy > 1GB", "did you mean peak_memory_bytes"),
         ("class.copies.time > 3ms", "metric 'class.copies.time': not known"),
         ("time > 5%", "a change has a sign: time > +5%"),
         ("memory > 3 ms", "'ms' is not a unit of peak_memory_bytes - its units: B, kB, MB"),
-        ("flops > 3 TFLOP/s", "'TFLOP/s' is not a unit of flops"), ("kernels > 3 ms", "'ms' is not a unit of kernels"),
-        ("time > +5pp", "'pp' is not a unit of step_time_ns"), ("time > 250", "step_time_ns needs a unit"),
-        ("memory > +16", "peak_memory_bytes needs a unit"), ("idle_share > 40", "at most 1 - write the share with %"),
+        ("flops > 3 TFLOP/s", "'TFLOP/s' is not a unit of flops"),
+        ("kernels > 3 ms", "'ms' is not a unit of kernels"),
+        ("time > +5pp", "'pp' is not a unit of step_time_ns"),
+        ("time > 250", "step_time_ns needs a unit"),
+        ("memory > +16", "peak_memory_bytes needs a unit"),
+        ("idle_share > 40", "at most 1 - write the share with %"),
         ("idle_share > 5pp", "write +5pp, or 5% for the share itself"),
         ("time == 5ms", "== is not a comparison of a gate - one of >, >=, <, <="),
-        ("time => +5%", "=> is not a comparison"), ("time", "write FIGURE > VALUE"), ("", "write FIGURE > VALUE"),
-        ("> +5%", "names no figure"), ("time >", "has no value"), ("time > much", "'much' is not a value"),
-        ("time > +1,5%", "'+1,5%' is not a value"), ("time > 1.5.2ms", "is not a value"),
-        ("time > nan ms", "is not a value"), ("time > 1e999s", "is not a value"),
-        (f"time > {'9' * 100}ms", "is not a value"), (f"time > {'9' * 10_000}ms", "longer than any gate"),
+        ("time => +5%", "=> is not a comparison"),
+        ("time", "write FIGURE > VALUE"),
+        ("", "write FIGURE > VALUE"),
+        ("> +5%", "names no figure"),
+        ("time >", "has no value"),
+        ("time > much", "'much' is not a value"),
+        ("time > +1,5%", "'+1,5%' is not a value"),
+        ("time > 1.5.2ms", "is not a value"),
+        ("time > nan ms", "is not a value"),
+        ("time > 1e999s", "is not a value"),
+        (f"time > {'9' * 100}ms", "is not a value"),
+        (f"time > {'9' * 10_000}ms", "longer than any gate"),
         ("time > +5% and memory > 1GB", "give each as a gate of its own"),
         ("time > 5ms if significant", "only a change is tested"),
         ("time > +5%\x1b[31m", r"'%\x1b[31m' is not a unit"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_gate_is_said_in_one_line(text: str, says: str) -> None:
     with pytest.raises(UsageError) as caught:
         gates_of(["memory > 1GB", text])
@@ -203,25 +223,38 @@ def result(comparison: Comparison, text: str) -> GateResult:
     ("text", "before", "after", "line"),
     [
         ("time > +5%", 100, 105, "passed: time > +5% (is +5 %): "),  # of which a float of the quotient makes more
-        ("time >= +5%", 100, 105, "FAILED"), ("time > +10%", 3, 3.3, "passed"),  # 3.3 is a little less than 3 x 1.1
-        ("time > -10%", 100, 95, "FAILED"), ("time > -10%", 100, 90, "passed"), ("time < -10%", 100, 80, "FAILED"),
-        ("time > +5%", 0, 0, "passed"), ("time > +5%", 0, 1, "FAILED"),
+        ("time >= +5%", 100, 105, "FAILED"),
+        ("time > +10%", 3, 3.3, "passed"),  # 3.3 is a little less than 3 x 1.1
+        ("time > -10%", 100, 95, "FAILED"),
+        ("time > -10%", 100, 90, "passed"),
+        ("time < -10%", 100, 80, "FAILED"),
+        ("time > +5%", 0, 0, "passed"),
+        ("time > +5%", 0, 1, "FAILED"),
         ("time > +5%", 100 * MS, 106.5 * MS, "FAILED: time > +5% (is +6.5 %): "),
         ("time > +5%", 100_000_000, 105_000_001, "FAILED: time > +5% (is +5.000001 %): "),
-        ("time > +2ms", 10 * MS, 12 * MS, "passed"), ("time < -2ms", 10 * MS, 7 * MS, "FAILED"),
+        ("time > +2ms", 10 * MS, 12 * MS, "passed"),
+        ("time < -2ms", 10 * MS, 7 * MS, "FAILED"),
         ("time > +2ms", 100 * MS, 107 * MS, "FAILED: time > +2ms (is +7.00 ms): "),
-        ("time > 12ms", 99 * MS, 12 * MS, "passed: time > 12ms (is 12.0 ms): "), ("time <= 12ms", 1 * MS, 12 * MS,
-         "FAILED"),
+        ("time > 12ms", 99 * MS, 12 * MS, "passed: time > 12ms (is 12.0 ms): "),
+        ("time <= 12ms", 1 * MS, 12 * MS, "FAILED"),
         ("time > 12ms", 1 * MS, 12 * MS + 1, "FAILED"),
         ("time > 250ms", 1, 250_000_001, "FAILED: time > 250ms (is 250,000,001 ns): step_time_ns is 250,000,001 ns"),
-        ("time > +5%", None, 270 * MS,
-         "UNKNOWN: time > +5%: step_time_ns is not known of old, so it cannot be checked"),
+        (
+            "time > +5%",
+            None,
+            270 * MS,
+            "UNKNOWN: time > +5%: step_time_ns is not known of old, so it cannot be checked",
+        ),
         ("time > 5s", None, 270 * MS, "passed"),  # on the side itself, which has it
-        ("time > 5ms", 270 * MS, None,
-         "UNKNOWN: time > 5ms: step_time_ns is not known of new, so it cannot be checked"),
+        (
+            "time > 5ms",
+            270 * MS,
+            None,
+            "UNKNOWN: time > 5ms: step_time_ns is not known of new, so it cannot be checked",
+        ),
         ("idle > +5%", 1, 1, "UNKNOWN: idle > +5%: idle_ns is not known of any side, so it cannot be checked"),
     ],
-)  # fmt: skip
+)
 def test_values_are_compared_exactly_and_a_gate_speaks_of_its_condition(
     text: str, before: float | None, after: float | None, line: str
 ) -> None:
@@ -231,15 +264,19 @@ def test_values_are_compared_exactly_and_a_gate_speaks_of_its_condition(
 def test_the_reason_has_both_values_the_change_the_ranges_and_that_nothing_is_claimed() -> None:
     row = replace(
         figure("step_time_ns", 100 * MS, 107 * MS),
-        spreads=(Spread(median=100 * MS, low=99 * MS, high=102 * MS, count=3),
-                 Spread(median=107 * MS, low=101 * MS, high=109 * MS, count=3)),
+        spreads=(
+            Spread(median=100 * MS, low=99 * MS, high=102 * MS, count=3),
+            Spread(median=107 * MS, low=101 * MS, high=109 * MS, count=3),
+        ),
         ranges="overlapping",
-    )  # fmt: skip
+    )
     assert result(compared(row), "time > +5%") == GateResult(
-        gate="time > +5%", met=False, measured="+7 %",
+        gate="time > +5%",
+        met=False,
+        measured="+7 %",
         reason="step_time_ns: 100 ms before, 107 ms after, +7 %; ranges overlapping (99.0 ms to 102 ms and 101 ms to"
         " 109 ms); not called significant: one run",
-    )  # fmt: skip
+    )
     reason = result(compared(figure("step_time_ns", 250_000_000, 250_000_001)), "time > +0ns").reason
     assert reason.startswith("step_time_ns: 250,000,000 ns before, 250,000,001 ns after, +1 ns, +4e-07 %")
 
@@ -288,8 +325,9 @@ def test_of_several_sides_each_is_held_against_the_first() -> None:
     with pytest.raises(GateError) as caught:
         require_met(both.gates)
     assert [reason.split(": ")[:2] for reason in caught.value.reasons] == [
-        ["FAILED", "time > +5% (is +10 %)"], ["UNKNOWN", "kernels > 3"]
-    ]  # fmt: skip
+        ["FAILED", "time > +5% (is +10 %)"],
+        ["UNKNOWN", "kernels > 3"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -330,10 +368,16 @@ def test_a_lower_bound_of_a_report_is_one_in_its_gates() -> None:
 
 @pytest.mark.parametrize(
     ("text", "met", "unknown"),
-    [("idle_share > 40%", False, True), ("idle_share > 99%", True, False), ("idle_share > 1%", False, False),
-     ("busy < 3ms", False, True), ("busy < 5ms", False, False), ("busy < 50us", True, False),
-     ("mfu < 90%", False, True)],
-)  # fmt: skip
+    [
+        ("idle_share > 40%", False, True),
+        ("idle_share > 99%", True, False),
+        ("idle_share > 1%", False, False),
+        ("busy < 3ms", False, True),
+        ("busy < 5ms", False, False),
+        ("busy < 50us", True, False),
+        ("mfu < 90%", False, True),
+    ],
+)
 def test_what_was_not_recorded_may_be_idle_or_busy(text: str, met: bool, unknown: bool, tmp_path: Path) -> None:
     """Of 5 ms 0.1 are busy, 0.1 idle, and in 4.8 the host waits for what is not in the trace."""
     trace = TraceBuilder(metadata={"schemaVersion": 1, "deviceProperties": [H100]})
@@ -451,9 +495,17 @@ def test_junit_has_a_case_for_each_gate() -> None:
     comparison = judged(replace(comparison, sides=sides), gates_of(["time > +5%", "flops > +0%"]))
     suite = junit(comparison)
     assert suite.attrib == {
-        "name": "old to new", "package": "opanatomy", "id": "0", "timestamp": "2026-11-22T19:37:56",
-        "hostname": "localhost", "tests": "2", "failures": "1", "errors": "0", "skipped": "0", "time": "0",
-    }  # fmt: skip
+        "name": "old to new",
+        "package": "opanatomy",
+        "id": "0",
+        "timestamp": "2026-11-22T19:37:56",
+        "hostname": "localhost",
+        "tests": "2",
+        "failures": "1",
+        "errors": "0",
+        "skipped": "0",
+        "time": "0",
+    }
     # The order, and what is required even if it is empty, are those of the schema of Ant's reports.
     assert [element.tag for element in suite] == ["properties", "testcase", "testcase", "system-out", "system-err"]
     failed, met = suite[1:3]
@@ -508,19 +560,50 @@ GATED = ("--fail-if", "kernel_time > 1ns", "--fail-if", "time > 1h")
     ("command", "code", "said"),
     [
         # A line for each gate that is not met, behind the page.
-        (("compare", "before.json", "after.json", "--fail-if", "time > +5%", "--fail-if", "flops > +0%", "--fail-if",
-          "waiting > 1ms", "-o", "gates.xml"), 3,
-         ["FAILED: time > +5% (is +10 %): step_time_ns: ",
-          "UNKNOWN: waiting > 1ms: waiting_ns is not known of any side"]),
-        (("compare", "after.json", "after.json", "--fail-if", "time > +0%", "--fail-if", "memory > +0B", "--fail-if",
-          "class.contraction > +0% if significant"), 0, []),
+        (
+            (
+                "compare",
+                "before.json",
+                "after.json",
+                "--fail-if",
+                "time > +5%",
+                "--fail-if",
+                "flops > +0%",
+                "--fail-if",
+                "waiting > 1ms",
+                "-o",
+                "gates.xml",
+            ),
+            3,
+            [
+                "FAILED: time > +5% (is +10 %): step_time_ns: ",
+                "UNKNOWN: waiting > 1ms: waiting_ns is not known of any side",
+            ],
+        ),
+        (
+            (
+                "compare",
+                "after.json",
+                "after.json",
+                "--fail-if",
+                "time > +0%",
+                "--fail-if",
+                "memory > +0B",
+                "--fail-if",
+                "class.contraction > +0% if significant",
+            ),
+            0,
+            [],
+        ),
         (("analyze", "after.json", *GATED), 3, ["FAILED: kernel_time > 1ns (is "]),
         (("analyze", str(TRACES / "gpu_a100_alexnet.json.gz"), *GATED), 3, ["FAILED: kernel_time > 1ns (is "]),
         # A wrong gate is said before anything is read.
-        *(((*verb, "--fail-if", "tiem > 5ms"), 2, ["gate 'tiem > 5ms': metric 'tiem': not known - did you mean"])
-          for verb in (("compare", "none.json", "nowhere.json"), ("analyze", "none.json"), ("profile", "no/model"))),
+        *(
+            ((*verb, "--fail-if", "tiem > 5ms"), 2, ["gate 'tiem > 5ms': metric 'tiem': not known - did you mean"])
+            for verb in (("compare", "none.json", "nowhere.json"), ("analyze", "none.json"), ("profile", "no/model"))
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_command(command: tuple[str, ...], code: int, said: list[str], reports: Path) -> None:
     done = run(*command, cwd=reports)
     assert done.returncode == code, done.stderr

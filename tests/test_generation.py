@@ -124,9 +124,12 @@ def test_the_record_says_what_ran_and_what_a_token_takes() -> None:
     assert 0 < step.phase_ns[Phase.PREFILL] + step.phase_ns[Phase.DECODING] <= (step.wall_ns or 0)
     page = terminal_report(anatomy, width=160, color=False)
     for text in (
-        "generation 5 new tokens for each of 2 samples, beam search with 4 beams", "prefill    first token after",
-        "causal-lm, batch 2, length 16, float32, sdpa attention, generation", "key value cache", "beam copies",
-    ):  # fmt: skip
+        "generation 5 new tokens for each of 2 samples, beam search with 4 beams",
+        "prefill    first token after",
+        "causal-lm, batch 2, length 16, float32, sdpa attention, generation",
+        "key value cache",
+        "beam copies",
+    ):
         assert text in page
     # 5 FLOPs a byte: a product of a row with a matrix of weights does not come near it, one of a prompt does.
     bounds = with_ceilings(generated(LLAMA, 4), parse_overrides("5G", "1G"))
@@ -137,9 +140,16 @@ def test_the_record_says_what_ran_and_what_a_token_takes() -> None:
 
 
 DECODING = ClassRow(
-    operator_class=OperatorClass.TENSOR_CONTRACTION, phase=Phase.DECODING, calls=8, kernels=0, time_ns=100,
-    flops=800, read_bytes=1600, written_bytes=None, uncosted_ns=7,
-)  # fmt: skip
+    operator_class=OperatorClass.TENSOR_CONTRACTION,
+    phase=Phase.DECODING,
+    calls=8,
+    kernels=0,
+    time_ns=100,
+    flops=800,
+    read_bytes=1600,
+    written_bytes=None,
+    uncosted_ns=7,
+)
 
 
 @pytest.mark.parametrize(
@@ -155,9 +165,14 @@ def test_the_time_of_a_token_is_that_behind_the_first(
     walls: tuple[int, ...], firsts: tuple[int, ...], new: int, first: int, decoding: int | None, token: float | None
 ) -> None:
     capture = Capture(
-        version="0", command="", created="", environment=Environment(), unprofiled_step_ns=walls,
-        unprofiled_first_token_ns=firsts, workload=Workload(generate=new, beams=2, batch=3),
-    )  # fmt: skip
+        version="0",
+        command="",
+        created="",
+        environment=Environment(),
+        unprofiled_step_ns=walls,
+        unprofiled_first_token_ns=firsts,
+        workload=Workload(generate=new, beams=2, batch=3),
+    )
     made = generation_of(capture, (DECODING, replace(DECODING, phase=Phase.PREFILL)), 2)
     assert made is not None
     assert (made.first_token_ns, made.decoding_ns, made.token_ns) == (first, decoding, token)
@@ -305,10 +320,12 @@ def test_a_module_that_does_not_generate_so_is_refused() -> None:
     [
         ("--beams 4", "--beams 4 needs a generation: give --generate 32 too"),
         ("--generate 8 --optimizer sgd", "--generate 8 has no backward: leave out --optimizer sgd"),
-        ("--generate 8 --compile",
-         "--generate 8 runs the model's own forward, not a compiled one: leave out --compile"),
+        (
+            "--generate 8 --compile",
+            "--generate 8 runs the model's own forward, not a compiled one: leave out --compile",
+        ),
     ],
-)  # fmt: skip
+)
 def test_options_that_make_no_sense_together(words: str, said: str, tmp_path: Any) -> None:
     done = run("profile", "gpt2", *words.split(), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, f"opanatomy: {said}\n")

@@ -43,8 +43,11 @@ def with_ids() -> tuple[dict[str, Any], dict[int, dict[str, str]]]:
         kernel["args"] |= {"graph id": GRAPH, "graph node id": node}
         quarter = 4 * number // count
         known[node] = (
-            {"module_fqn": LAYER}, {"module_fqn": FUSED}, {"module_fqn": BACKWARD, "autograd_phase": "backward"}, {},
-        )[quarter]  # fmt: skip
+            {"module_fqn": LAYER},
+            {"module_fqn": FUSED},
+            {"module_fqn": BACKWARD, "autograd_phase": "backward"},
+            {},
+        )[quarter]
     assert known
     return trace, {node: said for node, said in known.items() if said}
 
@@ -60,9 +63,11 @@ def by_torch(trace: dict[str, Any], known: dict[int, dict[str, str]], folder: Pa
     told.write_bytes(pickle.dumps({node: [said] for node, said in known.items()}))
     script = "torch.cuda._annotate_cuda_graph_trace"
     done = subprocess.run(
-        [sys.executable, "-m", script, str(raw), "-a", str(told), "-o", str(target)], capture_output=True, text=True,
+        [sys.executable, "-m", script, str(raw), "-a", str(told), "-o", str(target)],
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     if "No module named" in done.stderr:
         pytest.skip("this torch has no script that annotates traces")
     assert done.returncode == 0, done.stderr
@@ -84,9 +89,13 @@ def by_capture(trace: dict[str, Any], known: dict[int, dict[str, str]], folder: 
     for node, said in known.items():
         nodes[str(node)] = GraphNode(scope=said["module_fqn"], of_backward="autograd_phase" in said)
     capture = Capture(
-        version="0", command="", created="", environment=Environment(device_kind="cuda"), workload=Workload(),
+        version="0",
+        command="",
+        created="",
+        environment=Environment(device_kind="cuda"),
+        workload=Workload(),
         graph_nodes=nodes,
-    )  # fmt: skip
+    )
     trace[METADATA_KEY] = msgspec.to_builtins(capture)
     return written(trace, folder / "captured.json.gz")
 
@@ -131,12 +140,16 @@ def test_the_nodes_of_a_graph_have_their_modules_and_phases(form: Any, tmp_path:
 def test_what_torch_knows_of_a_graph_is_taken_along(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the forms of torch 2.13 (a text is `str`) and of later ones (a `name`); the innermost scope wins."""
     told = {
-        (3 << 32) | 1: [{"str": "loss"}], (3 << 32) | 2: [{"name": "outer"}, {"module_fqn": "layers.0"}],
-        (3 << 32) | 3: [{"name": "loss", "autograd_phase": "backward"}], (3 << 32) | 4: ["marked"],
-    }  # fmt: skip
+        (3 << 32) | 1: [{"str": "loss"}],
+        (3 << 32) | 2: [{"name": "outer"}, {"module_fqn": "layers.0"}],
+        (3 << 32) | 3: [{"name": "loss", "autograd_phase": "backward"}],
+        (3 << 32) | 4: ["marked"],
+    }
     stand_in = SimpleNamespace(get_kernel_annotations=lambda: told)
     monkeypatch.setitem(sys.modules, "torch.cuda.graph_annotations", stand_in)  # type: ignore[arg-type]
     assert annotated_nodes() == {
-        str((3 << 32) | 1): GraphNode(scope="loss"), str((3 << 32) | 2): GraphNode(scope="layers.0"),
-        str((3 << 32) | 3): GraphNode(scope="loss", of_backward=True), str((3 << 32) | 4): GraphNode(scope="marked"),
-    }  # fmt: skip
+        str((3 << 32) | 1): GraphNode(scope="loss"),
+        str((3 << 32) | 2): GraphNode(scope="layers.0"),
+        str((3 << 32) | 3): GraphNode(scope="loss", of_backward=True),
+        str((3 << 32) | 4): GraphNode(scope="marked"),
+    }

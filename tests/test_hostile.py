@@ -122,9 +122,14 @@ def test_functions_of_all_kinds(
 # -------------------------------------------------------------------------------------------------------------- models
 
 BERT_TINY = {
-    "model_type": "bert", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
-    "vocab_size": 200, "architectures": ["BertForMaskedLM"],
-}  # fmt: skip
+    "model_type": "bert",
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+    "vocab_size": 200,
+    "architectures": ["BertForMaskedLM"],
+}
 CONFIGURATIONS: list[tuple[str, str, str]] = [
     ("numbers for architectures", json.dumps({**BERT_TINY, "architectures": [5]}), "no list of names"),
     ("deep", '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),

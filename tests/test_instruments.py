@@ -101,14 +101,16 @@ def no_modes(linear: nn.Linear, x: torch.Tensor) -> torch.Tensor:
         pytest.param(lambda linear, x: copy.deepcopy(linear)(linear(x)).sum(), None, id="copies"),
         pytest.param(
             lambda linear, x: torch.cond(x.sum() > 0, lambda y: linear(y).sin(), lambda y: linear(y).cos(), (x,)).sum(),
-            None, id="cond",
+            None,
+            id="cond",
         ),
         pytest.param(
-            lambda linear, x: checkpoint(lambda y: linear(y).tanh(), x, use_reentrant=False).sum(), None,
+            lambda linear, x: checkpoint(lambda y: linear(y).tanh(), x, use_reentrant=False).sum(),
+            None,
             id="checkpointed",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_model_that_breaks_an_instrument_runs(run: Callable[..., torch.Tensor], expected: str | None) -> None:
     torch.manual_seed(0)
     model = Model(run)
@@ -324,9 +326,15 @@ class Before:
             {name: value.tolist() for name, value in self.model.state_dict().items()},
             [len(getattr(module, name)) for module in modules for name in hooks],
             [len(getattr(one, "_post_accumulate_grad_hooks", None) or ()) for one in self.model.parameters()],
-            self.x.tolist(), torch.get_rng_state().tolist(), random.getstate(), [str(np.random.get_state())],
-            torch.is_autocast_enabled("cpu"), torch.is_grad_enabled(), process(), dict(os.environ),
-        ]  # fmt: skip
+            self.x.tolist(),
+            torch.get_rng_state().tolist(),
+            random.getstate(),
+            [str(np.random.get_state())],
+            torch.is_autocast_enabled("cpu"),
+            torch.is_grad_enabled(),
+            process(),
+            dict(os.environ),
+        ]
 
     def check(self) -> None:
         for before, after in zip(self.now, self.everything(), strict=True):
@@ -425,20 +433,24 @@ ALL = "every output that requires a gradient (2 tensors: output[0], output[1]), 
         (lambda a, loss: Named(a, loss), "output.energy, the last of 2 outputs: the only single number"),
         (lambda a, loss: Plain(a, (a, [loss])), "output.extra[1][0], the last of 2 outputs: the only single number"),
         (lambda a, loss: [a, loss * a], ALL),
-        (lambda a, loss: (a, [loss.detach(), {"x": loss}]),
-         "output[1][1]['x'], the last of 3 outputs: the only single number"),
+        (
+            lambda a, loss: (a, [loss.detach(), {"x": loss}]),
+            "output[1][1]['x'], the last of 3 outputs: the only single number",
+        ),
         # A cache is known by its class, not by its name, which transformers has changed; a list by the model's setting.
         (lambda a, loss: {"logits": a, "cache": keys_and_values(a)}, "output['logits'], with a gradient of ones"),
         (lambda a, loss: (a, keys_and_values(a)), "output[0], with a gradient of ones"),
-        (lambda a, loss: ModelOutput(logits=a, cache_params=StateSpaceCache(a)),
-         "output['logits'], with a gradient of ones"),
+        (
+            lambda a, loss: ModelOutput(logits=a, cache_params=StateSpaceCache(a)),
+            "output['logits'], with a gradient of ones",
+        ),
         (lambda a, loss: {"cache": a}, "output['cache'], with a gradient of ones"),
         (lambda a, loss: (item for item in (a, a * 2)), ALL),
         (lambda a, loss: {"loss": loss.detach(), "logits": a}, None),
         (lambda a, loss: Plain(a.detach()), None),
         (lambda a, loss: "text", None),
     ],
-)  # fmt: skip
+)
 @pytest.mark.usefixtures("one_timed_step")
 def test_where_backward_starts(output: Callable[[torch.Tensor, torch.Tensor], Any], text: str | None) -> None:
     def run(linear: nn.Linear, x: torch.Tensor) -> Any:

@@ -76,8 +76,11 @@ def test_a_device_fills_the_step(tmp_path: Path) -> None:
     device = lane(anatomy, LaneKind.DEVICE)
     work = [span for span in in_us(device) if not span[2].startswith("idle_")]
     assert work == [
-        (10, 40, "computing"), (40, 60, "exposed_communication"), (60, 80, "computing"), (95, 100, "exposed_copies"),
-    ]  # fmt: skip
+        (10, 40, "computing"),
+        (40, 60, "exposed_communication"),
+        (60, 80, "computing"),
+        (95, 100, "exposed_copies"),
+    ]
     assert sum(spent(device).values()) == (anatomy.step.wall_ns or 0) == 100 * US
     assert spent(device)["exposed_communication"] == anatomy.timeline.exposed_communication_ns == 20 * US
     assert spent(device)["exposed_copies"] == anatomy.timeline.exposed_memcpy_ns == 5 * US
@@ -86,8 +89,10 @@ def test_a_device_fills_the_step(tmp_path: Path) -> None:
 def test_each_stream_has_its_work_by_class(tmp_path: Path) -> None:
     anatomy = two_streams().analyze(tmp_path)
     assert in_us(lane(anatomy, LaneKind.STREAM, "7")) == [
-        (10, 40, "tensor_contraction"), (60, 80, "elementwise"), (95, 100, "data_movement"),
-    ]  # fmt: skip
+        (10, 40, "tensor_contraction"),
+        (60, 80, "elementwise"),
+        (95, 100, "data_movement"),
+    ]
     assert in_us(lane(anatomy, LaneKind.STREAM, "20")) == [(30, 70, "communication")]
 
 
@@ -101,9 +106,16 @@ def test_a_thread_shows_what_is_innermost(tmp_path: Path) -> None:
     trace.launch(52, 99, name="cudaDeviceSynchronize", duration=6)
     thread = lane(trace.analyze(tmp_path), LaneKind.HOST)
     assert in_us(thread) == [
-        (0, 10, "python"), (10, 20, "python"), (20, 25, "operators"), (25, 27, "launching"), (27, 40, "operators"),
-        (40, 50, "python"), (50, 52, "python"), (52, 58, "waiting"), (58, 60, "python"),
-    ]  # fmt: skip
+        (0, 10, "python"),
+        (10, 20, "python"),
+        (20, 25, "operators"),
+        (25, 27, "launching"),
+        (27, 40, "operators"),
+        (40, 50, "python"),
+        (50, 52, "python"),
+        (52, 58, "waiting"),
+        (58, 60, "python"),
+    ]
 
 
 def test_on_the_cpu_a_thread_shows_classes_and_the_framework(tmp_path: Path) -> None:

@@ -61,9 +61,13 @@ def started(words: list[str], cwd: Path, environment: dict[str, str]) -> subproc
     (cwd / "unlike.py").write_text(UNLIKE_RANKS)
     return subprocess.run(
         [str(Path(sys.executable).parent / words[0]), *words[1:]],
-        cwd=cwd, env={**os.environ, **command.ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=280,
+        cwd=cwd,
+        env={**os.environ, **command.ENVIRONMENT, **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
         check=False,
-    )  # fmt: skip
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ the launchers
@@ -86,8 +90,9 @@ def test_torchrun(here: Path) -> None:
     assert done.returncode == 0, done.stderr
     check_two_ranks(read_anatomy(done.stdout), here, "ddp")
     assert sorted(path.name for path in here.glob("*.json.gz")) == [
-        "bert-base-uncased.rank0.trace.json.gz", "bert-base-uncased.rank1.trace.json.gz",
-    ]  # fmt: skip
+        "bert-base-uncased.rank0.trace.json.gz",
+        "bert-base-uncased.rank1.trace.json.gz",
+    ]
     assert done.stderr.count("building google-bert/bert-base-uncased") == 1
 
 
@@ -289,9 +294,17 @@ def test_a_loop_records_itself_on_every_rank(tmp_path: Path) -> None:
     for number, rank in enumerate(ended):
         loop, shared = (json.loads(line) for line in rank.stdout.splitlines())
         assert loop == [
-            number, 2, f"step.rank{number}.json.gz", "ddp", "Sequential", ["0", "1", "2"],
-            [Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER], [], [], [1],
-        ]  # fmt: skip
+            number,
+            2,
+            f"step.rank{number}.json.gz",
+            "ddp",
+            "Sequential",
+            ["0", "1", "2"],
+            [Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER],
+            [],
+            [],
+            [1],
+        ]
         assert shared == [number, f"shared.rank{number}.json.gz", "ddp", 0]
 
 

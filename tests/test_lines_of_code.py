@@ -100,7 +100,7 @@ class Script:
 
     def __init__(
         self, folder: Path, source: str, *, beside: Mapping[str, str] = MappingProxyType({}), loop: str = LOOP
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.folder, self.file, self.trace = folder, folder / "train.py", folder / "step.json.gz"
         self._texts = {
             "train.py": HEAD + dedent(source) + loop,
@@ -482,9 +482,10 @@ def own_times(events: list[Event], counted: set[str]) -> list[tuple[list[list[in
     """The dimensions and the own time (ns) of each product in these steps, by the file alone."""
     steps = [event for event in events if event.get("name") in counted]
     within = [
-        event for event in events
+        event
+        for event in events
         if event.get("cat") == "cpu_op" and any(step["ts"] <= event["ts"] < step["ts"] + step["dur"] for step in steps)
-    ]  # fmt: skip
+    ]
     made: list[tuple[list[list[int]], list[float]]] = []
     opened: list[tuple[int, float, list[float]]] = []
     for event in sorted(within, key=lambda event: (event["tid"], event["ts"], -event["dur"])):
@@ -511,10 +512,11 @@ def test_cost_by_line(case: Case, tmp_path: Path) -> None:
         assert flops_of(rows, anatomy) == one.flops
         if one.all:
             operators = [
-                row for row in anatomy.operators
+                row
+                for row in anatomy.operators
                 if row.operator_class is CONTRACTION
                 and one.has([list(map(int, sizes.split(","))) for sizes in DIMENSIONS.findall(str(row.signature))])
-            ]  # fmt: skip
+            ]
             assert times_of(rows) == times_of(operators)
             whole = sum(time for dimensions, time in in_file if one.has(dimensions))
             assert sum(times_of(rows).values()) == pytest.approx(whole, rel=0.05)
@@ -777,9 +779,7 @@ def test_calls_of_another_number_have_no_line_unless_all_have_the_same(tmp_path:
     script = Script(tmp_path, VARYING)
     anatomy = script.record()
     m, k, n = 16, 24, 40
-    assert flops_of(rows_of(anatomy, ""), anatomy) == {
-        FORWARD: 3 * 2 * m * k * n, BACKWARD: 2 * 3 * 2 * m * k * n,
-    }  # fmt: skip
+    assert flops_of(rows_of(anatomy, ""), anatomy) == {FORWARD: 3 * 2 * m * k * n, BACKWARD: 2 * 3 * 2 * m * k * n}
     known = flops_of(rows_of(anatomy, script.line("one")), anatomy)
     assert known == {phase: factor * 2 * 2 * 2 * 16 * 40 * 56 for phase, factor in TRAINED.items()}
     assert not rows_of(anatomy, script.line("once")) + rows_of(anatomy, script.line("varies"))

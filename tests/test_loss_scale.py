@@ -208,10 +208,12 @@ def test_the_elements_that_float16_cannot_hold_are_counted(tmp_path: Path) -> No
     2 x 65,536 is too large, 2 x 32,768 as well; half of the largest that fits is 8,192.
     """
     assert underflow_of("large_and_small", tmp_path) == Underflow(
-        elements=40, nonzero=40, scaled=ScaledGradients(scale=8192, zeros=0, not_finite=0),
+        elements=40,
+        nonzero=40,
+        scaled=ScaledGradients(scale=8192, zeros=0, not_finite=0),
         unscaled=ScaledGradients(scale=1, zeros=16, not_finite=0),
         at_first_scale=ScaledGradients(scale=FIRST, zeros=0, not_finite=12),
-    )  # fmt: skip
+    )
 
 
 def by_hand(scale: float | None) -> dict[str, Tensor]:
@@ -236,9 +238,11 @@ def test_the_zeros_of_a_model_are_those_of_plain_torch(tmp_path: Path) -> None:
 
 def test_the_report_says_what_scaling_saves() -> None:
     saved = Underflow(
-        elements=2_000, nonzero=1_000, scaled=ScaledGradients(scale=FIRST, zeros=2, not_finite=0),
+        elements=2_000,
+        nonzero=1_000,
+        scaled=ScaledGradients(scale=FIRST, zeros=2, not_finite=0),
         unscaled=ScaledGradients(scale=1, zeros=381, not_finite=0),
-    )  # fmt: skip
+    )
     loud = replace(saved, at_first_scale=ScaledGradients(scale=FIRST, zeros=0, not_finite=7))
     hopeless = replace(saved, scaled=ScaledGradients(scale=FIRST, zeros=0, not_finite=9))
     report = experiment()

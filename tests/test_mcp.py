@@ -69,10 +69,14 @@ def test_every_tool_is_listed_and_answers() -> None:
         assert await called(client, "open", path=str(TRACES / DLRM)) == first
         name, other = id_in(first), id_in(await called(client, "open", path="gpu_v100_dlrm_rank1of8.json.gz"))
         answers = [
-            first, await called(client, "findings", id=name), await called(client, "explain", id=name, name="MFU"),
-            await called(client, "explain", id=name, name="aten::mm"), await called(client, "table", id=name),
-            await called(client, "compare", a=name, b=other), await called(client, "catalog"),
-        ]  # fmt: skip
+            first,
+            await called(client, "findings", id=name),
+            await called(client, "explain", id=name, name="MFU"),
+            await called(client, "explain", id=name, name="aten::mm"),
+            await called(client, "table", id=name),
+            await called(client, "compare", a=name, b=other),
+            await called(client, "catalog"),
+        ]
         assert max(len(answer.encode()) for answer in answers) <= 4000
         assert "kind: comparison" in answers[5]
 
@@ -146,8 +150,11 @@ def test_the_events_of_an_interval(tmp_path: Path) -> None:
         assert (answer["step"], answer["from_ms"], answer["to_ms"], answer["left_out"]) == (3, 0.14, 0.16, 0)
         (kernel,) = [row for row in rows if row["what"] == "kernel"]
         assert (kernel["at_ms"], kernel["ms"], kernel["on"], kernel["below"]) == (
-            0.15, 0.02, "device 0 stream 7", "aten::mm",
-        )  # fmt: skip
+            0.15,
+            0.02,
+            "device 0 stream 7",
+            "aten::mm",
+        )
         assert {row["on"] for row in rows if row["what"] == "operator"} == {"thread 2"}
         answer, rows = await events(filter="sgemm")
         assert [row["ms"] for row in rows] == [0.01, 0.02]
@@ -178,8 +185,10 @@ def test_the_steps_after_changes(tmp_path: Path) -> None:
         answer = json.loads(await called(client, "what_if", id=name, changes=changes))
         assert (answer["step_ns"], answer["why_not"]) == (2_784_000, None)
         assert [each["changes"] for each in answer["answers"]] == [
-            ["synchronization x0"], ["aten::mm x0.5"], ["synchronization x0", "aten::mm x0.5"],
-        ]  # fmt: skip
+            ["synchronization x0"],
+            ["aten::mm x0.5"],
+            ["synchronization x0", "aten::mm x0.5"],
+        ]
         assert [answer["step_ns"] - each["step_ns"] for each in answer["answers"][:2]] == [969_000, 750_000]
         assert sum(answer["path"].values()) == answer["step_ns"]
         assert "no part of the step" in await refused(client, "what_if", id=name, changes=["aten::nn 0"])
@@ -240,7 +249,7 @@ def test_findings_are_those_of_the_report() -> None:
         ("predict", {"id": None, "technique": "amp"}, "not known, as no command can run its model again"),
         ("compare", {"a": None, "b": "7"}, "no report has it"),
     ],
-)  # fmt: skip
+)
 def test_an_error_is_one_clear_line(tool: str, arguments: dict[str, Any], words: str) -> None:
     async def act(client: Any) -> None:
         name = id_in(await called(client, "open", path=DLRM))

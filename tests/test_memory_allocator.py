@@ -32,9 +32,11 @@ def memory_of(recording: Recording) -> Memory:
     """The memory of the step, its observations put together, written and read as those of a capture."""
     allocator = DeviceAllocator(recording.device)
     before = Before(
-        storages=recording.storages, blocks=allocator.blocks(), allocated_bytes=allocator.allocated_bytes(),
+        storages=recording.storages,
+        blocks=allocator.blocks(),
+        allocated_bytes=allocator.allocated_bytes(),
         workspaces=allocator.workspaces(),
-    )  # fmt: skip
+    )
     events = observed_events(recording.roots(), recording.device, frozenset())
     step = observations_of(events, before, StepSettings(), recording.device)
     observations = MemoryObservations(device=recording.device, step=step)
@@ -182,10 +184,13 @@ def test_without_an_event_no_component_is_claimed(monkeypatch: pytest.MonkeyPatc
         ("gfx90a:sramecc+:xnack-", {}, {32 * MIB, 76 * MIB, MIB}),
         ("gfx942", {}, {128 * MIB, 76 * MIB, 32 * MIB, MIB}),
         ("gfx950", {"HIPBLASLT_WORKSPACE_SIZE": "1024"}, {128 * MIB, MIB}),
-        ("gfx942", {"HIPBLAS_WORKSPACE_CONFIG": ":1024:1", "ROCBLAS_WORKSPACE_CONFIG": ":9:9"},
-         {MIB, 76 * MIB, 32 * MIB}),
+        (
+            "gfx942",
+            {"HIPBLAS_WORKSPACE_CONFIG": ":1024:1", "ROCBLAS_WORKSPACE_CONFIG": ":9:9"},
+            {MIB, 76 * MIB, 32 * MIB},
+        ),
     ],
-)  # fmt: skip
+)
 def test_sizes_of_workspaces_are_torchs_rules(
     architecture: str | int | None, environment: dict[str, str], sizes: set[int]
 ) -> None:
@@ -203,20 +208,36 @@ def refuse(*_: Any) -> Any:
     ("name", "variables", "answers", "peak", "why"),
     [
         ("cuda_malloc_async", {}, {}, True, "cudaMallocAsync reports no blocks - run with the native backend"),
-        ("cuda_malloc_async", {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64,backend:cudaMallocAsync"}, {}, True,
-         "take backend:cudaMallocAsync out of PYTORCH_ALLOC_CONF"),
-        ("native", {}, {**dict.fromkeys(("memory_allocated", "max_memory_allocated", "memory_snapshot"), refuse),
-                        "get_allocator_backend": lambda: "pluggable"}, False, "plugged into torch"),
-        ("native", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
-         dict.fromkeys(("memory_allocated", "max_memory_allocated"), lambda device: 0), False,
-         "unset PYTORCH_NO_CUDA_MEMORY_CACHING"),
+        (
+            "cuda_malloc_async",
+            {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64,backend:cudaMallocAsync"},
+            {},
+            True,
+            "take backend:cudaMallocAsync out of PYTORCH_ALLOC_CONF",
+        ),
+        (
+            "native",
+            {},
+            {
+                **dict.fromkeys(("memory_allocated", "max_memory_allocated", "memory_snapshot"), refuse),
+                "get_allocator_backend": lambda: "pluggable",
+            },
+            False,
+            "plugged into torch",
+        ),
+        (
+            "native",
+            {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+            dict.fromkeys(("memory_allocated", "max_memory_allocated"), lambda device: 0),
+            False,
+            "unset PYTORCH_NO_CUDA_MEMORY_CACHING",
+        ),
     ],
     ids=["async", "async-by-variable", "plugged-in", "uncached"],
-)  # fmt: skip
+)
 def test_backends_that_tell_no_blocks(
-    name: str, variables: dict[str, str], answers: dict[str, Any], peak: bool, why: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    name: str, variables: dict[str, str], answers: dict[str, Any], peak: bool, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recording = load(name).installed(monkeypatch)
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
@@ -238,9 +259,7 @@ def test_a_build_without_cuda_has_no_figures_of_0() -> None:
 
 # ---------------------------------------------------------------------------------------------------------------- NVML
 
-A100 = nvml.NvmlDevice(
-    uuid="GPU-1", name="A100", used_bytes=9_000, total_bytes=10_000, process_bytes=3_000, mig=False
-)  # fmt: skip
+A100 = nvml.NvmlDevice(uuid="GPU-1", name="A100", used_bytes=9_000, total_bytes=10_000, process_bytes=3_000, mig=False)
 
 
 @pytest.mark.parametrize(
@@ -248,12 +267,15 @@ A100 = nvml.NvmlDevice(
     [
         (nvml.Answer(device=A100), False, [("before_the_device", 9_000, 3_000), ("context", 9_000, 3_000)], []),
         (nvml.Answer(device=A100), True, [("context", 9_000, 3_000)], []),
-        (nvml.Answer(why_not="NVML knows no AMD device"), False,
-         [("before_the_device", None, None), ("context", None, None)],
-         ["what of cuda:1 is occupied is not known, nor the device's context: NVML knows no AMD device"]),
+        (
+            nvml.Answer(why_not="NVML knows no AMD device"),
+            False,
+            [("before_the_device", None, None), ("context", None, None)],
+            ["what of cuda:1 is occupied is not known, nor the device's context: NVML knows no AMD device"],
+        ),
     ],
     ids=["process", "context-there", "no-answer"],
-)  # fmt: skip
+)
 def test_nvml_is_asked_by_the_device_of_torch(
     answer: nvml.Answer, context: bool, points: Any, notes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,19 +58,37 @@ SAVED_ALONE = [
     *((name, HALF) for name in (T5, "mistralai/Mixtral-8x7B-v0.1", "state-spaces/mamba-130m-hf", "facebook/bart-base")),
 ]
 WIDE = {
-    BERT: ("--set", "hidden_size=128", "--set", "num_attention_heads=4", "--set", "intermediate_size=512",
-           "--set", "max_position_embeddings=128"),
+    BERT: (
+        "--set",
+        "hidden_size=128",
+        "--set",
+        "num_attention_heads=4",
+        "--set",
+        "intermediate_size=512",
+        "--set",
+        "max_position_embeddings=128",
+    ),
     GPT2: ("--set", "n_embd=128", "--set", "n_head=4", "--set", "n_positions=128"),
-}  # fmt: skip
+}
 WITH_THEORY = [
-    *((name, words) for name in (BERT, GPT2) for words in (
-        EAGER, (*EAGER, *HALF), (*EAGER, *AUTOCAST), SDPA, (*SDPA, *AUTOCAST), (*SDPA, "--dtype", "float64"),
-        (*EAGER, *WIDE[name], "--seq", "64", "--batch", "3"),
-    )),
+    *(
+        (name, words)
+        for name in (BERT, GPT2)
+        for words in (
+            EAGER,
+            (*EAGER, *HALF),
+            (*EAGER, *AUTOCAST),
+            SDPA,
+            (*SDPA, *AUTOCAST),
+            (*SDPA, "--dtype", "float64"),
+            (*EAGER, *WIDE[name], "--seq", "64", "--batch", "3"),
+        )
+    ),
     (BERT, (*SDPA, "--set", "attention_probs_dropout_prob=0", "--set", "hidden_dropout_prob=0")),
     (BERT, (*EAGER, "--task", "sequence-classification")),
-    (LLAMA, SDPA), (LLAMA, (*SDPA, *HALF)),
-]  # fmt: skip
+    (LLAMA, SDPA),
+    (LLAMA, (*SDPA, *HALF)),
+]
 
 
 @pytest.mark.parametrize(("name", "words"), [*SAVED_ALONE, *WITH_THEORY], ids=str)
@@ -313,9 +331,12 @@ def torch_categories(name: str) -> dict[str, int]:
         optimizer.zero_grad()
         gc.collect()
         with profile(
-            activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True, with_stack=True,
+            activities=[ProfilerActivity.CPU],
+            record_shapes=True,
+            profile_memory=True,
+            with_stack=True,
             with_modules=True,
-        ) as profiler:  # fmt: skip
+        ) as profiler:
             loss = module(**inputs).loss
             with record_function("forward is done"):
                 pass

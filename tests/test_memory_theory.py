@@ -15,9 +15,19 @@ from opanatomy.report import terminal_report
 from tests import anatomies
 
 LARGE = ModelShape(
-    kind="bert", layers=24, hidden=1024, heads=16, intermediate=4096, vocabulary=30522, key_value_heads=16,
-    head_size=64, head="language_model", mask_bytes=1, dropout=0.1, attention_dropout=0.1,
-)  # fmt: skip
+    kind="bert",
+    layers=24,
+    hidden=1024,
+    heads=16,
+    intermediate=4096,
+    vocabulary=30522,
+    key_value_heads=16,
+    head_size=64,
+    head="language_model",
+    mask_bytes=1,
+    dropout=0.1,
+    attention_dropout=0.1,
+)
 PARAMETERS = 335_174_458
 FULL = MemoryFailure(phase=Phase.FORWARD, message="", requested_bytes=10**9, allocated_bytes=10**9, seen=True)
 
@@ -52,19 +62,32 @@ def test_fused_attention_has_no_matrix() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"inference": True}, {"checkpointing": "reentrant"}, {"compiled": True}, {"trainable_parameters": 5},
-     {"attention": "flash_attention_3"}, {"sequence_length": None}],
-)  # fmt: skip
+    [
+        {"inference": True},
+        {"checkpointing": "reentrant"},
+        {"compiled": True},
+        {"trainable_parameters": 5},
+        {"attention": "flash_attention_3"},
+        {"sequence_length": None},
+    ],
+)
 def test_no_formula_is_no_figure(changes: dict[str, Any]) -> None:
     assert activation_terms(LARGE, workload(**changes)) == ()
 
 
 @pytest.mark.parametrize(
     ("changes", "each"),
-    [({}, 16.0), ({"optimizer": "sgd"}, 12.0), ({"optimizer": "adamw8bit"}, 10.03125), ({"optimizer": None}, 8.0),
-     ({"dtype": "bfloat16"}, 8.0), ({"amp": "bf16"}, 16.0), ({"inference": True}, 4.0),
-     ({"optimizer": "adafactor"}, 8.0)],
-)  # fmt: skip
+    [
+        ({}, 16.0),
+        ({"optimizer": "sgd"}, 12.0),
+        ({"optimizer": "adamw8bit"}, 10.03125),
+        ({"optimizer": None}, 8.0),
+        ({"dtype": "bfloat16"}, 8.0),
+        ({"amp": "bf16"}, 16.0),
+        ({"inference": True}, 4.0),
+        ({"optimizer": "adafactor"}, 8.0),
+    ],
+)
 def test_bytes_a_parameter(changes: dict[str, Any], each: float) -> None:
     total = sum(row.theory_bytes or 0 for row in state_theory(workload(**changes)))
     assert total == pytest.approx(each * PARAMETERS, abs=1)
@@ -122,9 +145,12 @@ def test_the_classic_run_is_set_next_to_its_published_figures() -> None:
     rest, whole = "gradients, optimizer state, activations, buffers, cache", "training, all of the device"
     figures = classic(weights=1_340, device_context=500, allocator_cache=100)
     assert figures == {
-        "device context and kernels": (1343, 500.0), "weights": (1288, 1340.0), rest: (12318, 12760.0),
-        whole: (14949, 14600.0), "samples per second": (8.86, 20.0),
-    }  # fmt: skip
+        "device context and kernels": (1343, 500.0),
+        "weights": (1288, 1340.0),
+        rest: (12318, 12760.0),
+        whole: (14949, 14600.0),
+        "samples per second": (8.86, 20.0),
+    }
     without_cache = classic(weights=1_340, device_context=500)
     assert (without_cache[rest][1], without_cache[whole][1]) == (None, None)
     assert published_run(Memory(), workload(batch=8), 20.0, on_cpu=False) == ()

@@ -25,18 +25,33 @@ class Recorded(TraceBuilder):
     """A hand-made trace with memory events: `total` is the allocator's own."""
 
     def memory(
-        self, at: float, address: int | None, size: int, *, total: int | None = None, thread: int = 1,
-        device: tuple[int, int] = CUDA, reserved: int = 1 << 20,
-    ) -> None:  # fmt: skip
+        self,
+        at: float,
+        address: int | None,
+        size: int,
+        *,
+        total: int | None = None,
+        thread: int = 1,
+        device: tuple[int, int] = CUDA,
+        reserved: int = 1 << 20,
+    ) -> None:
         args: dict[str, Any] = {"Device Type": device[0], "Device Id": device[1], "Bytes": size}
         if address is not None:
             args |= {"Addr": address}
         if total is not None:
             args |= {"Total Allocated": total, "Total Reserved": reserved}
         self.events.append(
-            {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 7, "tid": thread, "ts": at,
-             "args": args}
-        )  # fmt: skip
+            {
+                "ph": "i",
+                "cat": "cpu_instant_event",
+                "s": "t",
+                "name": "[memory]",
+                "pid": 7,
+                "tid": thread,
+                "ts": at,
+                "args": args,
+            }
+        )
 
 
 def recorded(*events: tuple[Any, ...], **options: Any) -> Recorded:
@@ -82,11 +97,15 @@ def components(memory: Memory) -> dict[str, int | None]:
 def test_blocks_are_paired_by_address_and_an_address_is_used_again(tmp_path: Path) -> None:
     anatomy = anatomy_of(
         recorded(
-            (10, 1, 512, 1512), (20, 2, 1024, 2536), (30, 1, -512, 2024), (40, 1, 256, 2280), (50, 1, -256, 2024),
+            (10, 1, 512, 1512),
+            (20, 2, 1024, 2536),
+            (30, 1, -512, 2024),
+            (40, 1, 256, 2280),
+            (50, 1, -256, 2024),
             (60, 2, -1024, 1000),
         ),
         tmp_path,
-    )  # fmt: skip
+    )
     memory = anatomy.memory
     (row,) = memory.devices
     assert (memory.peak_bytes, row.before_window_bytes, row.blocks) == (2536, 1000, 3)
@@ -115,8 +134,10 @@ def test_each_device_is_taken_apart(tmp_path: Path) -> None:
         trace.memory(at, 1, size, total=total, device=CPU, reserved=0)
     memory = memory_of(trace, tmp_path)
     assert [(row.device, row.peak_bytes, row.before_window_bytes) for row in memory.devices] == [
-        ("cuda:1", 5000, 2000), ("cuda:0", 1000, 0), ("cpu", 100, None),
-    ]  # fmt: skip
+        ("cuda:1", 5000, 2000),
+        ("cuda:0", 1000, 0),
+        ("cpu", 100, None),
+    ]
     assert memory.peak_bytes == 5000
     assert all(row.equal_events == row.checked_events == row.events for row in memory.devices)
 
@@ -173,8 +194,12 @@ def test_a_free_that_no_event_tells_is_where_the_total_fell(tmp_path: Path) -> N
 def test_totals_order_the_events_of_one_time(tmp_path: Path, told: bool) -> None:
     trace = recorded()
     for at, address, size, total, thread in (
-        (5, 1, 512, 1512, 1), (10, 1, 100, 1100, 1), (10, 2, -50, 1100, 1), (10, 1, -512, 1000, 2), (10, 2, 50, 1150, 2)
-    ):  # fmt: skip
+        (5, 1, 512, 1512, 1),
+        (10, 1, 100, 1100, 1),
+        (10, 2, -50, 1100, 1),
+        (10, 1, -512, 1000, 2),
+        (10, 2, 50, 1150, 2),
+    ):
         trace.memory(at, address, size, total=total if told else None, thread=thread)
     (row,) = memory_of(trace, tmp_path).devices
     assert (row.unseen_frees, row.unmatched_frees, row.uneven_frees) == ((0, 0, 0) if told else (1, 1, 1))
@@ -184,7 +209,7 @@ def test_totals_order_the_events_of_one_time(tmp_path: Path, told: bool) -> None
 def test_without_addresses_the_last_block_of_a_size_is_freed(tmp_path: Path) -> None:
     trace = recorded(
         (5, None, -100), (10, None, 100), (20, None, 100), (30, None, 300), (40, None, -100), (50, None, -100)
-    )  # fmt: skip
+    )
     anatomy = anatomy_of(trace, tmp_path)
     memory = anatomy.memory
     assert (memory.peak_bytes, memory.devices[0].matched_by, memory.devices[0].unmatched_frees) == (500, "size", 1)
@@ -297,13 +322,22 @@ def test_the_peak_is_that_of_the_window_and_older_blocks_count(tmp_path: Path) -
     trace.host("aten::mm", 10, 20)
     trace.host("aten::mm", 110, 20)
     for at, address, size in (
-        (12, 1, 1000), (13, 2, 50), (14, 1, -1000), (112, 3, 10), (115, 3, -10), (116, 2, -50), (300, 4, 9000)
-    ):  # fmt: skip
+        (12, 1, 1000),
+        (13, 2, 50),
+        (14, 1, -1000),
+        (112, 3, 10),
+        (115, 3, -10),
+        (116, 2, -50),
+        (300, 4, 9000),
+    ):
         trace.memory(at, address, size)
     memory = memory_of(trace, tmp_path)
     assert [(point.time_ns, point.allocated_bytes) for point in memory.timeline] == [
-        (0, 50), (12_000, 60), (15_000, 50), (16_000, 0),
-    ]  # fmt: skip
+        (0, 50),
+        (12_000, 60),
+        (15_000, 50),
+        (16_000, 0),
+    ]
 
 
 # ----------------------------------------------------------------------------------------------------- laws, live runs

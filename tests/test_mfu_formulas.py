@@ -10,8 +10,14 @@ from opanatomy.capture.step.shape import decoder_of
 from opanatomy.cost.conventions import conventions_of
 from opanatomy.records.estimate import DecoderShape
 
-LLAMA = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
-         "intermediate_size": 14336, "vocab_size": 128256}  # fmt: skip
+LLAMA = {
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+}
 LLAMA_70B = {
     **LLAMA,
     "num_hidden_layers": 80,
@@ -20,8 +26,16 @@ LLAMA_70B = {
     "intermediate_size": 28672,
 }
 MIXTRAL = {**LLAMA, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2}
-QWEN3 = {"num_hidden_layers": 28, "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8,
-         "intermediate_size": 3072, "head_dim": 128, "vocab_size": 151936, "tie_word_embeddings": True}  # fmt: skip
+QWEN3 = {
+    "num_hidden_layers": 28,
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "intermediate_size": 3072,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+}
 
 
 def shape_of(kind: str, **settings: object) -> DecoderShape:
@@ -41,24 +55,62 @@ def flops(kind: str, length: int, **settings: object) -> dict[str, float]:
     ("kind", "settings", "length", "expected"),
     [
         # Computed from each project's own code, by hand, elsewhere.
-        ("llama", LLAMA, 8192, {
-            "6N": 48.181567, "PaLM": 61.066469, "nanoGPT": 61.066469, "llm-foundry": 61.066469, "torchtitan": 57.914450,
-            "Megatron-LM to 2025": 57.912852, "Megatron-LM": 51.470402, "total_flos": 45.029548,
-        }),
-        ("llama", LLAMA_70B, 8192, {
-            "6N": 423.322239, "PaLM": 487.746748, "torchtitan": 481.442710, "Megatron-LM to 2025": 481.434796,
-            "Megatron-LM": 449.222541, "total_flos": 417.018200,
-        }),
-        ("mixtral", MIXTRAL, 4096, {
-            "6N": 77.279551, "PaLM": 83.722002, "llm-foundry": 286.659207, "torchtitan": 82.935570,
-            "Megatron-LM": 79.706456, "total_flos": 279.430324,
-        }),
-        ("qwen3", QWEN3, 4096, {
-            "6N": 3.576300, "PaLM": 6.394872, "nanoGPT": 4.985586, "torchtitan": 6.394872, "Megatron-LM": 4.985192,
-            "total_flos": 2.642805,
-        }),
+        (
+            "llama",
+            LLAMA,
+            8192,
+            {
+                "6N": 48.181567,
+                "PaLM": 61.066469,
+                "nanoGPT": 61.066469,
+                "llm-foundry": 61.066469,
+                "torchtitan": 57.914450,
+                "Megatron-LM to 2025": 57.912852,
+                "Megatron-LM": 51.470402,
+                "total_flos": 45.029548,
+            },
+        ),
+        (
+            "llama",
+            LLAMA_70B,
+            8192,
+            {
+                "6N": 423.322239,
+                "PaLM": 487.746748,
+                "torchtitan": 481.442710,
+                "Megatron-LM to 2025": 481.434796,
+                "Megatron-LM": 449.222541,
+                "total_flos": 417.018200,
+            },
+        ),
+        (
+            "mixtral",
+            MIXTRAL,
+            4096,
+            {
+                "6N": 77.279551,
+                "PaLM": 83.722002,
+                "llm-foundry": 286.659207,
+                "torchtitan": 82.935570,
+                "Megatron-LM": 79.706456,
+                "total_flos": 279.430324,
+            },
+        ),
+        (
+            "qwen3",
+            QWEN3,
+            4096,
+            {
+                "6N": 3.576300,
+                "PaLM": 6.394872,
+                "nanoGPT": 4.985586,
+                "torchtitan": 6.394872,
+                "Megatron-LM": 4.985192,
+                "total_flos": 2.642805,
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_formulas_of_four_models(
     kind: str, settings: dict[str, object], length: int, expected: dict[str, float]
 ) -> None:
@@ -82,9 +134,10 @@ def test_nanogpt_prints_gpt2() -> None:
         (LLAMA_70B, 8192, 1621, 780, "Megatron-LM to 2025"),  # NVIDIA/Megatron-LM examples/llama/README.md
         (LLAMA_70B, 8192, 1619, 727, "Megatron-LM"),  # NVIDIA-NeMo/Megatron-Bridge docs/performance-summary.md, 25.09
         (LLAMA, 8192, 13812, 800, "Megatron-LM to 2025"),  # NVIDIA/Megatron-LM examples/llama/README.md
-        (LLAMA, 8192, 14451, 744, "Megatron-LM"), (LLAMA_70B, 8192, 4520, 2030, "Megatron-LM"),  # Megatron-Bridge 25.11
+        (LLAMA, 8192, 14451, 744, "Megatron-LM"),
+        (LLAMA_70B, 8192, 4520, 2030, "Megatron-LM"),  # Megatron-Bridge 25.11
     ],
-)  # fmt: skip
+)
 def test_published_throughputs(
     settings: dict[str, object], length: int, tokens_per_second: int, printed: int, formula: str
 ) -> None:
@@ -97,9 +150,10 @@ def test_published_throughputs(
     ("settings", "length", "tokens_per_second", "mfu", "peak"),
     [
         # pytorch/torchtitan docs/performance.md of 2024 on A100: with embeddings, which is PaLM's formula.
-        (LLAMA, 8192, 2904, 0.568, 312e12), (LLAMA_70B, 8192, 331, 0.517, 312e12),
+        (LLAMA, 8192, 2904, 0.568, 312e12),
+        (LLAMA_70B, 8192, 331, 0.517, 312e12),
     ],
-)  # fmt: skip
+)
 def test_published_mfus(
     settings: dict[str, object], length: int, tokens_per_second: int, mfu: float, peak: float
 ) -> None:

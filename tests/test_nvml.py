@@ -39,8 +39,10 @@ def test_the_environment_names_the_device_that_cuda_numbers(monkeypatch: pytest.
     install(FakeMachine(gpus=(SLOW, replace(FAST, mig=True, instances=(LARGE,))), cuda_order=(1, 0)), monkeypatch)
     environment = environment_of("cuda:0")
     assert (environment.device, environment.driver, environment.device_count) == (
-        "NVIDIA H100 80GB HBM3", "580.65.06", 2,
-    )  # fmt: skip
+        "NVIDIA H100 80GB HBM3",
+        "580.65.06",
+        2,
+    )
     assert (environment.multiprocessors, environment.architecture, environment.mig) == (132, "sm_90", True)
     assert environment_of("cuda:1").mig is False
 

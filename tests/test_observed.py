@@ -44,7 +44,7 @@ def trace_with(*observed: ObservedCall) -> TraceBuilder:
         ((index(5, {**X, "shape": [9, 4]}),), 1, "aten::index", {None: 1}),  # another call
         *(((index(5, {**KEPT, "elements": bad}),), 1, "aten::index", {None: 1}) for bad in (-1, "5", None, 1.5)),
     ],
-)  # fmt: skip
+)
 def test_arguments_go_to_the_calls_they_are_of(
     observed: tuple[ObservedCall, ...], calls: int, name: str, lengths: dict[int | None, int], tmp_path: Path
 ) -> None:

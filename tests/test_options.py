@@ -33,10 +33,12 @@ from opanatomy.records.taxonomy import BY_NAME, ITEM_SIZE
 from tests.tiny import BERT, tiny_request
 
 TYPES: dict[Kind, tuple[object, ...]] = {
-    Kind.TEXT: (str, str | None), Kind.NUMBER: (int, int | None), Kind.SWITCH: (bool,),
+    Kind.TEXT: (str, str | None),
+    Kind.NUMBER: (int, int | None),
+    Kind.SWITCH: (bool,),
     Kind.AMOUNT: (float, float | None),
     Kind.PAIRS: (tuple[tuple[str, str], ...],),
-}  # fmt: skip
+}
 
 
 def test_the_record_has_the_declared_fields_and_defaults() -> None:
@@ -48,9 +50,13 @@ def test_the_record_has_the_declared_fields_and_defaults() -> None:
 
 @pytest.mark.parametrize(
     ("function", "declared"),
-    [(opanatomy.profile, PROFILE), (opanatomy.analyze, ANALYZE), (opanatomy.record, PROFILE),
-     (opanatomy.TrainerCallback, PROFILE)],
-)  # fmt: skip
+    [
+        (opanatomy.profile, PROFILE),
+        (opanatomy.analyze, ANALYZE),
+        (opanatomy.record, PROFILE),
+        (opanatomy.TrainerCallback, PROFILE),
+    ],
+)
 def test_the_keywords_of_python_are_the_declared_ones(function: Any, declared: tuple[Option, ...]) -> None:
     keywords = [one for one in inspect.signature(function).parameters.values() if one.default is not one.empty]
     # What is run is no option, and the callback's steps and files are not those of a run.
@@ -78,9 +84,9 @@ class ReadOptions(RunOptions, frozen=True, kw_only=True):
 
 READ: set[str] = set()
 #: Options of a run that are without effect for a step that is only timed, or only followed: when there is no such step.
-NOT_TIMED: frozenset[str] = frozenset({
-    "memory", "lines", "check", "steps", "redact", "parallel", "bucket_mb", "bucket_view",
-})  # fmt: skip
+NOT_TIMED: frozenset[str] = frozenset(
+    {"memory", "lines", "check", "steps", "redact", "parallel", "bucket_mb", "bucket_view"}
+)
 READ_BY_THE_CALLER = frozenset({"check", "bucket_mb", "bucket_view"})
 
 
@@ -121,12 +127,36 @@ def test_the_command_line_gives_the_record() -> None:
         " --accumulate 2 --clip 1 --freeze Layers:1 --checkpoint-every 2"
     )
     assert run_options(make_parser().parse_args(words.split())) == RunOptions(
-        model="m", batch=2, seq=16, task="masked-lm", seed=3, layers=1, settings=(("a", "1"), ("b", "x=y")),
-        dtype="bfloat16", attention="sdpa", weights="pretrained", hub=True, trust_remote_code=True, device="cpu",
-        texts="a.csv:text", padding="grouped", tokenizer="slow",
-        amp="fp16", checkpointing="non-reentrant", compile=True, optimizer="adamw", memory=True, check=True, steps=4,
-        warmup=0, redact=True, accumulate=2, clip=1.0, freeze="layers:1", checkpoint_every=2,
-    )  # fmt: skip
+        model="m",
+        batch=2,
+        seq=16,
+        task="masked-lm",
+        seed=3,
+        layers=1,
+        settings=(("a", "1"), ("b", "x=y")),
+        dtype="bfloat16",
+        attention="sdpa",
+        weights="pretrained",
+        hub=True,
+        trust_remote_code=True,
+        device="cpu",
+        texts="a.csv:text",
+        padding="grouped",
+        tokenizer="slow",
+        amp="fp16",
+        checkpointing="non-reentrant",
+        compile=True,
+        optimizer="adamw",
+        memory=True,
+        check=True,
+        steps=4,
+        warmup=0,
+        redact=True,
+        accumulate=2,
+        clip=1.0,
+        freeze="layers:1",
+        checkpoint_every=2,
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- choices
@@ -143,14 +173,22 @@ def test_choices_are_what_the_capture_can_do() -> None:
 @pytest.mark.parametrize(
     ("name", "spelled", "meant"),
     [
-        ("amp", "BF16", "bf16"), ("amp", "half", "fp16"), ("amp", torch.float16, "fp16"),
-        ("dtype", "Half", "float16"), ("dtype", "torch.float64", "float64"), ("dtype", torch.bfloat16, "bfloat16"),
-        ("optimizer", "AdamW8bit", "adamw8bit"), ("optimizer", "adamw_bnb_8bit", "adamw8bit"),
-        ("checkpointing", "non_reentrant", "non-reentrant"), ("task", "text-classification", "sequence-classification"),
-        ("task", "automatic-speech-recognition", "speech"), ("attention", "Flash-Attention-2", "flash_attention_2"),
-        ("attention", "owner/Kernel-x", "owner/Kernel-x"), ("weights", "PRETRAINED", "pretrained"),
+        ("amp", "BF16", "bf16"),
+        ("amp", "half", "fp16"),
+        ("amp", torch.float16, "fp16"),
+        ("dtype", "Half", "float16"),
+        ("dtype", "torch.float64", "float64"),
+        ("dtype", torch.bfloat16, "bfloat16"),
+        ("optimizer", "AdamW8bit", "adamw8bit"),
+        ("optimizer", "adamw_bnb_8bit", "adamw8bit"),
+        ("checkpointing", "non_reentrant", "non-reentrant"),
+        ("task", "text-classification", "sequence-classification"),
+        ("task", "automatic-speech-recognition", "speech"),
+        ("attention", "Flash-Attention-2", "flash_attention_2"),
+        ("attention", "owner/Kernel-x", "owner/Kernel-x"),
+        ("weights", "PRETRAINED", "pretrained"),
     ],
-)  # fmt: skip
+)
 def test_spellings(name: str, spelled: Any, meant: str) -> None:
     assert getattr(RunOptions(**{name: spelled}), name) == meant
     parsed = make_parser().parse_args(["profile", "m", f"--{name}", str(spelled)])
@@ -185,10 +223,16 @@ def test_a_flag_and_an_argument_are_refused_in_one_wording(name: str, value: Any
 @pytest.mark.parametrize(
     "other",
     [
-        {"optimizer": "sgd"}, {"checkpointing": "reentrant"}, {"accumulate": 2}, {"freeze": "embeddings"}, {"lora": 4},
-        {"clip": 1.0}, {"checkpoint_every": 2}, {"fused_loss": True},
+        {"optimizer": "sgd"},
+        {"checkpointing": "reentrant"},
+        {"accumulate": 2},
+        {"freeze": "embeddings"},
+        {"lora": 4},
+        {"clip": 1.0},
+        {"checkpoint_every": 2},
+        {"fused_loss": True},
     ],
-)  # fmt: skip
+)
 def test_inference_has_no_backward(other: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"^inference=True has no backward: leave out \w+='?[\w.]+'?$"):
         RunOptions(inference=True, **other)

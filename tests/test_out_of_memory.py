@@ -44,25 +44,38 @@ CUDA = (
         ("XPU out of memory. Tried to allocate 4.50 GiB. GPU 0 has a total capacity of 5.65 GiB", 4.5 * GIB),
         ("level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", None),
         ("NPU out of memory. Tried to allocate 138.00 MiB (NPU 0; 32.00 GiB total)", 138 << 20),
-        ("MPS backend out of memory (MPS allocated: 6.04 GB, max allowed: 6.77 GB). Tried to allocate 459.07 MB on"
-         " private pool.", 481369784),
+        (
+            "MPS backend out of memory (MPS allocated: 6.04 GB, max allowed: 6.77 GB). Tried to allocate 459.07 MB on"
+            " private pool.",
+            481369784,
+        ),
         ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", None),
         ("CUDA error: rocblas_status_memory_error when calling `rocblas_create_handle(handle)`", None),
         ("CUDA error: resource allocation failed when calling `cusparseCreate(handle)`", None),
         ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", None),
-        ("MIOpen Error: /MIOpen/src/hip/handlehip.cpp:70: Memory not available to allocate buffer: 655360000",
-         655_360_000),
+        (
+            "MIOpen Error: /MIOpen/src/hip/handlehip.cpp:70: Memory not available to allocate buffer: 655360000",
+            655_360_000,
+        ),
         ("NCCL error in: ProcessGroupNCCL.cpp:1331\nLast error:\nCuda failure 2 'out of memory'", None),
-        ("ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nFailed to CUDA calloc async 2432 bytes",
-         2432),
+        (
+            "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n"
+            "Failed to CUDA calloc async 2432 bytes",
+            2432,
+        ),
         ("Triton Error [CUDA]: out of memory", None),
-        ("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"
-         " allocate 4194304 bytes. Error code 12 (Cannot allocate memory)", 4194304),
-        ("[enforce fail at alloc_cpu.cpp:82] DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes.",
-         8),
+        (
+            "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"
+            " allocate 4194304 bytes. Error code 12 (Cannot allocate memory)",
+            4194304,
+        ),
+        (
+            "[enforce fail at alloc_cpu.cpp:82] DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes.",
+            8,
+        ),
         ("std::bad_alloc", None),
     ],
-)  # fmt: skip
+)
 def test_a_failed_allocation_is_known_by_its_words(message: str, size: float | None) -> None:
     assert is_out_of_memory(RuntimeError(message))
     assert requested_bytes(message) == size
@@ -213,17 +226,27 @@ def full(*_: Any) -> None:
 @pytest.mark.parametrize(
     ("model", "words", "expected"),
     [
-        (BERT, "", "lower --batch or --seq, add --accumulate 2, add --checkpointing, add --amp bf16, keep fewer"
-         " --layers or use --dtype bfloat16"),
-        (BERT, "--accumulate 2 --checkpointing --amp bf16",
-         "lower --batch or --seq, keep fewer --layers or use --dtype bfloat16"),
+        (
+            BERT,
+            "",
+            "lower --batch or --seq, add --accumulate 2, add --checkpointing, add --amp bf16, keep fewer"
+            " --layers or use --dtype bfloat16",
+        ),
+        (
+            BERT,
+            "--accumulate 2 --checkpointing --amp bf16",
+            "lower --batch or --seq, keep fewer --layers or use --dtype bfloat16",
+        ),
         (BERT, "--inference --dtype bf16 --batch 1", "lower --seq or keep fewer --layers"),
-        (GPT2, "--generate 8 --beams 4 --dtype bf16",
-         "lower --batch or --seq, search with fewer than --beams 4 or keep fewer --layers"),
+        (
+            GPT2,
+            "--generate 8 --beams 4 --dtype bf16",
+            "lower --batch or --seq, search with fewer than --beams 4 or keep fewer --layers",
+        ),
         (BERT, "--optimizer adafactor", "keep fewer --layers or use --dtype bfloat16"),
         (BERT, "--optimizer sgd --dtype bf16", "use --optimizer adafactor or keep fewer --layers"),
     ],
-)  # fmt: skip
+)
 def test_the_advice_fits_the_phase_and_the_options(
     model: str, words: str, expected: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

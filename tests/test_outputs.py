@@ -73,9 +73,13 @@ def test_nothing_is_written_over_and_what_is_there_is_whole(
     with pytest.raises(OutputError, match=said):
         fill(output_file(Path("e.json")), lambda: Path("e.json").write_text("another's"))
     assert {name: Path(name).read_text() for name in left_in(here)} == {
-        "t.json": "half", "t-2.json": "new", "d.json": "another's", "d-2.json": "mine", "e.json": "another's",
+        "t.json": "half",
+        "t-2.json": "new",
+        "d.json": "another's",
+        "d-2.json": "mine",
+        "e.json": "another's",
         "e-2.json": "mine",
-    }  # fmt: skip
+    }
 
 
 def test_what_a_killed_run_left_goes_a_day_later_and_a_forked_child_removes_nothing(here: Path) -> None:
@@ -211,9 +215,16 @@ FULL: list[tuple[int, tuple[str, ...], str]] = [
 
 @pytest.mark.parametrize(("size", "words", "said"), FULL, ids=[" ".join(row[1]) for row in FULL])
 def test_a_device_that_fills_up_is_one_line(
-    size: int, words: tuple[str, ...], said: str, here: Path, models: str, trace: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    size: int,
+    words: tuple[str, ...],
+    said: str,
+    here: Path,
+    models: str,
+    trace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
         archive.write(trace, "rank0.json.gz")
     folder = tmp_path / "temporary"

@@ -72,13 +72,19 @@ CONVOLUTIONS = [
     pytest.param(kind, dtype, options, last, batch, id=f"{kind.__name__}-{dtype}-{options}-{last}-{batch}")
     for kind in (nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
     for dtype, options, last, batch in (
-        ("float32", {}, False, 2), ("float32", {"groups": 2}, False, 2), ("float32", {"groups": 4}, False, 1),
-        ("float32", {"stride": 2, "bias": False}, False, 2), ("float32", {"dilation": 2}, False, 0),
-        ("float32", {}, True, 2), ("bfloat16", {}, False, 2), ("bfloat16", {"groups": 4}, True, 1),
-        ("float64", {"groups": 2}, False, 2), ("float16", {}, False, 2),
+        ("float32", {}, False, 2),
+        ("float32", {"groups": 2}, False, 2),
+        ("float32", {"groups": 4}, False, 1),
+        ("float32", {"stride": 2, "bias": False}, False, 2),
+        ("float32", {"dilation": 2}, False, 0),
+        ("float32", {}, True, 2),
+        ("bfloat16", {}, False, 2),
+        ("bfloat16", {"groups": 4}, True, 1),
+        ("float64", {"groups": 2}, False, 2),
+        ("float16", {}, False, 2),
     )
     if not (last and kind is nn.ConvTranspose1d)
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "dtype", "options", "last", "batch"), CONVOLUTIONS)
@@ -171,9 +177,13 @@ def gpu(*launched: str) -> TraceBuilder:
     made.host("aten::_convolution", 0, 100, shapes=shapes, types=types, constants=constants)
     child = ["", "", "[0, 0]", "[1, 1]", "[1, 1]", "1"]
     made.host(
-        "aten::cudnn_convolution", 10, 30, shapes=[*shapes[:2], [], [], [], []],
-        types=["float", "float", *["ScalarList"] * 3, "Scalar"], constants=child,
-    )  # fmt: skip
+        "aten::cudnn_convolution",
+        10,
+        30,
+        shapes=[*shapes[:2], [], [], [], []],
+        types=["float", "float", *["ScalarList"] * 3, "Scalar"],
+        constants=child,
+    )
     made.host("aten::copy_", 50, 20, shapes=[[8], [8]], types=["float", "float"])
     for number, (name, start) in enumerate({"_convolution": 80, "cudnn_convolution": 15, "copy_": 55}.items(), 1):
         if name in launched:
@@ -240,8 +250,10 @@ def test_what_hooks_do_is_their_own(name: str, tmp_path: Path) -> None:
     assert flops(anatomy) == counted(step)
     assert forward == {"aten::gelu": 1, **expected}
     assert calls(anatomy, CONTRACTION, Phase.FORWARD) == {
-        "aten::addmm": 1, "aten::mm": 1, "aten::_scaled_dot_product_flash_attention_for_cpu": 1,
-    }  # fmt: skip
+        "aten::addmm": 1,
+        "aten::mm": 1,
+        "aten::_scaled_dot_product_flash_attention_for_cpu": 1,
+    }
 
 
 def test_offloading_on_an_accelerator_is_a_copy_across(tmp_path: Path) -> None:

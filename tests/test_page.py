@@ -135,9 +135,11 @@ def bars_of(report: Anatomy) -> dict[str, list[tuple[str, int, int]]]:
 
 
 NOW, REPLAYED, RANGE, BOUND = (
-    "now", "after it, by replaying the trace", "up to this, by how much recording slows the host",
+    "now",
+    "after it, by replaying the trace",
+    "up to this, by how much recording slows the host",
     "after it, at least: the gain is a bound",
-)  # fmt: skip
+)
 
 
 def test_the_step_after_each_change_is_that_of_the_json_report() -> None:
@@ -155,7 +157,7 @@ def test_the_step_after_each_change_is_that_of_the_json_report() -> None:
         "float32": [(REPLAYED, 0, dtype), (RANGE, dtype, now - first[1]["replayed_ns"])],
         "launches": [(BOUND, 0, launches)],
         "together": [(BOUND, 0, max(replay["together"]["step_ns"], now - sum(each["gain_ns"] for each in first)))],
-    }  # fmt: skip
+    }
     (alt,) = [value for name, value in Elements(page_of(anatomy)).attributes if value.startswith("The step now")]
     assert alt == (
         "The step now, after each of the first changes, and after all of them together: now 187 ms; input 134 ms"
@@ -169,15 +171,21 @@ def test_the_step_after_changes_without_a_replay() -> None:
     gap = Advice(id="gap", gain_ns=600, step_ns=1_000, why="")
     anatomy = replace(nothing(), advice=(gap, replace(gap, gain_ns=500), replace(gap, gain_ns=None, gain_bytes=1)))
     assert bars_of(anatomy) == {
-        "now": [(NOW, 0, 1_000)], "gap": [(BOUND, 0, 400)], "gap (2)": [(BOUND, 0, 500)], "together": [(BOUND, 0, 0)],
-    }  # fmt: skip
+        "now": [(NOW, 0, 1_000)],
+        "gap": [(BOUND, 0, 400)],
+        "gap (2)": [(BOUND, 0, 500)],
+        "together": [(BOUND, 0, 0)],
+    }
     assert list(bars_of(replace(anatomy, advice=(gap,)))) == ["now", "gap"]
     # Of a step without the profiler, or of one rank: each by its share of its own step, and so are both together.
     other = replace(gap, id="pages", gain_ns=100, step_ns=500)
     mixed = bars_of(replace(anatomy, advice=(replace(gap, gain_ns=300), other)))
     assert mixed == {
-        "now": [(NOW, 0, 1_000)], "gap": [(BOUND, 0, 700)], "pages": [(BOUND, 0, 800)], "together": [(BOUND, 0, 500)],
-    }  # fmt: skip
+        "now": [(NOW, 0, 1_000)],
+        "gap": [(BOUND, 0, 700)],
+        "pages": [(BOUND, 0, 800)],
+        "together": [(BOUND, 0, 500)],
+    }
     with pytest.raises(NoChart, match="no advice says by how much the step gets shorter"):
         chart_of(replace(anatomy, advice=anatomy.advice[2:]), "advice")
 
@@ -210,8 +218,10 @@ def named(names: Sequence[str]) -> Anatomy:
     return replace(
         renamed,
         workload=replace(anatomy.workload, model=next(turns)),
-        provenance=replace(anatomy.provenance, trace=next(turns)), warnings=tuple(names), caveats=tuple(names),
-    )  # fmt: skip
+        provenance=replace(anatomy.provenance, trace=next(turns)),
+        warnings=tuple(names),
+        caveats=tuple(names),
+    )
 
 
 @pytest.mark.parametrize("first", [0, 1])

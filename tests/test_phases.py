@@ -40,8 +40,24 @@ def test_phases_without_ranges_are_inferred(name: str, tmp_path: Path) -> None:
     model, *options = VARIANTS[name]
     settings = [word for pair in TINY[model] for word in ("--set", "=".join(pair))]
     optimizer = [] if name == "inference" else ["--optimizer", "adamw"]
-    done = run("profile", model, *settings, "--batch", "2", "--seq", "16", "--suggest", "0", *optimizer, *options,
-               "--trace", "t.json", "-o", "report.json", cwd=tmp_path)  # fmt: skip
+    done = run(
+        "profile",
+        model,
+        *settings,
+        "--batch",
+        "2",
+        "--seq",
+        "16",
+        "--suggest",
+        "0",
+        *optimizer,
+        *options,
+        "--trace",
+        "t.json",
+        "-o",
+        "report.json",
+        cwd=tmp_path,
+    )
     assert not done.returncode, done.stderr
     stated = opanatomy.analyze(tmp_path / "t.json")
     document = json.loads((tmp_path / "t.json").read_text())

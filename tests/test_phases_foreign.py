@@ -79,8 +79,14 @@ class Loop(TraceBuilder):
             if what[0] == "[":
                 self.annotation(what[1:-1], start, length, thread)
             elif what[0] == "{":
-                self.host(what[1:-1].replace("engine: ", ENGINE), start, length, thread=thread, sequence=sequence,
-                          forward_thread=int(found["made_on"] or 0))  # fmt: skip
+                self.host(
+                    what[1:-1].replace("engine: ", ENGINE),
+                    start,
+                    length,
+                    thread=thread,
+                    sequence=sequence,
+                    forward_thread=int(found["made_on"] or 0),
+                )
             elif what in ("node", "gradient"):
                 self.node(start, sequence, length, thread, int(found["made_on"] or 1))
                 if what == "gradient":
@@ -222,19 +228,25 @@ PLACED = {
         forward @10 #5; gradient @100 #5; node @150+100; [Optimizer.step#SGD.step] @160+50 !2;
         optimizer @170 !2 aten::_foreach_add_; backward @215 !2 aten::add_
     """,
-    **{f"a range {name} around a forward": f"""
+    **{
+        f"a range {name} around a forward": f"""
         [train_step] @0+400; other @5 aten::copy_; [{name}] @30+100; forward @40 c10d::broadcast_; forward @70 #1;
         gradient @200 #1; other @300 aten::copy_
-    """ for name in ("DistributedDataParallel.forward", "train_forward", "FullyShardedDataParallel.forward")},
-    **{f"a collective {name} with a number": f"""
+    """
+        for name in ("DistributedDataParallel.forward", "train_forward", "FullyShardedDataParallel.forward")
+    },
+    **{
+        f"a collective {name} with a number": f"""
         forward @10 #5; node @100+100 #5; backward @105 !2 aten::cat; backward @130 #5 !2 {name}
-    """ for name in ("c10d::alltoall_base_", "record_param_comms", "_c10d_functional::all_to_all_single")},
+    """
+        for name in ("c10d::alltoall_base_", "record_param_comms", "_c10d_functional::all_to_all_single")
+    },
     # With `create_graph` the operators of a backward have numbers; it is no forward run again.
     "a gradient that is differentiated again": """
         forward @10 #1; node @100+80 #1; backward @105 #0 !2 aten::expand; backward @130 #1 !2;
         forward @200 #2 aten::norm; gradient @300 #2; node @350+40 #1 ^2; backward @355 !2 aten::bmm
     """,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PLACED)
@@ -286,8 +298,11 @@ def test_flows_go_before_numbers(tmp_path: Path) -> None:
         )
         made.flow(number, (1, start + 5), (2, 201 + 100 * number))
     for end, thread, start in (("s", 1, 15), ("f", 2, 201)):
-        for more in ({"id": "0x1", "cat": "forward_backward"}, {"cat": "fwdbwd", "name": "no id"},
-                     {"id": 2, "cat": "fwdbwd", "tid": 99}):  # fmt: skip
+        for more in (
+            {"id": "0x1", "cat": "forward_backward"},
+            {"cat": "fwdbwd", "name": "no id"},
+            {"id": 2, "cat": "fwdbwd", "tid": 99},
+        ):
             made.events.append({"ph": end, "pid": 7, "tid": thread, "ts": start, **more})
     made.flow(3, (1, 11), (2, 201))  # nothing starts there
     assert modules_of(expect_as_named(made, tmp_path), "aten::bmm") == ["first", "second"]
@@ -482,9 +497,10 @@ def test_loops_are_placed_as_they_ran(name: str, flows: bool, tmp_path: Path) ->
     document = json.loads(path.read_text())
     ranges = [event for event in document["traceEvents"] if event["name"].startswith("truth/") and event["ph"] == "X"]
     document["traceEvents"] = [
-        event for event in document["traceEvents"]
+        event
+        for event in document["traceEvents"]
         if not event["name"].startswith("truth/") and (flows or event.get("cat") != "fwdbwd")
-    ]  # fmt: skip
+    ]
     path.write_text(json.dumps(document))
     spans = sorted((one["ts"], one["ts"] + one["dur"], one["name"].removeprefix("truth/")) for one in ranges)
     seen, wrong = set(), set()
@@ -519,9 +535,11 @@ def test_nested_autograd_has_its_rows_in_the_module_table() -> None:
     assert {
         (row.module, row.phase): row.flops for row in rows if row.operator_class is OperatorClass.TENSOR_CONTRACTION
     } == {
-        ("first", Phase.FORWARD): 2 * first, ("first", Phase.BACKWARD): 4 * first,
-        ("second", Phase.FORWARD): 2 * second, ("second", Phase.BACKWARD): 3 * second,
-    }  # fmt: skip
+        ("first", Phase.FORWARD): 2 * first,
+        ("first", Phase.BACKWARD): 4 * first,
+        ("second", Phase.FORWARD): 2 * second,
+        ("second", Phase.BACKWARD): 3 * second,
+    }
 
 
 # ------------------------------------------------------------------------------------------- phases that the user maps
@@ -703,10 +721,15 @@ def test_autograd_contradicts_an_annotation(tmp_path: Path) -> None:
     )
     assert annotated_check(anatomy).differences == (
         Difference(
-            operator="annotated as backward", phase=Phase.BACKWARD, ours=10_000, other=20_000, cause=cause,
-            evidence="aten::nll_loss_forward as forward 10,000 ns", time_ns=10_000,
+            operator="annotated as backward",
+            phase=Phase.BACKWARD,
+            ours=10_000,
+            other=20_000,
+            cause=cause,
+            evidence="aten::nll_loss_forward as forward 10,000 ns",
+            time_ns=10_000,
         ),
-    )  # fmt: skip
+    )
     assert not any("annotation" in warning for warning in anatomy.warnings)
     taken = device_times(made.analyze(tmp_path, phases={"backward": "^backward$"}))
     assert taken == {"forward": 10_000, "backward": 20_000}

@@ -258,9 +258,14 @@ def test_an_address_of_a_file_is_its_path(here: Path, trace: Path, capsys: pytes
 def test_members_left_out_for_their_names_are_said(here: Path, plain: bytes) -> None:
     others = {f"rank{number}.json.zst": b"x" for number in (1, 2, 10)}
     members = {
-        "rank0.json": plain, **others, "notes.txt": b"x", ".rank3.json": plain, "log": b"x",
-        "__MACOSX/._rank0.json": b"x", "a/.DS_Store": b"x",
-    }  # fmt: skip
+        "rank0.json": plain,
+        **others,
+        "notes.txt": b"x",
+        ".rank3.json": plain,
+        "log": b"x",
+        "__MACOSX/._rank0.json": b"x",
+        "a/.DS_Store": b"x",
+    }
     Path("ranks.zip").write_bytes(zipped(members))
     assert opanatomy.analyze("ranks.zip").warnings[-1] == (
         "6 files of the zip are left out for the name, which does not end in .json or .json.gz or is hidden:"

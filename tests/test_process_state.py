@@ -63,25 +63,36 @@ def state() -> dict[str, Any]:
         "threads": (torch.get_num_threads(), {thread.name for thread in threading.enumerate()}),
         "defaults": (torch.get_default_dtype(), torch.get_default_device(), torch.get_float32_matmul_precision()),
         "modes": (
-            torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_anomaly_enabled(),
-            torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled(),
-            torch.are_deterministic_algorithms_enabled(), list(_get_current_dispatch_mode_stack()),
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.is_anomaly_enabled(),
+            torch.is_autocast_enabled("cpu"),
+            torch.get_autocast_dtype("cpu"),
+            torch.is_autocast_cache_enabled(),
+            torch.are_deterministic_algorithms_enabled(),
+            list(_get_current_dispatch_mode_stack()),
             torch._C._autograd._profiler_enabled(),
         ),
         "backends": (
-            backends.mkldnn.enabled, backends.cudnn.benchmark, backends.cudnn.deterministic,
-            backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32, backends.cuda.flash_sdp_enabled(),
+            backends.mkldnn.enabled,
+            backends.cudnn.benchmark,
+            backends.cudnn.deterministic,
+            backends.cudnn.allow_tf32,
+            backends.cuda.matmul.allow_tf32,
+            backends.cuda.flash_sdp_enabled(),
         ),
         "inductor": inductor.get_config_copy(),
         "hooks": [
             dict(table)
             for table in (
-                hooks._global_forward_hooks, hooks._global_forward_pre_hooks, hooks._global_backward_hooks,
+                hooks._global_forward_hooks,
+                hooks._global_forward_pre_hooks,
+                hooks._global_backward_hooks,
                 hooks._global_backward_pre_hooks,
             )
         ],
         "random": torch.get_rng_state().tolist(),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

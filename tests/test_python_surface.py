@@ -123,11 +123,12 @@ def hostile_anatomy() -> Anatomy:
     anatomy = held(anatomies.llama_on_gpu())
     operators = tuple(replace(row, operator=HOSTILE) for row in anatomy.operators)
     return replace(
-        anatomies.with_tables(anatomy, operators=operators), warnings=(HOSTILE,),
+        anatomies.with_tables(anatomy, operators=operators),
+        warnings=(HOSTILE,),
         provenance=Provenance(opanatomy=HOSTILE, trace=HOSTILE),
         workload=replace(anatomy.workload, model=HOSTILE, architecture=HOSTILE, changes=(HOSTILE,)),
         environment=replace(anatomy.environment, device=HOSTILE, torch=HOSTILE),
-    )  # fmt: skip
+    )
 
 
 def test_a_notebook_shows_the_first_screen_as_tables_of_text(ranks: Anatomy) -> None:
@@ -167,10 +168,15 @@ def test_a_report_is_written_whole_and_read_back(tmp_path: Path) -> None:
 def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
     trace = TRACES / "bert_cpu.json.gz"
     for name, said in (
-        (trace, "is not a report of opanatomy"), (tmp_path, "it is a folder"), (tmp_path / "x.json", "No such file"),
-        (ROOT / "README.md", "is not a report"), ("s3://bucket/r.json", "it is an address"), (None, "not None"),
-        (b"r.json", "not of type bytes"), ("", "the name is empty"),
-    ):  # fmt: skip
+        (trace, "is not a report of opanatomy"),
+        (tmp_path, "it is a folder"),
+        (tmp_path / "x.json", "No such file"),
+        (ROOT / "README.md", "is not a report"),
+        ("s3://bucket/r.json", "it is an address"),
+        (None, "not None"),
+        (b"r.json", "not of type bytes"),
+        ("", "the name is empty"),
+    ):
         with pytest.raises(opanatomy.OpanatomyError, match=r"^read: ") as caught:
             opanatomy.read(name)  # type: ignore[arg-type]
         assert said in str(caught.value)
@@ -217,8 +223,10 @@ def test_a_comparison_is_written_whole_and_read_back(name: str, tmp_path: Path) 
     assert hash(read) == hash(comparison)
     assert read.to_json() == text == path.read_text()
     assert (repr(read), read._repr_html_(), read.metrics()) == (
-        repr(comparison), comparison._repr_html_(), comparison.metrics()
-    )  # fmt: skip
+        repr(comparison),
+        comparison._repr_html_(),
+        comparison.metrics(),
+    )
     assert pickle.loads(pickle.dumps(comparison)) == comparison
     with pytest.raises(opanatomy.OutputError, match="it exists already - give force=True"):
         comparison.to_json(path)
@@ -406,8 +414,9 @@ def test_messages_speak_of_arguments(wrong: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_modules_that_cannot_be_watched() -> None:
     for module, said in (
-        (nn.LazyLinear(4), "weight has no shape yet"), (torch.jit.script(LINEAR), "a scripted module takes no hooks"),
-    ):  # fmt: skip
+        (nn.LazyLinear(4), "weight has no shape yet"),
+        (torch.jit.script(LINEAR), "a scripted module takes no hooks"),
+    ):
         with pytest.raises(opanatomy.ModelError, match=said):
             opanatomy.profile(module, X)
 

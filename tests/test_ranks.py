@@ -32,15 +32,26 @@ def message(
 ) -> dict[str, Any]:
     """What c10d says of a collective."""
     return {
-        "Collective name": name, "In msg nelems": sent, "Out msg nelems": got, "Group size": group, "dtype": dtype,
-        "In split size": "[]", "Process Group Name": "0",
-    }  # fmt: skip
+        "Collective name": name,
+        "In msg nelems": sent,
+        "Out msg nelems": got,
+        "Group size": group,
+        "dtype": dtype,
+        "In split size": "[]",
+        "Process Group Name": "0",
+    }
 
 
 def rank_trace(
-    rank: int | None, *, waits: float = 50, world: int = 4, kernel: str = NCCL, shape: list[int] | None = None,
-    message: dict[str, Any] | None = None, on_kernel: bool = True,
-) -> TraceBuilder:  # fmt: skip
+    rank: int | None,
+    *,
+    waits: float = 50,
+    world: int = 4,
+    kernel: str = NCCL,
+    shape: list[int] | None = None,
+    message: dict[str, Any] | None = None,
+    on_kernel: bool = True,
+) -> TraceBuilder:
     """A step of 900 us with an all-reduce that takes `waits` us and that nothing hides, as c10d and NCCL leave it: an
     operator, `record_param_comms`, an annotation, a launch, a kernel."""
     trace = training_step()
@@ -75,9 +86,14 @@ def four(tmp_path: Path) -> opanatomy.Anatomy:
 
 @pytest.mark.parametrize(
     ("parallel", "batches", "together", "rate"),
-    [("ddp", (8, 32), 40, 40 / 900e-6), ("ddp", (8, 8), 16, 16 / 900e-6), ("tp", (8, 8), None, 8 / 900e-6),
-     ("ddp", (8, None), None, None), (None, (8, 32), None, None)],
-)  # fmt: skip
+    [
+        ("ddp", (8, 32), 40, 40 / 900e-6),
+        ("ddp", (8, 8), 16, 16 / 900e-6),
+        ("tp", (8, 8), None, 8 / 900e-6),
+        ("ddp", (8, None), None, None),
+        (None, (8, 32), None, None),
+    ],
+)
 def test_samples_are_those_of_all_ranks(
     parallel: str | None, batches: tuple[int | None, ...], together: int | None, rate: float | None, tmp_path: Path
 ) -> None:
@@ -100,10 +116,11 @@ def test_sums_are_those_of_the_ranks(four: opanatomy.Anatomy) -> None:
     """Four times products of 10 and 20 us and an update of 5 us, and 190 us of collectives."""
     assert four.ledger.device_work_ns == 4 * 35_000 + 190_000
     assert {(row.operator_class, row.phase): (row.time_ns, row.kernels, row.flops) for row in four.classes} == {
-        ("tensor_contraction", "forward"): (40_000, 4, 4 * 128), ("tensor_contraction", "backward"): (80_000, 4,
-         4 * 128),
-        ("elementwise", "optimizer"): (20_000, 4, None), ("communication", "other"): (190_000, 4, 0),
-    }  # fmt: skip
+        ("tensor_contraction", "forward"): (40_000, 4, 4 * 128),
+        ("tensor_contraction", "backward"): (80_000, 4, 4 * 128),
+        ("elementwise", "optimizer"): (20_000, 4, None),
+        ("communication", "other"): (190_000, 4, 0),
+    }
     for rows in (four.operators, four.kernels):
         assert sum(row.time_ns for row in rows) == 4 * 35_000 + 190_000
     assert [(row.module, row.time_ns) for row in four.modules] == [("head", 40_000), ("head", 80_000)]
@@ -202,8 +219,9 @@ def test_a_step_that_one_rank_alone_has_counts_on_none(
     longer = rank_trace(1)
     again = [
         {**event, "ts": event["ts"] + 900, "args": {**event["args"], "correlation": event["args"]["correlation"] + 100}}
-        for event in longer.events if "correlation" in event["args"]
-    ]  # fmt: skip
+        for event in longer.events
+        if "correlation" in event["args"]
+    ]
     longer.events[0]["name"] = f"ProfilerStep#{3 if number == 4 else number}"
     longer.step(1000, 900, number if number == 4 else number + 1)
     longer.events += again
@@ -221,8 +239,9 @@ def test_a_folder_of_folders(tmp_path: Path) -> None:
         rank_trace(None, waits=50 + place).write(tmp_path / f"rank{place}" / "trace.json")
         (tmp_path / f"node{place}").mkdir()
     assert [(rank.rank, rank.trace) for rank in opanatomy.analyze(tmp_path).ranks] == [
-        (0, "rank0/trace.json"), (1, "rank1/trace.json"),
-    ]  # fmt: skip
+        (0, "rank0/trace.json"),
+        (1, "rank1/trace.json"),
+    ]
     for place in range(2):
         (tmp_path / f"rank{place}" / "trace.json").rename(tmp_path / f"node{place}" / "gpu0.json")
     assert any("rank 0 is in 2 files" in text for text in opanatomy.analyze(tmp_path).warnings)
@@ -264,11 +283,13 @@ def test_what_cannot_be_read_is_a_caveat_among_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (["empty"], "no trace in the folder"), (["bad"], "none of the 2 traces can be read"),
-        (["not.zip"], "no trace in the zip"), (["gone.json", "gone2.json"], "none of the 2 traces"),
+        (["empty"], "no trace in the folder"),
+        (["bad"], "none of the 2 traces can be read"),
+        (["not.zip"], "no trace in the zip"),
+        (["gone.json", "gone2.json"], "none of the 2 traces"),
         (["gone"], "no such file"),
     ],
-)  # fmt: skip
+)
 def test_nothing_to_read_is_one_line(tmp_path: Path, names: list[str], words: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad").mkdir()
@@ -324,16 +345,26 @@ def refused(*paths: Path) -> str:
     ("traces", "why"),
     [
         ((at(0, 0), at(0, 1), at(0, 0, waits=60)), "a.json and c.json: both are rank 0 of 2"),
-        ((at(0, 0, world=8), at(0, 1, world=8), at(0, 2, world=4)),
-         "a.json and c.json: the first is of a world of 8, the second of 4"),
-        *(((at(0, ranks[0], base=base), at(seconds, ranks[1], base=base, waits=70)),
-           f"a.json and b.json: the second begins {gap} s after the first ended, none lasts 0.002 s")
-          for seconds, ranks, base, gap in [
-              (946.0, (0, 1), True, "946.0"), (946.0, (0, 1), False, "946.0"), (62.0, (0, 1), True, "62.0"),
-              (1.5, (None, None), True, "1.5"), (1.5, (0, None), True, "1.5"), (3600.0, (None, 1), True, "3,600.0"),
-          ]),
+        (
+            (at(0, 0, world=8), at(0, 1, world=8), at(0, 2, world=4)),
+            "a.json and c.json: the first is of a world of 8, the second of 4",
+        ),
+        *(
+            (
+                (at(0, ranks[0], base=base), at(seconds, ranks[1], base=base, waits=70)),
+                f"a.json and b.json: the second begins {gap} s after the first ended, none lasts 0.002 s",
+            )
+            for seconds, ranks, base, gap in [
+                (946.0, (0, 1), True, "946.0"),
+                (946.0, (0, 1), False, "946.0"),
+                (62.0, (0, 1), True, "62.0"),
+                (1.5, (None, None), True, "1.5"),
+                (1.5, (0, None), True, "1.5"),
+                (3600.0, (None, 1), True, "3,600.0"),
+            ]
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_runs(traces: tuple[TraceBuilder, ...], why: str, tmp_path: Path) -> None:
     """Two runs of one rank were summed up, under a warning."""
     paths = written(tmp_path, *traces)
@@ -400,9 +431,12 @@ def test_unlike_devices_models_and_shapes_are_warned_of(tmp_path: Path) -> None:
     def of_model(rank: int, name: str) -> TraceBuilder:
         trace = at(0, rank)
         trace.metadata["opanatomy"] = {
-            "version": "0", "command": "", "created": "", "environment": {"device": "x", "device_kind": "cuda"},
+            "version": "0",
+            "command": "",
+            "created": "",
+            "environment": {"device": "x", "device_kind": "cuda"},
             "workload": {"model": name, "batch": 8, "inputs": ["ids"]},
-        }  # fmt: skip
+        }
         return trace
 
     first, second = at(0, 0), at(0, 1)
@@ -427,10 +461,12 @@ def test_unlike_devices_models_and_shapes_are_warned_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "count"),
     [
-        ("more_traces/dlrm_v100", 8), ("more_traces/compare/train_v100_a2a_plain", 4),
-        ("more_traces/compare/train_v100_a2a_quantized", 4), ("traces/multirank", 2),
+        ("more_traces/dlrm_v100", 8),
+        ("more_traces/compare/train_v100_a2a_plain", 4),
+        ("more_traces/compare/train_v100_a2a_quantized", 4),
+        ("traces/multirank", 2),
     ],
-)  # fmt: skip
+)
 def test_real_ranks_stay_ranks(name: str, count: int) -> None:
     together = opanatomy.analyze(SHARED / name)
     assert [rank.rank for rank in together.ranks] == list(range(count))
@@ -493,8 +529,12 @@ def test_sizes_and_bandwidths_are_those_of_nccl_tests(
 def test_without_a_message_the_shape_of_the_annotation_or_the_name_alone_tells(tmp_path: Path) -> None:
     row = only(tmp_path, shape=[10, 100])
     assert (row.collective, row.dtype, row.bytes, row.group_size, row.group_assumed) == (
-        "all_reduce", "float32", 4000, 4, True,
-    )  # fmt: skip
+        "all_reduce",
+        "float32",
+        4000,
+        4,
+        True,
+    )
     assert row.bus_bytes_per_second == pytest.approx(4000 / 100e-6 * 1.5)
     row = only(tmp_path)
     assert (row.collective, row.time_ns, row.sized_ns, row.bytes) == ("all_reduce", 100_000, 0, None)
@@ -552,14 +592,25 @@ def test_ranks_sum_their_collectives(tmp_path: Path) -> None:
         ("c10d::_reduce_scatter_base_", [[8], [32], []], ["float", "float", ""], "reduce_scatter", 128, (128, 32)),
         ("c10d::broadcast_", [[16], []], ["double", ""], "broadcast", 128, (128, 128)),
         ("symm_mem::multimem_all_reduce_", [[16], [], []], ["float", "", ""], "all_reduce", 64, (64, 64)),
-        ("symm_mem::multimem_all_gather_out", [[16], [], [64]], ["float", "", "float"], "all_gather", None, (None,
-         None)),
+        (
+            "symm_mem::multimem_all_gather_out",
+            [[16], [], [64]],
+            ["float", "", "float"],
+            "all_gather",
+            None,
+            (None, None),
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_operator_says_both_sides(
-    name: str, shapes: list[Any], types: list[str], collective: str, size: int | None,
-    sides: tuple[int | None, int | None], tmp_path: Path,
-) -> None:  # fmt: skip
+    name: str,
+    shapes: list[Any],
+    types: list[str],
+    collective: str,
+    size: int | None,
+    sides: tuple[int | None, int | None],
+    tmp_path: Path,
+) -> None:
     """Of lists the trace has no data type, of a gather by symmetric memory not how many ranks have a part."""
     trace = training_step()
     trace.host(name, 580, 15, shapes=shapes, types=types)

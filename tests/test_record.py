@@ -109,20 +109,39 @@ def test_a_plain_loop_is_what_profile_says(tmp_path: Path) -> None:
     other = opanatomy.profile(Encoder(), (x, y), optimizer="adamw", memory=True)
 
     def figures(anatomy: Anatomy) -> dict[str, Any]:
-        operators = {(row.operator, row.phase, row.operator_class, row.calls, row.flops, row.read_bytes)
-                     for row in anatomy.operators}  # fmt: skip
+        operators = {
+            (row.operator, row.phase, row.operator_class, row.calls, row.flops, row.read_bytes)
+            for row in anatomy.operators
+        }
         modules = {(row.module, row.kind, row.phase, row.operator_class, row.flops) for row in anatomy.modules}
-        components = [(row.component, row.measured_bytes, row.at_peak_bytes, row.theory_bytes)
-                      for row in anatomy.memory.components]  # fmt: skip
+        components = [
+            (row.component, row.measured_bytes, row.at_peak_bytes, row.theory_bytes)
+            for row in anatomy.memory.components
+        ]
         checks = [(check.quantity, check.compared and "compared", check.source) for check in anatomy.checks]
         return {
-            "operators": operators, "modules": modules, "components": components, "checks": checks,
-            "peak": (anatomy.memory.peak_bytes, anatomy.memory.peak_at), "activations": anatomy.memory.activations,
+            "operators": operators,
+            "modules": modules,
+            "components": components,
+            "checks": checks,
+            "peak": (anatomy.memory.peak_bytes, anatomy.memory.peak_at),
+            "activations": anatomy.memory.activations,
             "ratios": [(row.operator_class, row.flops, row.theory_flops) for row in anatomy.ratios],
-            "workload": [getattr(anatomy.workload, name) for name in (
-                "model", "parameters", "trainable_parameters", "batch", "inputs", "dtype", "optimizer", "inference")],
+            "workload": [
+                getattr(anatomy.workload, name)
+                for name in (
+                    "model",
+                    "parameters",
+                    "trainable_parameters",
+                    "batch",
+                    "inputs",
+                    "dtype",
+                    "optimizer",
+                    "inference",
+                )
+            ],
             "warnings": anatomy.warnings,
-        }  # fmt: skip
+        }
 
     mine, theirs = figures(ours), figures(other)
     for name in mine:
@@ -323,8 +342,11 @@ IDS = torch.zeros(5, 3, dtype=torch.int64)
         (network(), lambda model: two_backwards_last(X, model), (4, 4)),
         (network(), lambda model: penalized(X, model), (4, None)),
         (network(), lambda model: [model(part).sum().backward() for part in X.split(3)], (4, 2)),
-        (Recurrent(nn.LSTM(8, 8, 2)), lambda model: model(IDS, (torch.zeros(2, 3, 8),) * 2).sum().backward(),
-         (3, None)),
+        (
+            Recurrent(nn.LSTM(8, 8, 2)),
+            lambda model: model(IDS, (torch.zeros(2, 3, 8),) * 2).sum().backward(),
+            (3, None),
+        ),
         (Recurrent(nn.GRU(8, 8, batch_first=True)), lambda model: model(IDS).sum().backward(), (5, None)),
         (Recurrent(nn.TransformerEncoderLayer(8, 2, 8)), lambda model: model(IDS).sum().backward(), (3, None)),
         (nn.LSTM(8, 8), lambda model: model(torch.ones(5, 3, 8))[0].sum().backward(), (3, None)),
@@ -333,9 +355,20 @@ IDS = torch.zeros(5, 3, dtype=torch.int64)
             for index in (torch.tensor(2), torch.tensor([2]), torch.tensor([1, 2, 3]))
         ),
     ],
-    ids=["no-grad-before", "backwards-last", "penalty", "unequal", "lstm", "batch-first", "transformer", "root",
-         "number", "one-index", "index"],
-)  # fmt: skip
+    ids=[
+        "no-grad-before",
+        "backwards-last",
+        "penalty",
+        "unequal",
+        "lstm",
+        "batch-first",
+        "transformer",
+        "root",
+        "number",
+        "one-index",
+        "index",
+    ],
+)
 def test_the_batch_is_what_backward_goes_through(
     model: nn.Module, iteration: Callable[[Any], Any], batch: tuple[int, int | None]
 ) -> None:
@@ -409,8 +442,10 @@ def test_a_gradient_scaler() -> None:
     assert updates["aten::_amp_foreach_non_finite_check_and_unscale_"] == updates["aten::_amp_update_scale_"] == 1
     assert calls(anatomy, Phase.OTHER) == {}
     assert (anatomy.workload.amp, anatomy.workload.loss_scale, anatomy.workload.optimizer) == (
-        "fp16", 2.0**10, "adamw-loop",
-    )  # fmt: skip
+        "fp16",
+        2.0**10,
+        "adamw-loop",
+    )
     assert "autocast_weight_casts" in {row.component for row in anatomy.memory.components}
 
 
@@ -552,9 +587,10 @@ OTHER_WAY = "steps take different ways: the one that was watched had other shape
 def ways_of(anatomy: Anatomy) -> dict[str, str | None]:
     """Why calls and FLOPs were not compared with a second count, if they were not."""
     return {
-        check.quantity: check.not_checked for check in anatomy.checks
+        check.quantity: check.not_checked
+        for check in anatomy.checks
         if check.quantity in ("call counts", "contraction FLOPs")
-    }  # fmt: skip
+    }
 
 
 class Branches(nn.Module):
@@ -689,8 +725,9 @@ def test_fewer_steps_than_asked_for(tmp_path: Path) -> None:
     anatomy = recorded(lambda: model(X).sum().backward(), PROFILED + 1, steps=5, memory=True)
     assert (len(anatomy.step.steps), anatomy.workload.steps) == (2, 2)
     assert [warning[:30] for warning in anatomy.warnings] == [
-        "the loop ended before the iter", "2 of 5 steps were profiled: th",
-    ]  # fmt: skip
+        "the loop ended before the iter",
+        "2 of 5 steps were profiled: th",
+    ]
     assert contractions(anatomy) == {"forward": FORWARD, "backward": BACKWARD}
     with opanatomy.record(tmp_path / "t.json", warmup=1, steps=2) as recorder:
         for number in range(3):

@@ -98,9 +98,13 @@ def test_metadata_of_the_profiler_stays(tmp_path: Path) -> None:
     trace = training_step()
     metadata = trace.metadata | {
         "distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8, "nccl_version": "2.21.5"},
-        "record_shapes": 1, "with_stack": 1, "cuda_runtime_version": 12040, "displayTimeUnit": "ms",
-        "baseTimeNanoseconds": 1790857026000000000, "trace_id": "556C37AA2D6A42AEB59C588C17F37E74",
-    }  # fmt: skip
+        "record_shapes": 1,
+        "with_stack": 1,
+        "cuda_runtime_version": 12040,
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": 1790857026000000000,
+        "trace_id": "556C37AA2D6A42AEB59C588C17F37E74",
+    }
     trace.metadata |= metadata | {"note": {"learning_rate": 0.1}}
     for redact in (False, True):
         told = json.loads(written(trace, tmp_path, redact=redact))
@@ -116,9 +120,11 @@ def test_tokens_are_left_out_of_events(tmp_path: Path, secret: str) -> None:
     trace.launch(605, 50)
     trace.kernel(f"kernel_{secret}", 640, 10, 50)
     trace.events[-1]["args"] |= {
-        "told": [{"deep": f"x {secret} y"}], secret: 1, "authToken": secret,
+        "told": [{"deep": f"x {secret} y"}],
+        secret: 1,
+        "authToken": secret,
         "json": json.dumps({"a": {"token": secret}}),
-    }  # fmt: skip
+    }
     trace.events.append({"ph": "M", "name": "process_name", "args": {"name": f"python x.py --token {secret}"}})
     trace.events.append({"ph": "i", "name": "env", "ts": 5, "args": {"environ": {"HF_TOKEN": secret}}})
     trace.host(f"opanatomy.module/{secret}", 700, 20)
@@ -265,15 +271,25 @@ def test_secrets_in_texts(text: str, told: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "opanatomy profile gpt2 --set num_key_value_heads=2 --set pad_token_id=0 --seq 512", "max_token: 512",
-        "opanatomy profile gpt2 --set bos_token=<s> --task token-classification", "model.embed_tokens.weight",
-        "pad_token_id None -> 0", "vocab_size 50257 -> 160", "aten::tokenize", "tokenizer: fast", "key: float[8, 4]",
-        "void kernel<key, value>(Params::Token::kHash)", "triton_poi_fused_0123456789abcdef0123456789abcdef_0",
-        "cls_token: Parameter[1, 1, 768]", "forward_pass: step", "backward: matrix products, tokens per second",
-        "vllm::unified_attention key_cache: bfloat16[2,3]", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(args)",
+        "opanatomy profile gpt2 --set num_key_value_heads=2 --set pad_token_id=0 --seq 512",
+        "max_token: 512",
+        "opanatomy profile gpt2 --set bos_token=<s> --task token-classification",
+        "model.embed_tokens.weight",
+        "pad_token_id None -> 0",
+        "vocab_size 50257 -> 160",
+        "aten::tokenize",
+        "tokenizer: fast",
+        "key: float[8, 4]",
+        "void kernel<key, value>(Params::Token::kHash)",
+        "triton_poi_fused_0123456789abcdef0123456789abcdef_0",
+        "cls_token: Parameter[1, 1, 768]",
+        "forward_pass: step",
+        "backward: matrix products, tokens per second",
+        "vllm::unified_attention key_cache: bfloat16[2,3]",
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(args)",
         "cudnn 8.9.2, ::add, 12:34:56, aten::mm",
     ],
-)  # fmt: skip
+)
 def test_what_only_looks_like_a_secret(text: str) -> None:
     assert Texts().sentence(text) == text
 
@@ -312,7 +328,7 @@ def test_paths_in_texts(text: str, told: str) -> None:
         ("X_SECRET", "layer_norm_8f3a9c2e", "layer_norm_8f3a9c2e"),
         ("X_SECRET", "QwErTyZxCv", "QwErTyZxCv"),
     ],
-)  # fmt: skip
+)
 def test_a_secret_of_the_environment(name: str, value: str, secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
     assert Texts().text(f"read {secret} there") == "read <redacted> there"
@@ -347,9 +363,11 @@ def test_names_of_operators_and_modules_are_looked_for_nowhere(monkeypatch: pyte
 def test_the_fields_that_are_listed_are_fields_of_records() -> None:
     rooms = (anatomy, columns, communication, comparison, experiment, memory, workload)
     records = [
-        value for room in rooms for value in vars(room).values()
+        value
+        for room in rooms
+        for value in vars(room).values()
         if isinstance(value, type) and issubclass(value, msgspec.Struct)
-    ]  # fmt: skip
+    ]
     fields = {field for record in records for field in record.__struct_fields__}
     assert {*OWN, *NAMES, *MODULES, *PLACES, *ARGUMENTS} - fields == set()
 

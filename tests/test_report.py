@@ -136,7 +136,8 @@ def test_the_format_of_a_file() -> None:
 @pytest.mark.parametrize(
     ("options", "name", "begins"),
     [
-        (["-f", "digest"], None, "# opanatomy digest\n"), (["-f", "markdown"], None, "## The anatomy of "),
+        (["-f", "digest"], None, "# opanatomy digest\n"),
+        (["-f", "markdown"], None, "## The anatomy of "),
         (["-o", "x.md"], "x.md", "## The anatomy of "),
         (["-f", "markdown", "--section", "idle"], None, "## The anatomy of "),
         (["-o", "x.Digest.MD"], "x.Digest.MD", "# opanatomy digest\n"),
@@ -144,7 +145,7 @@ def test_the_format_of_a_file() -> None:
         (["-o", "made/", "-f", "digest"], "made/step.report.digest.md", "# opanatomy digest\n"),
         (["-o", "made/", "-f", "markdown"], "made/step.report.md", "## The anatomy of "),
     ],
-)  # fmt: skip
+)
 def test_formats_are_written_where_they_are_asked_for(
     options: list[str], name: str | None, begins: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,8 +193,10 @@ def test_numbers_in_words(text_of: Callable[..., str]) -> None:
 @given(part=st.integers(0, 10**15), rest=st.integers(0, 10**15), more=st.integers(0, 10**6))
 def test_what_is_printed_is_within_rounding_and_never_claims_more(part: int, rest: int, more: int) -> None:
     scale = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
-    low, high = (float((text := units.duration(ns)).split()[0].replace(",", "")) * scale[text.split()[1]]
-                 for ns in (part, part + more))  # fmt: skip
+    low, high = (
+        float((text := units.duration(ns)).split()[0].replace(",", "")) * scale[text.split()[1]]
+        for ns in (part, part + more)
+    )
     assert low == pytest.approx(part, rel=0.00501)
     assert low <= high
     if part + rest:
@@ -369,16 +372,19 @@ def test_older_json_shows_the_same_tables_and_pages(name: str) -> None:
     ("text", "reason"),
     [
         *((text, "not an opanatomy report") for text in ("", "no json", b"\xff\xfe", "[]")),
-        ('{"traceEvents": []}', "not an opanatomy report"), ('{"schema": 2}', "missing required field `classes`"),
+        ('{"traceEvents": []}', "not an opanatomy report"),
+        ('{"schema": 2}', "missing required field `classes`"),
         ('{"schema": 3, "kind": "anatomy"}', "missing required field `provenance`"),
         ('{"schema": 3, "kind": "trace"}', "Invalid value 'trace'"),
         ('{"schema": 4, "kind": "anatomy"}', "the report has schema 4, this opanatomy reads schema 3"),
-        (written("llama_on_gpu", "json").replace("tensor_contraction", "tensor_contradiction", 1),
-         r"tensor_contradiction.*class_ns"),
+        (
+            written("llama_on_gpu", "json").replace("tensor_contraction", "tensor_contradiction", 1),
+            r"tensor_contradiction.*class_ns",
+        ),
         (json.dumps(json.loads(written("nothing", "json")) | {"work": {}}), "a table has None rows"),
         (written("llama_on_gpu", "json").replace('"rows": ', '"rows": 1', 1), r"has \d+ rows of 1\d+"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_report_says_so(text: str | bytes, reason: str) -> None:
     with pytest.raises(OpanatomyError, match=reason) as caught:
         read_anatomy(text)
@@ -396,9 +402,11 @@ def test_csv_has_a_row_for_each_operator_in_base_units() -> None:
     place = next(place for place, row in enumerate(anatomy.operators) if row.operator == "aten::addmm")
     known, text = anatomy.operators[place], rows[place]
     moved = known.read_bytes + known.written_bytes
-    for column, value in (("flops_per_second", known.flops / known.time_ns * 1e9),
-                          ("bytes_per_second", moved / known.time_ns * 1e9), ("flops_per_byte",
-                           known.flops / moved)):  # fmt: skip
+    for column, value in (
+        ("flops_per_second", known.flops / known.time_ns * 1e9),
+        ("bytes_per_second", moved / known.time_ns * 1e9),
+        ("flops_per_byte", known.flops / moved),
+    ):
         assert float(text[column]) == pytest.approx(value, rel=1e-5)
     assert [rows[-1][name] for name in ("flops", "read_bytes", "flops_per_second", "bound_by")] == [""] * 4
     for signature, cell in (("-, float32[2,3]", "-, float32[2,3]"), ("-", "-"), ("-1, 2", "'-1, 2"), ("=A1", "'=A1")):
@@ -416,10 +424,16 @@ def test_the_digest_fits_and_is_that_of_the_json_report(name: str) -> None:
     digest = written(name, "digest")
     assert len(digest.encode()) <= 4096
     assert [line for line in digest.splitlines() if line.startswith(("# ", "## "))] == [
-        "# opanatomy digest", "## What ran", "## The step", "## Where the time went",
-        "## Longest gaps and events", "## Memory",
-         "## Largest findings", *(["## What to try"] if "## What to try" in digest else []), "## Warnings",
-    ]  # fmt: skip
+        "# opanatomy digest",
+        "## What ran",
+        "## The step",
+        "## Where the time went",
+        "## Longest gaps and events",
+        "## Memory",
+        "## Largest findings",
+        *(["## What to try"] if "## What to try" in digest else []),
+        "## Warnings",
+    ]
     assert digest == written(read_anatomy(written(name, "json")), "digest")
     kernels = [line.partition("`: ")[0] for line in digest.splitlines() if line.startswith("- kernel: `")]
     assert len(kernels) == len(set(kernels))
@@ -505,8 +519,12 @@ def changed_step(anatomy: Anatomy, **fields: Any) -> Anatomy:
 def test_what_a_page_says_of_what_is_not_known() -> None:
     bert, llama = report_of("bert_on_cpu"), report_of("llama_on_gpu")
     text = page_of(llama)
-    for words in ("unknown mine[bold]::backward 0.5 %, mine[bold]::forward 0.4 %", "[no markup here]",
-                  "model.layers.[3].self_attn kept", "classes of less than 1 % of the time are left out"):  # fmt: skip
+    for words in (
+        "unknown mine[bold]::backward 0.5 %, mine[bold]::forward 0.4 %",
+        "[no markup here]",
+        "model.layers.[3].self_attn kept",
+        "classes of less than 1 % of the time are left out",
+    ):
         assert words in text
     assert "no GPU used" in page_of(bert)
     assert "no GPU" not in text
@@ -562,9 +580,15 @@ def test_figures_are_of_one_step_and_headings_say_so() -> None:
 
 def module(path: str, time_ns: int, phase: Phase = Phase.FORWARD, kind: str = "Linear") -> ModuleRow:
     return ModuleRow(
-        module=path, kind=kind, phase=phase, operator_class=CONTRACTION, time_ns=time_ns, flops=10, read_bytes=1,
+        module=path,
+        kind=kind,
+        phase=phase,
+        operator_class=CONTRACTION,
+        time_ns=time_ns,
+        flops=10,
+        read_bytes=1,
         written_bytes=1,
-    )  # fmt: skip
+    )
 
 
 def test_modules_that_are_alike_are_one_and_what_is_outside_has_a_row() -> None:
@@ -582,19 +606,27 @@ def test_modules_that_are_alike_are_one_and_what_is_outside_has_a_row() -> None:
     lines = section(anatomies.with_tables(anatomies.nothing(), modules=rows, classes=classes), "modules")
     table = [re.split(r"  +", line.strip())[:5] for line in lines if " ns" in line]
     assert table == [
-        ["the model", "227 ns", "95.4 %", "137 ns", "90 ns"], ["head", "140 ns", "58.8 %", "50 ns", "90 ns"],
-        ["encoder.layer", "87 ns", "36.6 %", "87 ns", "-"], ["0-2, 4", "80 ns", "33.6 %", "80 ns", "-"],
-        ["attention", "40 ns", "16.8 %", "40 ns", "-"], ["norm", "40 ns", "16.8 %", "40 ns", "-"],
-        ["3.attention", "7 ns", "2.9 %", "7 ns", "-"], ["outside modules", "11 ns", "4.6 %"],
-    ]  # fmt: skip
+        ["the model", "227 ns", "95.4 %", "137 ns", "90 ns"],
+        ["head", "140 ns", "58.8 %", "50 ns", "90 ns"],
+        ["encoder.layer", "87 ns", "36.6 %", "87 ns", "-"],
+        ["0-2, 4", "80 ns", "33.6 %", "80 ns", "-"],
+        ["attention", "40 ns", "16.8 %", "40 ns", "-"],
+        ["norm", "40 ns", "16.8 %", "40 ns", "-"],
+        ["3.attention", "7 ns", "2.9 %", "7 ns", "-"],
+        ["outside modules", "11 ns", "4.6 %"],
+    ]
     assert "    encoder.layer.0-23" in written(KEPT[0])
 
 
 def test_kernels_are_told_apart_by_what_is_not_cut() -> None:
     row = KernelRow(
-        kernel="void at::native::(anonymous namespace)::softmax_warp_forward<float>", operator_class=CONTRACTION,
-        rule="", count=1, time_ns=10, operators=("aten::_softmax", "aten::softmax"),
-    )  # fmt: skip
+        kernel="void at::native::(anonymous namespace)::softmax_warp_forward<float>",
+        operator_class=CONTRACTION,
+        rule="",
+        count=1,
+        time_ns=10,
+        operators=("aten::_softmax", "aten::softmax"),
+    )
     text = terminal_report(
         anatomies.with_tables(report_of("llama_on_gpu"), kernels=(row,)), width=120, sections=("kernels",)
     )
@@ -615,7 +647,9 @@ def point(time_ns: int, phase: Phase, **components: int) -> MemoryPoint:
 
 
 MEMORY = Memory(
-    peak_bytes=14_000_000, peak_at="backward", measured_by="a test",
+    peak_bytes=14_000_000,
+    peak_at="backward",
+    measured_by="a test",
     components=(
         MemoryComponent(component="weights", measured_bytes=4_000_000, theory_bytes=4_000_000, at_peak_bytes=4_000_000),
         MemoryComponent(component="forward_activations", measured_bytes=8_000_000, at_peak_bytes=6_000_000),
@@ -630,20 +664,29 @@ MEMORY = Memory(
     ),
     blocks=(
         MemoryBlocks(
-            operator="aten::mm", module="encoder.layer.0", phase=Phase.FORWARD, component="forward_activations",
-            blocks=3, bytes=6_000_000, largest_bytes=2_000_000,
+            operator="aten::mm",
+            module="encoder.layer.0",
+            phase=Phase.FORWARD,
+            component="forward_activations",
+            blocks=3,
+            bytes=6_000_000,
+            largest_bytes=2_000_000,
         ),
     ),
     unlisted_bytes=8_000_000,
     activations=(
         SavedActivations(
-            module="encoder.layer.*", operator="aten::_softmax", shape=(2, 4, 8, 8), dtype="float32", blocks=24,
+            module="encoder.layer.*",
+            operator="aten::_softmax",
+            shape=(2, 4, 8, 8),
+            dtype="float32",
+            blocks=24,
             bytes=24 * 67_000_000,
         ),
     ),
     snapshots=(MemorySnapshot(name="after_weights", allocated_bytes=4_000_000, nvml_used_bytes=1_343_000_000),),
     notes=("NVML is not there: the device's own figure is not known.",),
-)  # fmt: skip
+)
 
 
 def test_memory_has_its_parts_and_a_curve_to_scale() -> None:

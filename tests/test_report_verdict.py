@@ -29,17 +29,31 @@ Row = tuple[Any, ...]
 
 def class_row(item: OperatorClass, time_ns: int, flops: int | None = None, phase: Phase = Phase.FORWARD) -> ClassRow:
     return ClassRow(
-        operator_class=item, phase=phase, calls=1, kernels=1, time_ns=time_ns, flops=flops, read_bytes=1,
-            written_bytes=1,
+        operator_class=item,
+        phase=phase,
+        calls=1,
+        kernels=1,
+        time_ns=time_ns,
+        flops=flops,
+        read_bytes=1,
+        written_bytes=1,
         uncosted_ns=time_ns if flops is None else 0,
-    )  # fmt: skip
+    )
 
 
 def operator(name: str, item: OperatorClass, time_ns: int) -> OperatorRow:
     return OperatorRow(
-        operator=name, signature=SignatureText(""), phase=Phase.FORWARD, operator_class=item, rule="", calls=1,
-        time_ns=time_ns, flops=None, read_bytes=None, written_bytes=None,
-    )  # fmt: skip
+        operator=name,
+        signature=SignatureText(""),
+        phase=Phase.FORWARD,
+        operator_class=item,
+        rule="",
+        calls=1,
+        time_ns=time_ns,
+        flops=None,
+        read_bytes=None,
+        written_bytes=None,
+    )
 
 
 def made(
@@ -50,18 +64,28 @@ def made(
     busy, waits = sum(row.time_ns for row in classes), sum(idle.values())
     causes = sorted(((IdleCause(cause), ns) for cause, ns in idle.items()), key=lambda part: -part[1])
     timeline = Timeline(
-        window_ns=busy + waits + outside, busy_ns=busy, idle_ns=waits, host_idle_ns=waits - idle.get("stream", 0),
-        stream_idle_ns=idle.get("stream", 0), other_idle_ns=0, outside_ns=outside, unrecorded_ns=0, around_ns=around,
-        exposed_communication_ns=exposed, communication_ns=exposed,
+        window_ns=busy + waits + outside,
+        busy_ns=busy,
+        idle_ns=waits,
+        host_idle_ns=waits - idle.get("stream", 0),
+        stream_idle_ns=idle.get("stream", 0),
+        other_idle_ns=0,
+        outside_ns=outside,
+        unrecorded_ns=0,
+        around_ns=around,
+        exposed_communication_ns=exposed,
+        communication_ns=exposed,
         causes=tuple(IdleRow(cause=cause, time_ns=ns) for cause, ns in causes),
-    )  # fmt: skip
+    )
     wall = busy + waits
     return replace(
-        anatomies.with_tables(empty, classes=classes), provenance=replace(empty.provenance, trace="a trace.json.gz"),
+        anatomies.with_tables(empty, classes=classes),
+        provenance=replace(empty.provenance, trace="a trace.json.gz"),
         timeline=timeline,
-        environment=Environment(device_kind="cuda", device_memory_bytes=1000), workload=Workload(),
+        environment=Environment(device_kind="cuda", device_memory_bytes=1000),
+        workload=Workload(),
         step=Step(wall_ns=wall, steps=(StepRow(number=number, wall_ns=wall),)),
-    )  # fmt: skip
+    )
 
 
 def on_cpu(framework: int, *rows: Row, **step: int | None) -> Anatomy:
@@ -69,39 +93,71 @@ def on_cpu(framework: int, *rows: Row, **step: int | None) -> Anatomy:
     busy = anatomy.timeline.busy_ns
     whole = busy + framework
     return replace(
-        anatomy, environment=Environment(device_kind="cpu"),
+        anatomy,
+        environment=Environment(device_kind="cpu"),
         step=Step(wall_ns=whole, framework_ns=framework, steps=(StepRow(number=1, wall_ns=whole),), **step),
         timeline=Timeline(window_ns=whole, busy_ns=busy, idle_ns=framework),
-    )  # fmt: skip
+    )
 
 
 def of_ranks(waiting_ns: int, transfer_ns: int, computing_ns: int, straggler: Straggler | None = None) -> Anatomy:
     """Two ranks whose steps are waiting, transfer and work of their own."""
     exposed, wall = waiting_ns + transfer_ns, waiting_ns + transfer_ns + computing_ns
     step = StepParts(
-        number=1, wall_ns=wall, other_work_ns=computing_ns, transfer_ns=transfer_ns, waiting_ns=waiting_ns,
-        unmatched_ns=0, idle_ns=0,
-    )  # fmt: skip
+        number=1,
+        wall_ns=wall,
+        other_work_ns=computing_ns,
+        transfer_ns=transfer_ns,
+        waiting_ns=waiting_ns,
+        unmatched_ns=0,
+        idle_ns=0,
+    )
     each = tuple(
         RankWaiting(
-            rank=rank, trace=f"rank-{rank}.json", clock_offset_ns=0, calls=1, matched=1, transferring_ns=transfer_ns,
-            waiting_ns=waiting_ns, charged_ns=0, steps=(step,),
+            rank=rank,
+            trace=f"rank-{rank}.json",
+            clock_offset_ns=0,
+            calls=1,
+            matched=1,
+            transferring_ns=transfer_ns,
+            waiting_ns=waiting_ns,
+            charged_ns=0,
+            steps=(step,),
         )
         for rank in (0, 1)
-    )  # fmt: skip
+    )
     clocks = ClockSetting(was_set=False, collectives=1, within_ns=1, ended_too_early_before=0, ended_too_early=0)
     waiting = Waiting(
-        ranks=2, world_size=2, is_lower_bound=False, by_number=1, by_order=0, by_time=0, clocks=clocks, each=each,
-        collectives=(), straggler=straggler,
-    )  # fmt: skip
+        ranks=2,
+        world_size=2,
+        is_lower_bound=False,
+        by_number=1,
+        by_order=0,
+        by_time=0,
+        clocks=clocks,
+        each=each,
+        collectives=(),
+        straggler=straggler,
+    )
     ranks = tuple(
         Rank(
-            rank=rank, world_size=2, trace=f"rank-{rank}.json", trace_sha256=None, device=None, steps=1, wall_ns=wall,
-            window_ns=wall, busy_ns=wall, idle_ns=0, kernel_time_ns=wall, communication_ns=exposed,
-            exposed_communication_ns=exposed, exposed_memcpy_ns=0,
+            rank=rank,
+            world_size=2,
+            trace=f"rank-{rank}.json",
+            trace_sha256=None,
+            device=None,
+            steps=1,
+            wall_ns=wall,
+            window_ns=wall,
+            busy_ns=wall,
+            idle_ns=0,
+            kernel_time_ns=wall,
+            communication_ns=exposed,
+            exposed_communication_ns=exposed,
+            exposed_memcpy_ns=0,
         )
         for rank in (0, 1)
-    )  # fmt: skip
+    )
     return replace(
         made((CONTRACTION, computing_ns), (COMMUNICATION, exposed), exposed=exposed), waiting=waiting, ranks=ranks
     )
@@ -217,8 +273,9 @@ def test_the_commands() -> None:
         "opanatomy analyze 'my traces/a.json' --section idle,kernels --top 30"
     ]
     assert headline(replace(waits, workload=bert.workload), "a.json")[1] == [
-        "opanatomy analyze a.json --section idle", techniques,
-    ]  # fmt: skip
+        "opanatomy analyze a.json --section idle",
+        techniques,
+    ]
     assert headline(of_ranks(60, 10, 30), "rank-*.json")[1] == [
         "opanatomy analyze rank-*.json --section waiting,kernels --top 30"
     ]

@@ -27,25 +27,43 @@ from tests.made_trace import TraceBuilder, on_gpu, page
 SHARED = Path(__file__).parent.parent.parent / "shared"
 #: 100 FLOP a ns on matrices of bfloat16, 10 of float32, 50 of it as tf32; 5 otherwise; 2 bytes a ns.
 CEILINGS = Ceilings(
-    device="made up", source="a test",
+    device="made up",
+    source="a test",
     matrix_flops_per_second={"bfloat16": 100e9, "float32": 10e9, "tf32": 50e9},
-    vector_flops_per_second={"float32": 5e9}, bandwidth_bytes_per_second=2e9,
-)  # fmt: skip
+    vector_flops_per_second={"float32": 5e9},
+    bandwidth_bytes_per_second=2e9,
+)
 #: The same with a last cache of 600 bytes.
 CACHED = replace(CEILINGS, cache_bytes=600)
 MM, ADD, MOVE = OperatorClass.TENSOR_CONTRACTION, OperatorClass.ELEMENTWISE, OperatorClass.DATA_MOVEMENT
 
 
 def operator(
-    name: str, item: OperatorClass, time_ns: int, flops: int | None, moved: int | None, *, dtype: str = "bfloat16",
-    phase: Phase = Phase.FORWARD, signature: str = "", **fields: Any,
-) -> OperatorRow:  # fmt: skip
+    name: str,
+    item: OperatorClass,
+    time_ns: int,
+    flops: int | None,
+    moved: int | None,
+    *,
+    dtype: str = "bfloat16",
+    phase: Phase = Phase.FORWARD,
+    signature: str = "",
+    **fields: Any,
+) -> OperatorRow:
     written = fields.pop("written_bytes", None if moved is None else 0)
     return OperatorRow(
-        operator=name, signature=SignatureText(signature or f"{dtype}[4,4]"), phase=phase, operator_class=item,
-        rule="a rule", calls=fields.pop("calls", 1), time_ns=time_ns, flops=flops, read_bytes=moved,
-        written_bytes=written, **fields,
-    )  # fmt: skip
+        operator=name,
+        signature=SignatureText(signature or f"{dtype}[4,4]"),
+        phase=phase,
+        operator_class=item,
+        rule="a rule",
+        calls=fields.pop("calls", 1),
+        time_ns=time_ns,
+        flops=flops,
+        read_bytes=moved,
+        written_bytes=written,
+        **fields,
+    )
 
 
 def product(time_ns: int = 30, flops: int | None = 1000, moved: int | None = 10, **fields: Any) -> OperatorRow:
@@ -55,11 +73,17 @@ def product(time_ns: int = 30, flops: int | None = 1000, moved: int | None = 10,
 def anatomy_of(*rows: OperatorRow, wall_ns: int | None = None) -> Anatomy:
     empty = anatomies.nothing()
     classes = tuple(
-        class_row(item, phase, sum(row.time_ns for row in members), 1, 1,
-                  uncosted_ns=sum(row.time_ns for row in members if row.flops is None))
+        class_row(
+            item,
+            phase,
+            sum(row.time_ns for row in members),
+            1,
+            1,
+            uncosted_ns=sum(row.time_ns for row in members if row.flops is None),
+        )
         for item, phase in dict.fromkeys((row.operator_class, row.phase) for row in rows)
         for members in [[row for row in rows if (row.operator_class, row.phase) == (item, phase)]]
-    )  # fmt: skip
+    )
     return anatomies.with_tables(
         replace(empty, step=replace(empty.step, wall_ns=wall_ns)), operators=rows, classes=classes
     )
@@ -69,9 +93,16 @@ def class_row(
     item: OperatorClass, phase: Phase, time_ns: int, flops: int | None, moved: int | None = 0, *, uncosted_ns: int = 0
 ) -> ClassRow:
     return ClassRow(
-        operator_class=item, phase=phase, calls=1, kernels=1, time_ns=time_ns, flops=flops, read_bytes=moved,
-        written_bytes=None if moved is None else 0, uncosted_ns=uncosted_ns,
-    )  # fmt: skip
+        operator_class=item,
+        phase=phase,
+        calls=1,
+        kernels=1,
+        time_ns=time_ns,
+        flops=flops,
+        read_bytes=moved,
+        written_bytes=None if moved is None else 0,
+        uncosted_ns=uncosted_ns,
+    )
 
 
 def bounded(*rows: OperatorRow, wall_ns: int | None = 100, ceilings: Ceilings = CEILINGS) -> Anatomy:
@@ -84,13 +115,17 @@ def bounded(*rows: OperatorRow, wall_ns: int | None = 100, ceilings: Ceilings = 
 @pytest.mark.parametrize(
     ("item", "flops", "moved", "dtype", "expected"),
     [
-        (MM, 1000, 10, "bfloat16", (10, "compute")), (MM, 1000, 40, "bfloat16", (20, "memory")),
-        (MM, 1000, 10, "float64", (None, None)), (ADD, 1000, 10, "bfloat16", (200, "compute")),
-        (ADD, 0, 10, "int64", (5, "memory")), (MOVE, 0, 10, "float32", (5, "memory")),
-        (MM, 1000, 10, "float8_e4m3fn", (None, None)), (OperatorClass.COMMUNICATION, 0, 10, "float32", (None, None)),
+        (MM, 1000, 10, "bfloat16", (10, "compute")),
+        (MM, 1000, 40, "bfloat16", (20, "memory")),
+        (MM, 1000, 10, "float64", (None, None)),
+        (ADD, 1000, 10, "bfloat16", (200, "compute")),
+        (ADD, 0, 10, "int64", (5, "memory")),
+        (MOVE, 0, 10, "float32", (5, "memory")),
+        (MM, 1000, 10, "float8_e4m3fn", (None, None)),
+        (OperatorClass.COMMUNICATION, 0, 10, "float32", (None, None)),
         (MM, None, None, "bfloat16", (None, None)),
     ],
-)  # fmt: skip
+)
 def test_the_bound(
     item: OperatorClass, flops: int | None, moved: int | None, dtype: str, expected: tuple[int | None, str | None]
 ) -> None:
@@ -102,18 +137,22 @@ def test_the_bound(
     ("signature", "bound"),
     [
         ("int64[8,512], [bfloat16[8,4]], float32[2]", 10),  # the first tensor with a fraction
-        ("float32[2], bfloat16[8,4]", None), ("int8[8,512], int8[8,4]", None), ("1, 2, -, float32[2]", None),
+        ("float32[2], bfloat16[8,4]", None),
+        ("int8[8,512], int8[8,4]", None),
+        ("1, 2, -, float32[2]", None),
     ],
-)  # fmt: skip
+)
 def test_the_data_type_is_that_of_the_first_tensor_with_a_fraction(signature: str, bound: int | None) -> None:
     assert bounded(product(signature=signature)).operators[0].bound_ns == bound
 
 
 def test_classes_sum_and_caches_give_nothing_back() -> None:
     found = bounded(
-        product(), product(4, name="aten::bmm"),  # the second is faster than its bound of 10
-        product(7, None, None, name="aten::lost"), operator("aten::add", ADD, 9, 10, 10),
-    )  # fmt: skip
+        product(),
+        product(4, name="aten::bmm"),  # the second is faster than its bound of 10
+        product(7, None, None, name="aten::lost"),
+        operator("aten::add", ADD, 9, 10, 10),
+    )
     products, maps = found.classes
     assert (products.bound_ns, products.bounded_ns, products.headroom_ns, products.memory_bound_ns) == (20, 34, 20, 0)
     assert (maps.bound_ns, maps.headroom_ns, maps.memory_bound_ns) == (5, 4, 5)
@@ -256,14 +295,17 @@ TF32_IEEE = {"matmul_float32": "tf32", "convolution_float32": "ieee"}
 @pytest.mark.parametrize(
     ("name", "environment", "bound"),
     [
-        ("mm", {"device_kind": "cuda"}, None), ("mm", {"device_kind": "cuda", **IEEE_TF32}, 100),
-        ("mm", {"device_kind": "cuda", **TF32_IEEE}, 20), ("mm", {"device_kind": "cpu"}, 100),
+        ("mm", {"device_kind": "cuda"}, None),
+        ("mm", {"device_kind": "cuda", **IEEE_TF32}, 100),
+        ("mm", {"device_kind": "cuda", **TF32_IEEE}, 20),
+        ("mm", {"device_kind": "cpu"}, 100),
         ("cudnn_convolution", {"device_kind": "cuda", **IEEE_TF32}, 20),
         ("convolution_backward", {"device_kind": "cuda", **TF32_IEEE}, 100),
-        ("mm", {"device_kind": "rocm"}, 100), ("mm", {"device_kind": "rocm", **TF32_IEEE}, 20),
+        ("mm", {"device_kind": "rocm"}, 100),
+        ("mm", {"device_kind": "rocm", **TF32_IEEE}, 20),
         ("miopen_convolution", {"device_kind": "rocm", **IEEE_TF32}, 100),
     ],
-)  # fmt: skip
+)
 def test_where_no_name_tells_the_setting_does_or_nobody(
     name: str, environment: dict[str, str], bound: int | None
 ) -> None:
@@ -364,9 +406,11 @@ def test_what_names_of_kernels_tell(row: str) -> None:
 
 #: FLOP/s of float32 products and bytes a second, by the data sheets; an MI300X does not use tf32.
 SHEETS = {
-    "Tesla V100-SXM2-16GB": (15.7e12, 900e9), "NVIDIA H100 80GB HBM3": (66.9e12, 3350e9),
-    "AMD Instinct MI300X": (163.4e12, 5300e9), "NVIDIA A100-SXM4-80GB": (19.5e12, 2039e9),
-}  # fmt: skip
+    "Tesla V100-SXM2-16GB": (15.7e12, 900e9),
+    "NVIDIA H100 80GB HBM3": (66.9e12, 3350e9),
+    "AMD Instinct MI300X": (163.4e12, 5300e9),
+    "NVIDIA A100-SXM4-80GB": (19.5e12, 2039e9),
+}
 
 
 @pytest.mark.parametrize("device", SHEETS)
@@ -426,8 +470,10 @@ def test_a_call_that_the_cache_holds() -> None:
 
 
 CONVOLUTION = "bfloat16[1,8,9,9], bfloat16[8,8,{0}]"
-SLICE = ("triton_poi_fused__unsafe_view_add_mul_select_slice_split_view_27",
-         "float32[64], bfloat16[32768,2304], bfloat16[32768,768], bfloat16[1,32768,6,128], 25165824")  # fmt: skip
+SLICE = (
+    "triton_poi_fused__unsafe_view_add_mul_select_slice_split_view_27",
+    "float32[64], bfloat16[32768,2304], bfloat16[32768,768], bfloat16[1,32768,6,128], 25165824",
+)
 TINY = replace(CACHED, cache_bytes=1)
 
 
@@ -495,8 +541,9 @@ def test_what_is_above_its_ceiling_has_a_number_for_a_cause(
 def test_each_phase_for_itself_and_other_ceilings_check_again() -> None:
     found = bounded(product(4), product(30, phase=Phase.BACKWARD), ceilings=CACHED)
     assert [(one.operator, one.phase) for one in found.checks[0].unexplained] == [
-        ("class tensor_contraction", Phase.FORWARD), ("aten::mm", Phase.FORWARD),
-    ]  # fmt: skip
+        ("class tensor_contraction", Phase.FORWARD),
+        ("aten::mm", Phase.FORWARD),
+    ]
     (check,) = with_roofline(found, replace(CACHED, matrix_flops_per_second={"bfloat16": 1e12})).checks
     assert (check.equal, check.differences) == (check.compared, ())
 
@@ -509,8 +556,10 @@ def given(peak: str | None, bandwidth: str | None, *rows: OperatorRow, known: Ce
 
 
 def exceeded(anatomy: Anatomy) -> list[tuple[str, str, float, float | None, str]]:
-    return [(one.ceiling, one.option, one.reached_per_second, one.known_per_second, one.operator)
-            for one in anatomy.device.exceeded]  # fmt: skip
+    return [
+        (one.ceiling, one.option, one.reached_per_second, one.known_per_second, one.operator)
+        for one in anatomy.device.exceeded
+    ]
 
 
 #: 1,000,000 FLOPs at 100 a ns take 10,000 ns at least, 80,000 bytes at 2 a ns 40,000: both take a fourth longer here.
@@ -523,14 +572,24 @@ MOVED = 79_400 / 50_000 * 1e9
 @pytest.mark.parametrize(
     ("peak", "bandwidth", "above"),
     [
-        (None, None, []), ("100G", "2G", []), ("90G", "1.7G", []), ("200G", "20G", []), ("fp32=1G", None, []),
+        (None, None, []),
+        ("100G", "2G", []),
+        ("90G", "1.7G", []),
+        ("200G", "20G", []),
+        ("fp32=1G", None, []),
         ("20G", None, [("bfloat16", "--peak 20G", 80e9, 100e9, "aten::mm")]),
         ("bf16=20G,fp32=1G", None, [("bfloat16", "--peak bf16=20G", 80e9, 100e9, "aten::mm")]),
         (None, "1 GB/s", [("bandwidth", "--bandwidth 1GB/s", MOVED, 2e9, "aten::copy_")]),
-        ("20G", "1G", [("bfloat16", "--peak 20G", 80e9, 100e9, "aten::mm"),
-                       ("bandwidth", "--bandwidth 1G", MOVED, 2e9, "aten::copy_")]),
+        (
+            "20G",
+            "1G",
+            [
+                ("bfloat16", "--peak 20G", 80e9, 100e9, "aten::mm"),
+                ("bandwidth", "--bandwidth 1G", MOVED, 2e9, "aten::copy_"),
+            ],
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_ceiling_of_the_users_own_that_the_trace_is_above(
     peak: str | None, bandwidth: str | None, above: list[tuple[str, str, float, float, str]]
 ) -> None:
@@ -654,9 +713,10 @@ def test_the_causal_mask_stands_beside_what_it_explains(tmp_path: Path, capsys: 
     device = opanatomy.analyze(trace).device
     assert (device.mfu, device.causal_mfu) == (pytest.approx(mfu), pytest.approx(mfu / 2))
     assert [(one.operator_class, one.operator, one.cause) for one in device.above] == [
-        (None, None, ExcessCause.CAUSAL_MASK), (MM, None, ExcessCause.CAUSAL_MASK),
+        (None, None, ExcessCause.CAUSAL_MASK),
+        (MM, None, ExcessCause.CAUSAL_MASK),
         (MM, "aten::_scaled_dot_product_flash_attention", ExcessCause.CAUSAL_MASK),
-    ]  # fmt: skip
+    ]
     assert [one.reached_without for one in device.above] == [pytest.approx(mfu / 2, rel=1e-6)] * 3
 
 

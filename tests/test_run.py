@@ -106,9 +106,15 @@ def python(*words: str | Path, cwd: Path, stdin: str = "") -> subprocess.Complet
     """What a Python of its own did with these words; gloo's threads may abort a process that is done, then again."""
     for _ in range(3):
         done = subprocess.run(
-            [sys.executable, *map(str, words)], cwd=cwd, env={**os.environ, **ENVIRONMENT}, input=stdin,
-            capture_output=True, text=True, timeout=240, check=False,
-        )  # fmt: skip
+            [sys.executable, *map(str, words)],
+            cwd=cwd,
+            env={**os.environ, **ENVIRONMENT},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
         if "terminate called without an active exception" not in done.stderr:
             break
     return done
@@ -168,16 +174,23 @@ def counted(anatomy: Anatomy) -> Mapping[str, Any]:
         "operators": {key: (calls / steps, flops / steps) for key, (calls, flops) in classes.items()},
         "modules": {
             (row.module, row.phase, row.operator_class): (row.flops or 0) / steps
-            for row in anatomy.modules if row.phase in PASSES
+            for row in anatomy.modules
+            if row.phase in PASSES
         },
         "workload": (
-            workload.model, workload.batch, workload.dtype, workload.amp, workload.optimizer, workload.accumulate,
-            workload.parameters, workload.compiled,
+            workload.model,
+            workload.batch,
+            workload.dtype,
+            workload.amp,
+            workload.optimizer,
+            workload.accumulate,
+            workload.parameters,
+            workload.compiled,
         ),
         "memory": {
             row.component: row.measured_bytes for row in anatomy.memory.components if row.component in OF_THE_MODEL
         },
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -484,9 +497,14 @@ def test_no_secret_of_a_script_is_written(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("\n".join(lines))
     words = (*UNDER, "--trace", "step.json", "train.py", f"--password={secret}")
     done = subprocess.run(
-        [sys.executable, *words], cwd=tmp_path, env={**os.environ, **ENVIRONMENT, "DATABASE_PASSWORD": secret},
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        [sys.executable, *words],
+        cwd=tmp_path,
+        env={**os.environ, **ENVIRONMENT, "DATABASE_PASSWORD": secret},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
     assert secret not in done.stderr
     assert secret not in (tmp_path / "step.json").read_text()

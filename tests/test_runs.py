@@ -63,9 +63,7 @@ runpy.run_module("opanatomy", run_name="__main__", alter_sys=True)
 
 def ended(command: list[str], folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": 300, **options}
-    return subprocess.run(
-        command, cwd=folder, env={**os.environ, **ENVIRONMENT}, text=True, check=False, **options
-    )  # fmt: skip
+    return subprocess.run(command, cwd=folder, env={**os.environ, **ENVIRONMENT}, text=True, check=False, **options)
 
 
 @pytest.fixture

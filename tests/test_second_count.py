@@ -38,20 +38,30 @@ class Recurrent(torch.nn.LSTM):
 FAMILIES: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...], str, str]] = {
     "mm": (lambda: torch.nn.Linear(12, 20), (6, 12), "aten::addmm", "aten::mm"),
     "transposed convolution": (
-        lambda: torch.nn.ConvTranspose2d(4, 6, 3, stride=2), (2, 4, 7, 7), "aten::convolution",
+        lambda: torch.nn.ConvTranspose2d(4, 6, 3, stride=2),
+        (2, 4, 7, 7),
+        "aten::convolution",
         "aten::convolution_backward",
     ),
     "grouped convolution": (
-        lambda: torch.nn.Conv2d(8, 8, 3, groups=4), (2, 8, 9, 9), "aten::convolution", "aten::convolution_backward",
+        lambda: torch.nn.Conv2d(8, 8, 3, groups=4),
+        (2, 8, 9, 9),
+        "aten::convolution",
+        "aten::convolution_backward",
     ),
     "attention": (
-        Attention, (2, 10, 16), "aten::_scaled_dot_product_flash_attention_for_cpu",
+        Attention,
+        (2, 10, 16),
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
         "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
     ),
     "recurrent": (
-        lambda: Recurrent(6, 5), (7, 3, 6), "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward",
+        lambda: Recurrent(6, 5),
+        (7, 3, 6),
+        "aten::mkldnn_rnn_layer",
+        "aten::mkldnn_rnn_layer_backward",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +106,11 @@ def test_an_undamaged_capture_agrees(family: str, traces: dict[str, Path]) -> No
 COUNTED = ("call counts", "contraction FLOPs")
 #: Kind -> the damage to the forward and to the backward operator of a family.
 PLANTS: dict[str, Callable[[str, str], Damage]] = {
-    "dropped": lambda operator, other: dropped(operator), "doubled": lambda operator, other: doubled(operator),
-    "phase swapped": moved, "off by one": lambda operator, other: off_by_one(operator),
-}  # fmt: skip
+    "dropped": lambda operator, other: dropped(operator),
+    "doubled": lambda operator, other: doubled(operator),
+    "phase swapped": moved,
+    "off by one": lambda operator, other: off_by_one(operator),
+}
 
 
 @pytest.mark.parametrize("kind", PLANTS)

@@ -456,9 +456,7 @@ def test_the_report_of_the_redacted_trace_is_the_redacted_report(tmp_path: Path)
     again = analyze_traces([tmp_path / "out.json"], redact=True)
     assert redacted.operators == again.operators
     told = {row.operator: row.signature for row in again.operators if row.operator.startswith("custom")}
-    assert told == {
-        "custom::named": "float32[8,4], float32[4,2], -", "custom::<path>": "float32[8,4], float32[4,2], 3",
-    }  # fmt: skip
+    assert told == {"custom::named": "float32[8,4], float32[4,2], -", "custom::<path>": "float32[8,4], float32[4,2], 3"}
 
 
 # ------------------------------------------------------------------------------------------- as Kineto writes a trace

@@ -42,16 +42,31 @@ def test_scripts_take_turns_and_are_compared(here: Path) -> None:
     (here / "train.py").write_text(TRAIN)
     sides = [f"-- WIDE={wide} {PYTHON} train.py --text 'two words'" for wide in (8, 16)]
     command = run(
-        "compare", "--run", sides[0], "--run", sides[1], "--times", "2", "--seed", "1", "--folder", "runs",
-        "-f", "json", "--fail-if", "flops > +10%", cwd=here,
-    )  # fmt: skip
+        "compare",
+        "--run",
+        sides[0],
+        "--run",
+        sides[1],
+        "--times",
+        "2",
+        "--seed",
+        "1",
+        "--folder",
+        "runs",
+        "-f",
+        "json",
+        "--fail-if",
+        "flops > +10%",
+        cwd=here,
+    )
     assert command.returncode == 3, command.stderr
     comparison = json.loads(command.stdout)
     assert [(side["name"], side["runs"]) for side in comparison["sides"]] == [(side, 2) for side in sides]
     # The script said where its trace is to go: it goes where the comparison finds it, and nowhere else.
     assert sorted(str(file.relative_to(here)) for file in here.rglob("*") if file.is_file()) == [
-        *(f"runs/side-{side}/run-{turn}.report.json" for side in (1, 2) for turn in (1, 2)), "train.py"
-    ]  # fmt: skip
+        *(f"runs/side-{side}/run-{turn}.report.json" for side in (1, 2) for turn in (1, 2)),
+        "train.py",
+    ]
     assert "--seed 1" in command.stderr
     assert "run 4 of 4 (" in command.stderr
     assert "FAILED: flops > +10% (is +93.5 %)" in command.stderr
@@ -70,9 +85,7 @@ def test_a_run_is_what_follows_opanatomy_and_reports_are_temporary(here: Path) -
 
 def test_each_round_has_each_side_once_and_the_seed_decides_the_order() -> None:
     commands = tuple(command_of(f"-- {name}") for name in "abc")
-    orders = {
-        seed: Turns(commands=commands, times=8, seed=seed, folders=()).order for seed in (0, 1)
-    }  # fmt: skip
+    orders = {seed: Turns(commands=commands, times=8, seed=seed, folders=()).order for seed in (0, 1)}
     for order in orders.values():
         assert [turn for turn, _ in order] == [turn for turn in range(8) for _ in commands]
         rounds = [tuple(side for turn, side in order if turn == number) for number in range(8)]

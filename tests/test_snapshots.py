@@ -262,10 +262,12 @@ def frame(name: str, filename: str = "??", line: int = 0) -> dict[str, Any]:
 def forward_stack(line: int, operator: str = "mm", function: str = "forward") -> list[dict[str, Any]]:
     """An operator called by a line of a module's forward."""
     return [
-        frame("c10::cuda::CUDACachingAllocator::Native::malloc(int)"), frame(f"at::_ops::{operator}::call(at::Tensor)"),
-        frame(function, MODEL, line), frame("_call_impl", f"{LIBRARY}/nn/modules/module.py", 1_790),
+        frame("c10::cuda::CUDACachingAllocator::Native::malloc(int)"),
+        frame(f"at::_ops::{operator}::call(at::Tensor)"),
+        frame(function, MODEL, line),
+        frame("_call_impl", f"{LIBRARY}/nn/modules/module.py", 1_790),
         frame("<module>", "/home/me/train.py", 9),
-    ]  # fmt: skip
+    ]
 
 
 BACKWARD = [
@@ -299,10 +301,19 @@ class Made:
 
     def segment(self, address: int, total: int, *blocks: tuple[int, int, str], **more: Any) -> Made:
         rows = [{"address": at, "size": size, "requested_size": size, "state": state} for at, size, state in blocks]
-        self.segments.append({
-            "device": 0, "address": address, "total_size": total, "stream": 0, "segment_type": "large",
-            "segment_pool_id": (0, 0), "is_expandable": False, "blocks": rows, **more,
-        })  # fmt: skip
+        self.segments.append(
+            {
+                "device": 0,
+                "address": address,
+                "total_size": total,
+                "stream": 0,
+                "segment_type": "large",
+                "segment_pool_id": (0, 0),
+                "is_expandable": False,
+                "blocks": rows,
+                **more,
+            }
+        )
         return self
 
     def written(self, path: Path, protocol: int = 4, **more: Any) -> Path:
@@ -479,10 +490,21 @@ def test_whole_blocks_by_the_allocators_rules(tmp_path: Path) -> None:
     assert peak_of(whole, max_split_size=4 * MIB).peak_bytes == 20 * MIB
     # From before the recording: half a MiB behind it can be no free block, more can.
     live = (3 * MIB, 17 * MIB, 17 * MIB, "active_allocated")
-    assert peak_of(Made().free(0, 2 * MIB + MIB // 2).alloc(0, 512), (0, 512, 512, "active_allocated"),
-                   (512, 3 * MIB - 512, 0, "inactive"), live).peak_bytes == 20 * MIB  # fmt: skip
-    unknown = peak_of(Made().free(0, MIB + 512).alloc(0, 512), (0, 512, 512, "active_allocated"),
-                      (512, 3 * MIB - 512, 0, "inactive"), live)  # fmt: skip
+    assert (
+        peak_of(
+            Made().free(0, 2 * MIB + MIB // 2).alloc(0, 512),
+            (0, 512, 512, "active_allocated"),
+            (512, 3 * MIB - 512, 0, "inactive"),
+            live,
+        ).peak_bytes
+        == 20 * MIB
+    )
+    unknown = peak_of(
+        Made().free(0, MIB + 512).alloc(0, 512),
+        (0, 512, 512, "active_allocated"),
+        (512, 3 * MIB - 512, 0, "inactive"),
+        live,
+    )
     assert (unknown.peak_bytes, unknown.devices[0].peak_open_bytes) == (18 * MIB + 512, MIB - 512)
     assert any("at least" in note for note in unknown.notes)
 
@@ -498,8 +520,10 @@ def test_without_a_history_the_peak_is_not_known(tmp_path: Path, capsys: pytest.
     memory = opanatomy.analyze(made.written(path)).memory
     assert (memory.peak_bytes, memory.peak_at, memory.moment, memory.shown_bytes) == (None, None, "end", 9 * MIB)
     assert {part.component: part.shown_bytes for part in memory.components} == {
-        "other": 8 * MIB + 1, ROUNDING: MIB - 1, PENDING: 4 * MIB,
-    }  # fmt: skip
+        "other": 8 * MIB + 1,
+        ROUNDING: MIB - 1,
+        PENDING: 4 * MIB,
+    }
     assert main(["analyze", str(path), "--fail-if", "memory > 1GB"]) == 3
     said = capsys.readouterr()
     assert "No history was recorded: 9.44 MB live at the end" in " ".join(said.out.split())
@@ -530,8 +554,9 @@ def test_allocations_of_two_scripts_are_the_same_by_function_and_size(tmp_path: 
     same = opanatomy.compare(*map(str, sides))
     assert [change for change in same.peak_parts if change.change_bytes] == []
     assert {(change.line, change.line_after) for change in same.peak_parts if change.line} == {
-        ("model.py:5 forward", "net.py:14 forward"), ("model.py:7 forward", "net.py:16 forward"),
-    }  # fmt: skip
+        ("model.py:5 forward", "net.py:14 forward"),
+        ("model.py:7 forward", "net.py:16 forward"),
+    }
 
 
 def test_snapshots_are_compared_by_their_peaks(tmp_path: Path) -> None:
@@ -598,7 +623,7 @@ def test_a_pickle_that_would_call_something_calls_nothing(
         (pickle.dumps(torch.ones(2)), "names torch"),
     ],
     ids=map(str, range(9)),
-)  # fmt: skip
+)
 def test_what_is_no_snapshot_is_refused_in_a_line(
     content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -620,11 +645,13 @@ def test_of_500_damaged_ones_each_is_read_or_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("t.pftrace", b"\x0a\x05abc", "Perfetto"), ("t.nsys-rep", b"xx", "Nsight Systems"),
-        ("t.ncu-rep", b"xx", "Nsight Compute"), ("t.sqlite", b"SQLite format 3\0", "SQLite"),
+        ("t.pftrace", b"\x0a\x05abc", "Perfetto"),
+        ("t.nsys-rep", b"xx", "Nsight Systems"),
+        ("t.ncu-rep", b"xx", "Nsight Compute"),
+        ("t.sqlite", b"SQLite format 3\0", "SQLite"),
         ("t.xplane.pb", b"\x0a", "JAX or TensorFlow"),
     ],
-)  # fmt: skip
+)
 def test_files_of_other_tools_are_named(
     name: str, content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -839,8 +866,15 @@ def test_blocks_of_compiled_code_are_told_apart(tmp_path: Path) -> None:
     """The region that torch writes beside an allocation, `compile_context`: its bytes are those of its blocks."""
 
     def event(action: str, address: int, size: int, region: str) -> dict[str, Any]:
-        return {"action": action, "addr": address, "size": size, "stream": 0, "time_us": address, "frames": [],
-                "compile_context": region}  # fmt: skip
+        return {
+            "action": action,
+            "addr": address,
+            "size": size,
+            "stream": 0,
+            "time_us": address,
+            "frames": [],
+            "compile_context": region,
+        }
 
     region = "Torch-Compiled Region: 0/0"
     sizes = {512: region, 1024: region, 2048: "N/A"}
@@ -852,8 +886,14 @@ def test_blocks_of_compiled_code_are_told_apart(tmp_path: Path) -> None:
         at += size
     rest = (2 << 20) + 4096 - at
     blocks.append({"address": at, "size": rest, "requested_size": 0, "state": "inactive", "frames": []})
-    segment = {"device": 0, "address": 4096, "total_size": 2 << 20, "stream": 0, "segment_type": "small",
-               "blocks": blocks}  # fmt: skip
+    segment = {
+        "device": 0,
+        "address": 4096,
+        "total_size": 2 << 20,
+        "stream": 0,
+        "segment_type": "small",
+        "blocks": blocks,
+    }
     path = tmp_path / "s.pickle"
     path.write_bytes(pickle.dumps({"segments": [segment], "device_traces": [trace]}))
     memory = opanatomy.analyze(path).memory

@@ -18,10 +18,17 @@ def steps() -> TraceBuilder:
         begin = 1000 * number
         trace.step(begin, 1000, number)
         trace.annotation("load", begin + 10, 200)
-        trace.host("aten::copy_", begin + 220, 20, shapes=[[1000], [1000], []], types=["float", "float", "Scalar"],
-                   constants=["", "", "False"])  # fmt: skip
-        trace.run("Memcpy HtoD (Pinned -> Device)", begin + 225, begin + 230, 2, category="gpu_memcpy",
-                  call="cudaMemcpyAsync")  # fmt: skip
+        trace.host(
+            "aten::copy_",
+            begin + 220,
+            20,
+            shapes=[[1000], [1000], []],
+            types=["float", "float", "Scalar"],
+            constants=["", "", "False"],
+        )
+        trace.run(
+            "Memcpy HtoD (Pinned -> Device)", begin + 225, begin + 230, 2, category="gpu_memcpy", call="cudaMemcpyAsync"
+        )
         trace.host("aten::mm", begin + 300, 50, **MATRICES)
         trace.run(GEMM, begin + 310, begin + 320, product, stream=9)
         trace.host("aten::item", begin + 400, 100)
@@ -51,15 +58,28 @@ def test_a_message_and_its_rate_on_the_links(tmp_path: Path) -> None:
     trace.annotation("outer", 10, 700)
     trace.host("aten::mm", 100, 500, thread=2, **MATRICES)
     trace.run(GEMM, 110, 120, 30, thread=2)
-    trace.run(NCCL, 710, 720, 6, stream=20, **{
-        "Collective name": "allreduce", "In msg nelems": 2000, "Out msg nelems": 2000, "Group size": 4,
-        "dtype": "Float",
-    })  # fmt: skip
+    trace.run(
+        NCCL,
+        710,
+        720,
+        6,
+        stream=20,
+        **{
+            "Collective name": "allreduce",
+            "In msg nelems": 2000,
+            "Out msg nelems": 2000,
+            "Group size": 4,
+            "dtype": "Float",
+        },
+    )
     spans = {span.name: span for span in trace.analyze(tmp_path).spans}
     message = spans[NCCL]
     assert (message.what, message.signature, message.bytes, message.group_size) == (
-        "collective", "float32[2000]", 8000, 4,
-    )  # fmt: skip
+        "collective",
+        "float32[2000]",
+        8000,
+        4,
+    )
     assert message.bytes_per_second == pytest.approx(1.5 * 8000 / 6e-6)
     assert "outer" not in spans
 

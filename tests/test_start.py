@@ -44,13 +44,16 @@ def line_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 # --------------------------------------------------------------------------------------------------- cannot be used
 
 BUSY = replace(
-    H100, compute_mode=3, used_bytes=12 * GIB,
+    H100,
+    compute_mode=3,
+    used_bytes=12 * GIB,
     processes=(FakeProcess(pid=4242, name="/usr/bin/python3", used_bytes=11 * GIB),),
-)  # fmt: skip
+)
 FULL = replace(
-    H100, used_bytes=80 * GIB,
+    H100,
+    used_bytes=80 * GIB,
     processes=tuple(FakeProcess(pid=100 + at, name="python", used_bytes=(40 >> at) * GIB) for at in range(5)),
-)  # fmt: skip
+)
 SAID = "(CUDA error: out of memory)"
 
 FAILURES = {
@@ -62,8 +65,11 @@ FAILURES = {
     ),
     "HIP without kernels": (
         FakeMachine(
-            gpus=(replace(H100, name="AMD Radeon RX 6600", gcn="gfx1032:sramecc+:xnack-"),), cuda=None, hip="6.4",
-            arch_list=("gfx90a", "gfx942"), kernel_error="HIP error: invalid device function",
+            gpus=(replace(H100, name="AMD Radeon RX 6600", gcn="gfx1032:sramecc+:xnack-"),),
+            cuda=None,
+            hip="6.4",
+            arch_list=("gfx90a", "gfx942"),
+            kernel_error="HIP error: invalid device function",
         ),
         f"cuda:0 cannot run this torch's kernels: AMD Radeon RX 6600 is gfx1032, torch {VERSION} has gfx90a, gfx942"
         " - install a build of torch with kernels for gfx1032, or give --device cpu",
@@ -86,7 +92,7 @@ FAILURES = {
         "cuda:0 cannot be used: NVIDIA H100 80GB HBM3 (sm_90), 0.0 of 85.9 GB used - look at nvidia-smi, or give"
         " --device cpu (AcceleratorError: CUDA error: uncorrectable ECC error encountered)",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", FAILURES)
@@ -126,36 +132,42 @@ TWO = (H100, replace(H100, name="NVIDIA T400", uuid="22222222-0000-0000-0000-000
 
 UNUSED = {
     "CPU build": (
-        FakeMachine(cuda=None, cuda_order=()), None,
+        FakeMachine(cuda=None, cuda_order=()),
+        None,
         f"this torch ({VERSION}) is a build for the CPU and does not use the GPU (NVIDIA H100 80GB HBM3)",
         "install a build of torch with CUDA",
     ),
     "driver too old": (
-        FakeMachine(cuda_order=(), driver="550.54.15", driver_cuda=12040, warning=fake_cuda.TOO_OLD), None,
+        FakeMachine(cuda_order=(), driver="550.54.15", driver_cuda=12040, warning=fake_cuda.TOO_OLD),
+        None,
         "driver 550.54.15 (CUDA 12.4) is too old for this torch (CUDA 13.0) to use the GPU (NVIDIA H100 80GB HBM3)",
         "update the driver, or install a build of torch for an older CUDA",
     ),
     "hidden by a wrong number": (
-        FakeMachine(gpus=TWO, cuda_order=()), "2,0",
+        FakeMachine(gpus=TWO, cuda_order=()),
+        "2,0",
         "CUDA_VISIBLE_DEVICES=2,0 names none of the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
         "unset it, or number them from 0",
     ),
     "hidden by nothing": (
-        FakeMachine(gpus=TWO, cuda_order=()), "",
+        FakeMachine(gpus=TWO, cuda_order=()),
+        "",
         "CUDA_VISIBLE_DEVICES is empty and hides the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
         "unset it, or number them from 0",
     ),
     "fabric manager": (
-        FakeMachine(gpus=(H100,) * 8, cuda_order=(), warning=fake_cuda.NOT_READY), None,
+        FakeMachine(gpus=(H100,) * 8, cuda_order=(), warning=fake_cuda.NOT_READY),
+        None,
         "CUDA does not start on the 8 GPUs (NVIDIA H100 80GB HBM3): error 802, system not yet initialized",
         "start nvidia-fabricmanager, which GPUs behind an NVSwitch need",
     ),
     "MIG without an instance": (
-        FakeMachine(gpus=(replace(H100, mig=True),), cuda_order=()), None,
+        FakeMachine(gpus=(replace(H100, mig=True),), cuda_order=()),
+        None,
         "MIG is on and there is no instance of the GPU (NVIDIA H100 80GB HBM3)",
         "make one (nvidia-smi mig -C -cgi ...)",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", UNUSED)
@@ -239,12 +251,19 @@ def test_the_command_notes_why_and_runs(
 @pytest.mark.parametrize(
     ("architecture", "code", "runs"),
     [
-        ("sm_89", "sm_86", True), ("sm_86", "sm_89", False), ("sm_120", "compute_90", True),
-        ("sm_70", "compute_75", False), ("sm_100", "sm_90a", False), ("sm_90", "sm_90a", True),
-        ("sm_103", "sm_100f", True), ("sm_101", "sm_110", True), ("sm_120", "sm_100f", False),
-        ("gfx942", "gfx942", True), ("gfx942", "gfx90a", False),
+        ("sm_89", "sm_86", True),
+        ("sm_86", "sm_89", False),
+        ("sm_120", "compute_90", True),
+        ("sm_70", "compute_75", False),
+        ("sm_100", "sm_90a", False),
+        ("sm_90", "sm_90a", True),
+        ("sm_103", "sm_100f", True),
+        ("sm_101", "sm_110", True),
+        ("sm_120", "sm_100f", False),
+        ("gfx942", "gfx942", True),
+        ("gfx942", "gfx90a", False),
     ],
-)  # fmt: skip
+)
 def test_what_was_compiled_for_one_architecture_runs_on_another(architecture: str, code: str, runs: bool) -> None:
     assert start.runs_on(architecture, code) is runs
 

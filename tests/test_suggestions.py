@@ -118,9 +118,13 @@ def test_nothing_is_followed_where_nothing_is_asked_or_trained(
     ids=["interrupt", "refused"],
 )
 def test_a_step_that_cannot_be_followed_costs_the_suggestions_alone(
-    error: BaseException, said: str, here: Path, one_timed_step: None, monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    said: str,
+    here: Path,
+    one_timed_step: None,
+    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     def refused(options: Any, *more: Any) -> SimulatedStep:
         raise error
 

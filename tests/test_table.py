@@ -84,11 +84,15 @@ def test_a_table_comes_back_from_its_plain_values(count: int) -> None:
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ([1], "has 1 rows of 2"), ([1, 2.5], "no whole number"), ([1, True], "no whole number"), ("ab", "whole number"),
-        ({"values": ["a"], "codes": [0, 1]}, "none of its values"), ({"values": ["a"], "codes": -2}, "none of its"),
+        ([1], "has 1 rows of 2"),
+        ([1, 2.5], "no whole number"),
+        ([1, True], "no whole number"),
+        ("ab", "whole number"),
+        ({"values": ["a"], "codes": [0, 1]}, "none of its values"),
+        ({"values": ["a"], "codes": -2}, "none of its"),
         ([1, 2**63], "too large"),
     ],
-)  # fmt: skip
+)
 def test_plain_values_that_are_no_table(column: Any, said: str) -> None:
     with pytest.raises((ValueError, TypeError, OverflowError), match=said):
         table_of({"rows": 2, "time_ns": column}, {})

@@ -24,8 +24,11 @@ from opanatomy.records.workload import Workload
 from tests.tiny import BERT, TINY, loss_of, message_of, profiled, tiny, tiny_request
 
 GPT2, LLAMA, VIT, T5 = (
-    "openai-community/gpt2", "meta-llama/Llama-3.1-8B", "google/vit-base-patch16-224", "google-t5/t5-base",
-)  # fmt: skip
+    "openai-community/gpt2",
+    "meta-llama/Llama-3.1-8B",
+    "google/vit-base-patch16-224",
+    "google-t5/t5-base",
+)
 BART, CLIP, RESNET = "facebook/bart-base", "openai/clip-vit-base-patch32", "microsoft/resnet-50"
 #: Settings without dropout: a step computes the same however it is cut.
 STILL = {
@@ -127,12 +130,19 @@ def test_outputs_without_a_loss_are_summed_over_micro_batches() -> None:
 @pytest.mark.parametrize(
     ("inputs", "parts", "said"),
     [
-        ((torch.ones(6, 4),), 4, "accumulate=4: a batch of 6 cannot be cut into 4 equal micro-batches - give a divisor"
-         " of it: 1, 2, 3, 6"),
-        ((torch.ones(6, 4), {"mask": torch.ones(4, 4)}), 2, "accumulate=2: the input mask has the shape (4, 4), which"
-         " does not begin with the batch of 6 - give inputs whose first dimension is the batch"),
+        (
+            (torch.ones(6, 4),),
+            4,
+            "accumulate=4: a batch of 6 cannot be cut into 4 equal micro-batches - give a divisor of it: 1, 2, 3, 6",
+        ),
+        (
+            (torch.ones(6, 4), {"mask": torch.ones(4, 4)}),
+            2,
+            "accumulate=2: the input mask has the shape (4, 4), which"
+            " does not begin with the batch of 6 - give inputs whose first dimension is the batch",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_batch_that_cannot_be_cut_is_refused(inputs: Any, parts: int, said: str) -> None:
     with pytest.raises(UsageError, match=f"^{re.escape(said)}"):
         opanatomy.profile(nn.Linear(4, 4), inputs, accumulate=parts)
@@ -215,18 +225,26 @@ def all_of(name: str) -> set[str]:
         (LLAMA, ("model.embed_tokens.",), ("model.layers.0.",)),
         (VIT, ("vit.embeddings.",), ("vit.layers.0.", "vit.encoder.layer.0.")),
         (T5, ("shared.",), ("encoder.block.0.",)),
-        (BART, ("model.shared.", "model.encoder.embed_positions.", "model.decoder.embed_positions."),
-         ("model.encoder.layers.0.",)),
-        (CLIP, ("text_model.embeddings.", "vision_model.embeddings."),
-         ("text_model.encoder.layers.0.", "vision_model.encoder.layers.0.")),
+        (
+            BART,
+            ("model.shared.", "model.encoder.embed_positions.", "model.decoder.embed_positions."),
+            ("model.encoder.layers.0.",),
+        ),
+        (
+            CLIP,
+            ("text_model.embeddings.", "vision_model.embeddings."),
+            ("text_model.encoder.layers.0.", "vision_model.encoder.layers.0."),
+        ),
         (RESNET, ("resnet.embedder.",), ("resnet.encoder.stages.0.",)),
     ],
-)  # fmt: skip
+)
 def test_embeddings_and_the_lowest_layers(name: str, embeddings: tuple[str, ...], lowest: tuple[str, ...]) -> None:
     everything = all_of(name)
     for parts, prefixes in (
-        ("embeddings", embeddings), ("layers:1", lowest), ("layers:1,embeddings", (*embeddings, *lowest))
-    ):  # fmt: skip
+        ("embeddings", embeddings),
+        ("layers:1", lowest),
+        ("layers:1,embeddings", (*embeddings, *lowest)),
+    ):
         frozen = {key for key in everything if key.startswith(prefixes)}
         assert frozen
         assert trained(name, freeze=parts) == everything - frozen
@@ -246,14 +264,18 @@ def test_only_biases_and_only_the_head() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        (BERT, {"freeze": "layers:3"}, "--freeze layers:3: BertForMaskedLM has 2 layers - it has embeddings, layers:N"
-         " (2 BertLayer in bert.encoder.layer), all-but-biases, all-but-head"),
+        (
+            BERT,
+            {"freeze": "layers:3"},
+            "--freeze layers:3: BertForMaskedLM has 2 layers - it has embeddings, layers:N"
+            " (2 BertLayer in bert.encoder.layer), all-but-biases, all-but-head",
+        ),
         (LLAMA, {"freeze": "all-but-biases"}, "--freeze all-but-biases: LlamaForCausalLM has no biases - it has"),
         (GPT2, {"freeze": "all-but-head"}, "--freeze all-but-head: GPT2LMHeadModel has no weights outside of its base"),
         (VIT, {"fused_loss": True}, "--fused-loss"),
         (BERT, {"batch": 4, "accumulate": 3}, "--accumulate 3: a batch of 4 cannot be cut into 3 equal micro-batches"),
     ],
-)  # fmt: skip
+)
 def test_models_that_cannot_are_refused(name: str, options: dict[str, Any], said: str) -> None:
     assert message_of(tiny_request(name, **options), UsageError).startswith(said)
 
@@ -363,9 +385,13 @@ def test_the_state_of_eight_bits_is_that_of_theory(embeddings: bool) -> None:
     name = "adamw8bit-embeddings32" if embeddings else "adamw8bit"
     small, table, rest = 1_000, 50_000, 200_000
     ran = Workload(
-        parameters=small + table + rest, trainable_parameters=small + table + rest, small_parameters=small,
-        embedding_parameters=table, dtype="float32", optimizer=name,
-    )  # fmt: skip
+        parameters=small + table + rest,
+        trainable_parameters=small + table + rest,
+        small_parameters=small,
+        embedding_parameters=table,
+        dtype="float32",
+        optimizer=name,
+    )
     full = small + table if embeddings else small
     assert state_theory(ran)[-1].theory_bytes == 8 * full + round(2.03125 * (small + table + rest - full))
     pytest.importorskip("bitsandbytes")

@@ -94,9 +94,7 @@ def test_techniques_are_named_skipped_and_combined() -> None:
     named = variants_of(situation(), only=["amp-fp16"])
     assert [variant.impossible for variant in named] == [None, None]
     both = variants_of(situation(), only=["sgd"], combine=["amp+checkpointing"])[2]
-    assert (both.name, both.option, both.keeps_result) == (
-        "amp+checkpointing", "--amp bf16 --checkpointing", False,
-    )  # fmt: skip
+    assert (both.name, both.option, both.keeps_result) == ("amp+checkpointing", "--amp bf16 --checkpointing", False)
     assert (both.options.amp, both.options.checkpointing) == ("bf16", "non-reentrant")
     with pytest.raises(UsageError, match="--optimizer sgd and --optimizer adafactor exclude"):
         variants_of(situation(), combine=["sgd+adafactor"])
@@ -115,20 +113,21 @@ WIDE = {
     "google-t5/t5-base": "num_layers=2 d_model=64 d_kv=32 d_ff=256 num_heads=2 vocab_size=300",
     "google/vit-base-patch16-224": "hidden_size=64 num_attention_heads=2 intermediate_size=256 num_hidden_layers=2"
     " image_size=32 patch_size=8 num_labels=10",
-}  # fmt: skip
+}
 #: Of T5 and ViT those whose path the model changes: two stacks of layers, layers that hand values on, no biases,
 #: weights kept in float32, a convolution, a head without words.
 CHOSEN = {
     BERT: ("--only", "accumulation,checkpointing,checkpointing-segments,amp,freeze-lower,lora,sgd"),
     "openai-community/gpt2": (
-        "--only", "checkpointing-reentrant,checkpointing-segments,eager,fused-loss,freeze-all-but-head,adamw-loop,"
-        "adafactor",
+        "--only",
+        "checkpointing-reentrant,checkpointing-segments,eager,fused-loss,freeze-all-but-head,adamw-loop,adafactor",
     ),
     "google-t5/t5-base": (
-        "--only", "checkpointing,checkpointing-segments,amp,fused-loss,freeze-lower,freeze-all-but-biases,lora",
+        "--only",
+        "checkpointing,checkpointing-segments,amp,fused-loss,freeze-lower,freeze-all-but-biases,lora",
     ),
     "google/vit-base-patch16-224": ("--only", "checkpointing,amp,fused-loss,freeze-embeddings"),
-}  # fmt: skip
+}
 #: Why a technique cannot be on a model, by the prediction and by the run.
 CANNOT = {
     ("openai-community/gpt2", "freeze-all-but-head"): "GPT2LMHeadModel has no weights outside of its base model",
@@ -154,8 +153,27 @@ EXHAUSTIVE = pytest.mark.exhaustive
 def test_techniques_do_to_a_model_what_is_predicted(model: str, tmp_path: Path) -> None:
     sizes = [word for setting in WIDE[model].split() for word in ("--set", setting)]
     length = ("--seq", "16") if model in TINY_SEQ else ()
-    words = ("techniques", model, *sizes, *length, "--batch", "4", "--device", "cpu", "--optimizer", "adamw",
-             "--repetitions", "1", "--loss-steps", "2", "--folder", "e", "-f", "json", *CHOSEN[model])  # fmt: skip
+    words = (
+        "techniques",
+        model,
+        *sizes,
+        *length,
+        "--batch",
+        "4",
+        "--device",
+        "cpu",
+        "--optimizer",
+        "adamw",
+        "--repetitions",
+        "1",
+        "--loss-steps",
+        "2",
+        "--folder",
+        "e",
+        "-f",
+        "json",
+        *CHOSEN[model],
+    )
     done = run(*words, cwd=tmp_path, timeout=500)
     assert done.returncode == 0, done.stderr
     report = msgspec.json.decode(done.stdout, type=Techniques)
@@ -214,8 +232,10 @@ def check_files_and_resume(report: Techniques, words: tuple[str, ...], folder: P
     others = sum(row.measured is not None for row in report.rows) - 1
     assert report.order[0].count(BASELINE) == round(others**0.5)
     assert sorted(path.name for path in (folder / "e").iterdir() if path.name.startswith("sgd")) == [
-        "sgd.report.json", "sgd.results.json", "sgd.trace.json.gz",
-    ]  # fmt: skip
+        "sgd.report.json",
+        "sgd.results.json",
+        "sgd.trace.json.gz",
+    ]
     refused = run(*words, cwd=folder)
     assert refused.returncode == 2
     assert "--resume" in refused.stderr
@@ -249,7 +269,7 @@ def test_a_job_that_breaks_says_how(job: Any, arguments: tuple[Any, ...], messag
 def figures(step_ns: float, peak: int = 1_000_000, spread: float = 0.02) -> StepFigures:
     return StepFigures(
         peak_bytes=peak, step_ns=step_ns, low_ns=step_ns * (1 - spread), high_ns=step_ns * (1 + spread), samples=8
-    )  # fmt: skip
+    )
 
 
 def row(name: str, **fields: Any) -> TechniqueRow:
@@ -288,8 +308,13 @@ def test_the_training_is_the_same_only_where_all_of_it_is(changes: dict[str, Any
 def test_the_report_says_what_changed_what_disagrees_and_what_did_not_run() -> None:
     report = experiment()
     text = format_named("terminal").write(report, Page(width=110))
-    for said in ("-50.0 %", "+30.0 %", "not run: out of memory", "aten::mm (forward) 9.00 ms for 1.00 ms",
-                 "DIFFERS, first in aten.mm"):  # fmt: skip
+    for said in (
+        "-50.0 %",
+        "+30.0 %",
+        "not run: out of memory",
+        "aten::mm (forward) 9.00 ms for 1.00 ms",
+        "DIFFERS, first in aten.mm",
+    ):
         assert said in text
     assert any("~" in line for line in text.splitlines() if line.startswith("slim"))
     assert any(line.rstrip().endswith("!") for line in text.splitlines() if line.startswith("wrong"))

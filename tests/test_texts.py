@@ -72,13 +72,21 @@ def test_every_form_gives_the_same_texts(tmp_path: Path) -> None:
     rows = [{"id": str(number), "label": number, "body": text} for number, text in enumerate(TEXTS)]
     (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"id": "9", "label": 1, "body": None}])))
     for name, delimiter, header in (
-        ("t.csv", ",", "comment"), ("t.tsv", "\t", "comment"), ("s.csv", ";", "comment"), ("named.csv", ",", "remark")
-    ):  # fmt: skip
+        ("t.csv", ",", "comment"),
+        ("t.tsv", "\t", "comment"),
+        ("s.csv", ";", "comment"),
+        ("named.csv", ",", "remark"),
+    ):
         table(tmp_path / name, delimiter, header)
     asked: dict[str, str | None] = {
-        "t.txt": None, "t.txt.gz": None, "t.jsonl": "body", "t.csv": "comment", "t.tsv": "comment", "s.csv": "comment",
+        "t.txt": None,
+        "t.txt.gz": None,
+        "t.jsonl": "body",
+        "t.csv": "comment",
+        "t.tsv": "comment",
+        "s.csv": "comment",
         "named.csv:remark": "remark",
-    }  # fmt: skip
+    }
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pyarrow.table({"n": [1, 2, 3, 4], "words": list(TEXTS)}), tmp_path / "t.parquet")
@@ -194,10 +202,14 @@ def test_a_masked_text_is_the_same_in_whatever_batch(comments: str) -> None:
 @pytest.mark.parametrize("name", [BERT, GPT2])
 @pytest.mark.parametrize(
     ("others", "shape"),
-    [({"task": "sequence-classification"}, (4,)), ({"task": "token-classification"}, (4, 24)), ({"task": "base"}, None),
-     ({"inference": True}, None)],
+    [
+        ({"task": "sequence-classification"}, (4,)),
+        ({"task": "token-classification"}, (4, 24)),
+        ({"task": "base"}, None),
+        ({"inference": True}, None),
+    ],
     ids=["sequence", "token", "base", "inference"],
-)  # fmt: skip
+)
 def test_labels_of_other_tasks(name: str, others: dict[str, Any], shape: tuple[int, ...] | None, comments: str) -> None:
     made = prepared(name, comments, **others)
     with quiet_libraries():
@@ -218,8 +230,11 @@ def test_a_slow_tokenizer_is_the_one_written_in_python(comments: str) -> None:
     used, unused = slow.texts.observed.tokenizers
     assert (used.name, used.slow, used.used, used.same_ids) == (PYTHON_TOKENIZER, True, True, True)
     assert (unused.name, unused.slow, unused.used, unused.same_ids) == (
-        transformers.PreTrainedTokenizerFast.__name__, False, False, True,
-    )  # fmt: skip
+        transformers.PreTrainedTokenizerFast.__name__,
+        False,
+        False,
+        True,
+    )
     assert used.tokens == unused.tokens == fast.texts.observed.tokenizers[0].tokens
     assert torch.equal(slow.texts.profiled["input_ids"], fast.texts.profiled["input_ids"])
 
@@ -321,9 +336,12 @@ def test_options_that_make_no_sense_together(options: dict[str, Any], said: str)
 
 #: A model, and what the step on it is changed by.
 STEPS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "bert": (BERT, ("--memory", "--batch", "4")), "gpt2": (GPT2, ()), "t5": (T5, ()),
-    "in micro-batches": (BERT, ("--accumulate", "2", "--batch", "4")), "frozen": (BERT, ("--freeze", "layers:1")),
-}  # fmt: skip
+    "bert": (BERT, ("--memory", "--batch", "4")),
+    "gpt2": (GPT2, ()),
+    "t5": (T5, ()),
+    "in micro-batches": (BERT, ("--accumulate", "2", "--batch", "4")),
+    "frozen": (BERT, ("--freeze", "layers:1")),
+}
 
 
 @cache
@@ -333,8 +351,15 @@ def run(step: str, comments: str) -> tuple[Anatomy, Prepared]:
     common = ("--texts", comments, "--padding", "longest", "--attention", "eager", "--seq", "60")
     size = ("--set", f"vocab_size={VOCABULARY}", "--batch", "3")
     batch = 4 if "4" in words else 3
-    made = prepared(name, comments, "longest", attention="eager", seq=60, batch=batch,
-                    freeze="layers:1" if step == "frozen" else None)  # fmt: skip
+    made = prepared(
+        name,
+        comments,
+        "longest",
+        attention="eager",
+        seq=60,
+        batch=batch,
+        freeze="layers:1" if step == "frozen" else None,
+    )
     return profiled(*tiny(name, *common, *size, *words)), made
 
 

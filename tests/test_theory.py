@@ -40,10 +40,16 @@ def contraction(path: Path) -> Ratio:
 LAYERS = (
     ("stem", "aten::mm", {"shapes": [[8, 4], [4, 2]], "types": ["float", "float"]}),
     ("head", "aten::mm", {"shapes": [[8, 2], [2, 16]], "types": ["float", "float"]}),
-    ("attention", "aten::_scaled_dot_product_flash_attention_for_cpu",
-     {"shapes": [*[[1, 2, 8, 4]] * 3, [], []], "types": ["float", "float", "float", "Scalar", "Scalar"],
-      "constants": ["", "", "", "0.", "False"]}),
-)  # fmt: skip
+    (
+        "attention",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        {
+            "shapes": [*[[1, 2, 8, 4]] * 3, [], []],
+            "types": ["float", "float", "float", "Scalar", "Scalar"],
+            "constants": ["", "", "", "0.", "False"],
+        },
+    ),
+)
 
 
 def step(gradients: dict[str, str], workload: Workload = ALL, layers: int = 2) -> TraceBuilder:

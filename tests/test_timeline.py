@@ -57,10 +57,11 @@ IDLE: dict[str, tuple[tuple[tuple[Any, ...], ...], tuple[int, int, int, int]]] =
     "another stream worked last": (((GEMM, 100, 100, 40), (MAP, 110, 145, 55, {"stream": 20})), (95, 0, 5, 0)),
     "one stream": (((GEMM, 100, 100, 40), (MAP, 110, 142, 58)), (98, 0, 0, 2)),
     "what worked longest, not what began last": (
-        ((GEMM, 100, 100, 50), (MAP, 101, 110, 10, {"stream": 20}), (MAP, 102, 153, 47, {"stream": 20})), (97, 0, 3, 0),
+        ((GEMM, 100, 100, 50), (MAP, 101, 110, 10, {"stream": 20}), (MAP, 102, 153, 47, {"stream": 20})),
+        (97, 0, 3, 0),
     ),
     "no launch record": (((GEMM, 100, 100, 40), (MAP, None, 150, 50)), (90, 0, 0, 10)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", IDLE)
@@ -82,10 +83,12 @@ def test_work_of_the_step_before_is_no_idleness(tmp_path: Path) -> None:
 
 def test_what_no_other_work_hides_is_exposed(tmp_path: Path) -> None:
     anatomy = made(
-        (GEMM, 100, 100, 50), (NCCL, 101, 140, 40, {"stream": 20}),
+        (GEMM, 100, 100, 50),
+        (NCCL, 101, 140, 40, {"stream": 20}),
         ("Memcpy HtoD (Pinned -> Device)", 102, 170, 30, {"stream": 22, **COPY}),
-        ("Memset (Device)", 103, 250, 10, {"category": "gpu_memset", "call": "cudaMemsetAsync"}), steps=((100, 200),),
-    ).analyze(tmp_path)  # fmt: skip
+        ("Memset (Device)", 103, 250, 10, {"category": "gpu_memset", "call": "cudaMemsetAsync"}),
+        steps=((100, 200),),
+    ).analyze(tmp_path)
     timeline, (step,) = anatomy.timeline, anatomy.step.steps
     assert (timeline.communication_ns, timeline.exposed_communication_ns) == (40 * US, 20 * US)
     assert (timeline.memcpy_ns, timeline.exposed_memcpy_ns, timeline.computation_ns) == (30 * US, 20 * US, 60 * US)
@@ -96,9 +99,12 @@ def test_what_no_other_work_hides_is_exposed(tmp_path: Path) -> None:
 def test_other_steps_work_neither_counts_as_communication_nor_hides_it(tmp_path: Path) -> None:
     """A collective and a product launched by the step before, which run in this one."""
     anatomy = made(
-        (NCCL, 50, 110, 30, {"stream": 20}), (GEMM, 60, 150, 10), (GEMM, 101, 160, 20),
-        (NCCL, 102, 140, 40, {"stream": 20}), steps=((100, 200),),
-    ).analyze(tmp_path)  # fmt: skip
+        (NCCL, 50, 110, 30, {"stream": 20}),
+        (GEMM, 60, 150, 10),
+        (GEMM, 101, 160, 20),
+        (NCCL, 102, 140, 40, {"stream": 20}),
+        steps=((100, 200),),
+    ).analyze(tmp_path)
     timeline, communication = anatomy.timeline, anatomy.communication
     assert communication is not None
     assert [phase.calls for phase in communication.phases] == [1]
@@ -176,12 +182,19 @@ def test_occupancy_is_weighted_by_time(tmp_path: Path) -> None:
     ("work", "efficiency"),
     [
         # From 190 on the third is alone, from 192 to 195 the fourth runs next to it. Summed it was 157.5 % of the time.
-        (((MAP, 100, 90, 7, 0, 2.0), (MAP, 105, 60, 13, 0, 2.0), (GEMM, 150, 45, 20, 0, 0.5),
-          (GEMM, 192, 5, 21, 0, 0.1)), (90 + 0.5 * 2 + 0.6 * 3 + 0.1 * 2) / 100),
+        (
+            (
+                (MAP, 100, 90, 7, 0, 2.0),
+                (MAP, 105, 60, 13, 0, 2.0),
+                (GEMM, 150, 45, 20, 0, 0.5),
+                (GEMM, 192, 5, 21, 0, 0.1),
+            ),
+            (90 + 0.5 * 2 + 0.6 * 3 + 0.1 * 2) / 100,
+        ),
         (((MAP, 110, 80, 7, 0, 1.0), (MAP, 110, 40, 7, 1, 1.0)), 0.6),  # of two devices
         (((GEMM, 110, 30, 7, 0, "?"),), None),
     ],
-)  # fmt: skip
+)
 def test_kernels_at_once_fill_no_more_than_their_device(
     work: tuple[tuple[Any, ...], ...], efficiency: float | None, tmp_path: Path
 ) -> None:
@@ -216,13 +229,21 @@ def test_what_of_the_time_on_tensor_cores_is_not_known_is_said(
 @pytest.mark.parametrize(
     ("device", "lacks"),
     [
-        ("Tesla P100-SXM2-16GB", True), ("NVIDIA GeForce GTX 1660 SUPER", True), ("NVIDIA GeForce MX450", True),
-        ("NVIDIA T1000 8GB", True), ("Tesla K80", True), ("AMD Instinct MI50/MI60", True),
-        ("AMD Radeon RX 6800 XT", True), ("Tesla V100-SXM2-16GB", False), ("Tesla T4", False),
-        ("Quadro RTX 4000", False), ("NVIDIA GeForce RTX 2060", False), ("AMD Instinct MI250X", False),
+        ("Tesla P100-SXM2-16GB", True),
+        ("NVIDIA GeForce GTX 1660 SUPER", True),
+        ("NVIDIA GeForce MX450", True),
+        ("NVIDIA T1000 8GB", True),
+        ("Tesla K80", True),
+        ("AMD Instinct MI50/MI60", True),
+        ("AMD Radeon RX 6800 XT", True),
+        ("Tesla V100-SXM2-16GB", False),
+        ("Tesla T4", False),
+        ("Quadro RTX 4000", False),
+        ("NVIDIA GeForce RTX 2060", False),
+        ("AMD Instinct MI250X", False),
         ("AMD Radeon RX 7900 XTX", False),
     ],
-)  # fmt: skip
+)
 def test_a_device_without_tensor_cores_has_no_share_of_them(device: str, lacks: bool, tmp_path: Path) -> None:
     trace = made((GEMM, 100, 110, 30))
     trace.metadata["deviceProperties"] = [{"id": 0, "name": device}]
@@ -457,13 +478,30 @@ def test_the_longest_gaps_are_named_with_what_filled_them(tmp_path: Path) -> Non
     timeline = trace.analyze(tmp_path).timeline
     first, second, third = timeline.gaps
     assert first == Gap(
-        time_ns=3_270 * US, count=1, cause=IdleCause.OPERATORS, cause_ns=3_259 * US, name="aten::normal_",
-        before=TO_DEVICE, after=MAP, drained=True, begin_ns=110 * US, step=2,
-    )  # fmt: skip
+        time_ns=3_270 * US,
+        count=1,
+        cause=IdleCause.OPERATORS,
+        cause_ns=3_259 * US,
+        name="aten::normal_",
+        before=TO_DEVICE,
+        after=MAP,
+        drained=True,
+        begin_ns=110 * US,
+        step=2,
+    )
     assert second == Gap(
-        time_ns=1_016 * US, count=1, cause=IdleCause.SLOW_LAUNCH, cause_ns=1_000 * US, name="aten::mul",
-        call="cudaLaunchKernel", before=MAP, after=TO_DEVICE, launch_ns=1_000 * US, begin_ns=3_230 * US, step=1,
-    )  # fmt: skip
+        time_ns=1_016 * US,
+        count=1,
+        cause=IdleCause.SLOW_LAUNCH,
+        cause_ns=1_000 * US,
+        name="aten::mul",
+        call="cudaLaunchKernel",
+        before=MAP,
+        after=TO_DEVICE,
+        launch_ns=1_000 * US,
+        begin_ns=3_230 * US,
+        step=1,
+    )
     assert (third.time_ns, third.count, third.name) == (10 * US, 1, "aten::relu")
     assert sum(gap.time_ns * gap.count for gap in timeline.gaps) * 2 == timeline.idle_ns
     causes = {row.cause: row for row in timeline.causes}
@@ -492,10 +530,11 @@ def test_a_trace_that_is_cut_off_has_no_idle_time_after_the_cut(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("operator", "host_only"),
     [
-        ("aten::cudnn_convolution", True), ("aten::mkldnn_convolution", False),
+        ("aten::cudnn_convolution", True),
+        ("aten::mkldnn_convolution", False),
         ("aten::_scaled_dot_product_flash_attention_for_cpu", False),
     ],
-)  # fmt: skip
+)
 def test_a_host_only_trace_of_a_gpu_is_none_of_a_cpu(operator: str, host_only: bool, tmp_path: Path) -> None:
     trace = TraceBuilder()
     trace.host("aten::conv2d", 0, 100)
@@ -521,8 +560,11 @@ def test_a_step_lasts_until_its_last_device_work_ends(tmp_path: Path) -> None:
     assert [step.number for step in anatomy.step.steps] == [1, 2, 3]
     assert (first.wall_ns, first.busy_ns, first.kernel_time_ns, first.work) == (130 * US, 110 * US, 110 * US, 1)
     assert (second.wall_ns, second.busy_ns, second.other_idle_ns, second.host_idle_ns) == (
-        70 * US, 10 * US, 5 * US, 55 * US,
-    )  # fmt: skip
+        70 * US,
+        10 * US,
+        5 * US,
+        55 * US,
+    )
     assert (third.wall_ns, third.busy_ns, third.work) == (50 * US, 0, 0)
     assert [step.set_aside for step in anatomy.step.steps] == [None, HARDLY, HARDLY]
     assert (anatomy.step.count, anatomy.step.wall_ns, anatomy.timeline.window_ns) == (1, 130 * US, 130 * US)
@@ -729,8 +771,10 @@ def test_a_step_with_a_pause_is_named_and_gives_no_figure(tmp_path: Path) -> Non
     step, timeline = anatomy.step, anatomy.timeline
     assert (step.count, step.wall_ns, timeline.window_ns) == (2, 1_050 * US, 2_100 * US)
     assert (timeline.busy_ns, timeline.idle_ns, sum(device_times(anatomy).values())) == (
-        1_600 * US, 500 * US, 1_600 * US,
-    )  # fmt: skip
+        1_600 * US,
+        500 * US,
+        1_600 * US,
+    )
     assert (anatomy.ledger.outside_window_ns, anatomy.ledger.set_aside_ns) == (800 * US, 800 * US)
     screen = page(anatomy, brief=True)
     for words in ("without step 2 (9.00 ms): a pause is in it", "1.05 ms a step, 2 steps", "idle 23.8 %"):
@@ -794,12 +838,16 @@ def test_a_training_step_has_every_figure(tmp_path: Path) -> None:
 
 PIECES = st.lists(
     st.tuples(
-        st.sampled_from([GEMM, MAP, NCCL]), st.none() | st.integers(0, 500), st.integers(0, 600), st.integers(0, 60),
-        st.builds(lambda stream, device: {"stream": stream, "device": device}, st.sampled_from([7, 20]),
-                  st.integers(0, 2)),
+        st.sampled_from([GEMM, MAP, NCCL]),
+        st.none() | st.integers(0, 500),
+        st.integers(0, 600),
+        st.integers(0, 60),
+        st.builds(
+            lambda stream, device: {"stream": stream, "device": device}, st.sampled_from([7, 20]), st.integers(0, 2)
+        ),
     ),
     max_size=15,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -854,10 +902,13 @@ def on_cpu(
 def capture(kind: str, plain_us: tuple[int, ...]) -> dict[str, Any]:
     """The record of a capture whose steps took this long without the profiler."""
     return {
-        "version": "0", "command": "opanatomy profile x", "created": "", "workload": {"batch": 4},
+        "version": "0",
+        "command": "opanatomy profile x",
+        "created": "",
+        "workload": {"batch": 4},
         "environment": {"device_kind": kind, **({"device": H100["name"]} if kind == "cuda" else {})},
         "unprofiled_step_ns": [US * one for one in plain_us],
-    }  # fmt: skip
+    }
 
 
 PHASES = {"forward": 20 * US, "backward": 60 * US, "optimizer": 10 * US}

@@ -56,21 +56,26 @@ def as_texts(text: str) -> str:
 def around(text: str) -> str:
     """Metadata before and after the events."""
     events = json.dumps(json.loads(text)["traceEvents"])
-    return (f'{{"note": "the words \\"traceEvents\\": [ in a string", "traceEvents": {events},'
-            ' "distributedInfo": {"pg_config": [{"a": 1},{"b": 2}]}, "traceName": "x"}')  # fmt: skip
+    return (
+        f'{{"note": "the words \\"traceEvents\\": [ in a string", "traceEvents": {events},'
+        ' "distributedInfo": {"pg_config": [{"a": 1},{"b": 2}]}, "traceName": "x"}'
+    )
 
 
 @pytest.mark.parametrize(
     "spelled",
     [
-        lambda text: json.dumps(json.loads(text), indent=2), lambda text: json.dumps(json.loads(text), separators=(",",
-            ":")),
-        lambda text: json.dumps(json.loads(text)["traceEvents"]), lambda text: "\ufeff" + text, as_texts, around,
+        lambda text: json.dumps(json.loads(text), indent=2),
+        lambda text: json.dumps(json.loads(text), separators=(",", ":")),
+        lambda text: json.dumps(json.loads(text)["traceEvents"]),
+        lambda text: "\ufeff" + text,
+        as_texts,
+        around,
         lambda text: text.replace('"dur": 60', '"dur": 60, "x": -Infinity'),
         lambda text: text.replace('{"ph"', "\0" * 5000 + '{"ph"', 1),  # white space is no damage
     ],
     ids=["indented", "dense", "a bare array", "a byte order mark", "numbers as text", "metadata", "Infinity", "zeros"],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
 def test_spelling_and_compression_do_not_matter(
     name: str, spelled: Callable[[str], str], step: tuple[Any, ...], tmp_path: Path
@@ -91,8 +96,16 @@ def test_the_schema_of_2021(tmp_path: Path) -> None:
         "ph": "X", "cat": "Operator", "name": "aten::add", "pid": 1, "tid": "2", "ts": 1623142623460072, "dur": 85,
         "args": {"external id": 9, "Input dims": [[2], [2]], "Input type": ["float", "float"]},
     }  # fmt: skip
-    kernel = {"ph": "X", "cat": "Kernel", "name": "k", "pid": 0, "tid": "stream 7", "ts": 1623142623460100, "dur": 1,
-              "args": {"stream": 7, "external id": 9}}  # fmt: skip
+    kernel = {
+        "ph": "X",
+        "cat": "Kernel",
+        "name": "k",
+        "pid": 0,
+        "tid": "stream 7",
+        "ts": 1623142623460100,
+        "dur": 1,
+        "args": {"stream": 7, "external id": 9},
+    }
     anatomy = analyzed(tmp_path, json.dumps({"traceEvents": [event, kernel]}))
     assert [(row.operator, str(row.signature), row.time_ns) for row in anatomy.operators] == [
         ("aten::add", "float32[2], float32[2]", 1000)
@@ -116,12 +129,17 @@ def test_nanoseconds_since_1970_are_exact(times: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "name"),
     [
-        (r'"C:\Users\x"', r"C:\Users\x"), ('"half \\ud83d pair"', "half \ufffd pair"),
-        ('"pair \\ud83d\\ude00"', "pair \U0001f600"), ('"tab\there"', "tab here"), ('"a\x01\nb"', "a  b"),
-        ('"load("x.bin") of C:\\data"', 'load("x.bin") of C:\\data'), (b'"\xff\xfe"', "\ufffd\ufffd"),
-        ('"inf or NaN, nan ]"', "inf or NaN, nan ]"), ('"a \\" NaN , b"', 'a " NaN , b'),
+        (r'"C:\Users\x"', r"C:\Users\x"),
+        ('"half \\ud83d pair"', "half \ufffd pair"),
+        ('"pair \\ud83d\\ude00"', "pair \U0001f600"),
+        ('"tab\there"', "tab here"),
+        ('"a\x01\nb"', "a  b"),
+        ('"load("x.bin") of C:\\data"', 'load("x.bin") of C:\\data'),
+        (b'"\xff\xfe"', "\ufffd\ufffd"),
+        ('"inf or NaN, nan ]"', "inf or NaN, nan ]"),
+        ('"a \\" NaN , b"', 'a " NaN , b'),
     ],
-)  # fmt: skip
+)
 def test_what_other_writers_break_is_mended(bad: str | bytes, name: str, tmp_path: Path) -> None:
     """Also of what Kineto does not escape; bare words are mended, those in strings are not."""
     text = STEP.replace('"ts": 430', '"ts": 430, "more": [inf,-nan, -Infinity ], "x": NaN').encode()
@@ -175,17 +193,28 @@ PIECES = (b"\0", b" ", b"a", b"{},", b'{"ph":"X","cat":"Kernel","name":"k","ts":
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is empty"), (b"hello", "starts with b'h'"), (b'{"a": 1}', 'no "traceEvents"'),
-        (b"\x1f\x8b\x08bad", "damaged or cut off before"), (wrong_checksum(), "damaged"), (None, "no such file"),
-        *((text, NOTHING) for text in (
-            b'{"traceEvents":[]}', b"[", b"[" * (1 << 20), b'{"traceEvents":[{"ph":"X"}]}',
-            b'[{"ph":"X","cat":"python_function","name":"f","ts":1,"dur":1}]',
-            b'[{"ph":"i","cat":"cpu_instant_event","name":"[memory]","ts":1,"args":{"Bytes":512}}]',
-            b'[{"ph":"X","cat":"user_annotation","name":"step","ts":1,"dur":1}]')),
+        (b"", "is empty"),
+        (b"hello", "starts with b'h'"),
+        (b'{"a": 1}', 'no "traceEvents"'),
+        (b"\x1f\x8b\x08bad", "damaged or cut off before"),
+        (wrong_checksum(), "damaged"),
+        (None, "no such file"),
+        *(
+            (text, NOTHING)
+            for text in (
+                b'{"traceEvents":[]}',
+                b"[",
+                b"[" * (1 << 20),
+                b'{"traceEvents":[{"ph":"X"}]}',
+                b'[{"ph":"X","cat":"python_function","name":"f","ts":1,"dur":1}]',
+                b'[{"ph":"i","cat":"cpu_instant_event","name":"[memory]","ts":1,"args":{"Bytes":512}}]',
+                b'[{"ph":"X","cat":"user_annotation","name":"step","ts":1,"dur":1}]',
+            )
+        ),
         # Bombs.
         *((gzip.compress(head + piece * ((20 << 20) // len(piece)), 1), "") for head in HEADS for piece in PIECES),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_trace_gets_one_line(content: bytes | None, words: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     if content is not None:
@@ -241,8 +270,9 @@ def test_durations_that_cannot_be(tmp_path: Path) -> None:
     made.named("ampere_sgemm_128x64_nn")["dur"] = -1
     anatomy = made.analyze(tmp_path)
     assert (anatomy.ledger.device_work_ns, anatomy.warnings) == (
-        25_000, ("1 event has a negative duration, which is read as 0",),
-    )  # fmt: skip
+        25_000,
+        ("1 event has a negative duration, which is read as 0",),
+    )
     made = TraceBuilder()
     for number in range(1000):
         made.host("aten::mm", number, 9e12)
@@ -281,9 +311,11 @@ def test_nodes_of_a_graph_that_are_no_device_work(tmp_path: Path) -> None:
     made.step(100, 1000)
     made.launch(110, 1, name="cudaGraphLaunch")
     for name, start, duration, category in (
-        ("ampere_sgemm_128x64_nn", 120, 100, "kernel"), ("HostNode: callback(void*)", 220, 400, "graph_host_node"),
-        ("EventRecord", 620, 0, "graph_event_node"), ("ampere_sgemm_128x64_nn", 620, 100, "kernel"),
-    ):  # fmt: skip
+        ("ampere_sgemm_128x64_nn", 120, 100, "kernel"),
+        ("HostNode: callback(void*)", 220, 400, "graph_host_node"),
+        ("EventRecord", 620, 0, "graph_event_node"),
+        ("ampere_sgemm_128x64_nn", 620, 100, "kernel"),
+    ):
         made.kernel(
             name, start, duration, 1, category=category, **{"graph id": 4, "graph node id": 17, "original_stream": 20}
         )
@@ -301,12 +333,15 @@ def test_nodes_of_a_graph_that_are_no_device_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "across", "item"),
     [
-        ("Memcpy", "HtoD", True, OperatorClass.DATA_MOVEMENT), ("Memcpy", "DtoD", False, OperatorClass.DATA_MOVEMENT),
+        ("Memcpy", "HtoD", True, OperatorClass.DATA_MOVEMENT),
+        ("Memcpy", "DtoD", False, OperatorClass.DATA_MOVEMENT),
         ("Memcpy", "PtoP", None, OperatorClass.COMMUNICATION),
-        *((f"Memcpy {kind} (Memory -> Device)", None, kind != "D2D", OperatorClass.DATA_MOVEMENT)
-          for kind in ("M2D", "D2M", "H2D", "D2H", "D2D")),
+        *(
+            (f"Memcpy {kind} (Memory -> Device)", None, kind != "D2D", OperatorClass.DATA_MOVEMENT)
+            for kind in ("M2D", "D2M", "H2D", "D2H", "D2D")
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_copy_is_between(
     name: str, kind: str | None, across: bool | None, item: OperatorClass, tmp_path: Path
 ) -> None:
@@ -314,8 +349,15 @@ def test_what_a_copy_is_between(
     them M2D, not HtoD."""
     made = TraceBuilder()
     made.host("aten::copy_", 0, 50, shapes=[[8], [8], []], types=["float", "float", "Scalar"])
-    made.run(name, 10, 20, 5, call="urEnqueueUSMMemcpy" if kind is None else "cudaMemcpyAsync", category="gpu_memcpy",
-             **({"copy kind": kind} if kind else {}))  # fmt: skip
+    made.run(
+        name,
+        10,
+        20,
+        5,
+        call="urEnqueueUSMMemcpy" if kind is None else "cudaMemcpyAsync",
+        category="gpu_memcpy",
+        **({"copy kind": kind} if kind else {}),
+    )
     anatomy = made.analyze(tmp_path)
     (kernel,), (row,) = anatomy.kernels, anatomy.operators
     assert (kernel.kernel, kernel.operator_class) == (f"{name} {kind}" if kind else name, item)
@@ -359,17 +401,28 @@ def test_metadata_that_cannot_be_are_left_out_and_said(tmp_path: Path) -> None:
 F = '["float"]'
 #: Sizes, types and constants as Kineto writes them, and the signature of the report.
 SIGNATURES = [
-    ([[2], []], ["float", ""], ["", "False"], "float32[2], False"), ([[], []], ["float", ""], ["", ""], "float32[], -"),
+    ([[2], []], ["float", ""], ["", "False"], "float32[2], False"),
+    ([[], []], ["float", ""], ["", ""], "float32[], -"),
     ([[], [], []], ["", "", ""], ["[1024]", "[]", "[True, False]"], "[1024], [], [True, False]"),
     ([[], [], []], ["", "", ""], ["3", "1.0000000000000001e-05", "tanh"], "3, 1e-05, tanh"),
     ([[], [], []], ["", "", ""], ["[[1], [2]]", "-inf", "9" * 400], "[[1], [2]], -inf, inf"),
     ([[[2, 3], [4]], []], ["TensorList", "TensorList"], ["", ""], "[?[2,3], ?[4]], -"),
-    *((dims, types, [""] * len(dims), "") for dims, types in (
-        ([[2, -1]], ["float"]), ([["a"]], ["float"]), ([[1.5]], ["float"]), ([[True]], ["float"]), ([[2**63]],
-         ["float"]),
-        ([[2**32, 2**32]], ["float"]), ([[2]], ["float", "float"]), ([[2]], "float"), ([[[2, -1]]], ["TensorList"]),
-        ([[1] * 65], ["float"]))),
-]  # fmt: skip
+    *(
+        (dims, types, [""] * len(dims), "")
+        for dims, types in (
+            ([[2, -1]], ["float"]),
+            ([["a"]], ["float"]),
+            ([[1.5]], ["float"]),
+            ([[True]], ["float"]),
+            ([[2**63]], ["float"]),
+            ([[2**32, 2**32]], ["float"]),
+            ([[2]], ["float", "float"]),
+            ([[2]], "float"),
+            ([[[2, -1]]], ["TensorList"]),
+            ([[1] * 65], ["float"]),
+        )
+    ),
+]
 
 
 @pytest.mark.parametrize(("dims", "types", "constants", "signature"), SIGNATURES)
@@ -389,15 +442,21 @@ def test_what_a_capture_tells_of_lists_of_tensors(tmp_path: Path) -> None:
     for start in (0, 20, 40):
         made.host("aten::_foreach_mul_", start, 10, constants=["", "", "1"], **lists)
     made.metadata["opanatomy"] = {
-        "version": "0", "command": "", "created": "", "environment": {"device_kind": "cpu"}, "workload": {},
-        "lists": ["bfloat16[2,3];bfloat16[4]", "int64[5];float32[]"], "list_arguments": {"1": [0, 1], "2": [0, 1]},
-    }  # fmt: skip
+        "version": "0",
+        "command": "",
+        "created": "",
+        "environment": {"device_kind": "cpu"},
+        "workload": {},
+        "lists": ["bfloat16[2,3];bfloat16[4]", "int64[5];float32[]"],
+        "list_arguments": {"1": [0, 1], "2": [0, 1]},
+    }
     made.host("aten::mul", 60, 10, shapes=[[2, 3], [], [[4], [5, 6]], [7]], types=[])
     del made.events[-1]["args"]["Input type"]
     assert {str(row.signature): row.calls for row in made.analyze(tmp_path).operators} == {
-        "[bfloat16[2,3], bfloat16[4]], [int64[5], float32[]], 1": 2, "[?[2,3], ?[4]], -, 1": 1,
+        "[bfloat16[2,3], bfloat16[4]], [int64[5], float32[]], 1": 2,
+        "[?[2,3], ?[4]], -, 1": 1,
         "?[2,3], -, [?[4], ?[5,6]], ?[7]": 1,
-    }  # fmt: skip
+    }
 
 
 TENSORS = st.builds(
@@ -427,13 +486,14 @@ def test_any_text_is_written_as_it_was_read(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "arguments"),
     [
-        ("", ()), ("[float32[2], ?[]], 8", ((Tensor((2,), "float32"), Tensor(())), 8)),
+        ("", ()),
+        ("[float32[2], ?[]], 8", ((Tensor((2,), "float32"), Tensor(())), 8)),
         ("float32[2,3], -, [1, 2], True, 1e-05, sum", (Tensor((2, 3), "float32"), None, (1, 2), True, 1e-05, "sum")),
         ("float32[4] sparse 3", (Tensor((4,), "float32", sparse=Stored(3)),)),
         ("float32[4] without strides", (Tensor((4,), "float32", sparse=Stored()),)),
         ("007, 1.50, [sum, ]", ("007", "1.50", ("sum", ""))),
     ],
-)  # fmt: skip
+)
 def test_the_arguments_of_a_text(text: str, arguments: tuple[Argument, ...]) -> None:
     assert SignatureText(text).record == Signature(arguments)
     told = text_of(Signature(arguments))

@@ -181,8 +181,12 @@ def captured(device: str, kind: str) -> TraceBuilder:
     trace = training_step()
     environment = {"device": device, "device_kind": kind, "multiprocessors": 82}
     trace.metadata["opanatomy"] = {
-        "version": "0", "command": "", "created": "", "environment": environment, "workload": {},
-    }  # fmt: skip
+        "version": "0",
+        "command": "",
+        "created": "",
+        "environment": environment,
+        "workload": {},
+    }
     return trace
 
 

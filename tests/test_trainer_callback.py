@@ -46,21 +46,31 @@ def bert() -> BertForMaskedLM:
     torch.manual_seed(0)
     return BertForMaskedLM(
         BertConfig(
-            num_hidden_layers=2, hidden_size=32, num_attention_heads=2, intermediate_size=64, vocab_size=160,
+            num_hidden_layers=2,
+            hidden_size=32,
+            num_attention_heads=2,
+            intermediate_size=64,
+            vocab_size=160,
             max_position_embeddings=LENGTH,
         )
-    )  # fmt: skip
+    )
 
 
 def trainer(*callbacks: Any, folder: Path, kind: type[Trainer] = Trainer, **settings: Any) -> Trainer:
     arguments = TrainingArguments(
         output_dir=str(folder / "training"),
         **{
-            "per_device_train_batch_size": BATCH, "per_device_eval_batch_size": 8, "max_steps": MAX_STEPS,
-            "logging_steps": 1, "report_to": [], "save_strategy": "no", "use_cpu": True, "disable_tqdm": True,
+            "per_device_train_batch_size": BATCH,
+            "per_device_eval_batch_size": 8,
+            "max_steps": MAX_STEPS,
+            "logging_steps": 1,
+            "report_to": [],
+            "save_strategy": "no",
+            "use_cpu": True,
+            "disable_tqdm": True,
             **settings,
         },
-    )  # fmt: skip
+    )
     evaluated = torch.utils.data.Subset(Texts(), range(8))
     return kind(model=bert(), args=arguments, train_dataset=Texts(), eval_dataset=evaluated, callbacks=list(callbacks))
 
@@ -158,9 +168,15 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     with contextlib.redirect_stderr(io.StringIO()) as stderr:
         training.train()
     return Recorded(
-        plain=plain, training=training, callback=callback, before=before, behind=behind, folder=folder,
-        said=stderr.getvalue().rstrip(), is_clean=process() == before.clean,
-    )  # fmt: skip
+        plain=plain,
+        training=training,
+        callback=callback,
+        before=before,
+        behind=behind,
+        folder=folder,
+        said=stderr.getvalue().rstrip(),
+        is_clean=process() == before.clean,
+    )
 
 
 def test_the_steps_asked_for_are_profiled(recorded: Recorded) -> None:
@@ -245,13 +261,15 @@ _CHECKPOINTING = {"activation_checkpointing": True, "activation_checkpointing_kw
 KINDS: Final[dict[str, tuple[dict[str, Any], dict[str, bool], tuple[Any, ...]]]] = {
     "accumulation, evaluations": (
         {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 2},
-        {"check": True}, (2 * BATCH, 2, None, None),
+        {"check": True},
+        (2 * BATCH, 2, None, None),
     ),
     "bf16, checkpointing, saves": (
         {"bf16": True, "save_strategy": "steps", "save_steps": 4, "save_only_model": True, **_CHECKPOINTING},
-        {"check": True, "memory": True}, (BATCH, None, "bf16", "non-reentrant"),
+        {"check": True, "memory": True},
+        (BATCH, None, "bf16", "non-reentrant"),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -456,9 +474,11 @@ def test_names_in_a_folder_count_up(tmp_path: Path) -> None:
     for _ in range(2):
         trainer(opanatomy.TrainerCallback(range(2, 3), f"{folder}/"), folder=tmp_path, max_steps=2).train()
     assert left_in(folder) == [
-        "BertForMaskedLM-2.report.txt", "BertForMaskedLM-2.trace.json.gz", "BertForMaskedLM.report.txt",
+        "BertForMaskedLM-2.report.txt",
+        "BertForMaskedLM-2.trace.json.gz",
+        "BertForMaskedLM.report.txt",
         "BertForMaskedLM.trace.json.gz",
-    ]  # fmt: skip
+    ]
 
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -506,8 +526,12 @@ def test_two_ranks(tmp_path: Path) -> None:
         assert (rank["rank"], rank["parallel"], rank["accumulate"]) == (number, "ddp", 2)
         assert rank["entries"] == (number == 0)
     assert left_in(tmp_path) == [
-        "rank0.json", "rank1.json", "step.json", "step.rank0.trace.json.gz", "step.rank1.trace.json.gz",
-    ]  # fmt: skip
+        "rank0.json",
+        "rank1.json",
+        "step.json",
+        "step.rank0.trace.json.gz",
+        "step.rank1.trace.json.gz",
+    ]
     assert [rank.stderr.count("opanatomy: steps 3 to 4 of the training: step.json") for rank in ended] == [1, 0]
     together = opanatomy.analyze([tmp_path / f"step.rank{rank}.trace.json.gz" for rank in range(2)])
     assert [rank.rank for rank in together.ranks] == [0, 1]

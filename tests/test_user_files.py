@@ -71,11 +71,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "my models"
     (folder / "zoo" / "inner").mkdir(parents=True)
     for name, text in {
-        "layers.py": LAYERS, "net.py": NET, "late.py": LATE, "zoo/__init__.py": "", "zoo/inner/__init__.py": "",
-        "zoo/inner/net.py": NET.replace("from layers", "from ..layers"), "zoo/layers.py": LAYERS.replace("=4", "=9"),
-        "types.py": NET, "script.py": "import sys\n\nsys.exit(3)\n", "syntax.py": "import torch\n\ndef make(:\n",
-        "missing.py": "import torch\nimport not_there_at_all\n", "raises.py": "x = 1\nx / 0\n",
-    }.items():  # fmt: skip
+        "layers.py": LAYERS,
+        "net.py": NET,
+        "late.py": LATE,
+        "zoo/__init__.py": "",
+        "zoo/inner/__init__.py": "",
+        "zoo/inner/net.py": NET.replace("from layers", "from ..layers"),
+        "zoo/layers.py": LAYERS.replace("=4", "=9"),
+        "types.py": NET,
+        "script.py": "import sys\n\nsys.exit(3)\n",
+        "syntax.py": "import torch\n\ndef make(:\n",
+        "missing.py": "import torch\nimport not_there_at_all\n",
+        "raises.py": "x = 1\nx / 0\n",
+    }.items():
         (folder / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     before, path = dict(sys.modules), list(sys.path)

@@ -19,13 +19,27 @@ LATE = [(0, 0), (100_000, 20_000), (800_000, 10_000), (40_000, 900)]
 
 
 def ranks(
-    folder: Path, late: Sequence[Sequence[int]], *, transfer: int = 50_000, clocks: Sequence[int] | None = None,
-    world: int | None = None, steps: int = 6, names: Sequence[str] = ("allreduce", "_allgather_base"),
-    entered: Sequence[int] | None = None, computing: Sequence[int] | None = None, group: str | None = None,
-    size: int | None = None, numbered: bool = False, elements: int = 1000, recorded: bool = True,
-    annotated: bool = True, parts: Mapping[int, tuple[int, int]] | None = None, ahead: Sequence[int] | None = None,
-    waits: bool = False, hiding: int = 0,
-) -> opanatomy.Anatomy:  # fmt: skip
+    folder: Path,
+    late: Sequence[Sequence[int]],
+    *,
+    transfer: int = 50_000,
+    clocks: Sequence[int] | None = None,
+    world: int | None = None,
+    steps: int = 6,
+    names: Sequence[str] = ("allreduce", "_allgather_base"),
+    entered: Sequence[int] | None = None,
+    computing: Sequence[int] | None = None,
+    group: str | None = None,
+    size: int | None = None,
+    numbered: bool = False,
+    elements: int = 1000,
+    recorded: bool = True,
+    annotated: bool = True,
+    parts: Mapping[int, tuple[int, int]] | None = None,
+    ahead: Sequence[int] | None = None,
+    waits: bool = False,
+    hiding: int = 0,
+) -> opanatomy.Anatomy:
     """Ranks whose collectives begin `late[rank][place]` after the others', once a step, and end `transfer` after the
     last has begun; their clocks are ahead by `clocks`. The ends differ by some hundred nanoseconds, as real ones do.
 
@@ -35,7 +49,7 @@ def ranks(
     count, a_step = len(late), len(names)
     clocks, entered, computing, ahead = (
         given or [value] * count for given, value in ((clocks, 0), (entered, 0), (computing, 0), (ahead, 10_000))
-    )  # fmt: skip
+    )
     for rank in range(count):
         trace = on_gpu()
         trace.metadata["baseTimeNanoseconds"] = BASE + clocks[rank]
@@ -54,9 +68,12 @@ def ranks(
                 end = max(begin + each[place] for each in late) + transfer + (rank * 37 + step * 11) % 300
                 if not low <= step * a_step + place < high:
                     continue
-                said: dict[str, Any] = {"Collective name": names[place], "In msg nelems": elements,
+                said: dict[str, Any] = {
+                    "Collective name": names[place],
+                    "In msg nelems": elements,
                     "Out msg nelems": elements,
-                                        "dtype": "Float"}  # fmt: skip
+                    "dtype": "Float",
+                }
                 said |= {"Process Group Name": group.split(" ", 1)[0]} if group else {}
                 said |= {"Process Group Ranks": group.split(" ", 1)[1]} if group and " " in group else {}
                 said |= {"Group size": size} if size else {}
@@ -144,11 +161,11 @@ def test_no_collective_ends_before_it_has_begun_everywhere(tmp_path: Path) -> No
     ("late", "options", "why"),
     [
         ([(0,), (150,)], {"transfer": 1_000, "names": ("allreduce",), "clocks": [0, 3_000_000]}, None),
-         # within the clocks
+        # within the clocks
         (LATE[:3], {"world": 128}, "not all ranks were given"),
         (LATE, {"world": 0, "group": "0", "size": 8}, "not all ranks were given"),
     ],
-)  # fmt: skip
+)
 def test_where_nobody_is_named(
     late: list[tuple[int, ...]], options: dict[str, Any], why: str | None, tmp_path: Path
 ) -> None:
@@ -175,11 +192,16 @@ def test_where_nobody_is_named(
         # Early into its step, and late all the same.
         ((500_000, 0, 500_000), (3_000_000, 5_000_000, 3_000_000), 0, 12_000_000, 3_000_000),
     ],
-)  # fmt: skip
+)
 def test_when_the_straggler_lost_its_time(
-    entered: tuple[int, ...], computing: tuple[int, ...], before: int, computes: int, idle: int,
-    clocks: tuple[int, ...], tmp_path: Path,
-) -> None:  # fmt: skip
+    entered: tuple[int, ...],
+    computing: tuple[int, ...],
+    before: int,
+    computes: int,
+    idle: int,
+    clocks: tuple[int, ...],
+    tmp_path: Path,
+) -> None:
     """Rank 1 begins the collective of each of 6 steps 2 ms after the two others, which wait 24 ms for it in all."""
     late = [(1_000_000,), (3_000_000,), (1_000_000,)]
     anatomy = ranks(tmp_path, late, names=("allreduce",), entered=entered, computing=computing, clocks=clocks)
@@ -294,21 +316,29 @@ def test_work_of_the_step_before_is_a_part_of_its_own(before: int, tmp_path: Pat
 #: What the traces have, and how many of twelve collectives are matched by order, by number, by time.
 MATCHED: dict[str, tuple[list[tuple[int, ...]], dict[str, Any], tuple[int, int, int]]] = {
     "number whatever the order": (
-        LATE, {"group": "1 [0, 1, 2, 3]", "size": 4, "numbered": True, "parts": {1: (2, 12)}}, (0, 10, 0),
+        LATE,
+        {"group": "1 [0, 1, 2, 3]", "size": 4, "numbered": True, "parts": {1: (2, 12)}},
+        (0, 10, 0),
     ),
     "windows that begin and end elsewhere": (
-        LATE, {"parts": {0: (2, 12), 2: (0, 10), 3: (1, 12)}}, (8, 0, 0),
+        LATE,
+        {"parts": {0: (2, 12), 2: (0, 10), 3: (1, 12)}},
+        (8, 0, 0),
     ),
     "no record of the host": (LATE, {"recorded": False}, (0, 0, 12)),
     # As many calls of one name: only the times say that the second begins one later.
-    "equal windows apart": ([(0,), (600_000,)], {"names": ("allreduce",), "steps": 8, "parts": {0: (0, 7), 1: (1, 8)}},
-                            (6, 0, 0)),
+    "equal windows apart": (
+        [(0,), (600_000,)],
+        {"names": ("allreduce",), "steps": 8, "parts": {0: (0, 7), 1: (1, 8)}},
+        (6, 0, 0),
+    ),
     # 40 s apart: the spread of the ends says which shift is meant.
     "the same, of other machines": (
         [(0,), (600_000,)],
-        {"names": ("allreduce",), "steps": 8, "parts": {0: (0, 7), 1: (1, 8)}, "clocks": [0, 40 * 10**9]}, (6, 0, 0),
+        {"names": ("allreduce",), "steps": 8, "parts": {0: (0, 7), 1: (1, 8)}, "clocks": [0, 40 * 10**9]},
+        (6, 0, 0),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MATCHED)

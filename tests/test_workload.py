@@ -53,12 +53,16 @@ def test_without_a_loss_there_are_no_labels(name: str, others: dict[str, Any]) -
         # Without a token for padding.
         ("meta-llama/Llama-3.1-8B", {"task": "sequence-classification"}, "LlamaForSequenceClassification", (2,)),
         ("facebook/wav2vec2-base-960h", {"task": "sequence-classification"}, "Wav2Vec2ForSequenceClassification", (2,)),
-        ("openai/clip-vit-base-patch32", {"task": "image-classification", "seq": None}, "CLIPForImageClassification",
-         (2,)),
+        (
+            "openai/clip-vit-base-patch32",
+            {"task": "image-classification", "seq": None},
+            "CLIPForImageClassification",
+            (2,),
+        ),
         ("google/vit-base-patch16-224", {"dtype": "bf16"}, "ViTForImageClassification", (2,)),
         (BERT, {"attention": "eager", "dtype": "float64"}, "BertForMaskedLM", (2, 16)),
     ],
-)  # fmt: skip
+)
 def test_another_task_type_or_attention(
     name: str, others: dict[str, Any], architecture: str, labels: tuple[int, ...]
 ) -> None:
@@ -176,8 +180,11 @@ def test_settings_change_the_model_and_say_so() -> None:
     settings = (("hidden_size", "96"), ("num_attention_heads", "4"), ("n_layer", "1"), ("vocab_size", "200"))
     prepared = prepare(on_cpu(model="gpt2", batch=1, seq=4, settings=settings))
     assert prepared.changes == (
-        "hidden_size 768 -> 96", "num_attention_heads 12 -> 4", "n_layer 12 -> 1", "vocab_size 50257 -> 200",
-    )  # fmt: skip
+        "hidden_size 768 -> 96",
+        "num_attention_heads 12 -> 4",
+        "n_layer 12 -> 1",
+        "vocab_size 50257 -> 200",
+    )
     assert (prepared.module.config.n_embd, prepared.module.config.n_head) == (96, 4)
 
 

@@ -52,13 +52,14 @@ def test_each_piece_of_work_is_named_by_its_class_and_phases_are_merged(tmp_path
     assert {key: written[key] for key in trace.metadata} == trace.metadata
     found = pieces(added)
     assert [(event["name"], event["ts"], event["dur"], event["args"]["phase"]) for event in found] == [
-        ("tensor contraction", 140, 10, "forward"), ("tensor contraction", 160, 7, "forward"),
-        ("tensor contraction", 250, 20, "backward"), ("elementwise", 440, 5, "optimizer"),
-    ]  # fmt: skip
-    assert [(event["name"], event["ts"], event["dur"], event["args"]["pieces"]) for event in pieces(added,
-        phases=True)] == [
-        ("forward", 140, 27, 2), ("backward", 250, 20, 1), ("optimizer", 440, 5, 1),
-    ]  # fmt: skip
+        ("tensor contraction", 140, 10, "forward"),
+        ("tensor contraction", 160, 7, "forward"),
+        ("tensor contraction", 250, 20, "backward"),
+        ("elementwise", 440, 5, "optimizer"),
+    ]
+    assert [
+        (event["name"], event["ts"], event["dur"], event["args"]["pieces"]) for event in pieces(added, phases=True)
+    ] == [("forward", 140, 27, 2), ("backward", 250, 20, 1), ("optimizer", 440, 5, 1)]
     # The FLOPs and bytes of a call are those of its pieces, and of the classes in the report.
     assert (found[2]["args"]["operator"], found[2]["args"]["module"]) == ("aten::mm", "head")
     anatomy = opanatomy.analyze(tmp_path / "step.json")
@@ -105,8 +106,11 @@ def test_no_two_of_a_thread_overlap(tmp_path_factory: pytest.TempPathFactory, sp
     _, added = annotated(trace, folder)
     assert len(pieces(added)) == len(spans)
     for thread in threads(added):
-        own = sorted((event["ts"], event["ts"] + event["dur"]) for event in added
-                     if event["ph"] == "X" and event["tid"] == thread)  # fmt: skip
+        own = sorted(
+            (event["ts"], event["ts"] + event["dur"])
+            for event in added
+            if event["ph"] == "X" and event["tid"] == thread
+        )
         assert all(end <= start for (_, end), (start, _) in itertools.pairwise(own))
 
 
@@ -128,8 +132,11 @@ def test_the_annotated_trace_gives_the_same_report_and_the_same_bytes(tmp_path: 
     annotated(tmp_path / "once.json", tmp_path, "twice.json")
     first, second = (opanatomy.analyze(path) for path in (source, tmp_path / "once.json"))
     assert (first.classes, first.operators, first.kernels, first.ledger) == (
-        second.classes, second.operators, second.kernels, second.ledger,
-    )  # fmt: skip
+        second.classes,
+        second.operators,
+        second.kernels,
+        second.ledger,
+    )
     assert (tmp_path / "once.json").read_bytes() == (tmp_path / "twice.json").read_bytes()
 
 
@@ -151,7 +158,7 @@ def test_numbers_keep_their_digits(tmp_path: Path) -> None:
         ('{"traceEvents": [{"ph": "i", "name": "whole"}, {"ph": "i", "na', [{"ph": "i", "name": "whole"}]),
         ('{"traceEvents": [{"ph": "i", "name": "half \\ud800"}]}', [{"ph": "i", "name": "half \ufffd"}]),
     ],
-)  # fmt: skip
+)
 def test_text_that_is_not_quite_json_comes_out_as_json(tmp_path: Path, broken: str, events: list[Event]) -> None:
     work: Event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
     (tmp_path / "broken.json").write_text(broken.replace("[", f"[{json.dumps(work)}, ", 1))
@@ -172,7 +179,7 @@ def test_text_that_is_not_quite_json_comes_out_as_json(tmp_path: Path, broken: s
         (["broken.json", "--trace", "out.json"], 1, "is not a trace"),
         (["missing.json", "--trace", "out.json"], 1, "no such file"),
     ],
-)  # fmt: skip
+)
 def test_the_command(tmp_path: Path, arguments: list[str], code: int, words: str) -> None:
     source = training_step().write(tmp_path / "step.json")
     training_step().write(tmp_path / "other.json")

@@ -32,11 +32,21 @@ def _tiny(name: str, seq: int | None = 16, **settings: Any) -> None:
 
 
 _BERT = {
-    "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 160,
-}  # fmt: skip
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "vocab_size": 160,
+}
 _GPT2 = {
-    "n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 160, "n_positions": 64, "bos_token_id": 1, "eos_token_id": 1,
-}  # fmt: skip
+    "n_layer": 2,
+    "n_embd": 32,
+    "n_head": 2,
+    "vocab_size": 160,
+    "n_positions": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+}
 _LLAMA = {**_BERT, "num_key_value_heads": 1, "head_dim": 16, "bos_token_id": 1, "eos_token_id": 2}
 
 _tiny("google-bert/bert-base-uncased", **_BERT, max_position_embeddings=64)
@@ -45,8 +55,13 @@ _tiny("FacebookAI/roberta-base", **_BERT, max_position_embeddings=66)
 _tiny("microsoft/deberta-v3-base", **_BERT, max_position_embeddings=64, position_buckets=16)
 _tiny(
     "distilbert/distilbert-base-uncased",
-    n_layers=2, dim=32, n_heads=2, hidden_dim=64, vocab_size=160, max_position_embeddings=64,
-)  # fmt: skip
+    n_layers=2,
+    dim=32,
+    n_heads=2,
+    hidden_dim=64,
+    vocab_size=160,
+    max_position_embeddings=64,
+)
 _tiny("openai-community/gpt2", **_GPT2)
 _tiny("openai-community/gpt2-xl", **_GPT2)
 _tiny("meta-llama/Llama-3.1-8B", **_LLAMA)
@@ -56,51 +71,95 @@ _tiny("mistralai/Mixtral-8x7B-v0.1", **_LLAMA, num_local_experts=4)
 _tiny("Qwen/Qwen3-30B-A3B", **_LLAMA, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
 _tiny(
     "state-spaces/mamba-130m-hf",
-    num_hidden_layers=2, hidden_size=32, intermediate_size=64, state_size=4, time_step_rank=2, vocab_size=160,
-)  # fmt: skip
+    num_hidden_layers=2,
+    hidden_size=32,
+    intermediate_size=64,
+    state_size=4,
+    time_step_rank=2,
+    vocab_size=160,
+)
 _tiny("google-t5/t5-base", num_layers=2, d_model=32, d_kv=16, d_ff=64, num_heads=2, vocab_size=160)
 _tiny(
     "facebook/bart-base",
-    encoder_layers=2, decoder_layers=2, d_model=32, encoder_attention_heads=2, decoder_attention_heads=2,
-    encoder_ffn_dim=64, decoder_ffn_dim=64, vocab_size=160, max_position_embeddings=64,
-)  # fmt: skip
+    encoder_layers=2,
+    decoder_layers=2,
+    d_model=32,
+    encoder_attention_heads=2,
+    decoder_attention_heads=2,
+    encoder_ffn_dim=64,
+    decoder_ffn_dim=64,
+    vocab_size=160,
+    max_position_embeddings=64,
+)
 _tiny(
-    "google/vit-base-patch16-224", None,
-    num_hidden_layers=2, hidden_size=32, num_attention_heads=2, intermediate_size=64, image_size=32, patch_size=8,
+    "google/vit-base-patch16-224",
+    None,
+    num_hidden_layers=2,
+    hidden_size=32,
+    num_attention_heads=2,
+    intermediate_size=64,
+    image_size=32,
+    patch_size=8,
     num_labels=10,
-)  # fmt: skip
+)
 _tiny(
-    "microsoft/resnet-50", None,
-    depths=[1, 1], hidden_sizes=[32, 64], embedding_size=16, image_size=32, num_labels=10,
-)  # fmt: skip
+    "microsoft/resnet-50", None, depths=[1, 1], hidden_sizes=[32, 64], embedding_size=16, image_size=32, num_labels=10
+)
 _tiny(
-    "facebook/wav2vec2-base-960h", 2_000,
-    num_hidden_layers=2, hidden_size=32, num_attention_heads=2, intermediate_size=64, conv_dim=[16, 16, 16],
-    conv_kernel=[10, 8, 4], conv_stride=[5, 4, 2], num_feat_extract_layers=3, num_conv_pos_embeddings=16,
-    num_conv_pos_embedding_groups=2, vocab_size=160,
-)  # fmt: skip
+    "facebook/wav2vec2-base-960h",
+    2_000,
+    num_hidden_layers=2,
+    hidden_size=32,
+    num_attention_heads=2,
+    intermediate_size=64,
+    conv_dim=[16, 16, 16],
+    conv_kernel=[10, 8, 4],
+    conv_stride=[5, 4, 2],
+    num_feat_extract_layers=3,
+    num_conv_pos_embeddings=16,
+    num_conv_pos_embedding_groups=2,
+    vocab_size=160,
+)
 _tiny(
     "openai/whisper-small",
-    encoder_layers=2, decoder_layers=2, d_model=32, encoder_attention_heads=2, decoder_attention_heads=2,
-    encoder_ffn_dim=64, decoder_ffn_dim=64, vocab_size=160, max_source_positions=32, max_target_positions=32,
-    num_mel_bins=16, pad_token_id=0, bos_token_id=1, eos_token_id=1, decoder_start_token_id=2,
-)  # fmt: skip
+    encoder_layers=2,
+    decoder_layers=2,
+    d_model=32,
+    encoder_attention_heads=2,
+    decoder_attention_heads=2,
+    encoder_ffn_dim=64,
+    decoder_ffn_dim=64,
+    vocab_size=160,
+    max_source_positions=32,
+    max_target_positions=32,
+    num_mel_bins=16,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=1,
+    decoder_start_token_id=2,
+)
 _tiny(
     "openai/clip-vit-base-patch32",
     projection_dim=32,
-    text_config__num_hidden_layers=2, text_config__hidden_size=32, text_config__num_attention_heads=2,
-    text_config__intermediate_size=64, text_config__vocab_size=160, text_config__projection_dim=32,
-    vision_config__num_hidden_layers=2, vision_config__hidden_size=32, vision_config__num_attention_heads=2,
-    vision_config__intermediate_size=64, vision_config__image_size=32, vision_config__patch_size=8,
+    text_config__num_hidden_layers=2,
+    text_config__hidden_size=32,
+    text_config__num_attention_heads=2,
+    text_config__intermediate_size=64,
+    text_config__vocab_size=160,
+    text_config__projection_dim=32,
+    vision_config__num_hidden_layers=2,
+    vision_config__hidden_size=32,
+    vision_config__num_attention_heads=2,
+    vision_config__intermediate_size=64,
+    vision_config__image_size=32,
+    vision_config__patch_size=8,
     vision_config__projection_dim=32,
-)  # fmt: skip
+)
 
 
 #: Cut down, these are the same model as their smaller sisters, which `test_catalog.py` holds; they are left out where
 #: only the computation counts.
-SISTERS = {
-    "google-bert/bert-large-uncased": BERT, "openai-community/gpt2-xl": "openai-community/gpt2",
-}  # fmt: skip
+SISTERS = {"google-bert/bert-large-uncased": BERT, "openai-community/gpt2-xl": "openai-community/gpt2"}
 DISTINCT = tuple(name for name in TINY if name not in SISTERS)
 
 

@@ -14,9 +14,16 @@ from benchmarks.zoo import Built, Models, tokens
 
 def llama() -> LlamaForCausalLM:
     config = LlamaConfig(
-        vocab_size=96, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, max_position_embeddings=64, use_cache=False, pad_token_id=0,
-    )  # fmt: skip
+        vocab_size=96,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        use_cache=False,
+        pad_token_id=0,
+    )
     return LlamaForCausalLM(config)
 
 
@@ -33,9 +40,14 @@ def adapted(config: Any, *, checkpointing: bool | None = None) -> Built:
 
 def adapted_bert() -> Built:
     config = BertConfig(
-        vocab_size=96, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        max_position_embeddings=64, num_labels=3,
-    )  # fmt: skip
+        vocab_size=96,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        num_labels=3,
+    )
     model = peft.get_peft_model(
         BertForSequenceClassification(config), peft.LoraConfig(task_type="SEQ_CLS", r=4, lora_dropout=0.1)
     )

@@ -59,8 +59,15 @@ def tiny_mvit() -> Built:
     from torchvision.models.video.mvit import MSBlockConfig, MViT
 
     def block(**options: Any) -> MSBlockConfig:
-        chosen = {"num_heads": 1, "input_channels": 16, "output_channels": 16, "kernel_q": [3, 3, 3],
-                  "kernel_kv": [3, 3, 3], "stride_q": [1, 1, 1], "stride_kv": [1, 2, 2]}  # fmt: skip
+        chosen = {
+            "num_heads": 1,
+            "input_channels": 16,
+            "output_channels": 16,
+            "kernel_q": [3, 3, 3],
+            "kernel_kv": [3, 3, 3],
+            "stride_q": [1, 1, 1],
+            "stride_kv": [1, 2, 2],
+        }
         return MSBlockConfig(**{**chosen, **options})
 
     blocks = [block(), block(num_heads=2, output_channels=32, stride_q=[1, 2, 2])]

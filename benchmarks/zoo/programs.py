@@ -128,9 +128,8 @@ def selective(model: Any, x: torch.Tensor) -> torch.Tensor:
 
     kept = [torch.ops.aten.addmm.default]
     return checkpoint(
-        partial(plain, model), x, use_reentrant=False,
-        context_fn=partial(create_selective_checkpoint_contexts, kept),
-    )  # fmt: skip
+        partial(plain, model), x, use_reentrant=False, context_fn=partial(create_selective_checkpoint_contexts, kept)
+    )
 
 
 def nested_checkpoints(model: Any, x: torch.Tensor) -> torch.Tensor:

@@ -26,9 +26,16 @@ def encoder(**options: Any) -> Built:
 
 def encoder_decoder() -> Built:
     model = XTransformer(
-        dim=32, enc_num_tokens=96, enc_depth=1, enc_heads=2, enc_max_seq_len=32, dec_num_tokens=96, dec_depth=1,
-        dec_heads=2, dec_max_seq_len=32,
-    )  # fmt: skip
+        dim=32,
+        enc_num_tokens=96,
+        enc_depth=1,
+        enc_heads=2,
+        enc_max_seq_len=32,
+        dec_num_tokens=96,
+        dec_depth=1,
+        dec_heads=2,
+        dec_max_seq_len=32,
+    )
     return model, (tokens(), tokens())
 
 

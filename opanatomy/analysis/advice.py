@@ -247,21 +247,31 @@ def _launches(view: View) -> Iterator[Advice]:
     waits = view.per_step(sum(row.calls for row in view.anatomy.host if row.waits and row.caller is not None))
     graphs = () if view.situation.cuda_graphs or waits >= _SEVERAL_LAUNCHES else (_GRAPHS,)
     tries = (
-        *((_IN_PYTHON,) if python > operators else ()), *((_LARGER,) if waits >= _SEVERAL_LAUNCHES else ()), *graphs,
-        *(() if compiled else (_FUSES,)), *(() if waits >= _SEVERAL_LAUNCHES else (_LARGER,)),
-    )  # fmt: skip
+        *((_IN_PYTHON,) if python > operators else ()),
+        *((_LARGER,) if waits >= _SEVERAL_LAUNCHES else ()),
+        *graphs,
+        *(() if compiled else (_FUSES,)),
+        *(() if waits >= _SEVERAL_LAUNCHES else (_LARGER,)),
+    )
     if compiled and not view.situation.inductor:
         tries = (_INDUCTOR, *tries)
     yield Advice(
-        id="", gain_ns=gain, changes=("host x0",), is_bound=True,
+        id="",
+        gain_ns=gain,
+        changes=("host x0",),
+        is_bound=True,
         why="{calls} a step leave the device idle for {each} each; {tiny_share} of the kernels are shorter than {tiny}",
         figures={
-            "calls": count(calls, "launch"), "each": ns(gain / max(calls, 1)),
-            "tiny_share": part(launching.tiny_kernels / launching.kernels), "tiny": ns(launching.tiny_below_ns),
+            "calls": count(calls, "launch"),
+            "each": ns(gain / max(calls, 1)),
+            "tiny_share": part(launching.tiny_kernels / launching.kernels),
+            "tiny": ns(launching.tiny_below_ns),
         },
-        tries=tries, option=None if compiled else "--compile", technique=None if compiled else "compile",
+        tries=tries,
+        option=None if compiled else "--compile",
+        technique=None if compiled else "compile",
         section="host",
-    )  # fmt: skip
+    )
 
 
 #: Causes of a long gap that no other rule charges.
@@ -302,16 +312,24 @@ def _gap(view: View) -> Iterator[Advice]:
             behind = " behind copies to the host" if _behind_copies(gaps) else ""
             before += f"{behind}; no event of the host is recorded"
         yield Advice(
-            id="", gain_ns=gain, subject=longest.name or _own_name(longest.before) or None, why=idles + before,
+            id="",
+            gain_ns=gain,
+            subject=longest.name or _own_name(longest.before) or None,
+            why=idles + before,
             changes=tuple(dict.fromkeys(f"gap before {_own_name(gap.before)} x0" for gap in gaps if gap.before)),
             figures={
-                "each": ns(longest.time_ns), "all": ns(sum(gap.time_ns * gap.count for gap in gaps)),
-                "gaps": count(number, "gap"), "times": count(number, "time"), "steps": count(1 / number, "step"),
-                "ranks": count(view.situation.ranks, "rank"), "name": name((longest.name or "").removeprefix("aten::")),
+                "each": ns(longest.time_ns),
+                "all": ns(sum(gap.time_ns * gap.count for gap in gaps)),
+                "gaps": count(number, "gap"),
+                "times": count(number, "time"),
+                "steps": count(1 / number, "step"),
+                "ranks": count(view.situation.ranks, "rank"),
+                "name": name((longest.name or "").removeprefix("aten::")),
                 "before": name(_own_name(longest.before)),
             },
-            tries=tuple(_shorter(gaps)), section="idle",
-        )  # fmt: skip
+            tries=tuple(_shorter(gaps)),
+            section="idle",
+        )
 
 
 def _often(view: View, number: float) -> str:
@@ -391,14 +409,19 @@ def _framework(view: View) -> Iterator[Advice]:
     gain = max(gain - _given_pages_ns(view), min(gain, calls * _CALLING_NS))
     compiled = view.situation.compiled
     yield Advice(
-        id="", gain_ns=gain, why="{calls} a step, {each} each, {between} apart",
+        id="",
+        gain_ns=gain,
+        why="{calls} a step, {each} each, {between} apart",
         figures={
-            "calls": count(calls, "operator call"), "each": ns(work / max(calls, 1)),
+            "calls": count(calls, "operator call"),
+            "each": ns(work / max(calls, 1)),
             "between": ns(gain / max(calls, 1)),
         },
         tries=(*(() if compiled else ("Call fewer operators: torch.compile(model).",)), _LARGER),
-        option=None if compiled else "--compile", technique=None if compiled else "compile", section="host",
-    )  # fmt: skip
+        option=None if compiled else "--compile",
+        technique=None if compiled else "compile",
+        section="host",
+    )
 
 
 #: Calling an operator from Python takes up to about this.
@@ -419,7 +442,10 @@ def _pages(view: View) -> Iterator[Advice]:
     if not spent or not plain:
         return
     yield Advice(
-        id="", gain_ns=min(spent, plain), step_ns=plain, is_bound=True,
+        id="",
+        gain_ns=min(spent, plain),
+        step_ns=plain,
+        is_bound=True,
         why="each step gets {pages} of memory from the system again, which takes {time} of CPU time on all threads",
         figures={"pages": count(step.page_faults or 0, "page"), "time": ns(spent)},
         tries=(
@@ -427,7 +453,7 @@ def _pages(view: View) -> Iterator[Advice]:
             " is freed. Or preload jemalloc or tcmalloc.",
         ),
         section="host",
-    )  # fmt: skip
+    )
 
 
 #: Ranges in which a batch is copied to the device, and calls that copy.
@@ -475,12 +501,16 @@ def _input(view: View) -> Iterator[Advice]:
     if run is not None and share is not None:
         figures["steps"] = count(run.steps, "step")
     yield Advice(
-        id="", gain_ns=gain, step_ns=step_ns, subject=call,
+        id="",
+        gain_ns=gain,
+        step_ns=step_ns,
+        subject=call,
         why=waits + (", mostly in {call}" if call else ""),
         figures=figures,
         changes=(f"input x{1 / workers:.3g}",) if (workers := _workers(tries[0])) else (),
-        tries=tries, section="idle" if not view.on_cpu else "host" if share is None else "whole-run",
-    )  # fmt: skip
+        tries=tries,
+        section="idle" if not view.on_cpu else "host" if share is None else "whole-run",
+    )
 
 
 def _workers(cure: str) -> int:
@@ -529,16 +559,20 @@ def _synchronizations(view: View) -> Iterator[Advice]:
     gain = min(gain, view.of_window(timeline.busy_ns), max(view.step_ns - spent_waiting, 0))
     caller, (calls, spent) = max(callers.items(), key=lambda item: (item[1][1], item[0]))
     yield Advice(
-        id="", gain_ns=gain, subject=caller, changes=(f"{IdleCause.SYNCHRONIZATION} x0",),
+        id="",
+        gain_ns=gain,
+        subject=caller,
+        changes=(f"{IdleCause.SYNCHRONIZATION} x0",),
         why="the host waits for the device {calls} a step, mostly in {caller}, and has nothing queued then",
         figures={
             "calls": count(view.per_step(sum(sums[0] for sums in callers.values())), "time"),
-            "caller": name(caller.removeprefix("aten::")), "of_caller": count(view.per_step(calls), "call"),
+            "caller": name(caller.removeprefix("aten::")),
+            "of_caller": count(view.per_step(calls), "call"),
             "spent": ns(view.per_step(spent)),
         },
         tries=(_INSTEAD.get(caller.removeprefix("aten::"), _KEEP_ON_DEVICE), "Print and log fewer values."),
         section="host",
-    )  # fmt: skip
+    )
 
 
 _KEEP_ON_DEVICE: Final = "Keep the value on the device; read it every N steps."
@@ -570,15 +604,20 @@ def _allocator(view: View) -> Iterator[Advice]:
     if step.aside_count and every > gain:
         whole = round((view.step_ns * like + (step.aside_wall_ns or 0) * step.aside_count) / (like + step.aside_count))
         yield Advice(
-            id="", gain_ns=every, step_ns=whole,
+            id="",
+            gain_ns=every,
+            step_ns=whole,
             why="in {steps} of {all}, left out of the other figures, the allocator's calls to the driver take {aside};"
             " the mean of all is {whole}",
             figures={
-                "aside": ns(aside_ns), "steps": count(step.aside_count, "step"), "whole": ns(whole),
+                "aside": ns(aside_ns),
+                "steps": count(step.aside_count, "step"),
+                "whole": ns(whole),
                 "all": Evidence(value=round(like + step.aside_count), unit=""),
             },
-            tries=(_EXPANDABLE, "Use a smaller batch if memory runs out and the cache is given back."), section="step",
-        )  # fmt: skip
+            tries=(_EXPANDABLE, "Use a smaller batch if memory runs out and the cache is given back."),
+            section="step",
+        )
         return
     if not gain:
         return
@@ -604,18 +643,25 @@ def _allocator(view: View) -> Iterator[Advice]:
     much = sum(ns >= _BURST * max(spent) for ns in spent)
     in_steps = " in {steps}" if much == len(spent) else " in {much} of {steps}"
     yield Advice(
-        id="", gain_ns=gain, subject=row.name, changes=(f"{IdleCause.ALLOCATOR} x0",),
+        id="",
+        gain_ns=gain,
+        subject=row.name,
+        changes=(f"{IdleCause.ALLOCATOR} x0",),
         why=f"the allocator calls the driver {{every}}{'' if like == 1 else in_steps} ({{call}}"
-        + (" in {caller}" if frees and caller else "") + "), {gain} of idle time",
+        + (" in {caller}" if frees and caller else "")
+        + "), {gain} of idle time",
         figures={
-            "calls": count(calls, "time"), "every": count(row.events or 0, "time"), "steps": count(like, "step"),
+            "calls": count(calls, "time"),
+            "every": count(row.events or 0, "time"),
+            "steps": count(like, "step"),
             "much": Evidence(value=much, unit=""),
             "call": name(row.name or "?"),
-            "caller": name((caller or "").removeprefix("aten::")), "gain": ns(gain),
+            "caller": name((caller or "").removeprefix("aten::")),
+            "gain": ns(gain),
         },
         tries=tries,
         section="idle",
-    )  # fmt: skip
+    )
 
 
 def _cold_start(view: View) -> Iterator[Advice]:
@@ -624,13 +670,16 @@ def _cold_start(view: View) -> Iterator[Advice]:
         return
     row = rows[0]
     yield Advice(
-        id="", gain_ns=gain, subject=row.name, changes=(f"{IdleCause.SLOW_LAUNCH} x0",),
+        id="",
+        gain_ns=gain,
+        subject=row.name,
+        changes=(f"{IdleCause.SLOW_LAUNCH} x0",),
         why="loading kernels, launching them for the first time and starting libraries takes {gain} that later steps"
-        " do not"
-        + (", mostly {call}" if row.name else ""),
+        " do not" + (", mostly {call}" if row.name else ""),
         figures={"gain": ns(gain), "call": name(row.name or "")},
-        tries=("Record later steps: schedule(wait=1, warmup=3, active=3).",), section="idle",
-    )  # fmt: skip
+        tries=("Record later steps: schedule(wait=1, warmup=3, active=3).",),
+        section="idle",
+    )
 
 
 def _compilation(view: View) -> Iterator[Advice]:
@@ -639,28 +688,38 @@ def _compilation(view: View) -> Iterator[Advice]:
         most = run.recompilations[0]
         gain = _of_run(run, run.compiling_ns)
         yield Advice(
-            id="", gain_ns=gain, step_ns=_of_run(run, run.wall_ns), subject=most.place,
+            id="",
+            gain_ns=gain,
+            step_ns=_of_run(run, run.wall_ns),
+            subject=most.place,
             why="compiling takes {gain} in the mean of {steps}; {times} at {place}: {reason}",
             figures={
-                "gain": ns(gain), "steps": count(run.steps, "step"), "times": count(most.count, "time"),
-                "reason": name(most.reason), "place": name(most.place),
+                "gain": ns(gain),
+                "steps": count(run.steps, "step"),
+                "times": count(most.count, "time"),
+                "reason": name(most.reason),
+                "place": name(most.place),
             },
             tries=("Mark varying sizes: torch.compile(dynamic=True).", "Pad inputs to a few sizes."),
             section="whole-run",
-        )  # fmt: skip
+        )
         return
     gain, rows = view.idle(IdleCause.COMPILATION)
     if not gain:
         return
     yield Advice(
-        id="", gain_ns=gain, subject=rows[0].name, why="compiling takes {gain} of the step",
+        id="",
+        gain_ns=gain,
+        subject=rows[0].name,
+        why="compiling takes {gain} of the step",
         figures={"gain": ns(gain)},
         tries=(
-            "Record later steps, when nothing compiles.", "Set TORCH_LOGS=recompiles to see what compiles again.",
+            "Record later steps, when nothing compiles.",
+            "Set TORCH_LOGS=recompiles to see what compiles again.",
             "Mark varying sizes: torch.compile(dynamic=True).",
         ),
         section="idle",
-    )  # fmt: skip
+    )
 
 
 def _profiler(view: View) -> Iterator[Advice]:
@@ -671,12 +730,13 @@ def _profiler(view: View) -> Iterator[Advice]:
     of_stack = "recording Python's stack keeps the device waiting for up to {gain}"
     why = of_stack if stack else "for {gain} the device waits for the profiler's records"
     yield Advice(
-        id="", gain_ns=gain,
+        id="",
+        gain_ns=gain,
         why=why,
         figures={"gain": ns(gain)},
         tries=("Record without stacks: with_stack=False, with_modules=False." if stack else "Record fewer steps.",),
         section="idle",
-    )  # fmt: skip
+    )
 
 
 # ----- communication
@@ -728,23 +788,30 @@ def _exposed(view: View) -> Iterator[Advice]:
     if not asks and not tries:
         tries = ("Start other work between the collective and its wait.",)
     yield Advice(
-        id="", gain_ns=gain + idle, subject=collective,
-        changes=() if one_by_one else ("communication x0",), is_bound=True,
+        id="",
+        gain_ns=gain + idle,
+        subject=collective,
+        changes=() if one_by_one else ("communication x0",),
+        is_bound=True,
         why=(
             "gradients are reduced one by one: {calls} a step take {gain}, and the device idles {idle} around them"
-            if one_by_one else "{gain} of communication is exposed" + launched
+            if one_by_one
+            else "{gain} of communication is exposed" + launched
         )
         + ("; it includes waiting for other ranks" if alone else ", besides waiting for other ranks" if waiting else "")
         + (" (bus {rate})" if alone and rate is not None else ""),
         figures={
-            "gain": ns(gain), "phase": name(phase.phase.value), "calls": count(calls, collective or "collective"),
+            "gain": ns(gain),
+            "phase": name(phase.phase.value),
+            "calls": count(calls, collective or "collective"),
             "idle": ns(idle),
-            "collective": name(collective or ""), "rate": Evidence(value=rate, unit="byte/s"),
+            "collective": name(collective or ""),
+            "rate": Evidence(value=rate, unit="byte/s"),
             "running": ns(communication.running_ns / steps_of(view.anatomy)),
         },
         tries=(*asks, *tries) if rate is None and not one_by_one else (*tries, *asks),
         section="communication",
-    )  # fmt: skip
+    )
 
 
 #: Causes of idle time around collectives that are called one by one.
@@ -770,9 +837,10 @@ def _idle_of_exchanges(view: View, *causes: IdleCause) -> int:
 def _bus_rate(view: View, collective: str | None) -> float | None:
     """Return the rate on the links of a collective's calls; `None` where sizes or groups are not known."""
     rows = [
-        row for row in view.anatomy.collectives
+        row
+        for row in view.anatomy.collectives
         if row.collective == collective and row.bus_bytes_per_second is not None and row.sized_ns
-    ]  # fmt: skip
+    ]
     spent = sum(row.sized_ns for row in rows)
     return sum((row.bus_bytes_per_second or 0) * row.sized_ns for row in rows) / spent if spent else None
 
@@ -829,12 +897,13 @@ def _outside(view: View) -> Iterator[Advice]:
     loader = {"workers": "DataLoader (workers)", "single process": "DataLoader (single process)"}
     seen = loader.get(view.situation.loader or "")
     yield Advice(
-        id="", why="{around} of the trace lie before and after the device's work, and are in no other figure"
+        id="",
+        why="{around} of the trace lie before and after the device's work, and are in no other figure"
         + ("; {loader} runs there or in it" if seen else ""),
         figures={"around": ns(around), "loader": name(seen or "")},
         tries=("Record whole steps: schedule(wait=1, warmup=1, active=3), with profiler.step() in the loop.",),
         section="step",
-    )  # fmt: skip
+    )
 
 
 def _waiting(view: View) -> Iterator[Advice]:
@@ -868,13 +937,20 @@ def _waiting(view: View) -> Iterator[Advice]:
     else:
         why, tries = "", ("Look at what its host does while the others wait: opanatomy analyze on its trace.",)
     yield Advice(
-        id="", gain_ns=gain, subject=who, why="{who} causes {share} of the waiting" + why,
+        id="",
+        gain_ns=gain,
+        subject=who,
+        why="{who} causes {share} of the waiting" + why,
         figures={
-            "share": part(share), "who": name(who), "early": part(before / max(straggler.charged_ns, 1)),
-            "idle": ns(gap.time_ns if gap else 0), "where": name((gap.name if gap else None) or ""),
+            "share": part(share),
+            "who": name(who),
+            "early": part(before / max(straggler.charged_ns, 1)),
+            "idle": ns(gap.time_ns if gap else 0),
+            "where": name((gap.name if gap else None) or ""),
         },
-        tries=tries, section="waiting",
-    )  # fmt: skip
+        tries=tries,
+        section="waiting",
+    )
 
 
 # ----- copies from the host
@@ -893,12 +969,14 @@ def _pinning(view: View) -> Iterator[Advice]:
     if not gain or any(map(_makes_on_host, view.anatomy.timeline.gaps)):
         return
     yield Advice(
-        id="", gain_ns=gain,
+        id="",
+        gain_ns=gain,
         why=f"{{copies}} a step {'is' if copies == 1 else 'are'} {way} pageable memory; nothing else runs for"
         f" {{exposed}} of {'it' if copies == 1 else 'them'}",
         figures={"copies": count(copies, "copy"), "exposed": ns(gain)},
-        tries=(_PIN_BATCH if way == "from" else _NON_BLOCKING,), section="kernels",
-    )  # fmt: skip
+        tries=(_PIN_BATCH if way == "from" else _NON_BLOCKING,),
+        section="kernels",
+    )
 
 
 _PIN_BATCH: Final = (
@@ -945,12 +1023,16 @@ def _spilled(view: View) -> Iterator[Advice]:
     saved = spent - moved / bandwidth * _NS
     longest = max(rows, key=lambda row: row.time_ns)
     yield Advice(
-        id="", gain_ns=view.per_step(saved), subject=longest.operator, is_bound=True,
+        id="",
+        gain_ns=view.per_step(saved),
+        subject=longest.operator,
+        is_bound=True,
         changes=_faster(view, ((row, row.time_ns * saved / spent) for row in rows)),
         why="large element-wise operators and normalizations take {time} at {rate}, the speed of memory that has"
         " spilled to the host",
         figures={
-            "time": ns(view.per_step(spent)), "rate": Evidence(value=moved / spent * _NS, unit="byte/s"),
+            "time": ns(view.per_step(spent)),
+            "rate": Evidence(value=moved / spent * _NS, unit="byte/s"),
             "operator": name(longest.operator),
         },
         tries=(
@@ -958,7 +1040,7 @@ def _spilled(view: View) -> Iterator[Advice]:
             "On Windows turn off CUDA's fallback to system memory, so that what does not fit fails.",
         ),
         section="roofline",
-    )  # fmt: skip
+    )
 
 
 # ----- work that takes longer than it must
@@ -1000,17 +1082,21 @@ def _clock(view: View) -> Iterator[Advice]:
     rows = [row for row in view.anatomy.operators if row.bound_by == COMPUTE]
     gain = view.per_step(round((1 - share) * sum(row.bounded_ns for row in rows)))
     yield Advice(
-        id="", gain_ns=gain, changes=_faster(view, ((row, (1 - share) * row.bounded_ns) for row in rows)),
+        id="",
+        gain_ns=gain,
+        changes=_faster(view, ((row, (1 - share) * row.bounded_ns) for row in rows)),
         why="{reason} holds the device at {clock} of its {limit} in {held} of the readings, and {time} a step is work"
         " that the clock bounds",
         figures={
-            "reason": name(state.held_by), "clock": name(f"{state.clock_mhz:,} MHz"),
+            "reason": name(state.held_by),
+            "clock": name(f"{state.clock_mhz:,} MHz"),
             "limit": name(f"{state.clock_limit_mhz:,} MHz"),
             "held": part(state.reasons[state.held_by] / state.readings),
             "time": ns(view.per_step(sum(row.bounded_ns for row in rows))),
         },
-        tries=(_RELEASED[state.held_by],), section="step",
-    )  # fmt: skip
+        tries=(_RELEASED[state.held_by],),
+        section="step",
+    )
 
 
 def _time_beyond(view: View, rows: Sequence[OperatorRow]) -> int:
@@ -1026,17 +1112,22 @@ def _far_from_bound(view: View) -> Iterator[Advice]:
         bounded, bound = sum(row.bounded_ns for row in rows), sum(row.bound_ns or 0 for row in rows)
         where = "" if phase is Phase.OTHER else f" in {phase.value}"
         yield Advice(
-            id="", gain_ns=gain, subject=f"{operator}{where}",
+            id="",
+            gain_ns=gain,
+            subject=f"{operator}{where}",
             changes=_faster(view, ((row, _time_beyond(view, [row])) for row in rows)),
             why=f"{{operator}}{where} takes {{time}}; {{least}} is attainable{_at_this_clock(view)} (it reaches"
             " {reached} of peak)",
             figures={
-                "operator": name(operator.removeprefix("aten::")), "time": ns(view.per_step(bounded)),
-                "bound": ns(view.per_step(bound)), "least": ns(view.per_step(bounded) - gain),
+                "operator": name(operator.removeprefix("aten::")),
+                "time": ns(view.per_step(bounded)),
+                "bound": ns(view.per_step(bound)),
+                "least": ns(view.per_step(bounded) - gain),
                 "reached": part(bound / bounded),
             },
-            tries=tuple(_nearer(view, rows)), section="roofline",
-        )  # fmt: skip
+            tries=tuple(_nearer(view, rows)),
+            section="roofline",
+        )
 
 
 def _at_this_clock(view: View) -> str:
@@ -1050,9 +1141,10 @@ def _far(view: View) -> dict[tuple[str, Phase], list[OperatorRow]]:
         if row.bound_ns is not None and place not in view.covered and row.operator_class is not CLASS.COMMUNICATION:
             groups.setdefault((row.part_of or row.operator, row.phase), []).append(row)
     return {
-        key: rows for key, rows in groups.items()
+        key: rows
+        for key, rows in groups.items()
         if view.per_step(_time_beyond(view, rows)) >= WORTH * view.step_ns and any(_nearer(view, rows))
-    }  # fmt: skip
+    }
 
 
 def _in_chains(view: View) -> Iterator[int]:
@@ -1103,9 +1195,10 @@ def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
 def _blocks_per_sm(view: View, row: OperatorRow) -> float | None:
     """Return the blocks for each multiprocessor of the kernels of an operator; `None` where they are not recorded."""
     rows = [
-        kernel for kernel in view.anatomy.kernels
+        kernel
+        for kernel in view.anatomy.kernels
         if kernel.blocks_per_sm is not None and {row.operator, row.part_of} & {*kernel.operators}
-    ]  # fmt: skip
+    ]
     spent = sum(kernel.time_ns for kernel in rows)
     return sum((kernel.blocks_per_sm or 0) * kernel.time_ns for kernel in rows) / spent if spent else None
 
@@ -1162,16 +1255,23 @@ def _float32(view: View) -> Iterator[Advice]:
     most = max(kinds, key=lambda kind: kinds[kind])
     others = "" if len(kinds) == 1 else ", mostly {most}"
     yield Advice(
-        id="", gain_ns=view.per_step(gain), changes=_faster(view, saved),
+        id="",
+        gain_ns=view.per_step(gain),
+        changes=_faster(view, saved),
         why=f"{{kinds}} matrix multiplications take {{time}}{others}; {{half}} peaks at {{peak}}, {{most}} at {{now}}",
         figures={
-            "kinds": name(" and ".join(sorted(kinds))), "time": ns(view.per_step(spent)), "half": name(half),
-            "peak": Evidence(value=peaks[half], unit="flop/s"), "most": name(most),
+            "kinds": name(" and ".join(sorted(kinds))),
+            "time": ns(view.per_step(spent)),
+            "half": name(half),
+            "peak": Evidence(value=peaks[half], unit="flop/s"),
+            "most": name(most),
             "now": Evidence(value=peaks.get(most, 0.0), unit="flop/s"),
         },
-        tries=tuple(tries), option=f"--amp {'bf16' if half == 'bfloat16' else 'fp16'}",
-        technique="amp" if half == "bfloat16" else "amp-fp16", section="roofline",
-    )  # fmt: skip
+        tries=tuple(tries),
+        option=f"--amp {'bf16' if half == 'bfloat16' else 'fp16'}",
+        technique="amp" if half == "bfloat16" else "amp-fp16",
+        section="roofline",
+    )
 
 
 def _float32_products(view: View) -> Iterator[tuple[int, str]]:
@@ -1264,16 +1364,23 @@ def _attention(view: View) -> Iterator[Advice]:
         masked = ", with is_causal=True if the mask is causal" if situation.score_mask else ""
         tries = (f"Call torch.nn.functional.scaled_dot_product_attention{masked}.",)
     yield Advice(
-        id="", gain_ns=view.per_step(spent + products - fused), changes=_faster(view, saved),
+        id="",
+        gain_ns=view.per_step(spent + products - fused),
+        changes=_faster(view, saved),
         why="attention is unfused: {scores} go into the score matrices ({shape})"
         + (", {dropped} of that into dropout" if draws else "")
         + (", {products} into its matmuls" if products else ""),
         figures={
-            "scores": ns(view.per_step(spent)), "shape": name(" x ".join(map(str, largest_shape(rows[0])))),
-            "dropped": ns(dropped), "products": ns(view.per_step(products)),
+            "scores": ns(view.per_step(spent)),
+            "shape": name(" x ".join(map(str, largest_shape(rows[0])))),
+            "dropped": ns(dropped),
+            "products": ns(view.per_step(products)),
         },
-        tries=tries, option=option, technique=technique, section="operators",
-    )  # fmt: skip
+        tries=tries,
+        option=option,
+        technique=technique,
+        section="operators",
+    )
 
 
 def _casts(view: View) -> Iterator[Advice]:
@@ -1285,12 +1392,14 @@ def _casts(view: View) -> Iterator[Advice]:
         return
     keeps = "Keep the weights in half precision: model.to(torch.bfloat16)"
     yield Advice(
-        id="", gain_ns=gain, changes=_faster(view, ((row, row.time_ns) for row in rows)),
+        id="",
+        gain_ns=gain,
+        changes=_faster(view, ((row, row.time_ns) for row in rows)),
         why="{calls} a step cast float32 operands of matmuls to half precision, in {gain}",
         figures={"calls": count(view.per_step(sum(row.calls for row in rows)), "copy"), "gain": ns(gain)},
         tries=(f"{keeps}; this changes the training." if view.situation.backward else f"{keeps}.",),
         section="operators",
-    )  # fmt: skip
+    )
 
 
 _LOSS: Final = regex(r"nll_loss|cross_entropy")
@@ -1346,16 +1455,19 @@ def _loss(view: View) -> Iterator[Advice]:
     saved = max(whole - moved / bandwidth * _NS, 0)
     largest = max(spent, key=lambda shape: spent[shape])
     yield Advice(
-        id="", gain_ns=view.per_step(saved), is_bound=True,
+        id="",
+        gain_ns=view.per_step(saved),
+        is_bound=True,
         changes=_faster(view, ((row, row.time_ns * saved / whole) for rows in losses.values() for row in rows)),
         why="cross entropy over a vocabulary of {classes} takes {time}; one kernel for it needs {least}",
         figures={
-            "classes": name(f"{largest[1]:,}"), "time": ns(view.per_step(whole)),
+            "classes": name(f"{largest[1]:,}"),
+            "time": ns(view.per_step(whole)),
             "least": ns(view.per_step(whole - saved)),
         },
         tries=("Take the loss and its gradient in one kernel: LigerCrossEntropyLoss of liger-kernel.",),
         section="operators",
-    )  # fmt: skip
+    )
 
 
 def _training_mode(view: View) -> Iterator[Advice]:
@@ -1364,12 +1476,14 @@ def _training_mode(view: View) -> Iterator[Advice]:
     rows = [row for row in view.anatomy.operators if "dropout" in row.operator or "bernoulli" in row.operator]
     gain = view.per_step(sum(row.time_ns for row in rows))
     yield Advice(
-        id="", gain_ns=gain if gain >= WORTH * view.step_ns else None,
+        id="",
+        gain_ns=gain if gain >= WORTH * view.step_ns else None,
         why="nothing is trained in these steps, and "
         + ("dropout takes {gain}" if gain else "batch norm computes statistics of the batch"),
-        figures={"gain": ns(gain)}, tries=("Call model.eval() and run under torch.inference_mode().",),
+        figures={"gain": ns(gain)},
+        tries=("Call model.eval() and run under torch.inference_mode().",),
         section="operators",
-    )  # fmt: skip
+    )
 
 
 def _dropout_of(workload: Workload) -> str | None:
@@ -1398,19 +1512,24 @@ def _chains(view: View) -> Iterator[Advice]:
     kept = {row.phase: share * row.saved_bytes / row.moved_bytes for row in rows}
     chained = ((view.anatomy.operators[place], kept) for place in _in_chains(view))
     yield Advice(
-        id="", gain_ns=gain, subject=longest.operator,
+        id="",
+        gain_ns=gain,
+        subject=longest.operator,
         changes=_faster(view, ((row, row.time_ns * kept.get(row.phase, 0)) for row, kept in chained)),
         why="{calls} ({chains}) take {time}; {share} of it moves {saved} of intermediates that a fused kernel keeps",
         figures={
             "calls": count(view.per_step(sum(row.calls for row in rows)), "unfused element-wise call"),
             "chains": count(view.per_step(sum(row.chains for row in rows)), "chain"),
-            "time": ns(view.per_step(spent)), "share": part(saved / spent),
+            "time": ns(view.per_step(spent)),
+            "share": part(saved / spent),
             "saved": Evidence(value=view.per_step(share * sum(row.saved_bytes for row in rows)), unit="bytes"),
             "operator": name(longest.operator),
         },
         tries=tuple(_fusing(view)),
-        option=None if compiled else "--compile", technique=None if compiled else "compile", section="operators",
-    )  # fmt: skip
+        option=None if compiled else "--compile",
+        technique=None if compiled else "compile",
+        section="operators",
+    )
 
 
 #: Fused layers, by operators that show the layer written out.
@@ -1451,7 +1570,9 @@ def _zero_grad(view: View) -> Iterator[Advice]:
         return
     spent, adding = (view.per_step(sum(row.total_ns for row in rows)) for rows in (ranges, added))
     yield Advice(
-        id="", gain_ns=spent + adding, is_bound=True,
+        id="",
+        gain_ns=spent + adding,
+        is_bound=True,
         changes=tuple(
             f"{part} x0"
             for part in dict.fromkeys((*(row.name for row in (*ranges, *added)), *(row.operator for row in filled)))
@@ -1459,8 +1580,9 @@ def _zero_grad(view: View) -> Iterator[Advice]:
         why="zero_grad fills gradients with zeros ({calls} a step, {spent} of the host), and backward adds to them in"
         " {adding}",
         figures={"calls": count(calls, "call"), "spent": ns(spent), "adding": ns(adding)},
-        tries=("Call zero_grad(set_to_none=True): backward keeps what it makes.",), section="host",
-    )  # fmt: skip
+        tries=("Call zero_grad(set_to_none=True): backward keeps what it makes.",),
+        section="host",
+    )
 
 
 def _updates(view: View) -> Iterator[int]:
@@ -1520,17 +1642,26 @@ def _optimizer(view: View) -> Iterator[Advice]:
         return
     technique = "adamw" if (view.anatomy.workload.optimizer or "").startswith("adamw-") else None
     yield Advice(
-        id="", gain_ns=gain, changes=(f"optimizer x{_ONE_PASS}",),
+        id="",
+        gain_ns=gain,
+        changes=(f"optimizer x{_ONE_PASS}",),
         why=(
-            "the device idles {idle} a step in the update, {calls}" if idle
+            "the device idles {idle} a step in the update, {calls}"
+            if idle
             else f"the optimizer takes {{spent}}{when} in {{calls}}"
-        ) + (", one for each operation" if listed else ", tensor by tensor"),
+        )
+        + (", one for each operation" if listed else ", tensor by tensor"),
         figures={
-            "spent": ns(spent), "calls": count(calls, "operator call"), "least": ns(least), "idle": ns(idle),
+            "spent": ns(spent),
+            "calls": count(calls, "operator call"),
+            "least": ns(least),
+            "idle": ns(idle),
         },
         tries=tries,
-        option="--optimizer adamw" if technique else None, technique=technique, section="classes",
-    )  # fmt: skip
+        option="--optimizer adamw" if technique else None,
+        technique=technique,
+        section="classes",
+    )
 
 
 #: What an update in a few calls takes of one in a call for each operation (benchmarks/pairs: 0.1 is within 18 % twice).
@@ -1569,10 +1700,13 @@ def _layout(view: View) -> Iterator[Advice]:
     if not gain:
         return
     yield Advice(
-        id="", gain_ns=gain, why="{kernels} a step only change the layout of images, in {gain}",
+        id="",
+        gain_ns=gain,
+        why="{kernels} a step only change the layout of images, in {gain}",
         figures={"kernels": count(view.per_step(sum(row.count for row in rows)), "kernel"), "gain": ns(gain)},
-        tries=(_CHANNELS_LAST,), section="kernels",
-    )  # fmt: skip
+        tries=(_CHANNELS_LAST,),
+        section="kernels",
+    )
 
 
 def _padding(view: View) -> Iterator[Advice]:
@@ -1590,10 +1724,15 @@ def _padding(view: View) -> Iterator[Advice]:
     to_longest = 'Pad to the longest text of the batch: padding="longest" in the collator.', "dynamic-padding"
     how, technique = to_longest if kind == "longest" else by_length
     yield Advice(
-        id="", gain_ns=gain, why="{padded} of all tokens are padding (padded to {kind})",
+        id="",
+        gain_ns=gain,
+        why="{padded} of all tokens are padding (padded to {kind})",
         figures={"padded": part(padded), "kind": name(texts.padding)},
-        tries=(how,), option=f"--padding {kind}", technique=technique, section="texts",
-    )  # fmt: skip
+        tries=(how,),
+        option=f"--padding {kind}",
+        technique=technique,
+        section="texts",
+    )
 
 
 #: Below this part of the device's memory, recomputing saves what is not short.
@@ -1606,13 +1745,17 @@ def _recomputation(view: View) -> Iterator[Advice]:
     if not gain or not peak or not limit or view.on_cpu or peak > _FREE * limit:
         return
     yield Advice(
-        id="", gain_ns=gain,
+        id="",
+        gain_ns=gain,
         why="recomputing activations takes {gain}, though the peak is {peak} of {limit}",
         figures={
-            "gain": ns(gain), "peak": Evidence(value=peak, unit="bytes"), "limit": Evidence(value=limit, unit="bytes"),
+            "gain": ns(gain),
+            "peak": Evidence(value=peak, unit="bytes"),
+            "limit": Evidence(value=limit, unit="bytes"),
         },
-        tries=("Turn off checkpointing, or checkpoint every second layer.",), section="memory",
-    )  # fmt: skip
+        tries=("Turn off checkpointing, or checkpoint every second layer.",),
+        section="memory",
+    )
 
 
 _REGION: Final = regex(r"^Torch-Compiled Region")
@@ -1624,7 +1767,9 @@ def _collections(view: View) -> Iterator[Advice]:
         return
     gain = round(run.collecting_share * _of_run(run, run.wall_ns))
     yield Advice(
-        id="", gain_ns=gain, step_ns=_of_run(run, run.wall_ns),
+        id="",
+        gain_ns=gain,
+        step_ns=_of_run(run, run.wall_ns),
         why="Python collects garbage {times} in {steps}, {gain} of the mean step",
         figures={"times": count(run.collections, "time"), "steps": count(run.steps, "step"), "gain": ns(gain)},
         tries=(
@@ -1632,7 +1777,7 @@ def _collections(view: View) -> Iterator[Advice]:
             "Call gc.disable(), and gc.collect() every N steps.",
         ),
         section="whole-run",
-    )  # fmt: skip
+    )
 
 
 def _regions(view: View) -> int:
@@ -1656,26 +1801,32 @@ def _graph_breaks(view: View) -> Iterator[Advice]:
     if run is not None and run.graph_breaks:
         most, *others = run.graph_breaks
         yield Advice(
-            id="", gain_ns=gain or None, subject=most.place,
+            id="",
+            gain_ns=gain or None,
+            subject=most.place,
             why="torch.compile breaks its graph in {places}, at {place}: {reason}",
             figures={
-                "places": count(1 + len(others), "place"), "place": name(most.place), "reason": name(most.reason),
+                "places": count(1 + len(others), "place"),
+                "place": name(most.place),
+                "reason": name(most.reason),
             },
             tries=("Move that code out of what is compiled.", "Find breaks with torch.compile(fullgraph=True)."),
             section="whole-run",
-        )  # fmt: skip
+        )
         return
     if not gain:
         return
     yield Advice(
-        id="", gain_ns=gain, why="{regions} run in a step, with {gain} of idle time in Python between operators",
+        id="",
+        gain_ns=gain,
+        why="{regions} run in a step, with {gain} of idle time in Python between operators",
         figures={"regions": count(_regions(view), "compiled region"), "gain": ns(gain)},
         tries=(
             "Set TORCH_LOGS=graph_breaks to see what breaks the graph.",
             "Find breaks with torch.compile(fullgraph=True).",
         ),
         section="host",
-    )  # fmt: skip
+    )
 
 
 def _fragmentation(view: View) -> Iterator[Advice]:
@@ -1695,11 +1846,14 @@ def _fragmentation(view: View) -> Iterator[Advice]:
         why = "memory is fragmented, and blocks of {limit} and more are not split"
         cure = "Replace max_split_size_mb by expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF."
     yield Advice(
-        id="", gain_bytes=unused, peak_bytes=failure.reserved_bytes,
+        id="",
+        gain_bytes=unused,
+        peak_bytes=failure.reserved_bytes,
         why="{asked} did not fit although {unused} was reserved and unused: " + why,
         figures={"asked": _size(asked), "unused": _size(unused), "limit": _size(limit or 0)},
-        tries=(cure,), section="memory",
-    )  # fmt: skip
+        tries=(cure,),
+        section="memory",
+    )
 
 
 def _size(value: float) -> Evidence:
@@ -1734,10 +1888,15 @@ def _what_fills(view: View) -> Iterator[Advice]:
     if in_scores >= _LEAST_OF_PEAK * whole:
         most = max(scores, key=lambda part: part.bytes)
         yield _of_peak(
-            "attention scores", in_scores, whole,
+            "attention scores",
+            in_scores,
+            whole,
             "unfused attention holds {size} of {peak}, {most} by {line}",
-            (_fuses_attention(most.function or ""),), size=in_scores, most=most.bytes, line=most.name or "",
-        )  # fmt: skip
+            (_fuses_attention(most.function or ""),),
+            size=in_scores,
+            most=most.bytes,
+            line=most.name or "",
+        )
         for part in scores:
             sizes[part.component] -= part.bytes
     else:
@@ -1751,13 +1910,20 @@ def _what_fills(view: View) -> Iterator[Advice]:
         most_of = max(lines, key=lambda part: part.bytes, default=None) if component == _TEMPORARY else None
         beside = any(part.component == component for part in scores)
         yield _of_peak(
-            component.replace("_", " "), gain, whole,
-            "{size} of {peak} is {component}" + (" besides attention's scores" if beside else "")
+            component.replace("_", " "),
+            gain,
+            whole,
+            "{size} of {peak} is {component}"
+            + (" besides attention's scores" if beside else "")
             + (", and {casts} autocast's copies of them" if casts else "")
             + ("" if most_of is None else ", {most} by {line}"),
-            tries, size=size, casts=casts, component=component.replace("_", " "),
-            most=0 if most_of is None else most_of.bytes, line="" if most_of is None else most_of.name or "",
-        )  # fmt: skip
+            tries,
+            size=size,
+            casts=casts,
+            component=component.replace("_", " "),
+            most=0 if most_of is None else most_of.bytes,
+            line="" if most_of is None else most_of.name or "",
+        )
 
 
 _WEIGHT_CASTS: Final = "autocast_weight_casts"
@@ -1806,13 +1972,18 @@ def _fuses_attention(function: str) -> str:
 def _of_peak(subject: str, gain: int, whole: int, why: str, tries: tuple[str, ...], **figures: int | str) -> Advice:
     """Return advice that lowers a snapshot's peak; figures are bytes and names."""
     return Advice(
-        id="", subject=subject, gain_bytes=gain, peak_bytes=whole, why=why,
+        id="",
+        subject=subject,
+        gain_bytes=gain,
+        peak_bytes=whole,
+        why=why,
         figures={
             "peak": _size(whole),
             **{key: name(value) if isinstance(value, str) else _size(value) for key, value in figures.items()},
         },
-        tries=tries, section="memory",
-    )  # fmt: skip
+        tries=tries,
+        section="memory",
+    )
 
 
 RULES: Final = (

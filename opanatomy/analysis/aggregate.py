@@ -37,8 +37,9 @@ def chain_rows(calls: CallTable) -> tuple[ChainRow, ...]:
     order = np.flatnonzero((calls.kernels > 0) | ((calls.host_row >= 0) & (calls.time_ns > 0)))
     order = order[np.argsort(calls.start_ns[order], kind="stable")]
     names = calls.operator.values
-    converts, fused = (np.array([p.search(name) is not None for name in (*names, "")], dtype=bool)
-                       for p in (_CONVERTS, _ONE_KERNEL))  # fmt: skip
+    converts, fused = (
+        np.array([p.search(name) is not None for name in (*names, "")], dtype=bool) for p in (_CONVERTS, _ONE_KERNEL)
+    )
     code = calls.operator.codes[order]
     fusible = np.zeros(len(order), dtype=bool)
     for name in _FUSIBLE:
@@ -80,11 +81,16 @@ def chain_rows(calls: CallTable) -> tuple[ChainRow, ...]:
     close()
     return tuple(
         ChainRow(
-            phase=calls.phase.values[number], chains=kept[0], calls=kept[1], time_ns=kept[2], moved_bytes=kept[3],
-            saved_bytes=kept[4], operator=names[max(spent[number], key=lambda code: (spent[number][code], -code))],
+            phase=calls.phase.values[number],
+            chains=kept[0],
+            calls=kept[1],
+            time_ns=kept[2],
+            moved_bytes=kept[3],
+            saved_bytes=kept[4],
+            operator=names[max(spent[number], key=lambda code: (spent[number][code], -code))],
         )
         for number, kept in sorted(sums.items())
-    )  # fmt: skip
+    )
 
 
 # ----- rows of many ranks: their sums, and what they have in common

@@ -168,11 +168,16 @@ def _of_host(steps: Sequence[StepRow], step_window: StepWindow, calls: CallTable
     spent = np.array([row.kernel_time_ns or 0 for row in steps], dtype=np.int64)
     zeros = np.zeros(len(steps), dtype=np.int64)
     return _Steps(
-        device=None, wall_ns=ends - begins, outside_ns=zeros, unrecorded_ns=zeros, idle_ns=(zeros, zeros, zeros),
+        device=None,
+        wall_ns=ends - begins,
+        outside_ns=zeros,
+        unrecorded_ns=zeros,
+        idle_ns=(zeros, zeros, zeros),
         framework_ns=framework,
-        overlaps_ns={(THREADS, THREADS): spent + framework - (ends - begins)}, exposed_ns=None,
+        overlaps_ns={(THREADS, THREADS): spent + framework - (ends - begins)},
+        exposed_ns=None,
         time_in=lambda chosen: np.where(np.isin(step, chosen), calls.time_ns, 0),
-    )  # fmt: skip
+    )
 
 
 def _operators_within(calls: CallTable) -> Categorical[str]:
@@ -207,13 +212,16 @@ def _device_steps(time: DeviceTime, device: Any) -> _Steps:
     on_device = np.zeros(len(start), dtype=bool)
     on_device[events] = True
     return _Steps(
-        device=device.number, wall_ns=end - begin, outside_ns=outside, unrecorded_ns=unrecorded,
+        device=device.number,
+        wall_ns=end - begin,
+        outside_ns=outside,
+        unrecorded_ns=unrecorded,
         idle_ns=(idle[0], idle[1], idle[2]),
         framework_ns=np.zeros(len(begin), dtype=np.int64),
         overlaps_ns={(KINDS[a], KINDS[b]): overlapped[:, place] for place, (a, b) in enumerate(PAIRS)},
         exposed_ns=alone[:, COMMUNICATION] if (kind == COMMUNICATION).any() else None,
         time_in=lambda chosen: np.where(on_device, within((begin[chosen], end[chosen]), start, stop), 0),
-    )  # fmt: skip
+    )
 
 
 # ----- by kind
@@ -242,16 +250,21 @@ def _kind(chosen: Sequence[tuple[int, StepRow]], each: Sequence[_Steps]) -> tupl
         other_idle_ns=_sum([device.idle_ns[2] for device in each], kept),
         framework_ns=_sum([device.framework_ns for device in each], kept),
         overlaps=_overlaps(each, kept),
-    )  # fmt: skip
+    )
     return kind, kept
 
 
 def _like_step(device: _Steps, number: int, row: StepRow, idle: Int64, reason: str | None) -> LikeStep:
     return LikeStep(
-        number=row.number, wall_ns=int(device.wall_ns[number]), idle_ns=int(idle[number]), device=device.device,
+        number=row.number,
+        wall_ns=int(device.wall_ns[number]),
+        idle_ns=int(idle[number]),
+        device=device.device,
         exposed_communication_ns=None if device.exposed_ns is None else int(device.exposed_ns[number]),
-        phase_ns=row.phase_ns, set_aside=reason, left_out=row.set_aside,
-    )  # fmt: skip
+        phase_ns=row.phase_ns,
+        set_aside=reason,
+        left_out=row.set_aside,
+    )
 
 
 def _sum(columns: Sequence[Int64], steps: Int64) -> int:

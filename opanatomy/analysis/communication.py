@@ -65,9 +65,11 @@ def communication_of_rank(exchanged: Exchanged) -> Communication | None:
     hidden = exchanged.hiding.start_ns, exchanged.hiding.end_ns
     running = _running(calls, rows, bounds)
     return Communication(
-        running_ns=length(running), exposed_ns=length(without(running, hidden)),
-        phases=_phases(calls, rows, bounds, hidden), modules=_modules(calls, rows, bounds, hidden),
-    )  # fmt: skip
+        running_ns=length(running),
+        exposed_ns=length(without(running, hidden)),
+        phases=_phases(calls, rows, bounds, hidden),
+        modules=_modules(calls, rows, bounds, hidden),
+    )
 
 
 def message_sizes(calls: CollectiveCalls) -> Int64:
@@ -91,11 +93,15 @@ def _phases(
         running, sized = _running(calls, own, bounds), sizes[own] >= 0
         made.append(
             CommunicationPhase(
-                phase=Phase(calls.phase.values[code]), calls=len(own), sized=int(sized.sum()),
-                bytes=int(sizes[own][sized].sum()), launching_ns=int(np.maximum(calls.launching_ns[own], 0).sum()),
-                running_ns=length(running), exposed_ns=length(without(running, hidden)),
+                phase=Phase(calls.phase.values[code]),
+                calls=len(own),
+                sized=int(sized.sum()),
+                bytes=int(sizes[own][sized].sum()),
+                launching_ns=int(np.maximum(calls.launching_ns[own], 0).sum()),
+                running_ns=length(running),
+                exposed_ns=length(without(running, hidden)),
             )
-        )  # fmt: skip
+        )
     return tuple(sorted(made, key=lambda row: _PHASE_ORDER[row.phase]))
 
 
@@ -114,12 +120,16 @@ def _modules(
         running, sized = _running(calls, own, bounds), sizes[own] >= 0
         made.append(
             ModuleCommunication(
-                module=calls.module.at(int(own[0])) or "", collective=calls.collective.at(int(own[0])) or "",
+                module=calls.module.at(int(own[0])) or "",
+                collective=calls.collective.at(int(own[0])) or "",
                 phase=Phase(calls.phase.values[int(calls.phase.codes[own[0]])]),
-                calls=len(own), sized=int(sized.sum()), bytes=int(sizes[own][sized].sum()),
-                running_ns=length(running), exposed_ns=length(without(running, hidden)),
+                calls=len(own),
+                sized=int(sized.sum()),
+                bytes=int(sizes[own][sized].sum()),
+                running_ns=length(running),
+                exposed_ns=length(without(running, hidden)),
             )
-        )  # fmt: skip
+        )
     return tuple(made)
 
 
@@ -154,7 +164,7 @@ class CommunicationOver:
             phases=tuple(sorted(self._phases.rows(), key=lambda row: _PHASE_ORDER[row.phase])),
             modules=self._modules.rows(),
             expected=self._expected[0][1].expected if self._expected else (),
-        )  # fmt: skip
+        )
 
 
 # ----- calls, time, bytes and bus bandwidth of each collective
@@ -195,13 +205,20 @@ def collectives_of(table: CollectiveTable, world: World) -> tuple[Collective, ..
     return _sorted(
         with_bandwidth(
             Collective(
-                collective=name, dtype=dtype, group_size=group, group_assumed=assumed, calls=row.calls,
-                kernels=row.kernels, time_ns=row.time_ns, sized_ns=row.sized_ns, bytes=row.bytes,
+                collective=name,
+                dtype=dtype,
+                group_size=group,
+                group_assumed=assumed,
+                calls=row.calls,
+                kernels=row.kernels,
+                time_ns=row.time_ns,
+                sized_ns=row.sized_ns,
+                bytes=row.bytes,
                 bus_bytes_per_second=None,
             )
         )
         for (name, dtype, group, assumed), row in sums.items()
-    )  # fmt: skip
+    )
 
 
 def _kind_of(kernel: str, arguments: CollectiveArguments, world: World) -> tuple[_Key, int | None]:
@@ -295,11 +312,14 @@ def _expected(
             measured = _measured(communication, collective, weights.module)
             rows.append(
                 ExpectedCommunication(
-                    module=weights.module, collective=collective, ranks=ranks, expected_bytes=message,
+                    module=weights.module,
+                    collective=collective,
+                    ranks=ranks,
+                    expected_bytes=message,
                     measured_bytes=None if measured is None else measured // steps,
                     wire_bytes=int(message * (bus_factor(collective, ranks) or 0)),
                 )
-            )  # fmt: skip
+            )
     return tuple(rows)
 
 
@@ -320,10 +340,11 @@ def _messages(weights: SharedWeights, workload: Workload) -> list[tuple[str, int
 def _measured(communication: Communication, collective: str, module: str) -> int | None:
     """Return the bytes of a module's messages (reductions only in backward); `None` if not all have a size."""
     rows = [
-        row for row in communication.modules
+        row
+        for row in communication.modules
         if (row.collective, row.module) == (collective, module)
         and (collective == _GATHER or row.phase is Phase.BACKWARD)
-    ]  # fmt: skip
+    ]
     return sum(row.bytes for row in rows) if rows and all(row.sized == row.calls for row in rows) else None
 
 
@@ -391,11 +412,14 @@ def communication_of(
     running_inside = union(table.start_ns[own] - base, (table.end_ns - table.start_ns)[own])
     busy = within(together(events.busy, running), starts, ends)
     steps = StepSpans(
-        number=numbers, began_ns=began,
-        start_ns=starts + base, end_ns=ends + base,
+        number=numbers,
+        began_ns=began,
+        start_ns=starts + base,
+        end_ns=ends + base,
         computing_ns=within(events.computing, starts, ends),
-        outside_ns=busy - within(together(events.busy_inside, running_inside), starts, ends), busy_ns=busy,
-    )  # fmt: skip
+        outside_ns=busy - within(together(events.busy_inside, running_inside), starts, ends),
+        busy_ns=busy,
+    )
     begins, finishes = overlap(events.computing, running)
     return Exchanged(calls=table, hiding=Spans(start_ns=begins + base, end_ns=finishes + base), steps=steps)
 
@@ -418,13 +442,19 @@ def _of_device(trace: Trace, calls: TraceCalls, kernels: KernelTable) -> _Events
     launched = at(trace.launches.start_ns, launch) if len(trace.launches.start_ns) else np.full(len(events), -1)
     start, end = kernels.start_ns[events], kernels.start_ns[events] + kernels.duration_ns[events]
     return _Events(
-        start_ns=start, end_ns=end, call=call, arguments=arguments, kernel=kernels.kernel.take(events),
-        phase=kernels.phase.codes[events], launched_ns=launched, inside=kernels.inside[events],
+        start_ns=start,
+        end_ns=end,
+        call=call,
+        arguments=arguments,
+        kernel=kernels.kernel.take(events),
+        phase=kernels.phase.codes[events],
+        launched_ns=launched,
+        inside=kernels.inside[events],
         synchronized_ns=_synchronized(trace),
         computing=union(kernels.start_ns[own], kernels.duration_ns[own]),
         busy_inside=union(kernels.start_ns[inside], kernels.duration_ns[inside]),
         busy=union(kernels.start_ns[device], kernels.duration_ns[device]),
-    )  # fmt: skip
+    )
 
 
 def _device(kernels: KernelTable, communicates: Bool) -> Bool:
@@ -456,12 +486,19 @@ def _of_host(trace: Trace, calls: TraceCalls) -> _Events:
     computing = _computing_on_host(calls)
     running = union(start, end - start)
     return _Events(
-        start_ns=start, end_ns=end, call=np.where(operator >= 0, operator, rows), arguments=arguments,
+        start_ns=start,
+        end_ns=end,
+        call=np.where(operator >= 0, operator, rows),
+        arguments=arguments,
         kernel=Categorical(host.name[rows], calls.names),
         phase=np.where(operator >= 0, at(host.phase, operator), host.phase[rows]),
-        launched_ns=at(host.start_ns, operator), inside=host.in_window[rows], synchronized_ns=None,
-        computing=computing, busy_inside=computing, busy=together(computing, running),
-    )  # fmt: skip
+        launched_ns=at(host.start_ns, operator),
+        inside=host.in_window[rows],
+        synchronized_ns=None,
+        computing=computing,
+        busy_inside=computing,
+        busy=together(computing, running),
+    )
 
 
 def _computing_on_host(calls: TraceCalls) -> Intervals:
@@ -505,15 +542,21 @@ def _calls(calls: TraceCalls, events: _Events, base: int) -> CollectiveCalls:
     return CollectiveCalls(
         collective=_names(arguments, events.kernel.take(first)),
         named=arguments.codes >= 0,
-        group=_field(arguments, "group"), group_size=_numbers(arguments, "group_size"),
-        sequence=_numbers(arguments, "sequence"), dtype=_field(arguments, "dtype"),
-        sent_bytes=sides[:, 0], received_bytes=sides[:, 1],
-        launched_ns=np.where(launched >= 0, launched + base, -1), synchronized_ns=synchronized,
-        launching_ns=at(calls.host.duration_ns, host), start_ns=start + base, end_ns=end + base,
+        group=_field(arguments, "group"),
+        group_size=_numbers(arguments, "group_size"),
+        sequence=_numbers(arguments, "sequence"),
+        dtype=_field(arguments, "dtype"),
+        sent_bytes=sides[:, 0],
+        received_bytes=sides[:, 1],
+        launched_ns=np.where(launched >= 0, launched + base, -1),
+        synchronized_ns=synchronized,
+        launching_ns=at(calls.host.duration_ns, host),
+        start_ns=start + base,
+        end_ns=end + base,
         inside=inside,
         phase=Categorical(events.phase[first], tuple(str(phase) for phase in PHASES)),
         module=modules_served(calls, host),
-    )  # fmt: skip
+    )
 
 
 def _last_before(moments: Int64, bounds: Int64) -> Int64:

@@ -82,9 +82,13 @@ def items_of(breakdown: Breakdown, kind: StepWork, unsigned: AbstractSet[str] = 
         by_call = chosen or not row.events
         signature = "" if operator in unsigned else str(name_of(breakdown.signatures, row.signature))
         key = Key(
-            operator, signature, name_of(breakdown.modules, row.module), row.phase.value, row.operator_class,
+            operator,
+            signature,
+            name_of(breakdown.modules, row.module),
+            row.phase.value,
+            row.operator_class,
             "" if chosen else _stem(kernel),
-        )  # fmt: skip
+        )
         item = items.setdefault(key, Item())
         item.calls += Fraction(row.calls if by_call else row.events, kind.count)
         item.time_ns += Fraction(row.time_ns, kind.count)
@@ -250,8 +254,9 @@ def paired(before: Breakdown, after: Breakdown) -> list[tuple[StepWork, StepWork
     calls = [[calls_of(side, kind) for kind in side.kinds] for side in (before, after)]
     likeness = {
         (first, second): _alike(calls[0][first], calls[1][second])
-        for first in range(len(before.kinds)) for second in range(len(after.kinds))
-    }  # fmt: skip
+        for first in range(len(before.kinds))
+        for second in range(len(after.kinds))
+    }
 
     def order(places: tuple[int, int]) -> tuple[Fraction, int, int, bool]:
         first, second = before.kinds[places[0]], after.kinds[places[1]]
@@ -289,9 +294,13 @@ def _alike(first: Mapping[str, Fraction], second: Mapping[str, Fraction]) -> Fra
 #: FLOPs and bytes of one call, by operator and signature.
 Costs: TypeAlias = "dict[tuple[str, str], tuple[float | None, float | None]]"
 _IDLE: Final = {
-    Cause.HOST_IDLE: "host_idle_ns", Cause.STREAM_IDLE: "stream_idle_ns", Cause.OTHER_IDLE: "other_idle_ns",
-    Cause.OUTSIDE: "outside_ns", Cause.UNRECORDED: "unrecorded_ns", Cause.FRAMEWORK: "framework_ns",
-}  # fmt: skip
+    Cause.HOST_IDLE: "host_idle_ns",
+    Cause.STREAM_IDLE: "stream_idle_ns",
+    Cause.OTHER_IDLE: "other_idle_ns",
+    Cause.OUTSIDE: "outside_ns",
+    Cause.UNRECORDED: "unrecorded_ns",
+    Cause.FRAMEWORK: "framework_ns",
+}
 
 
 class Stepped(Struct, frozen=True, kw_only=True):
@@ -339,10 +348,14 @@ def decomposed(before: Stepped, after: Stepped) -> Decomposition:
     for side, spent in ((before, "before_ns"), (after, "after_ns")):
         check_parts(parts, spent, side)
     return Decomposition(
-        before_ns=sum(first), after_ns=sum(second), before_count=before.kind.count, after_count=after.kind.count,
-        before_steps=before.kind.counted, after_steps=after.kind.counted,
+        before_ns=sum(first),
+        after_ns=sum(second),
+        before_count=before.kind.count,
+        after_count=after.kind.count,
+        before_steps=before.kind.counted,
+        after_steps=after.kind.counted,
         parts=tuple(sorted(parts, key=lambda part: -abs(part.change_ns))),
-    )  # fmt: skip
+    )
 
 
 def check_parts(parts: Sequence[Part], spent: str, side: Stepped) -> None:
@@ -434,10 +447,13 @@ def _part(term: _Term, before_ns: int, after_ns: int, before: Stepped, after: St
         return Part(cause=term.cause, before_ns=before_ns, after_ns=after_ns, pair=term.pair)
     classes = {key.operator_class for key in (*term.match.before, *term.match.after)}
     return Part(
-        cause=term.cause, before_ns=before_ns, after_ns=after_ns,
+        cause=term.cause,
+        before_ns=before_ns,
+        after_ns=after_ns,
         operator_class=min(classes, key=CLASSES.index),
-        before=_described(term.match.before, before.costs), after=_described(term.match.after, after.costs),
-    )  # fmt: skip
+        before=_described(term.match.before, before.costs),
+        after=_described(term.match.after, after.costs),
+    )
 
 
 def _described(items: Mapping[Key, Item], costs: Costs) -> Work | None:
@@ -457,11 +473,15 @@ def _described(items: Mapping[Key, Item], costs: Costs) -> Work | None:
         return sum((value or 0) * float(count) for value, count in values) / float(calls)
 
     return Work(
-        operators=_names(key.operator for key in items), signatures=_names(key.signature for key in items),
-        modules=_names(key.module for key in items), phases=_names(key.phase for key in items),
-        kernels=tuple(sorted(kernels, key=lambda name: (-kernels[name], name))), calls=float(calls),
-        flops=mean(0), bytes=mean(1),
-    )  # fmt: skip
+        operators=_names(key.operator for key in items),
+        signatures=_names(key.signature for key in items),
+        modules=_names(key.module for key in items),
+        phases=_names(key.phase for key in items),
+        kernels=tuple(sorted(kernels, key=lambda name: (-kernels[name], name))),
+        calls=float(calls),
+        flops=mean(0),
+        bytes=mean(1),
+    )
 
 
 def _names(names: Iterable[str]) -> tuple[str, ...]:
@@ -561,8 +581,10 @@ def not_comparable(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | 
         yield f"{_names_of(runs)} {'has' if len(runs) == 1 else 'have'} {why}"
     on_cpu = [side.runs[0].anatomy.environment.device_kind == "cpu" for side in sides]
     if len(set(on_cpu)) > 1 and not missing:
-        names = [_all_of([side.name for side, cpu in zip(sides, on_cpu, strict=True) if cpu is here]) for here in
-                 (True, False)]  # fmt: skip
+        names = [
+            _all_of([side.name for side, cpu in zip(sides, on_cpu, strict=True) if cpu is here])
+            for here in (True, False)
+        ]
         yield f"{names[0]} ran on the CPU, {names[1]} did not: times of operators are no times of kernels"
     if missing or len(set(on_cpu)) > 1:
         return
@@ -696,10 +718,13 @@ def timed_otherwise(sides: Sequence[SideInput]) -> Iterable[str]:
 
 def _sides_of(sides: Sequence[SideInput], runs: Sequence[Sequence[RunInput]]) -> str:
     """Name the sides of these runs, with counts if not all of a side's runs are among them."""
-    return _all_of([
-        side.name if len(each) == len(side.runs) else f"{len(each)} of {len(side.runs)} runs of {side.name}"
-        for side, each in zip(sides, runs, strict=True) if each
-    ])  # fmt: skip
+    return _all_of(
+        [
+            side.name if len(each) == len(side.runs) else f"{len(each)} of {len(side.runs)} runs of {side.name}"
+            for side, each in zip(sides, runs, strict=True)
+            if each
+        ]
+    )
 
 
 def _same_value(one: Value, other: Value) -> bool:
@@ -781,15 +806,25 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
         not_comparable=tuple(reasons),
         sides=tuple(_side(side, kind) for side, kind in zip(sides, chosen, strict=True)),
         figures=_figures(sides, chosen, claims=no_claim is None, comparable=not reasons),
-        decomposition=decomposition, other_kinds=others, peak_parts=_memory_changes(sides),
-        peak_moments=_moments(sides), no_claim=no_claim,
+        decomposition=decomposition,
+        other_kinds=others,
+        peak_parts=_memory_changes(sides),
+        peak_moments=_moments(sides),
+        no_claim=no_claim,
         clock_change=clocks[1] / clocks[0] - 1 if apart and len(sides) == 2 and clocks[0] and clocks[1] else None,
         warnings=(
-            *copies, *shared, *busy, *apart, *(text for side in sides for text in unlike_runs(side)),
-            *(() if reasons else timed_otherwise(sides)), *_warnings(sides, breakdowns), *_left_out(sides, chosen),
-            *_unsigned(breakdowns, kinds if decomposition is not None else None), *questions,
+            *copies,
+            *shared,
+            *busy,
+            *apart,
+            *(text for side in sides for text in unlike_runs(side)),
+            *(() if reasons else timed_otherwise(sides)),
+            *_warnings(sides, breakdowns),
+            *_left_out(sides, chosen),
+            *_unsigned(breakdowns, kinds if decomposition is not None else None),
+            *questions,
         ),
-    )  # fmt: skip
+    )
 
 
 def _memory_changes(sides: Sequence[SideInput]) -> tuple[MemoryChange, ...]:
@@ -813,10 +848,13 @@ def _memory_changes(sides: Sequence[SideInput]) -> tuple[MemoryChange, ...]:
             after.remove(other)
             changes.append(
                 MemoryChange(
-                    line=part.name, component=part.component, before_bytes=part.bytes, after_bytes=other.bytes,
+                    line=part.name,
+                    component=part.component,
+                    before_bytes=part.bytes,
+                    after_bytes=other.bytes,
                     line_after=None if other.name == part.name else other.name,
                 )
-            )  # fmt: skip
+            )
         before = left
     for part in before:
         changes.append(MemoryChange(line=part.name, component=part.component, before_bytes=part.bytes, after_bytes=0))
@@ -880,20 +918,23 @@ def _decomposition(
 ) -> tuple[Decomposition, tuple[Kinds, ...]]:
     stepped = [
         Stepped(
-            breakdown=breakdown, kind=kind,
+            breakdown=breakdown,
+            kind=kind,
             costs=costs_of([row for run in side.runs for row in run.anatomy.operators]),
             profiler_ns=_profiler_ns(side),
         )
         for side, breakdown, kind in zip(sides, breakdowns, kinds[0], strict=True)
         if breakdown is not None
-    ]  # fmt: skip
+    ]
     others = tuple(
         Kinds(
-            before_steps=first.counted, after_steps=second.counted,
-            before_ns=round(first.wall_ns / first.count), after_ns=round(second.wall_ns / second.count),
+            before_steps=first.counted,
+            after_steps=second.counted,
+            before_ns=round(first.wall_ns / first.count),
+            after_ns=round(second.wall_ns / second.count),
         )
         for first, second in kinds[1:]
-    )  # fmt: skip
+    )
     return decomposed(*stepped), others
 
 
@@ -912,11 +953,15 @@ def _side(side: SideInput, kind: StepWork | None) -> Side:
     environment = anatomies[0].environment
     software = ", ".join(filter(None, (_named("torch", environment.torch), _named("CUDA", environment.cuda))))
     return Side(
-        name=side.name, model=anatomies[0].workload.model, device=environment.device, software=software or None,
-        runs=len(anatomies), ranks=max(len(anatomy.ranks) for anatomy in anatomies),
+        name=side.name,
+        model=anatomies[0].workload.model,
+        device=environment.device,
+        software=software or None,
+        runs=len(anatomies),
+        ranks=max(len(anatomy.ranks) for anatomy in anatomies),
         began_ns=tuple(anatomy.provenance.begin_unix_ns for anatomy in anatomies),
         steps=() if kind is None else _samples_of(kind),
-    )  # fmt: skip
+    )
 
 
 def _named(what: str, version: str | None) -> str | None:
@@ -931,10 +976,11 @@ def _samples_of(kind: StepWork) -> tuple[Sample, ...]:
         aside = next((step.set_aside for step in steps if step.set_aside is not None), None)
         samples.append(
             Sample(
-                label=label if run is None else f"{label} of run {run + 1}", set_aside=aside,
+                label=label if run is None else f"{label} of run {run + 1}",
+                set_aside=aside,
                 value=fmean(step.wall_ns for step in steps),
             )
-        )  # fmt: skip
+        )
     return tuple(samples)
 
 
@@ -964,12 +1010,14 @@ def _figures(
     sized = {row.name for row in rows if row.unit == "bytes"} - resident
     return tuple(
         replace(
-            row, all_steps=row.name in of_all, lower_bounds=_lower_bounds(row.name, sides),
+            row,
+            all_steps=row.name in of_all,
+            lower_bounds=_lower_bounds(row.name, sides),
             ranges=row.ranges if comparable else None,
             p=_p_after(of_step, row.p, sized=row.name in sized) if comparable else None,
         )
         for row in rows
-    )  # fmt: skip
+    )
 
 
 def _p_after(of_step: float, p: float | None, *, sized: bool) -> float | None:
@@ -1034,9 +1082,11 @@ def _of_like_steps(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, 
 def _of_like_step(step: LikeStep) -> dict[str, Any]:
     """Return the figures that each like step has."""
     return {
-        _PROFILED: step.wall_ns, "idle_ns": step.idle_ns, "exposed_communication_ns": step.exposed_communication_ns,
+        _PROFILED: step.wall_ns,
+        "idle_ns": step.idle_ns,
+        "exposed_communication_ns": step.exposed_communication_ns,
         **{f"{phase}_time_ns": step.phase_ns.get(phase) for phase in STEP_PHASES},
-    }  # fmt: skip
+    }
 
 
 def _of_steps(kind: StepWork, known: Mapping[str, Metric]) -> dict[str, list[float]]:
@@ -1068,10 +1118,13 @@ def _sums(kind: StepWork, profiler_ns: int) -> dict[str, int]:
     work = sum(row.time_ns for row in kind.rows)
     return {
         **{name: getattr(kind, name) for name in ("outside_ns", "host_idle_ns", "stream_idle_ns", "other_idle_ns")},
-        **classes, "kernel_time_ns": work, "busy_ns": work - sum(overlap.time_ns for overlap in kind.overlaps),
-        "idle_ns": kind.host_idle_ns + kind.stream_idle_ns + kind.other_idle_ns, "window_ns": kind.wall_ns,
+        **classes,
+        "kernel_time_ns": work,
+        "busy_ns": work - sum(overlap.time_ns for overlap in kind.overlaps),
+        "idle_ns": kind.host_idle_ns + kind.stream_idle_ns + kind.other_idle_ns,
+        "window_ns": kind.wall_ns,
         "framework_ns": max(kind.framework_ns - profiler_ns, 0),
-    }  # fmt: skip
+    }
 
 
 def _shares(kind: StepWork, sums: Mapping[str, int]) -> dict[str, float]:
@@ -1105,9 +1158,10 @@ def _figure(name: str, metric: Metric, samples: Sequence[Sequence[float] | None]
         return row
     several = min(len(each) for each in samples if each is not None) > 1
     return replace(
-        row, ranges=ranges_of(spreads[0], spreads[1]) if several else None,
+        row,
+        ranges=ranges_of(spreads[0], spreads[1]) if several else None,
         p=mann_whitney(samples[0], samples[1]) if claims else None,
-    )  # fmt: skip
+    )
 
 
 # ----- claims
@@ -1193,8 +1247,9 @@ def _devices(sides: Sequence[SideInput]) -> list[str | None]:
     if all(anatomy.estimated is None for anatomy in anatomies):
         return [anatomy.environment.device for anatomy in anatomies]
     sources = [re.match(r"data sheet of (.+?),", anatomy.device.source or "") for anatomy in anatomies]
-    return [source[1] if source else anatomy.environment.device
-            for source, anatomy in zip(sources, anatomies, strict=True)]  # fmt: skip
+    return [
+        source[1] if source else anatomy.environment.device for source, anatomy in zip(sources, anatomies, strict=True)
+    ]
 
 
 def _warnings(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None]) -> tuple[str, ...]:

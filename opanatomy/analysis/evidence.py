@@ -33,9 +33,13 @@ _FUSED_UPDATE: Final = regex(
 )
 #: Operators with a flag `training` at the index, and kernels that only run in training mode.
 _TRAINING_FLAG: Final = {
-    "aten::batch_norm": 5, "aten::native_batch_norm": 5, "aten::cudnn_batch_norm": 5, "aten::miopen_batch_norm": 5,
-    "aten::native_dropout": 2, "aten::dropout": 2,
-}  # fmt: skip
+    "aten::batch_norm": 5,
+    "aten::native_batch_norm": 5,
+    "aten::cudnn_batch_norm": 5,
+    "aten::miopen_batch_norm": 5,
+    "aten::native_dropout": 2,
+    "aten::dropout": 2,
+}
 _TRAINING_KERNELS: Final = regex(r"bn_fw_tr_|batch_norm_collect_statistics|BatchNormFwdTrain|fused_dropout_kernel")
 _TRAINS: Final = {Phase.BACKWARD, Phase.OPTIMIZER}
 _MASKS: Final = regex(r"masked_fill|::where$|::add_?$|::tril$|::triu$|::baddbmm$")
@@ -101,9 +105,11 @@ def score_shapes(operators: Collection[OperatorRow]) -> set[tuple[int, ...]]:
     shapes = {shape for shape in shapes if len(shape) in (3, 4) and shape[-2] > 1 and shape[-1] > 1}
     multiplied = {
         (tensor.shape[-2], tensor.shape[-1])
-        for row in operators if row.operator in ("aten::bmm", "aten::baddbmm")
-        for tensor in row.signature.record.tensors() if len(tensor.shape) == 3
-    }  # fmt: skip
+        for row in operators
+        if row.operator in ("aten::bmm", "aten::baddbmm")
+        for tensor in row.signature.record.tensors()
+        if len(tensor.shape) == 3
+    }
     return {shape for shape in shapes if shape[-2:] in multiplied}
 
 
@@ -130,11 +136,12 @@ def casts(operators: Collection[OperatorRow]) -> list[OperatorRow]:
     """Return the casts of float32 matrices to half precision that a product of the step multiplies."""
     multiplied = {
         shape
-        for row in operators if row.operator_class is OperatorClass.TENSOR_CONTRACTION
+        for row in operators
+        if row.operator_class is OperatorClass.TENSOR_CONTRACTION
         for tensor in row.signature.record.tensors()
         if tensor.dtype in _HALVES and len(tensor.shape) in (2, 4)
         for shape in (tuple(tensor.shape), tuple(reversed(tensor.shape)))
-    }  # fmt: skip
+    }
     rows = []
     for row in operators:
         tensors = row.signature.record.tensors() if row.operator in CASTS else ()
@@ -146,9 +153,10 @@ def casts(operators: Collection[OperatorRow]) -> list[OperatorRow]:
 
 def _optimizer(operators: Collection[OperatorRow], anatomy: Anatomy) -> str | None:
     rows = [
-        row for row in operators
+        row
+        for row in operators
         if row.phase is Phase.OPTIMIZER and row.operator_class is not OperatorClass.COMMUNICATION
-    ]  # fmt: skip
+    ]
     if not rows:
         return None
     if any(_FUSED_UPDATE.search(row.operator) for row in rows) or any(
@@ -163,6 +171,7 @@ def _optimizer(operators: Collection[OperatorRow], anatomy: Anatomy) -> str | No
 def _trains(anatomy: Anatomy) -> bool:
     flagged = (
         row.signature.record.get(index)
-        for row in anatomy.operators if (index := _TRAINING_FLAG.get(row.operator)) is not None
-    )  # fmt: skip
+        for row in anatomy.operators
+        if (index := _TRAINING_FLAG.get(row.operator)) is not None
+    )
     return any(flag is True for flag in flagged) or any(_TRAINING_KERNELS.search(row.kernel) for row in anatomy.kernels)

@@ -25,9 +25,11 @@ PLACES: Final = regex(f"^(?:ProfilerStep|{re.escape(PHASE_RANGE)}|{re.escape(MOD
 _PYTHON: Final = "between recorded events"
 #: Operators that only call another one, by that one.
 _CALLS: Final = {
-    "aten::_local_scalar_dense": ("aten::item",), "aten::item": ("aten::is_nonzero",),
-    "aten::copy_": ("aten::_to_copy",), "aten::_to_copy": ("aten::to",),
-}  # fmt: skip
+    "aten::_local_scalar_dense": ("aten::item",),
+    "aten::item": ("aten::is_nonzero",),
+    "aten::copy_": ("aten::_to_copy",),
+    "aten::_to_copy": ("aten::to",),
+}
 
 
 class ThreadEvents(Struct, frozen=True, kw_only=True):
@@ -59,9 +61,12 @@ def thread_events(
             threads = unique(host.thread[rows[operators[rows]]]).values
     rows, calls = rows[isin(host.thread[rows], threads)], _outermost(launches, calls, threads)
     around = enclosing_rows(
-        host.thread, host.start_ns, host.start_ns + host.duration_ns, host.parent,
+        host.thread,
+        host.start_ns,
+        host.start_ns + host.duration_ns,
+        host.parent,
         (launches.thread[calls], launches.start_ns[calls]),
-    )  # fmt: skip
+    )
     own = host.self_ns.copy()
     np.subtract.at(own, around[around >= 0], launches.duration_ns[calls[around >= 0]])
     return ThreadEvents(rows=rows, calls=calls, around=around, own_ns=own.clip(0), operators=operators)
@@ -119,8 +124,10 @@ def _between(host: HostTable, launches: Launches, rows: Int64, calls: Int64, ste
         others = plain[host.thread[plain] != main]
         busy = union(host.start_ns[others], host.duration_ns[others])
         mine = plain[host.thread[plain] == main]
-        own = without(union(host.start_ns[rows[step[rows]]], host.duration_ns[rows[step[rows]]]),
-                      union(host.start_ns[mine], host.duration_ns[mine]))  # fmt: skip
+        own = without(
+            union(host.start_ns[rows[step[rows]]], host.duration_ns[rows[step[rows]]]),
+            union(host.start_ns[mine], host.duration_ns[mine]),
+        )
         return -length(overlap(own, busy)) if len(busy[0]) and len(own[0]) else 0
     return length(without(steps, union(starts, lengths)))
 
@@ -156,9 +163,14 @@ def _runtime(
         kept[0], kept[1] = kept[0] + 1, kept[1] + int(launches.duration_ns[calls[place]])
     for (number, caller), (count, spent) in sums.items():
         yield HostRow(
-            kind="runtime", name=names[number], caller=caller, calls=count, self_ns=spent, total_ns=spent,
+            kind="runtime",
+            name=names[number],
+            caller=caller,
+            calls=count,
+            self_ns=spent,
+            total_ns=spent,
             waits=bool(WAITS.search(names[number])),
-        )  # fmt: skip
+        )
     others = calls[~called]
     groups = unique(launches.name[others])
     spent_ns = np.zeros(len(groups.values), dtype=np.int64)
@@ -196,6 +208,9 @@ def _folded(rows: Sequence[HostRow]) -> Iterator[HostRow]:
     small = [row for row in ordered if row.total_ns < least and not row.waits]
     if small:
         yield HostRow(
-            kind="others", name=f"{len(small)} more names", calls=sum(row.calls for row in small),
-            self_ns=sum(row.self_ns for row in small), total_ns=sum(row.self_ns for row in small),
-        )  # fmt: skip
+            kind="others",
+            name=f"{len(small)} more names",
+            calls=sum(row.calls for row in small),
+            self_ns=sum(row.self_ns for row in small),
+            total_ns=sum(row.self_ns for row in small),
+        )

@@ -181,10 +181,14 @@ class Idle(Struct, frozen=True):
         beside = isin(self.gaps.before, exchanges) | isin(self.gaps.after, exchanges)
         exchanging = sum(length(overlap(part.time, self.gaps.of(beside))) for part in parts)
         row = IdleRow(
-            cause=cause, time_ns=sum(length(part.time) for part in parts),
-            gaps=sum(len(part.time[0]) for part in parts), short_ns=short_ns, drained_ns=drained_ns,
-            updating_ns=updating, exchanging_ns=exchanging,
-        )  # fmt: skip
+            cause=cause,
+            time_ns=sum(length(part.time) for part in parts),
+            gaps=sum(len(part.time[0]) for part in parts),
+            short_ns=short_ns,
+            drained_ns=drained_ns,
+            updating_ns=updating,
+            exchanging_ns=exchanging,
+        )
         return row if most is None else replace(row, name=most, name_ns=spent[most][0], events=spent[most][1])
 
     def longest(self, spans: Intervals, step_start: Int64, numbers: Sequence[int | None]) -> Iterator[Gap]:
@@ -216,14 +220,20 @@ class Idle(Struct, frozen=True):
                 self.activity.filling(int(start[first]), int(end[first]), launch) if known else (None, None, None)
             )
             yield Gap(
-                time_ns=int(time[rows].sum()) // len(rows), count=len(rows), cause=causes[cause[first]],
-                cause_ns=int(spent[cause[first], rows].sum()) // len(rows), name=name, call=call,
+                time_ns=int(time[rows].sum()) // len(rows),
+                count=len(rows),
+                cause=causes[cause[first]],
+                cause_ns=int(spent[cause[first], rows].sum()) // len(rows),
+                name=name,
+                call=call,
                 before=self.activity.name_of(int(before[first])),
-                after=self.activity.name_of(int(self.gaps.after[gap[first]])), launch_ns=launch_ns,
-                drained=bool(self.began_waiting[gap[first]]), launch_known=known,
+                after=self.activity.name_of(int(self.gaps.after[gap[first]])),
+                launch_ns=launch_ns,
+                drained=bool(self.began_waiting[gap[first]]),
+                launch_known=known,
                 begin_ns=int(start[first] - step_start[step]),
                 step=numbers[step] if step < len(numbers) else None,
-            )  # fmt: skip
+            )
 
 
 class _Gaps(Struct, frozen=True):
@@ -345,11 +355,18 @@ def _idle_of(launched: LaunchedWork, rows: Int64, window: tuple[int, int], host:
     paced = together(paced, union(launched_last, window[1] - launched_last))
     waiting = host_bound & host.waits(gaps.start_ns, gaps.launch)
     return Idle(
-        host=gaps.of(host_bound), stream=gaps.of(crossed), other=gaps.of(behind | ~known),
+        host=gaps.of(host_bound),
+        stream=gaps.of(crossed),
+        other=gaps.of(behind | ~known),
         paced=paced if known_launch.mean() >= _KNOWN_LAUNCHES else None,
-        drained=gaps.of(waiting), unrecorded=unrecorded, awaited=unseen,
-        charged=tuple(part for part in charged if len(part.time[0])), gaps=gaps, began_waiting=waiting, activity=host,
-    )  # fmt: skip
+        drained=gaps.of(waiting),
+        unrecorded=unrecorded,
+        awaited=unseen,
+        charged=tuple(part for part in charged if len(part.time[0])),
+        gaps=gaps,
+        began_waiting=waiting,
+        activity=host,
+    )
 
 
 def _gaps(launched: LaunchedWork, rows: Int64, window: tuple[int, int]) -> tuple[_Gaps, Intervals]:
@@ -391,9 +408,11 @@ def _gaps(launched: LaunchedWork, rows: Int64, window: tuple[int, int]) -> tuple
     ahead = isin(gaps.end_ns, unrecorded[0])
     launch = launched.hidden[np.minimum(np.searchsorted(hidden_ns, gaps.end_ns), len(hidden_ns) - 1)]
     gaps = replace(
-        gaps, launched_ns=np.where(ahead, gaps.end_ns, gaps.launched_ns), launch=np.where(ahead, launch, gaps.launch),
+        gaps,
+        launched_ns=np.where(ahead, gaps.end_ns, gaps.launched_ns),
+        launch=np.where(ahead, launch, gaps.launch),
         before=np.where(ahead, -1, gaps.before),
-    )  # fmt: skip
+    )
     return gaps, unrecorded
 
 
@@ -450,8 +469,9 @@ class _Host:
         loads = np.zeros(len(own), dtype=bool)
         loads[own] = rows_named(_LOADS, names, launched.profiler.name[own])
         self._of_profiler = {
-            IdleCause.PROFILER: np.flatnonzero(own & ~loads), IdleCause.SLOW_LAUNCH: np.flatnonzero(loads),
-        }  # fmt: skip
+            IdleCause.PROFILER: np.flatnonzero(own & ~loads),
+            IdleCause.SLOW_LAUNCH: np.flatnonzero(loads),
+        }
         self._stack_ns = np.sort(launched.profiler.start_ns[~own])
         self._functions = np.flatnonzero(~own & (launched.profiler.name >= 0))
         #: The threads that launch work, and the one that did so last.
@@ -630,9 +650,10 @@ class _Host:
         """Return when a thread shows a cause."""
         if (cause, thread) not in self._layers:
             spans = [
-                _span(self._host, self._rows(cause, thread)), _span(self._launches, self._calls(cause, thread)),
+                _span(self._host, self._rows(cause, thread)),
+                _span(self._launches, self._calls(cause, thread)),
                 _span(self._profiler, self._of_profiler.get(cause, np.zeros(0, dtype=np.int64))),
-            ]  # fmt: skip
+            ]
             if cause is IdleCause.PYTHON:
                 functions = self._functions[self._is_of(self._profiler.thread[self._functions], thread)]
                 spans.append(_span(self._profiler, functions))
@@ -667,9 +688,12 @@ def _starts_library(launched: LaunchedWork, allocates: Bool) -> Bool:
     first_call = int(calls.start_ns.min())
     libraries = rows_named(_LIBRARIES, names, host.name)
     around = enclosing_rows(
-        host.thread, host.start_ns, host.start_ns + host.duration_ns, host.parent,
+        host.thread,
+        host.start_ns,
+        host.start_ns + host.duration_ns,
+        host.parent,
         (calls.thread[rows], calls.start_ns[rows]),
-    )  # fmt: skip
+    )
     for call, row in zip(rows.tolist(), around.tolist(), strict=True):
         if calls.start_ns[call] == first_call:
             starts[call] = True

@@ -48,8 +48,11 @@ _MOST_BINNED: Final = 1200
 _MOST_LANES: Final = 6
 #: What a lane does besides classes of work, phases and causes of idle time.
 COMPUTING, EXPOSED, WAITING_FOR_RANKS, COPIES = (
-    "computing", "exposed_communication", "waiting_for_ranks", "exposed_copies",
-)  # fmt: skip
+    "computing",
+    "exposed_communication",
+    "waiting_for_ranks",
+    "exposed_copies",
+)
 OUTSIDE_WORK, UNRECORDED, IDLE = "outside", "unrecorded", "idle_"
 OPERATORS, LAUNCHING, WAITING, RUNTIME, PYTHON = "operators", "launching", "waiting", "runtime", "python"
 FRAMEWORK, INPUT = "framework", "input"
@@ -96,9 +99,13 @@ def _together(made: Sequence[_OneLane], number: int | None, step: tuple[int, int
 
 
 def _lane(
-    of: LaneKind, name: str, when: Intervals, step: tuple[int, int], keys: Mapping[str, Categorical[Any]],
+    of: LaneKind,
+    name: str,
+    when: Intervals,
+    step: tuple[int, int],
+    keys: Mapping[str, Categorical[Any]],
     cause: tuple[Categorical[str], Int64] | None = None,
-) -> _OneLane:  # fmt: skip
+) -> _OneLane:
     """Return a lane with the parts of these spans in the step, in their order and with these keys.
 
     `cause` is the lane and the time of what each comes from, -1 where that is not known.
@@ -165,9 +172,10 @@ def _of_work(
     named = {name: getattr(table, name).take(rows) for name in ("operator", "signature", "module", "phase")}
     launches, row = trace.launches, launch[rows]
     thread = Categorical(at(launches.thread, row), _thread_names(trace))
-    return {
-        **named, "name": table.kernel.take(rows), "grid": Categorical(trace.work.grid[rows], trace.grids),
-    }, (thread, at(launches.start_ns, row))  # fmt: skip
+    return {**named, "name": table.kernel.take(rows), "grid": Categorical(trace.work.grid[rows], trace.grids)}, (
+        thread,
+        at(launches.start_ns, row),
+    )
 
 
 def _thread_names(trace: Trace) -> tuple[str, ...]:
@@ -271,11 +279,13 @@ def _threads(
         row = np.concatenate((rows, around))[event]
         named = np.concatenate((host.name[rows], launches.name[own]))[event]
         keys: dict[str, Categorical[Any]] = {
-            "kind": Categorical(codes, tuple(kinds)), "name": Categorical(named, names),
+            "kind": Categorical(codes, tuple(kinds)),
+            "name": Categorical(named, names),
             "operator": Categorical(np.where(is_call, at(host.name, row), -1), names),
             "signature": Categorical(at(of_call, row), calls.signature.values),
-            "module": host.module.take(row), "phase": Categorical(at(host.phase, row), tuple(PHASES)),
-        }  # fmt: skip
+            "module": host.module.take(row),
+            "phase": Categorical(at(host.phase, row), tuple(PHASES)),
+        }
         cause = None if time is None else _waited_for(time, start, end, codes == kinds.index(WAITING))
         yield _lane(LaneKind.HOST, titles[thread], (start, end), step, keys, cause)
 
@@ -309,7 +319,7 @@ def _innermost(
     end = host.start_ns + host.duration_ns
     around = enclosing_rows(
         host.thread, host.start_ns, end, host.parent, (launches.thread[calls], launches.start_ns[calls])
-    )  # fmt: skip
+    )
     parent = np.concatenate((place[host.parent[rows]], place[around]))
     starts = np.concatenate((host.start_ns[rows], launches.start_ns[calls]))
     ends = np.concatenate((end[rows], launches.start_ns[calls] + launches.duration_ns[calls]))
@@ -404,9 +414,14 @@ def lanes_of_ranks(ranks: Sequence[RankLanes], matched: Matched | None) -> Lanes
         made.append(replace(lanes.lanes[0], name=title))
         ends.append(shift + lanes.wall_ns)
     return Lanes(
-        step=chosen, begin_ns=None if matched is None else zero, wall_ns=max(ends), lanes=tuple(made),
-        spans=concatenated((NO_SPANS, *tables)).compact(), hidden=len(having) - count, on_one_clock=matched is not None,
-    )  # fmt: skip
+        step=chosen,
+        begin_ns=None if matched is None else zero,
+        wall_ns=max(ends),
+        lanes=tuple(made),
+        spans=concatenated((NO_SPANS, *tables)).compact(),
+        hidden=len(having) - count,
+        on_one_clock=matched is not None,
+    )
 
 
 def _with_waits(spans: SpanTable, waits: RankWaits, begin_ns: int, titles: Sequence[str], shift: int) -> SpanTable:
@@ -424,14 +439,16 @@ def _with_waits(spans: SpanTable, waits: RankWaits, begin_ns: int, titles: Seque
     row = np.searchsorted(waits.start_ns, when[0], side="right") - 1
     row = np.where(kinds.equals(WAITING_FOR_RANKS) & (row >= 0), row, -1)
     keys: dict[str, Categorical[Any]] = {
-        "kind": kinds, "name": waits.collective.take(row),
+        "kind": kinds,
+        "name": waits.collective.take(row),
         "cause": Categorical(at(waits.last, row), tuple(titles)),
-    }  # fmt: skip
+    }
     known = row >= 0
     figures = {
-        "begin_ns": when[0] - begin_ns, "length_ns": when[1] - when[0],
+        "begin_ns": when[0] - begin_ns,
+        "length_ns": when[1] - when[0],
         "cause_ns": figure(at(waits.begun_ns, row) - begin_ns + shift, known),
-    }  # fmt: skip
+    }
     every: SpanTable = concatenated((spans.where(~exposed), SpanTable(keys, figures)))
     return every.where(np.argsort(every.figures["begin_ns"], kind="stable"))
 
@@ -480,8 +497,9 @@ def _binned(lane: Lane, spans: SpanTable, wall_ns: int, most: int) -> tuple[Lane
     bin_of, code = np.nonzero(times)
     length = times[bin_of, code]
     keys = {
-        "lane": Categorical(np.zeros(len(code), dtype=np.int64), (lane.name,)), "kind": Categorical(code, kind.values),
-    }  # fmt: skip
+        "lane": Categorical(np.zeros(len(code), dtype=np.int64), (lane.name,)),
+        "kind": Categorical(code, kind.values),
+    }
     made = SpanTable(keys, {"begin_ns": ends[bin_of, code] - length, "length_ns": length})
     return replace(lane, bin_ns=int(edges[1] - edges[0])), made
 

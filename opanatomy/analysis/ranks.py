@@ -61,23 +61,36 @@ def step_over(records: Sequence[Step]) -> Step:
     """Return the mean over the ranks, so that parts add up."""
     rules: dict[Callable[[list[Any]], Any], Sequence[str]] = {
         mean: (
-            "wall_ns", "unprofiled_wall_ns", "unprofiled_count", "system_ns", "page_faults", "busy_ns",
-            "kernel_time_ns", "framework_ns", "profiler_ns", "aside_count", "aside_wall_ns",
+            "wall_ns",
+            "unprofiled_wall_ns",
+            "unprofiled_count",
+            "system_ns",
+            "page_faults",
+            "busy_ns",
+            "kernel_time_ns",
+            "framework_ns",
+            "profiler_ns",
+            "aside_count",
+            "aside_wall_ns",
         ),
-        _mean_fraction: ("samples_per_second",), mean_phases: ("phase_ns",), mean_causes: ("aside_idle_ns",),
-    }  # fmt: skip
+        _mean_fraction: ("samples_per_second",),
+        mean_phases: ("phase_ns",),
+        mean_causes: ("aside_idle_ns",),
+    }
     step: Step = merged([replace(record, steps=()) for record in records], rules)
     framework = step.framework_ns
     if None not in (framework, step.wall_ns, step.busy_ns):
         framework = (step.wall_ns or 0) - (step.busy_ns or 0) - (step.profiler_ns or 0)
     return replace(
-        step, count=sum(record.count for record in records), framework_ns=framework,
+        step,
+        count=sum(record.count for record in records),
+        framework_ns=framework,
         by_line_ns=_known(max, [record.by_line_ns for record in records]),
         wall_min_ns=_known(min, [record.wall_min_ns for record in records]),
         wall_max_ns=_known(max, [record.wall_max_ns for record in records]),
         unprofiled_wall_min_ns=_known(min, [record.unprofiled_wall_min_ns for record in records]),
         unprofiled_wall_max_ns=_known(max, [record.unprofiled_wall_max_ns for record in records]),
-    )  # fmt: skip
+    )
 
 
 def _known(choose: Callable[[list[int]], int], values: list[int | None]) -> int | None:
@@ -99,13 +112,14 @@ def timeline_over(records: Sequence[Timeline]) -> Timeline:
     other = None if None in kinds else idle - sum(kind or 0 for kind in kinds[1:])
     launching = [record.launching for record in records if record.launching]
     return replace(
-        timeline, idle_ns=idle, other_idle_ns=other, causes=_causes([record.causes for record in records], idle),
-        gaps=longest_gaps(
-            replace(gap, count=gap.count / len(records)) for record in records for gap in record.gaps
-        ),
+        timeline,
+        idle_ns=idle,
+        other_idle_ns=other,
+        causes=_causes([record.causes for record in records], idle),
+        gaps=longest_gaps(replace(gap, count=gap.count / len(records)) for record in records for gap in record.gaps),
         kernel_time_ns=sum_of([record.kernel_time_ns for record in records]),
         launching=_launching(launching) if launching else None,
-    )  # fmt: skip
+    )
 
 
 def _causes(each: Sequence[Sequence[IdleRow]], idle_ns: int) -> tuple[IdleRow, ...]:
@@ -139,9 +153,11 @@ def _launching(records: list[Launching]) -> Launching:
     )  # fmt: skip
     sums: Launching = merged(records, {sum_of: summed})
     return replace(
-        sums, median_delay_ns=_median([record.median_delay_ns for record in records]),
-        longest_queue=max(record.longest_queue for record in records), tiny_below_ns=records[0].tiny_below_ns,
-    )  # fmt: skip
+        sums,
+        median_delay_ns=_median([record.median_delay_ns for record in records]),
+        longest_queue=max(record.longest_queue for record in records),
+        tiny_below_ns=records[0].tiny_below_ns,
+    )
 
 
 def figures_over(records: Sequence[DeviceFigures], times: Sequence[int]) -> DeviceFigures:
@@ -159,11 +175,12 @@ def figures_over(records: Sequence[DeviceFigures], times: Sequence[int]) -> Devi
     sums = ("dimensioned_ns", "tensor_core_ns", "tensor_core_unknown_ns", "unsure_ns")
     figures: DeviceFigures = merged(records, {(lambda values: weighted(values, times)): shares, sum_of: sums})
     return replace(
-        figures, peak_flops_per_second=figures.peak_flops_per_second or {},
+        figures,
+        peak_flops_per_second=figures.peak_flops_per_second or {},
         occupancy=weighted(
             [record.occupancy for record in records], [record.dimensioned_ns or 0 for record in records]
         ),
-    )  # fmt: skip
+    )
 
 
 def spread_of(ranks: Sequence[Rank]) -> tuple[Spread, ...]:
@@ -177,10 +194,14 @@ def spread_of(ranks: Sequence[Rank]) -> tuple[Spread, ...]:
             longest = ranks[known.index(max(known))]
             spreads.append(
                 Spread(
-                    figure=figure, min_ns=min(known), median_ns=int(median(known)), max_ns=max(known),
-                    max_rank=longest.rank, max_trace=longest.trace,
+                    figure=figure,
+                    min_ns=min(known),
+                    median_ns=int(median(known)),
+                    max_ns=max(known),
+                    max_rank=longest.rank,
+                    max_trace=longest.trace,
                 )
-            )  # fmt: skip
+            )
     return tuple(spreads)
 
 
@@ -244,12 +265,16 @@ class ChecksOver:
 def _check(kind: tuple[str, str, str], group: _Group) -> Check:
     quantity, source, unit = kind
     return Check(
-        quantity=quantity, source=source, unit=unit, compared=group.compared, equal=group.equal,
+        quantity=quantity,
+        source=source,
+        unit=unit,
+        compared=group.compared,
+        equal=group.equal,
         differences=tuple(
             replace(difference, time_ns=group.times_ns.get(difference)) for difference in group.differences.items()
         ),
         not_checked="; ".join(group.not_checked.items()) or None,
-    )  # fmt: skip
+    )
 
 
 class WarningsOver:
@@ -285,8 +310,11 @@ def warnings_of_the_set(ranks: Sequence[Rank]) -> list[str]:
     for rank in ranks:
         if rank.rank is not None:
             files.setdefault(rank.rank, []).append(rank.trace or "?")
-    warnings = [f"rank {rank} is in {len(names)} files, all are counted: {', '.join(names)}"
-                for rank, names in files.items() if len(names) > 1]  # fmt: skip
+    warnings = [
+        f"rank {rank} is in {len(names)} files, all are counted: {', '.join(names)}"
+        for rank, names in files.items()
+        if len(names) > 1
+    ]
     steps = {rank.steps for rank in ranks}
     if len(steps) > 1:
         warnings.append(f"the ranks have {min(steps)} to {max(steps)} steps: sums weigh those with more steps more")
@@ -301,8 +329,10 @@ def missing_ranks(ranks: Sequence[Rank]) -> list[str]:
         return []
     missing = _gaps(sorted(number for number in numbers if number is not None), world)
     one = world - len(numbers) == 1
-    return [f"{len(numbers)} of {world} ranks are here: {'rank' if one else 'ranks'} {', '.join(missing)}"
-            f" {'is' if one else 'are'} missing"]  # fmt: skip
+    return [
+        f"{len(numbers)} of {world} ranks are here: {'rank' if one else 'ranks'} {', '.join(missing)}"
+        f" {'is' if one else 'are'} missing"
+    ]
 
 
 def _gaps(numbers: Sequence[int], world: int) -> list[str]:
@@ -532,12 +562,22 @@ def _number(distributed: object, key: str) -> int | None:
 def _row(anatomy: Anatomy, rank: int | None, world: int | None) -> Rank:
     step, timeline = anatomy.step, anatomy.timeline
     return Rank(
-        rank=rank, world_size=world, trace=anatomy.provenance.trace, trace_sha256=anatomy.provenance.trace_sha256,
-        device=anatomy.environment.device, steps=step.count, wall_ns=step.wall_ns, window_ns=timeline.window_ns,
-        busy_ns=timeline.busy_ns, idle_ns=timeline.idle_ns, kernel_time_ns=anatomy.work_ns,
-        communication_ns=timeline.communication_ns, exposed_communication_ns=timeline.exposed_communication_ns,
-        exposed_memcpy_ns=timeline.exposed_memcpy_ns, host_bytes=_host_bytes(anatomy),
-    )  # fmt: skip
+        rank=rank,
+        world_size=world,
+        trace=anatomy.provenance.trace,
+        trace_sha256=anatomy.provenance.trace_sha256,
+        device=anatomy.environment.device,
+        steps=step.count,
+        wall_ns=step.wall_ns,
+        window_ns=timeline.window_ns,
+        busy_ns=timeline.busy_ns,
+        idle_ns=timeline.idle_ns,
+        kernel_time_ns=anatomy.work_ns,
+        communication_ns=timeline.communication_ns,
+        exposed_communication_ns=timeline.exposed_communication_ns,
+        exposed_memcpy_ns=timeline.exposed_memcpy_ns,
+        host_bytes=_host_bytes(anatomy),
+    )
 
 
 def _host_bytes(anatomy: Anatomy) -> int | None:
@@ -550,11 +590,16 @@ def _candidate(anatomy: Anatomy, products: frozenset[tuple[str, str]]) -> Candid
     numbers = _NUMBERED.findall(anatomy.provenance.trace or "")
     by_name = int(numbers[-1]) if numbers else None
     return Candidate(
-        rank=replace(anatomy.ranks[0], host_bytes=_host_bytes(anatomy)) if anatomy.ranks
-        else _row(anatomy, by_name, None), stated=bool(anatomy.ranks),
-        provenance=anatomy.provenance, device=anatomy.environment.device, model=model_of(anatomy), products=products,
+        rank=replace(anatomy.ranks[0], host_bytes=_host_bytes(anatomy))
+        if anatomy.ranks
+        else _row(anatomy, by_name, None),
+        stated=bool(anatomy.ranks),
+        provenance=anatomy.provenance,
+        device=anatomy.environment.device,
+        model=model_of(anatomy),
+        products=products,
         content=content_of(anatomy),
-    )  # fmt: skip
+    )
 
 
 # ----- all ranks together
@@ -636,12 +681,17 @@ class RanksTogether:
         order = (rank.rank is None, rank.rank or 0, rank.trace or "", place)
         self._kept.append(
             _Kept(
-                order=order, candidate=candidate, step=replace(anatomy.step, steps=()),
-                timeline=replace(anatomy.timeline, devices=(), streams=()), device=anatomy.device,
-                run=anatomy.run, trends=anatomy.trends, device_state=anatomy.device_state,
+                order=order,
+                candidate=candidate,
+                step=replace(anatomy.step, steps=()),
+                timeline=replace(anatomy.timeline, devices=(), streams=()),
+                device=anatomy.device,
+                run=anatomy.run,
+                trends=anatomy.trends,
+                device_state=anatomy.device_state,
                 spans=tuple(replace(span, rank=rank.rank) for span in anatomy.spans),
             )
-        )  # fmt: skip
+        )
         self._add_rows(anatomy, order)
         self._work.add(anatomy.work, anatomy.step_kinds, order, rank=rank.rank)
         self._environment.add(anatomy.environment)
@@ -697,7 +747,8 @@ class RanksTogether:
             trends=_trends_over(kept, waits),
             device_state=min(  # the lowest clock holds the others up
                 (one.device_state for one in kept if one.device_state is not None),
-                key=lambda state: state.clock_share or 1.0, default=None,
+                key=lambda state: state.clock_share or 1.0,
+                default=None,
             ),
             timeline=timeline_over([one.timeline for one in kept]),
             device=figures_over(
@@ -712,10 +763,13 @@ class RanksTogether:
             checks=self._checks.checks(),
             caveats=(*caveats, *missing_ranks(ranks), *self._caveats.lines(len(ranks))),
             warnings=(
-                *warnings, *unlike_warnings(candidates), *self._unlike_batches(), *warnings_of_the_set(ranks),
+                *warnings,
+                *unlike_warnings(candidates),
+                *self._unlike_batches(),
+                *warnings_of_the_set(ranks),
                 *self._warnings.lines(len(ranks)),
             ),
-        )  # fmt: skip
+        )
         check_conservation(together)
         return together
 

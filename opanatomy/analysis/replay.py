@@ -158,8 +158,16 @@ class StepGraph:
             np.sort(calls.start_ns[launched.launch[launched.launch >= 0]]),
             np.sort(work.start_ns[launched.launch >= 0]),
         )
-        waited = _waited_for(names, calls.name, calls.start_ns, returned, of_host, launching, queue,
-                             (work.kind[events], launch, launched_ns, start, stop, _streams(work, events)))  # fmt: skip
+        waited = _waited_for(
+            names,
+            calls.name,
+            calls.start_ns,
+            returned,
+            of_host,
+            launching,
+            queue,
+            (work.kind[events], launch, launched_ns, start, stop, _streams(work, events)),
+        )
 
         # Nodes: host points in the order of time, and behind each launch its events in theirs.
         starting, waiting = unique(launch[is_launched]).values, np.array(sorted(waited), dtype=np.int64)
@@ -241,9 +249,14 @@ class StepGraph:
         self.window_ns = self._length(stop - points[0], stop - start, float(points[-1] - points[0]))
 
     def _edges(
-        self, waited: dict[int, list[tuple[int, int]]], is_return: Bool, call: Int64, issue: Int64, moves: Bool,
+        self,
+        waited: dict[int, list[tuple[int, int]]],
+        is_return: Bool,
+        call: Int64,
+        issue: Int64,
+        moves: Bool,
         is_launched: Bool,
-    ) -> tuple[Int64, Int64, Int64, Int64]:  # fmt: skip
+    ) -> tuple[Int64, Int64, Int64, Int64]:
         """Return the edges besides the host's chain: source, target, kind and usual delay of each."""
         nodes, points, work = self._nodes, self._points, self._launched.work
         start, stop = self._begun[nodes], self._ended[nodes]
@@ -278,9 +291,12 @@ class StepGraph:
         across &= other >= 0
         crossing = _usual((start - stop[other])[across], _ACROSS_NS)
         returns = {int(one): int(points[place]) for place, one in enumerate(call.tolist()) if is_return[place]}
-        rows = [(points[0] if event == _BEFORE else nodes[event], returns[one], kind)
-                for one, works in waited.items() for event, kind in works
-                if event == _BEFORE or nodes[event] < returns[one]]  # fmt: skip
+        rows = [
+            (points[0] if event == _BEFORE else nodes[event], returns[one], kind)
+            for one, works in waited.items()
+            for event, kind in works
+            if event == _BEFORE or nodes[event] < returns[one]
+        ]
         from_work, into, kinds = np.array(rows, dtype=np.int64).reshape(-1, 3).T
         late = self._ended[into] - self._ended[from_work]
         returning = _usual(late[(late >= 0) & (late < _LATE_NS) & (kinds == _WAIT)], _RETURNED_NS)
@@ -289,14 +305,18 @@ class StepGraph:
         targets = (nodes[moves], nodes[behind], nodes[across], into)
         sizes = [len(each) for each in targets]
         return (
-            np.concatenate(sources), np.concatenate(targets),
+            np.concatenate(sources),
+            np.concatenate(targets),
             np.concatenate((np.repeat((_LAUNCH, _STREAM, _ACROSS), sizes[:3]), kinds)),
             # What waits for work of before the steps returns when it did.
-            np.concatenate((
-                latency + self._slow[moves], np.repeat((gap, crossing), sizes[1:3]),
-                np.where(from_work == points[0], late, returning),
-            )),
-        )  # fmt: skip
+            np.concatenate(
+                (
+                    latency + self._slow[moves],
+                    np.repeat((gap, crossing), sizes[1:3]),
+                    np.where(from_work == points[0], late, returning),
+                )
+            ),
+        )
 
     def _recorded_before(self, issued: Int64) -> Int64:
         """Return the last event that had been launched when the host recorded what each of these launches waits for.
@@ -307,10 +327,11 @@ class StepGraph:
         recorded, waited, launched = (
             np.sort(calls.start_ns[rows])
             for rows in (
-                rows_named(_RECORDS, names, calls.name), rows_named(_STREAM_WAITS, names, calls.name),
+                rows_named(_RECORDS, names, calls.name),
+                rows_named(_STREAM_WAITS, names, calls.name),
                 starts_work(names, calls),
             )
-        )  # fmt: skip
+        )
 
         def last(moments: Int64, before: Int64) -> Int64:
             place = np.searchsorted(moments, before) - 1
@@ -344,8 +365,14 @@ class StepGraph:
         before[places] = event_of[self._source[edges]] + 1
         self._before = before.tolist()
         points = point_of.tolist()
-        return [(node - 1 - int(self._issue[event_of[node]]) if points[node] < 0 else node - points[node],
-                 points[node], into[node]) for node in sorted(into)]  # fmt: skip
+        return [
+            (
+                node - 1 - int(self._issue[event_of[node]]) if points[node] < 0 else node - points[node],
+                points[node],
+                into[node],
+            )
+            for node in sorted(into)
+        ]
 
     # ------------------------------------------------------------------------------------------------------- replaying
 
@@ -630,11 +657,16 @@ def replay_of(graph: StepGraph, plain_ns: int | None, changes: Sequence[Change])
     path = sorted(graph.path().items(), key=lambda part: -part[1])
     path_of_step = tuple(PathPart(of=of, time_ns=ns // graph.count) for of, ns in path)
     made = Replay(
-        steps=graph.count, ahead_ns=graph.ahead_ns, host_factor=factor, error=error, path=path_of_step,
+        steps=graph.count,
+        ahead_ns=graph.ahead_ns,
+        host_factor=factor,
+        error=error,
+        path=path_of_step,
         step_ns=(graph.window_ns if factor is None else graph.time_ns(host=factor)) // graph.count,
         least_ns=None if plain_ns else graph.time_ns(unprofiled=True) // graph.count,
-        why_not=graph.why_not_trusted(error), unexplained=graph.unexplained_ns / max(graph.window_ns, 1),
-    )  # fmt: skip
+        why_not=graph.why_not_trusted(error),
+        unexplained=graph.unexplained_ns / max(graph.window_ns, 1),
+    )
     return replace(made, answers=tuple(_answer(graph, made, each) for each in asked))
 
 
@@ -703,9 +735,11 @@ def _host_factor(graph: StepGraph, plain_ns: int | None) -> float | None:
 #: The classes of device work by the words that name them.
 _CLASSES: Final = {
     **{item.value.replace("_", "-"): item for item in OperatorClass},
-    "contraction": OperatorClass.TENSOR_CONTRACTION, "normalization": OperatorClass.STATISTICAL_NORMALIZATION,
-    "element-wise": OperatorClass.ELEMENTWISE, "collectives": OperatorClass.COMMUNICATION,
-}  # fmt: skip
+    "contraction": OperatorClass.TENSOR_CONTRACTION,
+    "normalization": OperatorClass.STATISTICAL_NORMALIZATION,
+    "element-wise": OperatorClass.ELEMENTWISE,
+    "collectives": OperatorClass.COMMUNICATION,
+}
 
 
 #: So many device events are enough of steps that take alike: the longest less than this times the shortest.
@@ -756,9 +790,15 @@ def _streams(work: DeviceWork, events: Int64) -> Int64:
 
 
 def _waited_for(
-    names: Sequence[str], name: Int64, start_ns: Int64, returned_ns: Int64, of_host: Bool, launching: Bool,
-    queue: tuple[Int64, Int64], events: tuple[Int64, Int64, Int64, Int64, Int64, Int64],
-) -> dict[int, list[tuple[int, int]]]:  # fmt: skip
+    names: Sequence[str],
+    name: Int64,
+    start_ns: Int64,
+    returned_ns: Int64,
+    of_host: Bool,
+    launching: Bool,
+    queue: tuple[Int64, Int64],
+    events: tuple[Int64, Int64, Int64, Int64, Int64, Int64],
+) -> dict[int, list[tuple[int, int]]]:
     """Return the calls that waited for device work, each with the events that it waited for (`_BEFORE`: work that is
     none of these) and why.
 
@@ -782,8 +822,13 @@ def _waited_for(
             waited[call] = [(one, _WAIT if waits[call] else _FREE) for one in works]
     # Copies whose call lasts past their middle.
     duration = returned_ns - start_ns
-    copies = np.flatnonzero((kind == MEMCPY) & (launch >= 0) & of_host[launch] & (duration[launch] > _SKEW_NS)
-                            & (returned_ns[launch] >= (begun + ended) // 2))  # fmt: skip
+    copies = np.flatnonzero(
+        (kind == MEMCPY)
+        & (launch >= 0)
+        & of_host[launch]
+        & (duration[launch] > _SKEW_NS)
+        & (returned_ns[launch] >= (begun + ended) // 2)
+    )
     for event in copies.tolist():
         waited.setdefault(int(launch[event]), []).append((event, _COPY))
     # Launches into a full queue.

@@ -135,9 +135,14 @@ def check_ceilings(operators: Iterable[OperatorRow], by: Bounding) -> Check:
     above = [_difference(key, rows, by) for key, rows in every]
     differences = tuple(difference for difference in above if difference is not None)
     return Check(
-        quantity=QUANTITY, source=_SOURCE, unit="ns", compared=len(every), equal=len(every) - len(differences),
-        differences=differences, not_checked=None if every else "no bound is known",
-    )  # fmt: skip
+        quantity=QUANTITY,
+        source=_SOURCE,
+        unit="ns",
+        compared=len(every),
+        equal=len(every) - len(differences),
+        differences=differences,
+        not_checked=None if every else "no bound is known",
+    )
 
 
 def exceeded_ceilings(operators: Iterable[OperatorRow], by: Bounding, check: Check) -> tuple[ExceededCeiling, ...]:
@@ -155,10 +160,14 @@ def exceeded_ceilings(operators: Iterable[OperatorRow], by: Bounding, check: Che
         set_by_it = [row for row in rows if _ceiling_name(row, by) == given.name]
         least_ns, _ = _bound_without(set_by_it, replace(_ALL, cache=by.ceilings.cache_bytes), by)
         exceeded = ExceededCeiling(
-            ceiling=given.name, option=given.option, given_per_second=given.per_second,
+            ceiling=given.name,
+            option=given.option,
+            given_per_second=given.per_second,
             reached_per_second=given.per_second * least_ns / max(time_ns, 1),
-            known_per_second=given.known_per_second, operator=operator, phase=phase,
-        )  # fmt: skip
+            known_per_second=given.known_per_second,
+            operator=operator,
+            phase=phase,
+        )
         before = furthest.get(given.name)
         if before is None or exceeded.reached_per_second > before.reached_per_second:
             furthest[given.name] = exceeded
@@ -241,10 +250,14 @@ def above_ceilings(operators: Sequence[OperatorRow], by: Bounding) -> tuple[Abov
         if explained is not None:
             above.append(
                 AboveCeiling(
-                    operator_class=operator_class, phase=phase, operator=operator, reached=bound_ns / time_ns,
-                    cause=explained.cause, reached_without=explained.bound_ns / time_ns,
+                    operator_class=operator_class,
+                    phase=phase,
+                    operator=operator,
+                    reached=bound_ns / time_ns,
+                    cause=explained.cause,
+                    reached_without=explained.bound_ns / time_ns,
                 )
-            )  # fmt: skip
+            )
     return tuple(above)
 
 
@@ -509,12 +522,15 @@ def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
     unmasked = of_peak(row for row in rows if _UNRECORDED_MASK.match(row.operator))
     hfu = of_peak(rows)
     return replace(
-        figures, mfu=of_peak(model), hfu=hfu, mfu_dtype=dtype,
+        figures,
+        mfu=of_peak(model),
+        hfu=hfu,
+        mfu_dtype=dtype,
         causal_mfu=of_peak(model, causal=True) if is_causal else None,
         causal_hfu=of_peak(rows, causal=True) if is_causal else None,
         own_peaks_mfu=_against_own_peaks(model, attainable / peak, named),
         unmasked_share=unmasked / hfu if unmasked else None,
-    )  # fmt: skip
+    )
 
 
 def _against_own_peaks(rows: Iterable[OperatorRow], seconds: float, named: _Peaks) -> float | None:

@@ -32,7 +32,7 @@ _PARTS: Final = ("input", "backward", "optimizer")
 
 def trends_of(
     run: RunClock | None, plain_ns: Sequence[int], profiled_ns: Sequence[int], batch: int | None
-) -> RunTrends | None:  # fmt: skip
+) -> RunTrends | None:
     """Return what is known of a run over its length, beside recorded steps: on the clock, and under the profiler.
 
     `batch` is the number of their samples.
@@ -66,9 +66,13 @@ def _left_out(run: RunClock, plain_ns: Sequence[int], profiled_ns: Sequence[int]
     steps, wall_ns = sum(length.steps for length in longer), sum(length.usual_ns for length in longer)
     if wall_ns >= _NAMED_SHARE * run.wall_ns:
         yield LeftOut(
-            steps=steps, of_steps=run.steps, wall_ns=wall_ns, of_ns=run.wall_ns, recorded=recorded,
+            steps=steps,
+            of_steps=run.steps,
+            wall_ns=wall_ns,
+            of_ns=run.wall_ns,
+            recorded=recorded,
             of_recorded=len(profiled_ns),
-        )  # fmt: skip
+        )
 
 
 def caveats_of(trends: RunTrends | None) -> Iterator[str]:
@@ -133,9 +137,12 @@ class _Tenths:
         if not floors[0] or grown < _NAMED or falls > _NOT_GROWING or not steady:
             return None
         return Growth(
-            kind=kind, first_bytes=int(floors[0]), last_bytes=int(floors[-1]), steps=round(0.8 * self.all_steps),
+            kind=kind,
+            first_bytes=int(floors[0]),
+            last_bytes=int(floors[-1]),
+            steps=round(0.8 * self.all_steps),
             confirmed=grown >= _CONFIRMED,
-        )  # fmt: skip
+        )
 
     def peak(self) -> VaryingPeak | None:
         """Return a peak that rises while what stays after a step does not."""

@@ -74,12 +74,18 @@ class EventTables(Struct, frozen=True, kw_only=True):
         for place, (row, number) in enumerate(zip(rows.tolist(), step[rows].tolist(), strict=True)):
             call = int(kernels.call[row])
             span = Span(
-                what=COLLECTIVE if communicates[row] else _WORK[work.kind[row]], name=kernels.kernel.at(row) or "",
-                operator=kernels.operator.at(row), signature=kernels.signature.at(row) or None,
-                phase=kernels.phase.at(row), module=kernels.module.at(row), step=self.numbers[number],
-                begin_ns=int(kernels.start_ns[row] - self.origins[number]), duration_ns=int(kernels.duration_ns[row]),
-                device=int(kernels.device[row]), stream=int(kernels.stream[row]),
-            )  # fmt: skip
+                what=COLLECTIVE if communicates[row] else _WORK[work.kind[row]],
+                name=kernels.kernel.at(row) or "",
+                operator=kernels.operator.at(row),
+                signature=kernels.signature.at(row) or None,
+                phase=kernels.phase.at(row),
+                module=kernels.module.at(row),
+                step=self.numbers[number],
+                begin_ns=int(kernels.start_ns[row] - self.origins[number]),
+                duration_ns=int(kernels.duration_ns[row]),
+                device=int(kernels.device[row]),
+                stream=int(kernels.stream[row]),
+            )
             is_all = call >= 0 and np.count_nonzero(kernels.call == call) == 1
             if communicates[row]:
                 span = self._with_message(span, messages.at(place), is_all=is_all or call < 0)
@@ -116,13 +122,18 @@ class EventTables(Struct, frozen=True, kw_only=True):
         for row, number in zip(rows.tolist(), self.step_of(host.start_ns[rows]), strict=True):
             is_operator = bool(self.threads.operators[row])
             yield Span(
-                what=OPERATOR if is_operator else RANGE, name=self.trace.names[host.name[row]],
-                operator=self._around(int(host.parent[row]), int(host.name[row])), signature=self._signature(row),
-                phase=PHASES[host.phase[row]] if host.phase[row] >= 0 else None, module=host.module.at(row),
-                step=self.numbers[number], begin_ns=int(host.start_ns[row] - self.origins[number]),
-                duration_ns=int(host.duration_ns[row]), own_ns=int(self.threads.own_ns[row]),
+                what=OPERATOR if is_operator else RANGE,
+                name=self.trace.names[host.name[row]],
+                operator=self._around(int(host.parent[row]), int(host.name[row])),
+                signature=self._signature(row),
+                phase=PHASES[host.phase[row]] if host.phase[row] >= 0 else None,
+                module=host.module.at(row),
+                step=self.numbers[number],
+                begin_ns=int(host.start_ns[row] - self.origins[number]),
+                duration_ns=int(host.duration_ns[row]),
+                own_ns=int(self.threads.own_ns[row]),
                 thread=self._thread(int(host.thread[row])),
-            )  # fmt: skip
+            )
 
     def of_runtime(self, places: Int64) -> Iterator[Span]:
         """Yield the runtime calls in these places of `threads.calls`, with the event around each."""
@@ -132,24 +143,31 @@ class EventTables(Struct, frozen=True, kw_only=True):
             call, around = int(self.threads.calls[place]), int(self.threads.around[place])
             inside = around >= 0
             yield Span(
-                what=RUNTIME, name=self.trace.names[launches.name[call]], operator=self._around(around),
+                what=RUNTIME,
+                name=self.trace.names[launches.name[call]],
+                operator=self._around(around),
                 signature=self._signature(around) if inside else None,
                 phase=PHASES[host.phase[around]] if inside and host.phase[around] >= 0 else None,
-                module=host.module.at(around) if inside else None, step=self.numbers[number],
+                module=host.module.at(around) if inside else None,
+                step=self.numbers[number],
                 begin_ns=int(launches.start_ns[call] - self.origins[number]),
-                duration_ns=int(launches.duration_ns[call]), own_ns=int(launches.duration_ns[call]),
+                duration_ns=int(launches.duration_ns[call]),
+                own_ns=int(launches.duration_ns[call]),
                 thread=self._thread(int(launches.thread[call])),
-            )  # fmt: skip
+            )
 
     def of_python(self, rows: Int64) -> Iterator[Span]:
         """Yield the Python functions in these rows of the profiler's events."""
         events = self.trace.profiler
         for row, number in zip(rows.tolist(), self.step_of(events.start_ns[rows]), strict=True):
             yield Span(
-                what=PYTHON, name=self.trace.names[events.name[row]], step=self.numbers[number],
-                begin_ns=int(events.start_ns[row] - self.origins[number]), duration_ns=int(events.duration_ns[row]),
+                what=PYTHON,
+                name=self.trace.names[events.name[row]],
+                step=self.numbers[number],
+                begin_ns=int(events.start_ns[row] - self.origins[number]),
+                duration_ns=int(events.duration_ns[row]),
                 thread=self._thread(int(events.thread[row])),
-            )  # fmt: skip
+            )
 
     def _around(self, row: int, name: int = -1) -> str | None:
         """Return the innermost event at or above a row that says what the host does, and has another name."""
@@ -184,10 +202,15 @@ def longest_spans(
     begins = [span[0] for span, row in zip(steps.window.steps, steps.rows, strict=False) if row.set_aside is None]
     host_begins = np.array(begins or [steps.window.window[0]], dtype=np.int64)
     tables = EventTables(
-        trace=trace, calls=calls, kernels=kernels, threads=threads, world=world,
-        begins=host_begins, origins=host_begins if steps.time is None else steps.time.step_start,
+        trace=trace,
+        calls=calls,
+        kernels=kernels,
+        threads=threads,
+        world=world,
+        begins=host_begins,
+        origins=host_begins if steps.time is None else steps.time.step_start,
         numbers=[row.number for row in rows],
-    )  # fmt: skip
+    )
     made: list[Span] = []
     if steps.time is not None and kernels is not None:
         step = steps.time.steps.step
@@ -292,9 +315,15 @@ def spans_in(
     everything = np.array([np.iinfo(np.int64).min]), np.array([np.iinfo(np.int64).max])
     threads = thread_events(trace.names, host, launches, everything, every_thread=True)
     tables = EventTables(
-        trace=trace, calls=calls, kernels=kernels, threads=threads, world=world,
-        begins=np.array([origin]), origins=np.array([origin]), numbers=(step,),
-    )  # fmt: skip
+        trace=trace,
+        calls=calls,
+        kernels=kernels,
+        threads=threads,
+        world=world,
+        begins=np.array([origin]),
+        origins=np.array([origin]),
+        numbers=(step,),
+    )
 
     def running(name: Int64, start_ns: Int64, duration_ns: Int64) -> Bool:
         inside = (start_ns < end) & (start_ns + duration_ns > begin)
@@ -326,10 +355,13 @@ def spans_in(
         made += spans_of(here) if len(here) else ()
         names += _by_name(trace.names, name, spent_ns)
     return Interval(
-        step=step, begin_ns=begin - origin, end_ns=end - origin, count=len(spent),
+        step=step,
+        begin_ns=begin - origin,
+        end_ns=end - origin,
+        count=len(spent),
         spans=tuple(sorted(made, key=lambda span: (span.begin_ns, -span.duration_ns))),
         names=tuple(sorted(names, key=lambda each: -each.spent_ns)),
-    )  # fmt: skip
+    )
 
 
 def _functions(events: ProfilerEvents) -> tuple[Int64, Int64]:

@@ -36,9 +36,12 @@ _COUNTED: Final = 200_000
 def spread_of(values: Sequence[float]) -> Spread:
     """Return the median and the range of samples, with the interval of the median if there are enough for one."""
     return Spread(
-        median=float(median(values)), low=float(min(values)), high=float(max(values)), count=len(values),
+        median=float(median(values)),
+        low=float(min(values)),
+        high=float(max(values)),
+        count=len(values),
         interval=interval_of_median(values),
-    )  # fmt: skip
+    )
 
 
 def interval_of_median(values: Sequence[float]) -> tuple[float, float] | None:

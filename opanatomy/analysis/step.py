@@ -175,18 +175,27 @@ def step_of_rows(rows: tuple[StepRow, ...], capture: Capture | None, *, recordin
         profiler = None if profiler is None else min(round(recording_outside * profiler), wall - busy)
         framework = wall - busy - (profiler or 0)
     return Step(
-        count=len(chosen), wall_ns=wall, wall_min_ns=min(walls), wall_max_ns=max(walls),
-        unprofiled_wall_ns=plain_wall, unprofiled_wall_min_ns=min(plain, default=None),
-        unprofiled_wall_max_ns=max(plain, default=None), unprofiled_count=len(plain) or None,
-        system_ns=_median([use.system_ns for use in used]), page_faults=_median([use.page_faults for use in used]),
+        count=len(chosen),
+        wall_ns=wall,
+        wall_min_ns=min(walls),
+        wall_max_ns=max(walls),
+        unprofiled_wall_ns=plain_wall,
+        unprofiled_wall_min_ns=min(plain, default=None),
+        unprofiled_wall_max_ns=max(plain, default=None),
+        unprofiled_count=len(plain) or None,
+        system_ns=_median([use.system_ns for use in used]),
+        page_faults=_median([use.page_faults for use in used]),
         phase_ns=mean_phases([row.phase_ns for row in chosen]),
-        busy_ns=busy, kernel_time_ns=mean([row.kernel_time_ns for row in chosen]),
-        framework_ns=framework, profiler_ns=profiler,
+        busy_ns=busy,
+        kernel_time_ns=mean([row.kernel_time_ns for row in chosen]),
+        framework_ns=framework,
+        profiler_ns=profiler,
         samples_per_second=_rate(capture, plain_wall or wall),
-        aside_count=len(aside), aside_wall_ns=mean([row.wall_ns for row in aside]),
+        aside_count=len(aside),
+        aside_wall_ns=mean([row.wall_ns for row in aside]),
         aside_idle_ns=mean_causes([row.idle_causes for row in aside]),
         steps=rows,
-    )  # fmt: skip
+    )
 
 
 def _median(values: Sequence[int]) -> int | None:
@@ -224,11 +233,14 @@ def host_steps(
         busy = min(spent[index], wall)
         rows.append(
             StepRow(
-                number=numbers[index] if index < len(numbers) else None, wall_ns=wall, busy_ns=busy,
-                kernel_time_ns=spent[index], framework_ns=wall - busy,
+                number=numbers[index] if index < len(numbers) else None,
+                wall_ns=wall,
+                busy_ns=busy,
+                kernel_time_ns=spent[index],
+                framework_ns=wall - busy,
                 phase_ns={phase: times[index] for phase, times in phases.items()},
             )
-        )  # fmt: skip
+        )
     return tuple(rows)
 
 

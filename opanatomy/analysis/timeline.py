@@ -81,16 +81,22 @@ def launching_of(launched_work: LaunchedWork, within: Bool) -> Launching:
     launched, begun = _waits(launched_work)
     delays = np.maximum(begun - launched, 0)
     return Launching(
-        calls=int(calls.sum()), graph_calls=int((calls & rows_named(_GRAPH, launched_work.names, launches.name)).sum()),
+        calls=int(calls.sum()),
+        graph_calls=int((calls & rows_named(_GRAPH, launched_work.names, launches.name)).sum()),
         call_ns=int(launches.duration_ns[calls].sum()),
-        synchronizing_calls=int(waits.sum()), synchronizing_ns=int(launches.duration_ns[waits].sum()),
-        delayed=len(delays), delay_ns=int(delays.sum()),
+        synchronizing_calls=int(waits.sum()),
+        synchronizing_ns=int(launches.duration_ns[waits].sum()),
+        delayed=len(delays),
+        delay_ns=int(delays.sum()),
         median_delay_ns=_median(delays),
         longest_queue=_longest_queue(launched, begun),
-        kernels=len(kernel_ns), kernel_ns=int(kernel_ns.sum()),
-        tiny_kernels=int(tiny.sum()), tiny_kernel_ns=int(kernel_ns[tiny].sum()), tiny_below_ns=TINY_NS,
+        kernels=len(kernel_ns),
+        kernel_ns=int(kernel_ns.sum()),
+        tiny_kernels=int(tiny.sum()),
+        tiny_kernel_ns=int(kernel_ns[tiny].sum()),
+        tiny_below_ns=TINY_NS,
         lost_calls=int(within[launched_work.hidden].sum()),
-    )  # fmt: skip
+    )
 
 
 def _median(values: Int64) -> int | None:
@@ -276,9 +282,10 @@ class DeviceTime:
         steps = len(self.step_start) * max(len(self.computing), 1)
         gaps = [
             replace(gap, count=gap.count / steps)
-            for device in self.devices if device.number in self.computing
+            for device in self.devices
+            if device.number in self.computing
             for gap in device.idle.longest(spans, self.step_start, numbers)
-        ]  # fmt: skip
+        ]
         return longest_gaps(gaps)
 
 
@@ -341,14 +348,25 @@ def device_step_rows(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow
         kernels, copies, fills = spent[index].tolist()
         rows.append(
             StepRow(
-                number=_number(step_window, index), wall_ns=int(walls[index]), busy_ns=busy, outside_ns=outside,
-                host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other, unrecorded_ns=unrecorded,
-                idle_causes=causes, kernel_time_ns=kernels + copies + fills, kernel_ns=kernels, memcpy_ns=copies,
-                memset_ns=fills, work=int(work[index]), class_ns=_by_class(classes[index]),
+                number=_number(step_window, index),
+                wall_ns=int(walls[index]),
+                busy_ns=busy,
+                outside_ns=outside,
+                host_idle_ns=host,
+                stream_idle_ns=stream,
+                other_idle_ns=other,
+                unrecorded_ns=unrecorded,
+                idle_causes=causes,
+                kernel_time_ns=kernels + copies + fills,
+                kernel_ns=kernels,
+                memcpy_ns=copies,
+                memset_ns=fills,
+                work=int(work[index]),
+                class_ns=_by_class(classes[index]),
                 exposed_communication_ns=time.mean(int(spent[index]) for spent in each),
                 phase_ns={phase: times[index] for phase, times in phases.items() if times},
             )
-        )  # fmt: skip
+        )
     return tuple(rows)
 
 
@@ -367,11 +385,14 @@ def host_step_rows(step_window: StepWindow, calls: CallTable, spans: StepSpans |
     np.add.at(classes, (step[inside], calls.operator_class.codes[inside]), calls.time_ns[inside])
     return tuple(
         replace(
-            row, busy_ns=spent, framework_ns=row.wall_ns - spent, loading_ns=min(loaded, row.wall_ns - spent),
+            row,
+            busy_ns=spent,
+            framework_ns=row.wall_ns - spent,
+            loading_ns=min(loaded, row.wall_ns - spent),
             class_ns=_by_class(own),
         )
         for row, spent, loaded, own in zip(rows, busy, loading, classes, strict=True)
-    )  # fmt: skip
+    )
 
 
 def _by_class(times: Int64) -> dict[OperatorClass, int]:
@@ -403,9 +424,11 @@ def timeline_of(
         if spans is None or communication is None:
             return whole
         return replace(
-            whole, communication_ns=communication.running_ns, exposed_communication_ns=communication.exposed_ns,
+            whole,
+            communication_ns=communication.running_ns,
+            exposed_communication_ns=communication.exposed_ns,
             computation_ns=int(spans.computing_ns.sum()),
-        )  # fmt: skip
+        )
     host, stream, other = (
         _sum(getattr(row, f"{kind}_idle_ns") for row in rows) for kind in ("host", "stream", "other")
     )
@@ -419,12 +442,17 @@ def timeline_of(
     of_trace = not step_window.steps
     called = step_window.step_at(time.launched.launches.start_ns)
     return Timeline(
-        window_ns=window, busy_ns=busy, idle_ns=host + stream + other,
+        window_ns=window,
+        busy_ns=busy,
+        idle_ns=host + stream + other,
         communication_ns=time.mean(_covered(time, _of(device, communicates)) for device in time.devices),
         exposed_communication_ns=time.mean(_exposed(time, device, communicates) for device in time.devices),
         exposed_memcpy_ns=time.mean(_exposed(time, device, time.copies) for device in time.devices),
-        outside_ns=_sum(row.outside_ns for row in rows), unrecorded_ns=_sum(row.unrecorded_ns for row in rows),
-        host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
+        outside_ns=_sum(row.outside_ns for row in rows),
+        unrecorded_ns=_sum(row.unrecorded_ns for row in rows),
+        host_idle_ns=host,
+        stream_idle_ns=stream,
+        other_idle_ns=other,
         awaited_ns=time.mean(
             int(within(device.idle.awaited, time.step_start, time.step_end).sum()) for device in time.devices
         ),
@@ -433,14 +461,15 @@ def timeline_of(
         ),
         paced_ns=_paced_ns(time),
         around_ns=step_window.window[1] - step_window.window[0] - window if of_trace else None,
-        causes=time.idle_rows(causes), gaps=time.longest_gaps([row.number for row in rows]),
+        causes=time.idle_rows(causes),
+        gaps=time.longest_gaps([row.number for row in rows]),
         computation_ns=time.mean(_covered(time, _of(device, computes)) for device in time.devices),
         memcpy_ns=time.mean(_covered(time, _of(device, time.copies)) for device in time.devices),
         kernel_time_ns=int(time.duration.sum()),
         launching=launching_of(time.launched, (called >= 0) & counted[called]),
         devices=tuple(_device_row(time, device, names.get(device.number)) for device in time.devices),
         streams=_streams(time),
-    )  # fmt: skip
+    )
 
 
 def _sum(values: Iterable[int | None]) -> int:
@@ -488,10 +517,17 @@ def _device_row(time: DeviceTime, device: _Device, name: str | None) -> DeviceRo
     parts = device.parts(time.step_start, time.step_end)
     busy, outside, unrecorded, host, stream, other = (int(part.sum()) for part in parts)
     return DeviceRow(
-        device=device.number, work=len(device.events), kernel_time_ns=int(time.duration[device.events].sum()),
-        busy_ns=busy, outside_ns=outside, host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
-        unrecorded_ns=unrecorded, name=name,
-    )  # fmt: skip
+        device=device.number,
+        work=len(device.events),
+        kernel_time_ns=int(time.duration[device.events].sum()),
+        busy_ns=busy,
+        outside_ns=outside,
+        host_idle_ns=host,
+        stream_idle_ns=stream,
+        other_idle_ns=other,
+        unrecorded_ns=unrecorded,
+        name=name,
+    )
 
 
 def _streams(time: DeviceTime) -> tuple[StreamRow, ...]:
@@ -501,16 +537,23 @@ def _streams(time: DeviceTime) -> tuple[StreamRow, ...]:
     spent = np.zeros((len(groups.values), len(CLASSES)), dtype=np.int64)
     np.add.at(spent, (groups.inverse, time.operator_class), time.duration)
     columns = (
-        time.device[groups.first], time.stream[groups.first], np.bincount(groups.inverse),
-        covered_by_group(groups.inverse, time.start, time.duration), spent,
-    )  # fmt: skip
+        time.device[groups.first],
+        time.stream[groups.first],
+        np.bincount(groups.inverse),
+        covered_by_group(groups.inverse, time.start, time.duration),
+        spent,
+    )
     rows = [
         StreamRow(
-            device=device, stream=stream, work=work, busy_ns=busy, kernel_time_ns=sum(times),
+            device=device,
+            stream=stream,
+            work=work,
+            busy_ns=busy,
+            kernel_time_ns=sum(times),
             classes={name: ns for name, ns in zip(CLASSES, times, strict=True) if ns},
         )
         for device, stream, work, busy, times in zip(*(column.tolist() for column in columns), strict=True)
-    ]  # fmt: skip
+    ]
     return tuple(sorted(rows, key=lambda row: (row.device, -row.busy_ns, row.stream)))
 
 

@@ -74,12 +74,16 @@ def calls_of_ranks(tables: Sequence[CollectiveCalls]) -> RankCalls:
         collective=collective,
         named=np.concatenate([table.named for table in tables]),
         group=_stacked([table.group for table in tables]),
-        group_size=_numbers(tables, "group_size"), sequence=_numbers(tables, "sequence"),
+        group_size=_numbers(tables, "group_size"),
+        sequence=_numbers(tables, "sequence"),
         size=np.where(even, size, -1),
-        asked_ns=np.where(launched >= 0, launched, start), launched_ns=launched,
+        asked_ns=np.where(launched >= 0, launched, start),
+        launched_ns=launched,
         synchronized_ns=_numbers(tables, "synchronized_ns"),
-        inside=np.concatenate([table.inside for table in tables]), start_ns=start, end_ns=_numbers(tables, "end_ns"),
-    )  # fmt: skip
+        inside=np.concatenate([table.inside for table in tables]),
+        start_ns=start,
+        end_ns=_numbers(tables, "end_ns"),
+    )
 
 
 def _numbers(tables: Sequence[CollectiveCalls], name: str) -> Int64:
@@ -157,9 +161,12 @@ def clocks_of(calls: RankCalls, match: Int64) -> Clocks:
     if _violated(shared, none) or (left_over is not None and (within or 0) > left_over * _NO_WORSE + _RESOLUTION_NS):
         offset, within = _made_causal(shared, _fitted(shared, calls.ranks)), left_over
     return Clocks(
-        offset_ns=np.rint(offset).astype(np.int64), within_ns=within, used=shared.count,
-        violated_before=len(_violated(shared, none)), violated=len(_violated(shared, np.rint(offset))),
-    )  # fmt: skip
+        offset_ns=np.rint(offset).astype(np.int64),
+        within_ns=within,
+        used=shared.count,
+        violated_before=len(_violated(shared, none)),
+        violated=len(_violated(shared, np.rint(offset))),
+    )
 
 
 def _shared(calls: RankCalls, match: Int64) -> _Shared:
@@ -176,9 +183,13 @@ def _shared(calls: RankCalls, match: Int64) -> _Shared:
     base = int(calls.start_ns[rows].min()) if len(rows) else 0
     weight = 1 / np.maximum(shortest, _SHORT_NS)[numbers.inverse]
     return _Shared(
-        rank=calls.rank[rows], collective=numbers.inverse, count=count,
-        start_ns=calls.start_ns[rows] - base, end_ns=calls.end_ns[rows] - base, weight=weight,
-    )  # fmt: skip
+        rank=calls.rank[rows],
+        collective=numbers.inverse,
+        count=count,
+        start_ns=calls.start_ns[rows] - base,
+        end_ns=calls.end_ns[rows] - base,
+        weight=weight,
+    )
 
 
 def _fitted(shared: _Shared, ranks: int, chosen: int | None = None) -> Float64:
@@ -535,16 +546,27 @@ def _steps(steps: StepSpans, *kinds: Intervals) -> tuple[StepParts, ...]:
     spent = [within(kind, steps.start_ns, steps.end_ns).tolist() for kind in kinds]
     walls = (steps.end_ns - steps.start_ns).tolist()
     columns = zip(
-        steps.number.tolist(), walls, steps.computing_ns.tolist(), *spent, steps.outside_ns.tolist(),
-        steps.busy_ns.tolist(), strict=True,
-    )  # fmt: skip
+        steps.number.tolist(),
+        walls,
+        steps.computing_ns.tolist(),
+        *spent,
+        steps.outside_ns.tolist(),
+        steps.busy_ns.tolist(),
+        strict=True,
+    )
     return tuple(
         StepParts(
-            number=number, wall_ns=wall - outside, other_work_ns=work, transfer_ns=transfer, waiting_ns=waiting,
-            unmatched_ns=unmatched, outside_ns=outside, idle_ns=wall - busy,
+            number=number,
+            wall_ns=wall - outside,
+            other_work_ns=work,
+            transfer_ns=transfer,
+            waiting_ns=waiting,
+            unmatched_ns=unmatched,
+            outside_ns=outside,
+            idle_ns=wall - busy,
         )
         for number, wall, work, transfer, waiting, unmatched, outside, busy in columns
-    )  # fmt: skip
+    )
 
 
 # ----- the rank that the others wait for, if the clocks can tell, and since when it is late
@@ -611,11 +633,17 @@ def verdict_of(
     computing, idle = (_longer(parts, rank, field, allowed) for field in ("other_work_ns", "idle_ns"))
     return Verdict(
         Straggler(
-            rank=ranks[rank].rank, trace=ranks[rank].trace, charged_ns=int(charged[rank]), waiting_ns=whole,
-            last=len(last), lead_ns=lead, before_ns=_late_before(calls, match, split, clocks, last, steps),
-            computing_longer_ns=computing, idle_longer_ns=idle,
+            rank=ranks[rank].rank,
+            trace=ranks[rank].trace,
+            charged_ns=int(charged[rank]),
+            waiting_ns=whole,
+            last=len(last),
+            lead_ns=lead,
+            before_ns=_late_before(calls, match, split, clocks, last, steps),
+            computing_longer_ns=computing,
+            idle_longer_ns=idle,
         )
-    )  # fmt: skip
+    )
 
 
 def _middle(leads_ns: Int64, waited: Int64) -> int:
@@ -797,9 +825,12 @@ class Matched(Struct, frozen=True, kw_only=True):
         latest[self.match[last]] = calls.rank[last]
         transfer = union(begun, calls.end_ns[rows] - begun)
         return RankWaits(
-            waiting=without(union(start, begun - start), transfer), start_ns=start, begun_ns=begun,
-            collective=calls.collective.take(rows), last=latest[self.match[rows]],
-        )  # fmt: skip
+            waiting=without(union(start, begun - start), transfer),
+            start_ns=start,
+            begun_ns=begun,
+            collective=calls.collective.take(rows),
+            last=latest[self.match[rows]],
+        )
 
 
 def matched_of(each: Sequence[RankTables]) -> Matched | None:
@@ -822,9 +853,16 @@ def matched_of(each: Sequence[RankTables]) -> Matched | None:
     if not (match >= 0).any():
         return None
     return Matched(
-        each=each, world=world, is_lower_bound=is_lower_bound, recorded=recorded, calls=calls, match=match, split=split,
-        clocks=clocks, parts=parts,
-    )  # fmt: skip
+        each=each,
+        world=world,
+        is_lower_bound=is_lower_bound,
+        recorded=recorded,
+        calls=calls,
+        match=match,
+        split=split,
+        clocks=clocks,
+        parts=parts,
+    )
 
 
 def waiting_of(matched: Matched) -> Waiting:
@@ -833,13 +871,18 @@ def waiting_of(matched: Matched) -> Waiting:
     verdict = Verdict(None, _MISSING) if matched.is_lower_bound else _verdict(matched)
     by_number = (calls.sequence >= 0) & (calls.group.codes >= 0) & (recorded >= 0)
     return Waiting(
-        ranks=len(matched.each), world_size=matched.world, is_lower_bound=matched.is_lower_bound,
-        by_number=_count(match, by_number), by_order=_count(match, (recorded >= 0) & ~by_number),
+        ranks=len(matched.each),
+        world_size=matched.world,
+        is_lower_bound=matched.is_lower_bound,
+        by_number=_count(match, by_number),
+        by_order=_count(match, (recorded >= 0) & ~by_number),
         by_time=_count(match, recorded < 0),
-        clocks=_setting(matched.clocks), each=_rows(matched),
+        clocks=_setting(matched.clocks),
+        each=_rows(matched),
         collectives=_collectives(calls, match, matched.split, [rank.calls for rank in matched.each]),
-        straggler=verdict.straggler, no_straggler=verdict.why_not,
-    )  # fmt: skip
+        straggler=verdict.straggler,
+        no_straggler=verdict.why_not,
+    )
 
 
 def _complete(calls: RankCalls, match: Int64, is_lower_bound: bool) -> Int64:
@@ -887,9 +930,12 @@ def _count(match: Int64, rows: Bool) -> int:
 
 def _setting(clocks: Clocks) -> ClockSetting:
     return ClockSetting(
-        was_set=bool(clocks.offset_ns.any()), collectives=clocks.used, within_ns=clocks.within_ns,
-        ended_too_early_before=clocks.violated_before, ended_too_early=clocks.violated,
-    )  # fmt: skip
+        was_set=bool(clocks.offset_ns.any()),
+        collectives=clocks.used,
+        within_ns=clocks.within_ns,
+        ended_too_early_before=clocks.violated_before,
+        ended_too_early=clocks.violated,
+    )
 
 
 def _verdict(matched: Matched) -> Verdict:
@@ -910,11 +956,18 @@ def _rows(matched: Matched) -> tuple[RankWaiting, ...]:
     columns = zip(matched.each, offsets, *sums.tolist(), charged, matched.parts, strict=True)
     return tuple(
         RankWaiting(
-            rank=rank.rank.rank, trace=rank.rank.trace, clock_offset_ns=offset, calls=count, matched=matched,
-            transferring_ns=transferring, waiting_ns=waiting, charged_ns=charge, steps=steps,
+            rank=rank.rank.rank,
+            trace=rank.rank.trace,
+            clock_offset_ns=offset,
+            calls=count,
+            matched=matched,
+            transferring_ns=transferring,
+            waiting_ns=waiting,
+            charged_ns=charge,
+            steps=steps,
         )
         for rank, offset, count, matched, transferring, waiting, charge, steps in columns
-    )  # fmt: skip
+    )
 
 
 def _collectives(
@@ -937,14 +990,19 @@ def _collectives(
         factor = bus_factor(name, size or calls.ranks)
         made.append(
             MatchedCollective(
-                collective=name, dtype=dtype, group_size=size, collectives=len(unique(match[rows]).values),
-                calls=len(rows), duration_ns=int(duration.sum()), transferring_ns=int(transferring.sum()),
+                collective=name,
+                dtype=dtype,
+                group_size=size,
+                collectives=len(unique(match[rows]).values),
+                calls=len(rows),
+                duration_ns=int(duration.sum()),
+                transferring_ns=int(transferring.sum()),
                 waiting_ns=int((duration - transferring).sum()),
                 bytes=int(message[sized].sum()) if sized.any() else None,
                 bus_bytes_per_second=_rate(message, duration, sized, factor),
                 transfer_bus_bytes_per_second=_rate(message, transferring, sized, factor),
             )
-        )  # fmt: skip
+        )
     return tuple(sorted(made, key=lambda row: (-row.duration_ns, row.collective, row.dtype or "", row.group_size or 0)))
 
 

@@ -115,9 +115,11 @@ def _other_device(trace: Trace) -> dict[str, Any] | None:
         return None
     ours = environment_of_header(trace.metadata, trace.devices, trace.memory)
     return {
-        "device": ran.name, "device_kind": ours.device_kind, "device_memory_bytes": ran.memory_bytes,
+        "device": ran.name,
+        "device_kind": ours.device_kind,
+        "device_memory_bytes": ran.memory_bytes,
         "multiprocessors": ran.multiprocessors,
-    }  # fmt: skip
+    }
 
 
 def _without_events(trace: Trace, calls: CallTable) -> str | None:
@@ -145,8 +147,11 @@ def _wait_in_operator(trace: Trace) -> str | None:
     launches, host = trace.launches, trace.host
     waits = np.flatnonzero(rows_named(_WAITS, trace.names, launches.name))
     operators = host.annotation == 0
-    inside = within(union(host.start_ns[operators], host.duration_ns[operators]), launches.start_ns[waits],
-                    launches.start_ns[waits] + 1)  # fmt: skip
+    inside = within(
+        union(host.start_ns[operators], host.duration_ns[operators]),
+        launches.start_ns[waits],
+        launches.start_ns[waits] + 1,
+    )
     first = next(iter(waits[inside > 0].tolist()), None)
     return None if first is None else f"has {trace.names[launches.name[first]]} inside an operator"
 
@@ -375,13 +380,17 @@ def linked_time(calls: TraceCalls, every: TraceCalls) -> LinkedTime:
             int(column[rows].sum()) for column in (calls.host.self_ns, calls.time_ns, every.time_ns)
         )
         return LinkedTime(linked_ns=inside, outside_window_ns=whole - inside, set_aside_ns=all_steps - inside)
-    spent = {link: int(calls.work.duration_ns[calls.work.link == link].sum())
-             for link in (LINKED, GRAPH, NO_LAUNCH, OUTSIDE)}  # fmt: skip
+    spent = {
+        link: int(calls.work.duration_ns[calls.work.link == link].sum()) for link in (LINKED, GRAPH, NO_LAUNCH, OUTSIDE)
+    }
     before = int(every.work.duration_ns[every.work.link == OUTSIDE].sum())
     return LinkedTime(
-        linked_ns=spent[LINKED], graph_launched_ns=spent[GRAPH], no_launch_record_ns=spent[NO_LAUNCH],
-        outside_window_ns=spent[OUTSIDE], set_aside_ns=spent[OUTSIDE] - before,
-    )  # fmt: skip
+        linked_ns=spent[LINKED],
+        graph_launched_ns=spent[GRAPH],
+        no_launch_record_ns=spent[NO_LAUNCH],
+        outside_window_ns=spent[OUTSIDE],
+        set_aside_ns=spent[OUTSIDE] - before,
+    )
 
 
 def _recording_outside(calls: TraceCalls) -> float:

@@ -71,9 +71,11 @@ class JoinedWork:
         if self._kernels is not None:
             time = np.maximum(at(self._kernels.duration_ns, event), 0)
         figures = {
-            "calls": figure(first), "events": figure(event >= 0), "time_ns": time,
+            "calls": figure(first),
+            "events": figure(event >= 0),
+            "time_ns": time,
             "uncosted_ns": np.where(calls.costed[row], 0, time),
-        }  # fmt: skip
+        }
         for name in _COSTS:
             column = getattr(calls, name)[row]
             figures[name] = figure(column, first & (column >= 0))
@@ -97,8 +99,16 @@ class JoinedWork:
 
 
 _OF_CALLS: Final = (
-    "operator", "signature", "phase", "operator_class", "rule", "part_of", "compute_type", "module", "stack",
-)  # fmt: skip
+    "operator",
+    "signature",
+    "phase",
+    "operator_class",
+    "rule",
+    "part_of",
+    "compute_type",
+    "module",
+    "stack",
+)
 _OF_KERNELS: Final = ("kernel", "kernel_class", "kernel_rule")
 
 
@@ -175,15 +185,19 @@ class WorkSums:
     def sums(self) -> tuple[Table, tuple[StepKind, ...] | None]:
         """Return the sums, independent of the order of adding; no kinds if none were added."""
         kinds = [
-            (numbers, StepKind(
-                steps=tuple(sorted(kind.steps, key=_place)), **kind.sums,
-                overlaps=tuple(
-                    Overlap(first=first, second=second, time_ns=time)
-                    for (first, second), time in sorted(kind.overlaps.items())
+            (
+                numbers,
+                StepKind(
+                    steps=tuple(sorted(kind.steps, key=_place)),
+                    **kind.sums,
+                    overlaps=tuple(
+                        Overlap(first=first, second=second, time_ns=time)
+                        for (first, second), time in sorted(kind.overlaps.items())
+                    ),
                 ),
-            ))
+            )
             for numbers, kind in sorted(self._kinds.items())
-        ]  # fmt: skip
+        ]
         kinds.sort(key=lambda pair: (-pair[1].count, -pair[1].wall_ns))
         work = concatenated(self._tables)
         values = {name: sorted(key.values) for name, key in work.keys.items()}

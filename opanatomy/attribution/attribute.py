@@ -235,9 +235,14 @@ def link_work(work: DeviceWork, launch: Launch, host_external: Int64) -> Links:
     launched_ns = np.where(launched, _at(launch.start_ns, index), work.start_ns)
     thread = np.where(launched, _at(launch.thread, index), -1)
     return Links(
-        launch=index, open=matched.open | several, host=np.where(graph, -1, host), link=link,
-        launched_ns=launched_ns, enclosing=host, thread=thread,
-    )  # fmt: skip
+        launch=index,
+        open=matched.open | several,
+        host=np.where(graph, -1, host),
+        link=link,
+        launched_ns=launched_ns,
+        enclosing=host,
+        thread=thread,
+    )
 
 
 def left_over(link: Int64, work: DeviceWork) -> Bool:
@@ -310,10 +315,16 @@ def attribute(
     thread, duration = host.thread[order], host.duration_ns[order]
     parent = parents_of(thread, start, duration)
     rows = HostRows(
-        name=host.name[order], thread=thread, start_ns=start, end_ns=start + duration, sequence=host.sequence[order],
-        forward_thread=host.forward_thread[order], parent=parent, annotation=host.annotation[order],
+        name=host.name[order],
+        thread=thread,
+        start_ns=start,
+        end_ns=start + duration,
+        sequence=host.sequence[order],
+        forward_thread=host.forward_thread[order],
+        parent=parent,
+        annotation=host.annotation[order],
         last=last_inside(thread, start, start + duration),
-    )  # fmt: skip
+    )
     kinds = kinds_of(names, rules)
     placed = place(rows, kinds, flows)
     annotated_steps = steps_of(rows, kinds)
@@ -321,12 +332,21 @@ def attribute(
     links = _link(names, host.external_id[order], (thread, start, duration, parent), launches, work)
     window = _window(steps, start, duration, work)
     table = HostTable(
-        name=host.name[order], thread=thread, start_ns=start, duration_ns=duration,
-        self_ns=self_times(parent, start, duration), signature=host.signature[order],
-        annotation=rows.annotation, external_id=host.external_id[order],
-        sequence=rows.sequence, forward_thread=rows.forward_thread, parent=parent,
-        phase=placed.phase, module=placed.module, in_window=(start >= window[0]) & (start <= window[1]),
-    )  # fmt: skip
+        name=host.name[order],
+        thread=thread,
+        start_ns=start,
+        duration_ns=duration,
+        self_ns=self_times(parent, start, duration),
+        signature=host.signature[order],
+        annotation=rows.annotation,
+        external_id=host.external_id[order],
+        sequence=rows.sequence,
+        forward_thread=rows.forward_thread,
+        parent=parent,
+        phase=placed.phase,
+        module=placed.module,
+        in_window=(start >= window[0]) & (start <= window[1]),
+    )
     work_table = _work_table(work, links, placed, window, bool(steps), scopes)
     annotated, stated = annotated_phases(names, rows, kinds, placed, _timed(table, work_table))
     if stated is not placed:
@@ -368,11 +388,13 @@ def _link(
     thread, start, duration, parent = host
     at = (launches.thread, launches.start_ns)
     launch = Launch(
-        thread=launches.thread, start_ns=launches.start_ns, correlation=launches.correlation,
+        thread=launches.thread,
+        start_ns=launches.start_ns,
+        correlation=launches.correlation,
         external_id=launches.external_id,
         is_graph=rows_named(_GRAPH, names, launches.name),
         host=enclosing_rows(thread, start, start + duration, parent, at),
-    )  # fmt: skip
+    )
     return link_work(work, launch, host_external)
 
 
@@ -407,7 +429,15 @@ def _work_table(
         outside = (links.launched_ns < window[0]) | (links.launched_ns > window[1])
         link = np.where(outside | left_over(link, work), OUTSIDE, link)
     return WorkTable(
-        name=work.name, device=work.device, stream=work.stream, start_ns=work.start_ns,
-        duration_ns=work.duration_ns, host=links.host, link=link, launch=links.launch, open=links.open,
-        phase=phase, module=module,
-    )  # fmt: skip
+        name=work.name,
+        device=work.device,
+        stream=work.stream,
+        start_ns=work.start_ns,
+        duration_ns=work.duration_ns,
+        host=links.host,
+        link=link,
+        launch=links.launch,
+        open=links.open,
+        phase=phase,
+        module=module,
+    )

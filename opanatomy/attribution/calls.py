@@ -418,9 +418,12 @@ def kernel_names(names: Sequence[str], column: Int64) -> KernelNames:
         tensor_cores[number] = -1 if known.tensor_cores is None else known.tensor_cores
         element_type[number] = -1 if known.element_type is None else ELEMENT_TYPES.index(known.element_type)
     return KernelNames(
-        operator_class=_codes(classifications), rule=_rules(classifications), tensor_cores=tensor_cores,
-        element_type=element_type, crosses_host_link=crosses,
-    )  # fmt: skip
+        operator_class=_codes(classifications),
+        rule=_rules(classifications),
+        tensor_cores=tensor_cores,
+        element_type=element_type,
+        crosses_host_link=crosses,
+    )
 
 
 def with_classes_of_kernels(
@@ -483,10 +486,14 @@ def owners(
     host and device.
     """
     rows = Dispatched(
-        names=trace.names, name=host.name, parent=host.parent, kind=operators.operator_class[host.name],
-        signature=host.signature, types=_numbered([_types(signature) for signature in signatures])[host.signature],
+        names=trace.names,
+        name=host.name,
+        parent=host.parent,
+        kind=operators.operator_class[host.name],
+        signature=host.signature,
+        types=_numbered([_types(signature) for signature in signatures])[host.signature],
         sparse=np.array([*(_is_sparse(signature) for signature in signatures), False], dtype=bool)[host.signature],
-    )  # fmt: skip
+    )
     rows = replace(rows, parent=np.where(are_derivatives(rows), -1, rows.parent))
     rows = replace(rows, parent=np.where(_hooked(host, rows, signatures, crossing), -1, rows.parent))
     passes = intercepted(rows) | transformed(rows) | overloaded(rows, [stands_for(name) for name in trace.names])
@@ -602,9 +609,13 @@ def _is_unknown(tensor: Tensor) -> bool:
 
 
 def _seen_below(
-    names: Sequence[str], name: Int64, parent: Int64, signature: Int64, signatures: Sequence[Signature | None],
+    names: Sequence[str],
+    name: Int64,
+    parent: Int64,
+    signature: Int64,
+    signatures: Sequence[Signature | None],
     unknown: Bool,
-) -> _Seen:  # fmt: skip
+) -> _Seen:
     """Return what is taken out of sparse tensors below each call that has one."""
     aliases = [number for number, text in enumerate(names) if text == "aten::alias"]
     seen: _Seen = {}
@@ -786,9 +797,13 @@ def costs_of(
     possible = [known if total <= limit else None for known, total in zip(costs, totals, strict=True)]
     table = np.array([_figures(known) for known in possible], dtype=np.int64).reshape(-1, 5).T
     costs_of_calls = CallCosts(
-        row=keys.inverse, flops=table[0], read_bytes=table[1], written_bytes=table[2], causal_flops=table[3],
+        row=keys.inverse,
+        flops=table[0],
+        read_bytes=table[1],
+        written_bytes=table[2],
+        causal_flops=table[3],
         normalization_flops=table[4],
-    )  # fmt: skip
+    )
     return costs_of_calls, (TOO_COSTLY,) if limit < max(totals, default=0) else ()
 
 
@@ -810,8 +825,9 @@ def _once_over_link(costs: CallCosts, copies: Bool) -> CallCosts:
 def _cost(operator: str, signature: Signature | None, element: int, device_kind: str | None) -> Cost | None:
     if signature is None:
         return None
-    return cost(operator, with_element_type(signature, ELEMENT_TYPES[element]) if element >= 0 else signature,
-                device_kind)  # fmt: skip
+    return cost(
+        operator, with_element_type(signature, ELEMENT_TYPES[element]) if element >= 0 else signature, device_kind
+    )
 
 
 def _largest_figure(known: Cost) -> int:
@@ -899,10 +915,21 @@ def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, 
     copies, others = (rows_with_events(events, called, len(host.name)) for events in (over_link, ~over_link))
     costs = _once_over_link(costs, copies & ~others)
     calls = TraceCalls(
-        names=trace.names, on_device=trace.on_device, host=host, work=work, operators=operators, kernels=kernels,
-        signatures=signatures, signature=signature, owner=owner, operator=_innermost_operators(trace.names, host),
-        time_ns=time_ns, launched=launched, starts_work=_starting_work(trace, host), costs=costs,
-    )  # fmt: skip
+        names=trace.names,
+        on_device=trace.on_device,
+        host=host,
+        work=work,
+        operators=operators,
+        kernels=kernels,
+        signatures=signatures,
+        signature=signature,
+        owner=owner,
+        operator=_innermost_operators(trace.names, host),
+        time_ns=time_ns,
+        launched=launched,
+        starts_work=_starting_work(trace, host),
+        costs=costs,
+    )
     return calls, warnings
 
 

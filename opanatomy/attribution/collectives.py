@@ -163,13 +163,17 @@ def kinds_of_names(calls: TraceCalls) -> Int64:
     """Return the kind of each name: `PARAMETERS`, `BACKEND`, `C10D`, or 0 for no collective."""
     return np.array(
         [
-            PARAMETERS if name == "record_param_comms"
-            else BACKEND if name.startswith(BACKENDS)
-            else C10D if _C10D.match(name) else 0
+            PARAMETERS
+            if name == "record_param_comms"
+            else BACKEND
+            if name.startswith(BACKENDS)
+            else C10D
+            if _C10D.match(name)
+            else 0
             for name in calls.names
         ],
         dtype=np.int64,
-    )  # fmt: skip
+    )
 
 
 def annotations_of_backends(calls: TraceCalls, within: Bool) -> Int64:
@@ -257,15 +261,19 @@ def collective_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | Non
         rows = annotations_of_backends(calls, calls.host.in_window)
         _, arguments = of_annotations(trace, calls, rows)
         return CollectiveTable(
-            kernel=Categorical(calls.host.name[rows], calls.names), duration_ns=calls.host.duration_ns[rows],
-            call=rows, arguments=_without_number(arguments),
-        )  # fmt: skip
+            kernel=Categorical(calls.host.name[rows], calls.names),
+            duration_ns=calls.host.duration_ns[rows],
+            call=rows,
+            arguments=_without_number(arguments),
+        )
     events = np.flatnonzero(kernels.inside & kernels.operator_class.equals(OperatorClass.COMMUNICATION))
     call, arguments = of_events(trace, calls, events)
     return CollectiveTable(
-        kernel=kernels.kernel.take(events), duration_ns=kernels.duration_ns[events],
-        call=np.where(call >= 0, call, -2 - events), arguments=_without_number(arguments),
-    )  # fmt: skip
+        kernel=kernels.kernel.take(events),
+        duration_ns=kernels.duration_ns[events],
+        call=np.where(call >= 0, call, -2 - events),
+        arguments=_without_number(arguments),
+    )
 
 
 def of_annotations(trace: Trace, calls: TraceCalls, rows: Int64) -> tuple[Int64, Categorical[CollectiveArguments]]:

@@ -88,11 +88,16 @@ def _innermost(
     order, start = order_within_ranges(HostEvents(**values, external_id=none, signature=none))
     thread, duration = values["thread"][order], values["duration_ns"][order]
     rows = HostRows(
-        name=values["name"][order], thread=thread, start_ns=start, end_ns=start + duration,
-        sequence=values["sequence"][order], forward_thread=values["forward_thread"][order],
-        parent=parents_of(thread, start, duration), annotation=values["annotation"][order],
+        name=values["name"][order],
+        thread=thread,
+        start_ns=start,
+        end_ns=start + duration,
+        sequence=values["sequence"][order],
+        forward_thread=values["forward_thread"][order],
+        parent=parents_of(thread, start, duration),
+        annotation=values["annotation"][order],
         last=last_inside(thread, start, start + duration),
-    )  # fmt: skip
+    )
     names = [*trace.names, *("" for _ in range(len(labels) - len(trace.names)))]
     kinds = replace(kinds_of(names), module=list(labels))
     nodes = nodes_of(rows, kinds, trace.flows)
@@ -126,9 +131,15 @@ def _chains(trace: Trace) -> tuple[HostEvents, list[LineFrame]]:
     values = {"thread": profiler.thread[rows], "start_ns": profiler.start_ns[rows]}
     none = np.zeros(len(rows), dtype=np.int64)
     events = HostEvents(
-        name=profiler.function[rows], **values, duration_ns=profiler.duration_ns[rows], external_id=none,
-        sequence=none - 1, forward_thread=none - 1, signature=none, annotation=none + 1,
-    )  # fmt: skip
+        name=profiler.function[rows],
+        **values,
+        duration_ns=profiler.duration_ns[rows],
+        external_id=none,
+        sequence=none - 1,
+        forward_thread=none - 1,
+        signature=none,
+        annotation=none + 1,
+    )
     order, start = order_within_ranges(events)
     events = HostEvents(**{name: getattr(events, name)[order] for name in HostEvents.__struct_fields__})
     parent = parents_of(events.thread, start, events.duration_ns)
@@ -148,9 +159,14 @@ def _chains(trace: Trace) -> tuple[HostEvents, list[LineFrame]]:
 
 
 def with_lines(
-    table: CallTable, stacks: Stacks, trace: Trace, attribution: Attribution, calls: TraceCalls,
-    kernels: KernelTable | None, steps: tuple[Int64, Int64],
-) -> CallTable:  # fmt: skip
+    table: CallTable,
+    stacks: Stacks,
+    trace: Trace,
+    attribution: Attribution,
+    calls: TraceCalls,
+    kernels: KernelTable | None,
+    steps: tuple[Int64, Int64],
+) -> CallTable:
     """Return the calls of these steps (begins and ends on the host) with the lines that they come from.
 
     `calls` and `kernels` are what the table was made of.
@@ -162,9 +178,10 @@ def with_lines(
     launched = at(trace.launches.start_ns, attribution.work.launch)
     ours = (launched >= begin) & (launched < end)
     by_line = replace(
-        calls, host=replace(calls.host, in_window=inside),
+        calls,
+        host=replace(calls.host, in_window=inside),
         work=replace(calls.work, link=np.where(ours, LINKED, OUTSIDE)),
-    )  # fmt: skip
+    )
     if calls.on_device:
         host_row = calls.work.host[ours]
         by_line = replace(by_line, launched=np.bincount(host_row[host_row >= 0], minlength=len(calls.host.name)))
@@ -222,9 +239,10 @@ _ALIKE: Final = (*_ALIKE_BUT_FOR_ARGUMENTS, "signature")
 
 
 def _keys(
-    theirs: CallTable | Mapping[str, Categorical[Any]], table: CallTable | Mapping[str, Categorical[Any]],
+    theirs: CallTable | Mapping[str, Categorical[Any]],
+    table: CallTable | Mapping[str, Categorical[Any]],
     names: Sequence[str],
-) -> Int64:  # fmt: skip
+) -> Int64:
     """Return a number for each row, theirs first, that is the same for rows that are alike in these columns."""
     columns = [
         [each[name] if isinstance(each, Mapping) else getattr(each, name) for each in (theirs, table)] for name in names

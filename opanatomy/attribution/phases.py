@@ -934,11 +934,13 @@ def _spans(rows: HostRows, kinds: NameKinds) -> list[tuple[int, int, Phase]]:
     ranges = np.flatnonzero(kinds.phase[rows.name] >= 0).tolist()
     calls = [
         MarkedCall(
-            int(rows.start_ns[row]), int(rows.end_ns[row]), PHASES[kinds.phase[rows.name[row]]],
+            int(rows.start_ns[row]),
+            int(rows.end_ns[row]),
+            PHASES[kinds.phase[rows.name[row]]],
             bool(kinds.in_loop[rows.name[row]]),
         )
         for row in ranges
-    ]  # fmt: skip
+    ]
     if any(call.decides for call in calls):
         return list(loop_spans(calls, [step.start_ns for step in steps_of(rows, kinds)]))
     return sorted(call[:3] for call in calls)
@@ -1226,12 +1228,14 @@ def _compared(rows: HostRows, placed: Placed, timed: Timed, ranges: _Ranges) -> 
         expected = np.where(elsewhere & (expected < 0), at_that_time, expected)
     known, row, expected = (column[expected >= 0] for column in (known, row, expected))
     return _Compared(
-        index=known, expected=expected, placed=_AS_ANNOTATED[timed.phase[known]],
+        index=known,
+        expected=expected,
+        placed=_AS_ANNOTATED[timed.phase[known]],
         differentiated=within(rows, differentiated_operators(placed.nodes)),
         phases=[
             phase for phase in (FORWARD, BACKWARD, OPTIMIZER) if timed.duration_ns[known[expected == phase]].sum() > 0
         ],
-    )  # fmt: skip
+    )
 
 
 def _states(placed: Placed, timed: Timed, compared: _Compared, again: Bool) -> bool:
@@ -1292,10 +1296,14 @@ def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: _Compar
                 )
             )
     return Check(
-        quantity="annotated phases", source="the trace's own annotations", unit="ns", compared=len(compared.phases),
-        equal=len(compared.phases) - len(differences), differences=tuple(differences),
+        quantity="annotated phases",
+        source="the trace's own annotations",
+        unit="ns",
+        compared=len(compared.phases),
+        equal=len(compared.phases) - len(differences),
+        differences=tuple(differences),
         not_checked=None if compared.phases else "no work was launched in the annotated ranges",
-    )  # fmt: skip
+    )
 
 
 def _is_forward(rows: HostRows, timed: Timed, compared: _Compared, wrong: Bool, tolerated: float) -> bool:

@@ -54,8 +54,12 @@ def kernel_table(calls: TraceCalls, devices: Sequence[TraceDevice] = ()) -> Kern
     without = np.array([device.number for device in devices if lacks_tensor_cores(device.name)], dtype=np.int64)
     return KernelTable(
         kernel=Categorical(work.name, names),
-        device=work.device, stream=work.stream, start_ns=work.start_ns, duration_ns=work.duration_ns,
-        link=work.link, call=call,
+        device=work.device,
+        stream=work.stream,
+        start_ns=work.start_ns,
+        duration_ns=work.duration_ns,
+        link=work.link,
+        call=call,
         operator=Categorical(at(calls.host.name, operator), names),
         signature=calls.texts_of(at(calls.signature, operator)),
         launched_by=work.host,
@@ -65,7 +69,7 @@ def kernel_table(calls: TraceCalls, devices: Sequence[TraceDevice] = ()) -> Kern
         kernel_class=Categorical(np.where(nameless, by_call, by_name), CLASSES),
         kernel_rule=_kernel_rules(calls, nameless),
         tensor_cores=np.where(isin(work.device, without), NO_UNITS, calls.kernels.tensor_cores[work.name]),
-    )  # fmt: skip
+    )
 
 
 def class_of_calls(calls: TraceCalls, rows: Int64) -> Int64:
@@ -84,9 +88,7 @@ def _kernel_rules(calls: TraceCalls, nameless: np.ndarray[tuple[int], np.dtype[n
 
 _COMMUNICATION: Final = CLASS_CODE[OperatorClass.COMMUNICATION]
 #: Costs of an operator inside another call, which counts them.
-_INSIDE: Final = {
-    "flops": 0, "read_bytes": 0, "written_bytes": 0, "causal_flops": -1, "normalization_flops": -1,
-}  # fmt: skip
+_INSIDE: Final = {"flops": 0, "read_bytes": 0, "written_bytes": 0, "causal_flops": -1, "normalization_flops": -1}
 
 
 def call_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | None) -> CallTable:
@@ -203,13 +205,17 @@ def _work_without_call(calls: TraceCalls, kernels: KernelTable) -> CallTable:
         start_ns=kernels.start_ns[index],
         time_ns=kernels.duration_ns[index],
         kernels=np.ones(len(index), dtype=np.int64),
-        inner=no, costed=no,
+        inner=no,
+        costed=no,
         flops=np.where(kernels.operator_class.equals(OperatorClass.COMMUNICATION)[index], 0, -1),
-        read_bytes=none, written_bytes=none, causal_flops=none, normalization_flops=none,
+        read_bytes=none,
+        written_bytes=none,
+        causal_flops=none,
+        normalization_flops=none,
         crosses_host_link=no,
         compute_type=Categorical(none, COMPUTE_TYPES),
         stack=Categorical(none, ()),
-    )  # fmt: skip
+    )
 
 
 def _stacked(first: CallTable, second: CallTable) -> CallTable:
@@ -239,10 +245,20 @@ def _of_kernels(costs: CallCosts, kernels: KernelTable) -> Overlay:
     modules, module = _used(_submodules(kernels.module))
     flops, moved = _shares(costs, np.where(inside, kernels.call, -1), kernels.duration_ns)
     return Overlay(
-        tracks=tracks, operators=operators, modules=modules, track=track, start_ns=kernels.start_ns,
-        duration_ns=kernels.duration_ns, operator=operator, module=module,
-        operator_class=kernels.operator_class.codes, phase=kernels.phase.codes, flops=flops, bytes=moved, inside=inside,
-    )  # fmt: skip
+        tracks=tracks,
+        operators=operators,
+        modules=modules,
+        track=track,
+        start_ns=kernels.start_ns,
+        duration_ns=kernels.duration_ns,
+        operator=operator,
+        module=module,
+        operator_class=kernels.operator_class.codes,
+        phase=kernels.phase.codes,
+        flops=flops,
+        bytes=moved,
+        inside=inside,
+    )
 
 
 def _of_calls(calls: TraceCalls, threads: Sequence[tuple[object, object]]) -> Overlay:
@@ -254,10 +270,20 @@ def _of_calls(calls: TraceCalls, threads: Sequence[tuple[object, object]]) -> Ov
     modules, module = _used(_submodules(host.module.take(rows)))
     flops, moved = _shares(calls.costs, np.where(inside, rows, -1), host.duration_ns[rows])
     return Overlay(
-        tracks=tracks, operators=operators, modules=modules, track=track, start_ns=host.start_ns[rows],
-        duration_ns=host.duration_ns[rows], operator=operator, module=module,
-        operator_class=class_of_calls(calls, rows), phase=host.phase[rows], flops=flops, bytes=moved, inside=inside,
-    )  # fmt: skip
+        tracks=tracks,
+        operators=operators,
+        modules=modules,
+        track=track,
+        start_ns=host.start_ns[rows],
+        duration_ns=host.duration_ns[rows],
+        operator=operator,
+        module=module,
+        operator_class=class_of_calls(calls, rows),
+        phase=host.phase[rows],
+        flops=flops,
+        bytes=moved,
+        inside=inside,
+    )
 
 
 def _submodules(module: Categorical[str]) -> Categorical[str]:

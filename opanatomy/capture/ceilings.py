@@ -60,13 +60,22 @@ class _Candidate(Struct, frozen=True):
 
 
 _CPU_SHAPES: Final = (
-    (256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (2048, 4096, 1024), (4096, 4096, 4096),
+    (256, 256, 256),
+    (512, 512, 512),
+    (1024, 1024, 1024),
+    (2048, 2048, 2048),
+    (2048, 4096, 1024),
+    (4096, 4096, 4096),
     (8192, 8192, 8192),
-)  # fmt: skip
+)
 _GPU_SHAPES: Final = (
-    (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (8192, 16384, 8192),
+    (1024, 1024, 1024),
+    (2048, 2048, 2048),
+    (4096, 4096, 4096),
+    (8192, 8192, 8192),
+    (8192, 16384, 8192),
     (16384, 16384, 16384),
-)  # fmt: skip
+)
 #: Arrays are this many times larger than the last cache, within bounds.
 _TIMES_CACHE: Final = 8
 _MIN_ARRAY, _MAX_ARRAY = 128 << 20, 1 << 30
@@ -116,9 +125,13 @@ def measure(
 
 
 def _measured(
-    machine: Machine, device: str, dtypes: Sequence[str], moves: Sequence[str], effort: Effort,
+    machine: Machine,
+    device: str,
+    dtypes: Sequence[str],
+    moves: Sequence[str],
+    effort: Effort,
     on_stage: Callable[[str], None],
-) -> Measured:  # fmt: skip
+) -> Measured:
     before = load_of(device)
     peaks: dict[str, Rate] = {}
     for dtype in dtypes:
@@ -136,9 +149,13 @@ def _measured(
         if rate is not None:
             bandwidths[name] = rate
     return Measured(
-        machine=machine, peaks=peaks, bandwidths=bandwidths, tried=tuple(dtypes), cache_bytes=_cache_bytes(device),
+        machine=machine,
+        peaks=peaks,
+        bandwidths=bandwidths,
+        tried=tuple(dtypes),
+        cache_bytes=_cache_bytes(device),
         load=MachineLoad(before=before, after=load_of(device)),
-    )  # fmt: skip
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ timing

@@ -70,8 +70,11 @@ _WAITS: Final = regex(r"StreamWaitEvent|StreamWaitValue")
 #: Launches of kernels that may begin before the previous one ends (programmatic dependent launch).
 _OVERLAPPING: Final = regex(r"LaunchKernelEx|^hip")
 #: The kind of work that NVIDIA's calls start, by their names.
-_STARTS: Final = ((regex(r"^cu\w*Launch(?!HostFunc)"), KERNEL), (regex(r"^cu\w*Memcpy"), MEMCPY),
-                  (regex(r"^cu\w*Memset"), MEMSET))  # fmt: skip
+_STARTS: Final = (
+    (regex(r"^cu\w*Launch(?!HostFunc)"), KERNEL),
+    (regex(r"^cu\w*Memcpy"), MEMCPY),
+    (regex(r"^cu\w*Memset"), MEMSET),
+)
 _COMPILED: Final = regex(r"triton_\w+_fused_")
 _PROJECTED: Final = tuple(
     CLASS_CODE[one]
@@ -89,9 +92,12 @@ def check_causality(trace: Trace, calls: TraceCalls, window: tuple[int, int]) ->
     events = _Events(trace, calls)
     disordered = _disordered(events)
     checks = (
-        _classes(events), _order(events, disordered), _clocks(events, disordered), _launches(events, window),
+        _classes(events),
+        _order(events, disordered),
+        _clocks(events, disordered),
+        _launches(events, window),
         _doubled(events),
-    )  # fmt: skip
+    )
     return tuple(check for check in checks if check.compared or check.not_checked)
 
 
@@ -182,9 +188,15 @@ def _classes(events: _Events) -> Check:
         own = CLASSES[int(sure[key[0]])] if sure[key[0]] >= 0 else OperatorClass.UNKNOWN
         what = f"by its name {said}, not {own}" if said is not own else "another kernel than its own"
         differences.append(
-            Difference(operator=names[key[0]], phase=PHASES[key[1]], ours=spent, other=0, time_ns=spent,
-                       evidence=f"{_ms(spent)} of it are {_short(names[key[2]])}, {what}")
-        )  # fmt: skip
+            Difference(
+                operator=names[key[0]],
+                phase=PHASES[key[1]],
+                ours=spent,
+                other=0,
+                time_ns=spent,
+                evidence=f"{_ms(spent)} of it are {_short(names[key[2]])}, {what}",
+            )
+        )
     compared = int((of_operator >= 0).sum())
     return _check(CLASSES_OF_KERNELS, "the kernels' own names", "ns", compared, int(wrong.sum()), differences)
 
@@ -230,9 +242,10 @@ def _out_of_order(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
         by_time, by_launch = bisect_left(kept, place), bisect_left(values, begins[place])
         low, high = sorted((by_time, by_launch))
         against = [
-            other for other in kept[low:high]
+            other
+            for other in kept[low:high]
             if (begins[other] >= ends[place] if other < place else begins[place] >= ends[other])
-        ]  # fmt: skip
+        ]
         if against:
             wrong.add(place)
             wrong.update(against if len(against) == 1 else ())
@@ -268,9 +281,14 @@ def _order(events: _Events, disordered: Bool) -> Check:
             # the first launch of a stream tells which of its work without a launch belongs to the window
             touched = stream[disordered[stream] | (events.calls.work.link[stream] == NO_LAUNCH)]
             differences.append(
-                Difference(operator=name, ours=len(rows), other=0, time_ns=int(events.time_ns[touched].sum()),
-                           evidence=f"{_count(len(rows), 'device event')} out of the order of the launches")
-            )  # fmt: skip
+                Difference(
+                    operator=name,
+                    ours=len(rows),
+                    other=0,
+                    time_ns=int(events.time_ns[touched].sum()),
+                    evidence=f"{_count(len(rows), 'device event')} out of the order of the launches",
+                )
+            )
     compared, wrong = int(events.sure.sum()), int(disordered.sum())
     return _check(ORDER, "the order of the launches", "events", compared, wrong, differences)
 
@@ -300,17 +318,27 @@ def _clocks(events: _Events, disordered: Bool) -> Check:
             most, spent = int(by_ns[rows].max()), int(events.time_ns[touched].sum())
             wrong[rows] = True
             differences.append(
-                Difference(operator=name, ours=most, other=0, cause=None if len(far) else ROUNDED, time_ns=spent,
-                           evidence=what.format(_count(len(rows), "device event"), _ms(most)))
-            )  # fmt: skip
+                Difference(
+                    operator=name,
+                    ours=most,
+                    other=0,
+                    cause=None if len(far) else ROUNDED,
+                    time_ns=spent,
+                    evidence=what.format(_count(len(rows), "device event"), _ms(most)),
+                )
+            )
         held = _held_ns(events, stream)
         if held > _LATE_NS:
             wrong[stream] = True
             differences.append(
-                Difference(operator=name, ours=held, other=0, time_ns=int(events.time_ns[stream].sum()),
-                           evidence=f"none of it begins less than {_ms(held)} after its launch, with nothing to wait"
-                                    " for")
-            )  # fmt: skip
+                Difference(
+                    operator=name,
+                    ours=held,
+                    other=0,
+                    time_ns=int(events.time_ns[stream].sum()),
+                    evidence=f"none of it begins less than {_ms(held)} after its launch, with nothing to wait for",
+                )
+            )
     differences += _apart(events)
     return _check(CLOCKS, "launches and synchronizations", "ns", int(events.sure.sum()), int(wrong.sum()), differences)
 
@@ -416,9 +444,13 @@ def _apart(events: _Events) -> Iterator[Difference]:
         for other_name, other, other_ns, other_sure in offsets:
             if by_ns > 0 > other_ns and abs(by_ns + other_ns) <= CLOCKS_NS and (sure or other_sure):
                 spent = int(events.time_ns[stream].sum() + events.time_ns[other].sum())
-                yield Difference(operator=name, ours=by_ns, other=0, time_ns=spent,
-                                 evidence=f"it waits for {other_name} by {_ms(by_ns)} too long, as that does not"
-                                          " wait for it")  # fmt: skip
+                yield Difference(
+                    operator=name,
+                    ours=by_ns,
+                    other=0,
+                    time_ns=spent,
+                    evidence=f"it waits for {other_name} by {_ms(by_ns)} too long, as that does not wait for it",
+                )
 
 
 def _offset_ns(events: _Events, stream: Int64) -> tuple[int, bool]:
@@ -470,10 +502,15 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
         rows = unlike[chosen]
         spent = int(events.time_ns[rows].sum())
         differences.append(
-            Difference(operator=events.names[call], ours=len(rows), other=0, time_ns=spent,
-                       evidence=f"{_count(len(rows), 'device event')} of another kind than it starts, as"
-                                f" {_short(events.names[int(events.work.name[rows[0]])])}")
-        )  # fmt: skip
+            Difference(
+                operator=events.names[call],
+                ours=len(rows),
+                other=0,
+                time_ns=spent,
+                evidence=f"{_count(len(rows), 'device event')} of another kind than it starts, as"
+                f" {_short(events.names[int(events.work.name[rows[0]])])}",
+            )
+        )
     inside = (launches.start_ns >= window[0]) & (launches.start_ns <= window[1])
     starting = np.flatnonzero(launches_of_work(events.trace) & inside)
     lost = lost_launches(events.trace, window)
@@ -495,12 +532,17 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
         lost_ns = None if is_graph else len(rows) * _usual_ns(events, operator)
         of_time = "" if lost_ns is None else f", about {_ms(lost_ns)}"
         differences.append(
-            Difference(operator=events.names[operator if operator >= 0 else int(launches.name[rows[0]])],
-                       phase=PHASES[int(phase[first])] if operator >= 0 else None, ours=0, other=len(rows),
-                       cause=CUT_OFF if after[first] else None, time_ns=lost_ns,
-                       evidence=f"the trace lacks the device work of {len(rows):,} launch"
-                                f"{'' if len(rows) == 1 else 'es'}{' of graphs' if is_graph else ''}{of_time}{known}")
-        )  # fmt: skip
+            Difference(
+                operator=events.names[operator if operator >= 0 else int(launches.name[rows[0]])],
+                phase=PHASES[int(phase[first])] if operator >= 0 else None,
+                ours=0,
+                other=len(rows),
+                cause=CUT_OFF if after[first] else None,
+                time_ns=lost_ns,
+                evidence=f"the trace lacks the device work of {len(rows):,} launch"
+                f"{'' if len(rows) == 1 else 'es'}{' of graphs' if is_graph else ''}{of_time}{known}",
+            )
+        )
     return _check(LAUNCHES, "the launches", "launches", len(starting), len(lost) + len(unlike), differences)
 
 
@@ -573,9 +615,14 @@ def _doubled(events: _Events) -> Check:
             wrong += len(copies)
             if len(copies):
                 differences.append(
-                    Difference(operator=name, ours=len(copies), other=0, time_ns=spent,
-                               evidence=f"{_count(len(copies), 'device event')} {what}")
-                )  # fmt: skip
+                    Difference(
+                        operator=name,
+                        ours=len(copies),
+                        other=0,
+                        time_ns=spent,
+                        evidence=f"{_count(len(copies), 'device event')} {what}",
+                    )
+                )
     return _check(EVENTS, "their stream, which runs one at a time", "events", len(work.name), wrong, differences)
 
 
@@ -597,9 +644,13 @@ def _check(
     """Return the check with its longest differences, all others summed."""
     ranked = sorted(differences, key=lambda one: (one.cause is not None, -(one.time_ns or 0)))
     return Check(
-        quantity=quantity, source=source, unit=unit, compared=compared, equal=max(compared - wrong, 0),
+        quantity=quantity,
+        source=source,
+        unit=unit,
+        compared=compared,
+        equal=max(compared - wrong, 0),
         differences=(*ranked[:_ROWS], *_rest(ranked[_ROWS:])),
-    )  # fmt: skip
+    )
 
 
 def _rest(differences: Sequence[Difference]) -> Iterator[Difference]:
@@ -607,6 +658,11 @@ def _rest(differences: Sequence[Difference]) -> Iterator[Difference]:
     for cause in dict.fromkeys(difference.cause for difference in differences):
         alike = [difference for difference in differences if difference.cause == cause]
         times = [one.time_ns for one in alike if one.time_ns is not None]
-        yield Difference(operator="others", cause=cause, time_ns=sum(times) if len(times) == len(alike) else None,
-                         ours=sum(one.ours or 0 for one in alike), other=sum(one.other or 0 for one in alike),
-                         evidence=f"{_count(len(alike), 'difference')} more of the kind")  # fmt: skip
+        yield Difference(
+            operator="others",
+            cause=cause,
+            time_ns=sum(times) if len(times) == len(alike) else None,
+            ours=sum(one.ours or 0 for one in alike),
+            other=sum(one.other or 0 for one in alike),
+            evidence=f"{_count(len(alike), 'difference')} more of the kind",
+        )

@@ -78,11 +78,16 @@ def graph_of(names: Sequence[str], host: HostTable, *, may_be_cut: bool = True) 
     silent = _silent(names, host, numbered, node) & ~mask_of(forward[forward >= 0], len(host.name))
     silent &= ~_saves_again(names, host, np.where(node >= 0, forward[node], -1))
     return Graph(
-        is_node=is_node, node=node, in_body=in_body, forward=forward, state=state, sequence=number,
+        is_node=is_node,
+        node=node,
+        in_body=in_body,
+        forward=forward,
+        state=state,
+        sequence=number,
         numbered=nearest_above(numbered & ~silent, host.parent),
         differentiated=_differentiated(host, in_body & ~of_node & (above == host.parent), numbered, node)
         & ~mask_of(node[is_node & (node >= 0)], len(host.name)),
-    )  # fmt: skip
+    )
 
 
 def _nodes(names: Sequence[str], host: HostTable) -> tuple[Bool, Bool, Bool]:
@@ -271,8 +276,16 @@ def is_own(node: str) -> bool:
 
 
 #: Products of two matrices, and the place of the first among the arguments; the second follows it.
-MATRICES = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "_addmm_activation": 1, "_scaled_mm": 0, "_scaled_mm_v2": 0,
-            "_int_mm": 0}  # fmt: skip
+MATRICES = {
+    "mm": 0,
+    "bmm": 0,
+    "addmm": 1,
+    "baddbmm": 1,
+    "_addmm_activation": 1,
+    "_scaled_mm": 0,
+    "_scaled_mm_v2": 0,
+    "_int_mm": 0,
+}
 
 
 class Contraction(Struct, frozen=True, eq=False):
@@ -502,20 +515,26 @@ class Contractions:
         for node, operator in zip(nodes[busy].tolist(), forward[busy].tolist(), strict=True):
             state = int(graph.state[node])
             paired = state in (PAIRED, LATE)
-            yield node, Pair(
-                node=self.names[int(self.host.name[node])].rpartition(": ")[2],
-                operator=self.names[int(self.host.name[operator])] if paired else None,
-                state=state,
-                forward=tuple(map(self.at, self.forwards.get(operator, ()))) if paired else (),
-                backward=tuple(map(self.at, self.gradients.get(node, ()))),
-                transposed=(int(turned[0][node]), int(turned[1][node])),
-            )  # fmt: skip
+            yield (
+                node,
+                Pair(
+                    node=self.names[int(self.host.name[node])].rpartition(": ")[2],
+                    operator=self.names[int(self.host.name[operator])] if paired else None,
+                    state=state,
+                    forward=tuple(map(self.at, self.forwards.get(operator, ()))) if paired else (),
+                    backward=tuple(map(self.at, self.gradients.get(node, ()))),
+                    transposed=(int(turned[0][node]), int(turned[1][node])),
+                ),
+            )
 
     def _owning_call(self, operators: Int64) -> Int64:
         """Return the operators, or the calls with the same number that they are part of."""
         owner = self.calls.owner[operators]
-        return np.where((owner >= 0) & (self.host.sequence[owner] == self.host.sequence[operators])
-                        & (owner < operators), owner, operators)  # fmt: skip
+        return np.where(
+            (owner >= 0) & (self.host.sequence[owner] == self.host.sequence[operators]) & (owner < operators),
+            owner,
+            operators,
+        )
 
     def _turned(self) -> tuple[Int64, Int64]:
         """Return how many operands each node's body transposed, by `aten::t` and by `aten::transpose`."""
@@ -580,9 +599,11 @@ class CheckResult(Struct, frozen=True, kw_only=True):
         kept = tuple(finding for finding in self.findings if finding.cause is not None)
         left = len(self.findings) - len(kept)
         return CheckResult(
-            compared=self.compared - left, equal=self.equal, findings=kept,
+            compared=self.compared - left,
+            equal=self.equal,
+            findings=kept,
             not_checked=(*self.not_checked, *(reason,) * left),
-        )  # fmt: skip
+        )
 
 
 class Tally(Struct):
@@ -621,17 +642,27 @@ class Tally(Struct):
         rows += self._rest(ranked[MAX_ROWS:])
         why = "; ".join(f"{calls:,} {reason}" for reason, calls in self.not_checked.most_common())
         return Check(
-            quantity=quantity, source=source, unit=unit, compared=self.compared, equal=self.equal,
-            differences=tuple(rows), not_checked=why or None,
-        )  # fmt: skip
+            quantity=quantity,
+            source=source,
+            unit=unit,
+            compared=self.compared,
+            equal=self.equal,
+            differences=tuple(rows),
+            not_checked=why or None,
+        )
 
     def _row(self, finding: Mismatch, calls: int) -> Difference:
         module = self.where.get(finding)
         parts = [f"{calls:,} call{'s' if calls > 1 else ''}", finding.evidence, f"first in {module}" if module else ""]
         return Difference(
-            operator=finding.operator, phase=finding.phase, ours=finding.ours, other=finding.other,
-            cause=finding.cause, evidence=": ".join(part for part in parts if part), time_ns=self.times_ns[finding],
-        )  # fmt: skip
+            operator=finding.operator,
+            phase=finding.phase,
+            ours=finding.ours,
+            other=finding.other,
+            cause=finding.cause,
+            evidence=": ".join(part for part in parts if part),
+            time_ns=self.times_ns[finding],
+        )
 
     def _rest(self, ranked: list[tuple[Mismatch, int]]) -> list[Difference]:
         """Return the findings beyond the rows: one row of the unexplained, one of the explained."""
@@ -680,9 +711,14 @@ def judge_product(pair: Pair) -> CheckResult:
     cost = next((product.flops for product in pair.backward if product.flops is not None), None)
     if (forward.flops is None or not _bias_fits(forward)) and (forward.complete or cost is not None):
         findings.append(
-            Mismatch(operator=forward.operator, phase=Phase.FORWARD, other=cost, cause=_cause(pair),
-                    evidence=f"the shapes do not fit: {forward.shapes}")
-        )  # fmt: skip
+            Mismatch(
+                operator=forward.operator,
+                phase=Phase.FORWARD,
+                other=cost,
+                cause=_cause(pair),
+                evidence=f"the shapes do not fit: {forward.shapes}",
+            )
+        )
         return CheckResult(compared=1, findings=tuple(findings))
     for product in pair.backward:
         if forward.flops is None or (product.flops is None and not (product.complete and is_product(product))):
@@ -694,15 +730,23 @@ def judge_product(pair: Pair) -> CheckResult:
             continue
         text = f"{product.shapes} below {pair.node}, forward {forward.shapes}"
         findings.append(
-            Mismatch(operator=product.operator, phase=Phase.BACKWARD, ours=product.flops, other=forward.flops,
-                    cause=_cause(pair), evidence=text)
-        )  # fmt: skip
+            Mismatch(
+                operator=product.operator,
+                phase=Phase.BACKWARD,
+                ours=product.flops,
+                other=forward.flops,
+                cause=_cause(pair),
+                evidence=text,
+            )
+        )
     missing = list(_missing(pair, forward))
     excess = bool(missing) and missing[0].ours != 0 and equal > 0
     return CheckResult(
-        compared=compared + (0 if excess else len(missing)), equal=equal - excess,
-        findings=(*findings, *missing), not_checked=tuple(reasons),
-    )  # fmt: skip
+        compared=compared + (0 if excess else len(missing)),
+        equal=equal - excess,
+        findings=(*findings, *missing),
+        not_checked=tuple(reasons),
+    )
 
 
 def judge_alike(pair: Pair) -> CheckResult:
@@ -712,10 +756,17 @@ def judge_alike(pair: Pair) -> CheckResult:
     if not cost or any(product.flops is None for product in pair.forward):
         return CheckResult(not_checked=(NO_COST,) * len(pair.backward))
     odd = tuple(
-        Mismatch(operator=product.operator, phase=Phase.BACKWARD, ours=product.flops, other=cost, cause=_cause(pair),
-                evidence=f"{product.shapes} below {pair.node}, forward {'; '.join(o.shapes for o in pair.forward)}")
-        for place, product in enumerate(known) if product.flops != cost or place > 1
-    )  # fmt: skip
+        Mismatch(
+            operator=product.operator,
+            phase=Phase.BACKWARD,
+            ours=product.flops,
+            other=cost,
+            cause=_cause(pair),
+            evidence=f"{product.shapes} below {pair.node}, forward {'; '.join(o.shapes for o in pair.forward)}",
+        )
+        for place, product in enumerate(known)
+        if product.flops != cost or place > 1
+    )
     rest = (NO_COST,) * (len(pair.backward) - len(known))
     return CheckResult(compared=len(known), equal=len(known) - len(odd), findings=odd, not_checked=rest)
 
@@ -747,18 +798,23 @@ def _missing(pair: Pair, forward: Contraction) -> Iterator[Mismatch]:
         lost = 2 if not products and turned > 2 - _TURNS[forward.base] else 1
         for _ in range(lost):
             yield Mismatch(
-                operator=forward.operator, phase=Phase.BACKWARD, ours=0, other=cost, evidence=(
+                operator=forward.operator,
+                phase=Phase.BACKWARD,
+                ours=0,
+                other=cost,
+                evidence=(
                     f"{products} of {products + lost} products below {pair.node}, whose body turned {turned} operands; "
                     f"forward {forward.shapes}"
                 ),
-            )  # fmt: skip
+            )
     elif products > 2 or (turned and turned < minimum) or _twice_the_same(pair, forward):
         yield Mismatch(
-            operator=forward.operator, phase=Phase.BACKWARD,
+            operator=forward.operator,
+            phase=Phase.BACKWARD,
             ours=None if cost is None else products * cost,
             other=None if cost is None else min(products - 1, 2) * cost,
             evidence=f"{products} products below {pair.node}, whose body turned {turned} operands; {forward.shapes}",
-        )  # fmt: skip
+        )
 
 
 def _turns(pair: Pair, forward: Contraction) -> tuple[int, int]:
@@ -1023,9 +1079,12 @@ def judge_twice(contractions: Contractions) -> Tally:
 def _twice(contractions: Contractions, row: int, times: int) -> Mismatch:
     contraction = contractions.at(row)
     return Mismatch(
-        operator=contraction.operator, phase=contractions.phase(row), ours=times, other=1,
+        operator=contraction.operator,
+        phase=contractions.phase(row),
+        ours=times,
+        other=1,
         evidence=f"{times} times in the trace: {contraction.shapes}",
-    )  # fmt: skip
+    )
 
 
 def _inside_itself(contractions: Contractions) -> Int64:
@@ -1102,12 +1161,17 @@ def judge_region(pair: Pair) -> CheckResult:
         else:
             evidence = f"{contraction.shapes} below {pair.node} has other FLOPs than the product of these sizes there"
             findings.append(
-                Mismatch(operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, other=costs[key],
-                        evidence=evidence)
-            )  # fmt: skip
+                Mismatch(
+                    operator=contraction.operator,
+                    phase=Phase.BACKWARD,
+                    ours=contraction.flops,
+                    other=costs[key],
+                    evidence=evidence,
+                )
+            )
     return CheckResult(
         compared=equal + len(findings), equal=equal, findings=tuple(findings), not_checked=tuple(reasons)
-    )  # fmt: skip
+    )
 
 
 # ----- phases of contractions against autograd's structure
@@ -1153,9 +1217,13 @@ def _add(tally: Tally, contractions: Contractions, row: int, phase: Phase, cause
         return
     contraction = contractions.at(row)
     finding = Mismatch(
-        operator=contraction.operator, phase=given, ours=1, other=0, cause=cause,
+        operator=contraction.operator,
+        phase=given,
+        ours=1,
+        other=0,
+        cause=cause,
         evidence=f"{contraction.shapes} is {phase} by autograd's structure",
-    )  # fmt: skip
+    )
     tally.add(CheckResult(compared=1, findings=(finding,)), (row,), contractions.where(row))
 
 
@@ -1243,9 +1311,12 @@ def _of_a_hook(contractions: Contractions, row: int) -> CheckResult:
     """Return the verdict on a contraction next to a node, which may be anything that a hook computes."""
     contraction = contractions.at(row)
     finding = Mismatch(
-        operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, cause=HOOK,
+        operator=contraction.operator,
+        phase=Phase.BACKWARD,
+        ours=contraction.flops,
+        cause=HOOK,
         evidence=f"{contraction.shapes} next to {contractions.name_of_node(row)}",
-    )  # fmt: skip
+    )
     return CheckResult(compared=1, findings=(finding,))
 
 
@@ -1257,10 +1328,12 @@ def _recomputed(forwards: Counter[Contraction], contractions: Contractions, row:
         return CheckResult(compared=1, equal=1)
     cut = bool((contractions.graph.state == BEFORE).any())
     finding = Mismatch(
-        operator=contraction.operator, phase=Phase.RECOMPUTE, ours=contraction.flops,
+        operator=contraction.operator,
+        phase=Phase.RECOMPUTE,
+        ours=contraction.flops,
         cause=BEFORE_TRACE if cut else None,
         evidence=f"{contraction.shapes} is run again, but not in the forward",
-    )  # fmt: skip
+    )
     return CheckResult(compared=1, findings=(finding,))
 
 
@@ -1316,10 +1389,15 @@ def _unpaired(pair: Pair) -> CheckResult:
     cause = BEFORE_TRACE if pair.state == BEFORE else SCRIPTED if pair.node.startswith("torch::jit") else None
     why = "its forward runs after it" if pair.state == LATE else "no forward operator has its number"
     findings = tuple(
-        Mismatch(operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, cause=cause,
-                evidence=f"{contraction.shapes} below {pair.node}: {cause or why}")
+        Mismatch(
+            operator=contraction.operator,
+            phase=Phase.BACKWARD,
+            ours=contraction.flops,
+            cause=cause,
+            evidence=f"{contraction.shapes} below {pair.node}: {cause or why}",
+        )
         for contraction in calls
-    )  # fmt: skip
+    )
     return CheckResult(compared=len(findings), findings=findings)
 
 
@@ -1333,8 +1411,14 @@ def _without_forward(pair: Pair) -> CheckResult:
     elif own.startswith("torch::"):
         return CheckResult(not_checked=(OWN,) * len(pair.backward))
     findings = tuple(
-        Mismatch(operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, other=0, cause=cause,
-                evidence=f"{contraction.shapes} below {pair.node}, whose operator {pair.operator} contracts nothing")
+        Mismatch(
+            operator=contraction.operator,
+            phase=Phase.BACKWARD,
+            ours=contraction.flops,
+            other=0,
+            cause=cause,
+            evidence=f"{contraction.shapes} below {pair.node}, whose operator {pair.operator} contracts nothing",
+        )
         for contraction in pair.backward
-    )  # fmt: skip
+    )
     return CheckResult(compared=len(findings), findings=findings)

@@ -349,9 +349,13 @@ def _check_calls(counts: Counts) -> Check:
     keys = sorted({*counts.ours, *counts.observed})
     differences = _differences(keys, counts.calls, lambda key: cause_of_calls(key, counts), counts.time_of_calls)
     return Check(
-        quantity="call counts", source=OBSERVER, unit="calls",
-        compared=len(keys), equal=len(keys) - len(differences), differences=differences,
-    )  # fmt: skip
+        quantity="call counts",
+        source=OBSERVER,
+        unit="calls",
+        compared=len(keys),
+        equal=len(keys) - len(differences),
+        differences=differences,
+    )
 
 
 def _check_flops(counts: Counts) -> Check:
@@ -362,10 +366,14 @@ def _check_flops(counts: Counts) -> Check:
     differences = _differences(compared, counts.flops, lambda key: cause_of_flops(key, counts), counts.time_of_flops)
     names = ", ".join(sorted({name for name, _ in uncounted}))
     return Check(
-        quantity="contraction FLOPs", source=_sources(counts.observed), unit="FLOPs",
-        compared=len(compared), equal=len(compared) - len(differences), differences=differences,
+        quantity="contraction FLOPs",
+        source=_sources(counts.observed),
+        unit="FLOPs",
+        compared=len(compared),
+        equal=len(compared) - len(differences),
+        differences=differences,
         not_checked=f"no second formula: {names}" if names else None,
-    )  # fmt: skip
+    )
 
 
 def _differences(
@@ -382,10 +390,15 @@ def _differences(
             evidence = "a call of it has no cost here" if ours is None else None
             differences.append(
                 Difference(
-                    operator=key[0], phase=key[1], ours=ours, other=other, cause=cause(key), evidence=evidence,
+                    operator=key[0],
+                    phase=key[1],
+                    ours=ours,
+                    other=other,
+                    cause=cause(key),
+                    evidence=evidence,
                     time_ns=time_of(key),
                 )
-            )  # fmt: skip
+            )
     return tuple(differences)
 
 
@@ -422,9 +435,13 @@ def check_times(calls: TraceCalls, table: CallTable, capture: Capture | None) ->
         if ours[name] != theirs.get(name, 0)
     )
     return Check(
-        quantity="operator times", source=PROFILER, unit="ns", compared=len(keys), equal=len(keys) - len(differences),
+        quantity="operator times",
+        source=PROFILER,
+        unit="ns",
+        compared=len(keys),
+        equal=len(keys) - len(differences),
         differences=differences,
-    )  # fmt: skip
+    )
 
 
 def _computes(name: str) -> bool:
@@ -495,9 +512,15 @@ def _before(figures: AllocatorFigures) -> tuple[Check, ...]:
         return ()
     differences = () if ours == other else (Difference(operator=figures.device, ours=ours, other=other),)
     return (
-        Check(quantity="allocated before the step", source=BEFORE, unit="B", compared=1, equal=1 - len(differences),
-              differences=differences),
-    )  # fmt: skip
+        Check(
+            quantity="allocated before the step",
+            source=BEFORE,
+            unit="B",
+            compared=1,
+            equal=1 - len(differences),
+            differences=differences,
+        ),
+    )
 
 
 def _totals(figures: AllocatorFigures) -> Check:
@@ -507,17 +530,24 @@ def _totals(figures: AllocatorFigures) -> Check:
         return Check(quantity="allocated bytes", source=TOTALS, unit="B", not_checked=why)
     differences = _difference(figures, cause)
     return Check(
-        quantity="allocated bytes", source=TOTALS, unit="B", compared=figures.checked_events,
-        equal=figures.equal_events, differences=differences,
-    )  # fmt: skip
+        quantity="allocated bytes",
+        source=TOTALS,
+        unit="B",
+        compared=figures.checked_events,
+        equal=figures.equal_events,
+        differences=differences,
+    )
 
 
 def _of_trace(rows: list[MemoryDevice]) -> Check:
     return Check(
-        quantity="allocated bytes", source=TOTALS, unit="B", compared=sum(row.checked_events for row in rows),
+        quantity="allocated bytes",
+        source=TOTALS,
+        unit="B",
+        compared=sum(row.checked_events for row in rows),
         equal=sum(row.equal_events for row in rows),
         differences=tuple(difference for row in rows for difference in _difference(row, None)),
-    )  # fmt: skip
+    )
 
 
 def _difference(row: AllocatorFigures | MemoryDevice, cause: str | None) -> tuple[Difference, ...]:
@@ -547,20 +577,27 @@ def check_communication(communication: Communication | None, micro_batches: int 
     known = [row for row in communication.expected if row.measured_bytes is not None]
     differences = tuple(
         Difference(
-            operator=row.collective, ours=row.measured_bytes, other=row.expected_bytes,
-            evidence=row.module or "the whole model", cause=_cause(row, micro_batches),
+            operator=row.collective,
+            ours=row.measured_bytes,
+            other=row.expected_bytes,
+            evidence=row.module or "the whole model",
+            cause=_cause(row, micro_batches),
         )
         for row in known
         if row.measured_bytes != row.expected_bytes
-    )  # fmt: skip
+    )
     unknown = len(communication.expected) - len(known)
     return (
         Check(
-            quantity="communicated bytes", source=_SOURCE, unit="B", compared=len(known),
-            equal=len(known) - len(differences), differences=differences,
+            quantity="communicated bytes",
+            source=_SOURCE,
+            unit="B",
+            compared=len(known),
+            equal=len(known) - len(differences),
+            differences=differences,
             not_checked=f"the trace does not have {unknown} of the messages" if unknown else None,
         ),
-    )  # fmt: skip
+    )
 
 
 def _cause(row: ExpectedCommunication, micro_batches: int) -> str | None:
@@ -580,18 +617,25 @@ def check_parts(waiting: Waiting | None) -> tuple[Check, ...]:
     ]
     differences = tuple(
         Difference(
-            operator="parts of a step", ours=whole, other=step.wall_ns, time_ns=abs(whole - step.wall_ns),
+            operator="parts of a step",
+            ours=whole,
+            other=step.wall_ns,
+            time_ns=abs(whole - step.wall_ns),
             evidence=f"step {step.number} of {rank.trace if rank.rank is None else f'rank {rank.rank}'}",
         )
         for (rank, step), whole in zip(steps, sums, strict=True)
         if whole != step.wall_ns
-    )  # fmt: skip
+    )
     return (
         Check(
-            quantity="parts of steps", source="the union of all work of the step", unit="ns", compared=len(steps),
-            equal=len(steps) - len(differences), differences=differences,
+            quantity="parts of steps",
+            source="the union of all work of the step",
+            unit="ns",
+            compared=len(steps),
+            equal=len(steps) - len(differences),
+            differences=differences,
         ),
-    )  # fmt: skip
+    )
 
 
 # ----- the gate of `--check`: unconfirmed figures end in exit code 3

@@ -74,9 +74,13 @@ class RuleBook(Struct, frozen=True):
 def answer(source: Family | Pattern, rule: str) -> Classification:
     """Return the classification of a family or a pattern, decided by `rule`."""
     return Classification(
-        operator_class=source.operator_class, rule=rule, delegates=source.delegates, contains=source.contains,
-        composite=source.composite, annotation=source.annotation,
-    )  # fmt: skip
+        operator_class=source.operator_class,
+        rule=rule,
+        delegates=source.delegates,
+        contains=source.contains,
+        composite=source.composite,
+        annotation=source.annotation,
+    )
 
 
 def first_match(tables: Iterable[RuleTable], name: str) -> Classification | None:

@@ -52,9 +52,12 @@ def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequenc
         )
     if not hasattr(arguments, "brief"):
         return Page(
-            top=getattr(arguments, "top", TOP.default), source=_source(arguments, traces), sides=_sides(arguments),
-            chart=chart, full=getattr(arguments, "full", False),
-        )  # fmt: skip
+            top=getattr(arguments, "top", TOP.default),
+            source=_source(arguments, traces),
+            sides=_sides(arguments),
+            chart=chart,
+            full=getattr(arguments, "full", False),
+        )
     chosen = _sections(arguments.section)
     given = [
         name
@@ -66,9 +69,14 @@ def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequenc
     if given and given[0] != "--full" and format_named(format_name).machine_readable:
         raise UsageError(f"{given[0]}: -f {format_name} is always whole - leave one of them out")
     return Page(
-        brief=arguments.brief, full=arguments.full, sections=chosen, top=arguments.top, sort=arguments.sort,
-        source=_source(arguments, traces), chart=chart,
-    )  # fmt: skip
+        brief=arguments.brief,
+        full=arguments.full,
+        sections=chosen,
+        top=arguments.top,
+        sort=arguments.sort,
+        source=_source(arguments, traces),
+        chart=chart,
+    )
 
 
 def _sections(texts: Sequence[str]) -> tuple[str, ...]:
@@ -111,8 +119,9 @@ def _sides(arguments: argparse.Namespace) -> tuple[str | None, ...]:
     """Return how `analyze` may name each side of a comparison; `None` for a side that it cannot read alone."""
     if getattr(arguments, "redact", False) or not hasattr(arguments, "sides"):
         return ()
-    return tuple(None if _is_gone(side) or _is_of_runs(side) else _unless_secret(shlex.quote(side))
-                 for side in arguments.sides)  # fmt: skip
+    return tuple(
+        None if _is_gone(side) or _is_of_runs(side) else _unless_secret(shlex.quote(side)) for side in arguments.sides
+    )
 
 
 def _unless_secret(source: str) -> str | None:

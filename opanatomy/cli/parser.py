@@ -204,9 +204,12 @@ def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
     options = parser.add_argument_group("options")
     options.add_argument("-h", "--help", action="help", help="show this help and exit; after a command, its help")
     options.add_argument(
-        "--print-completion", action=_PrintCompletion, choices=SHELLS, metavar="SHELL",
+        "--print-completion",
+        action=_PrintCompletion,
+        choices=SHELLS,
+        metavar="SHELL",
         help=f"print a script that has the shell complete words: {', '.join(SHELLS)}",
-    )  # fmt: skip
+    )
     options.add_argument("--version", action="version", version=f"opanatomy {__version__}", help="show the version")
     for name, summary in VERBS.items():
         command = subparsers.add_parser(name, help=summary)

@@ -88,9 +88,13 @@ class Display(Struct):
         filled = round(share * bar)
         left = self.left_ns()
         line = Text.assemble(
-            (f"{self.text} ", "bold"), ("━" * filled, "cyan"), ("─" * (bar - filled), "bright_black"), f" {share:4.0%}",
-            no_wrap=True, overflow="ellipsis",
-        )  # fmt: skip
+            (f"{self.text} ", "bold"),
+            ("━" * filled, "cyan"),
+            ("─" * (bar - filled), "bright_black"),
+            f" {share:4.0%}",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
         line.append(f"  {_seconds(elapsed)}", "bright_black")
         if left is not None:
             line.append(f"  {_seconds(left)} left", "bright_black")

@@ -81,10 +81,13 @@ SAMPLES: Final[dict[str, tuple[tuple[Argument, ...], int]]] = {
 #: Names in kernels whose operators are composed of others or have several forms, and the operator whose formula
 #: applies.
 _ALSO: Final = {
-    "dropout": "native_dropout", "softmax": "_softmax", "log_softmax": "_log_softmax",
-    "layer_norm": "native_layer_norm", "rms_norm": "_fused_rms_norm",
+    "dropout": "native_dropout",
+    "softmax": "_softmax",
+    "log_softmax": "_log_softmax",
+    "layer_norm": "native_layer_norm",
+    "rms_norm": "_fused_rms_norm",
     "_native_batch_norm_legit_functional": "native_batch_norm",
-}  # fmt: skip
+}
 #: The product runs elsewhere; the kernel has only its bias or a view of its result, and the bias is not counted.
 _PRODUCTS: Final = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "linear", "matmul")
 #: Casts and views that only Inductor names.

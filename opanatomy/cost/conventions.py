@@ -24,34 +24,48 @@ def conventions_of(shape: DecoderShape, length: int) -> Iterator[FlopConvention]
         name="6N", flops=6 * active, counts="parameters that a token uses", leaves_out="attention's scores"
     )
     yield FlopConvention(
-        name="PaLM", flops=6 * active + scores, counts="the same, and full attention",
+        name="PaLM",
+        flops=6 * active + scores,
+        counts="the same, and full attention",
         leaves_out="nothing; look-ups count as products",
-    )  # fmt: skip
+    )
     yield FlopConvention(
-        name="nanoGPT", flops=6 * (active - shape.positions) + 12 * layers * width * length,
-        counts="PaLM's without positions, full attention", leaves_out="heads wider than the model",
-    )  # fmt: skip
+        name="nanoGPT",
+        flops=6 * (active - shape.positions) + 12 * layers * width * length,
+        counts="PaLM's without positions, full attention",
+        leaves_out="heads wider than the model",
+    )
     yield FlopConvention(
-        name="llm-foundry", flops=6 * shape.parameters + 12 * layers * width * length,
-        counts="all parameters, full attention", leaves_out="that a token uses few experts",
-    )  # fmt: skip
+        name="llm-foundry",
+        flops=6 * shape.parameters + 12 * layers * width * length,
+        counts="all parameters, full attention",
+        leaves_out="that a token uses few experts",
+    )
     looked_up = shape.embeddings - (shape.vocabulary * width if shape.tied else 0)
     yield FlopConvention(
-        name="torchtitan", flops=6 * (active - looked_up) + scores, counts="parameters but look-ups, full attention",
+        name="torchtitan",
+        flops=6 * (active - looked_up) + scores,
+        counts="parameters but look-ups, full attention",
         leaves_out="the causal mask",
-    )  # fmt: skip
+    )
     yield FlopConvention(
-        name="Megatron-LM to 2025", flops=products + scores, counts="matrix products, full attention",
+        name="Megatron-LM to 2025",
+        flops=products + scores,
+        counts="matrix products, full attention",
         leaves_out="the causal mask, norms, biases",
-    )  # fmt: skip
+    )
     yield FlopConvention(
-        name="Megatron-LM", flops=products + scores // 2, counts="matrix products, the causal half",
+        name="Megatron-LM",
+        flops=products + scores // 2,
+        counts="matrix products, the causal half",
         leaves_out="norms, biases, routers",
-    )  # fmt: skip
+    )
     yield FlopConvention(
-        name="total_flos", flops=6 * (shape.parameters - shape.embeddings), counts="parameters but embeddings",
+        name="total_flos",
+        flops=6 * (shape.parameters - shape.embeddings),
+        counts="parameters but embeddings",
         leaves_out="attention's scores, a tied head",
-    )  # fmt: skip
+    )
 
 
 def _weights_of_products(shape: DecoderShape) -> int:

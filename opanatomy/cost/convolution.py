@@ -15,9 +15,15 @@ from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 
 def output_shape(
-    x: Shape, weight: Shape, stride: Argument, padding: Argument, dilation: Argument,
-    transposed: bool = False, output_padding: Argument = 0, groups: int = 1,
-) -> Shape:  # fmt: skip
+    x: Shape,
+    weight: Shape,
+    stride: Argument,
+    padding: Argument,
+    dilation: Argument,
+    transposed: bool = False,
+    output_padding: Argument = 0,
+    groups: int = 1,
+) -> Shape:
     """Return the shape of a convolution's result; a batch dimension may be missing."""
     # x (b, c, *spatial), weight (out, c / groups, *kernel), transposed weight (c, out / groups, *kernel)
     dims = len(weight) - 2
@@ -25,9 +31,14 @@ def output_shape(
     if dims < 1 or len(spatial) != dims:
         raise Unknown(f"convolution of {x} with {weight}")
     rows = zip(
-        spatial, weight[2:], integers(stride, dims), integers(padding, dims), integers(dilation, dims),
-        integers(output_padding, dims), strict=True,
-    )  # fmt: skip
+        spatial,
+        weight[2:],
+        integers(stride, dims),
+        integers(padding, dims),
+        integers(dilation, dims),
+        integers(output_padding, dims),
+        strict=True,
+    )
     if transposed:
         sizes = tuple((n - 1) * s - 2 * p + d * (k - 1) + o + 1 for n, k, s, p, d, o in rows)
         return (*batch, weight[1] * groups, *sizes)
@@ -46,9 +57,16 @@ def convolution_flops(weight: Shape, positions: Shape) -> int:
 
 
 def _forward(
-    signature: Signature, bias: Tensor | None, stride: Argument, padding: Argument, dilation: Argument,
-    transposed: bool = False, output_padding: Argument = 0, groups: int = 1, added: Tensor | None = None,
-) -> Cost:  # fmt: skip
+    signature: Signature,
+    bias: Tensor | None,
+    stride: Argument,
+    padding: Argument,
+    dilation: Argument,
+    transposed: bool = False,
+    output_padding: Argument = 0,
+    groups: int = 1,
+    added: Tensor | None = None,
+) -> Cost:
     x, weight = signature.tensor(0), signature.tensor(1)
     out = output_shape(x.shape, weight.shape, stride, padding, dilation, transposed, output_padding, groups)
     flops = convolution_flops(weight.shape, x.shape if transposed else out)
@@ -59,9 +77,7 @@ def _forward(
 def convolution(signature: Signature) -> Cost:
     """`2 * b * C_out * prod(out) * (C_in / groups) * prod(kernel)`. Source: torch.utils.flop_counter."""
     get = signature.get
-    return _forward(
-        signature, optional(signature, 2), get(3), get(4), get(5), flag(get(6)), get(7), integer(get(8))
-    )  # fmt: skip
+    return _forward(signature, optional(signature, 2), get(3), get(4), get(5), flag(get(6)), get(7), integer(get(8)))
 
 
 @formula("aten::mkldnn_convolution", "aten::miopen_convolution", "aten::miopen_depthwise_convolution")
@@ -111,9 +127,15 @@ def convolution_add_relu(signature: Signature) -> Cost:
 
 
 @formula(
-    "aten::_slow_conv2d_forward", "aten::thnn_conv2d", "aten::slow_conv3d_forward", "aten::slow_conv3d",
-    "aten::_conv_depthwise2d", "aten::conv_depthwise3d", "aten::slow_conv_dilated2d", "aten::slow_conv_dilated3d",
-)  # fmt: skip
+    "aten::_slow_conv2d_forward",
+    "aten::thnn_conv2d",
+    "aten::slow_conv3d_forward",
+    "aten::slow_conv3d",
+    "aten::_conv_depthwise2d",
+    "aten::conv_depthwise3d",
+    "aten::slow_conv_dilated2d",
+    "aten::slow_conv_dilated3d",
+)
 def native_convolution(signature: Signature) -> Cost:
     """As convolution: (input, weight, kernel_size, bias, stride, padding[, dilation])."""
     get = signature.get

@@ -113,8 +113,22 @@ BINARY_FLOATING = {"atan2": 1, "true_divide": 1, "logaddexp": 4, "logaddexp2": 4
                        "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l",
                        "legendre_polynomial_p")}}  # fmt: skip
 
-BINARY_BOOL = ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor",
-               "greater", "greater_equal", "less", "less_equal", "not_equal")  # fmt: skip
+BINARY_BOOL = (
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "greater",
+    "greater_equal",
+    "less",
+    "less_equal",
+    "not_equal",
+)
 
 #: Maps with other operands, and backward maps, operation by operation.
 OTHERS = {

@@ -117,9 +117,7 @@ def function_rms_norm(signature: Signature) -> Cost:
 @formula("LigerLayerNormFunction", "FusedLayerNormAffineFunction", "FusedLayerNormAffineMixedDtypesFunction")
 def function_layer_norm(signature: Signature) -> Cost:
     """7 per element, as layer norm; (x, weight, bias, ...); two float32 statistics a row."""
-    return _norm(
-        signature.tensor(0), (signature.tensor(1), signature.tensor(2)), STANDARDIZE + SCALE + SHIFT, 2
-    )  # fmt: skip
+    return _norm(signature.tensor(0), (signature.tensor(1), signature.tensor(2)), STANDARDIZE + SCALE + SHIFT, 2)
 
 
 @formula("ScaledUpperTriangMaskedSoftmax", "ScaledMaskedSoftmax", "ScaledSoftmax")

@@ -131,9 +131,10 @@ def _determinant(signature: Signature, results: int) -> Cost:
     x = signature.tensor(0)
     batch, n, _ = _matrices(x)
     return moved(
-        read(x), fresh(x.shape, x.dtype) + fresh((*batch, n), "int32") + results * fresh(batch, x.dtype),
+        read(x),
+        fresh(x.shape, x.dtype) + fresh((*batch, n), "int32") + results * fresh(batch, x.dtype),
         flops=prod(batch) * (_lu(n, n) + n),
-    )  # fmt: skip
+    )
 
 
 @formula("aten::linalg_inv_ex")

@@ -59,12 +59,30 @@ def copy_(signature: Signature) -> Cost:
 
 
 @formula(
-    "aten::clone", "aten::contiguous", "aten::_reshape_copy", "aten::view_copy", "aten::permute_copy",
-    "aten::transpose_copy", "aten::t_copy", "aten::unsqueeze_copy", "aten::squeeze_copy", "aten::detach_copy",
-    "aten::alias_copy", "aten::lift_fresh_copy", "aten::roll", "aten::flip", "aten::pixel_shuffle",
-    "aten::pixel_unshuffle", "aten::channel_shuffle", "aten::native_channel_shuffle", "aten::rot90", "aten::tril",
-    "aten::triu", "aten::_pin_memory", "aten::pin_memory",
-)  # fmt: skip
+    "aten::clone",
+    "aten::contiguous",
+    "aten::_reshape_copy",
+    "aten::view_copy",
+    "aten::permute_copy",
+    "aten::transpose_copy",
+    "aten::t_copy",
+    "aten::unsqueeze_copy",
+    "aten::squeeze_copy",
+    "aten::detach_copy",
+    "aten::alias_copy",
+    "aten::lift_fresh_copy",
+    "aten::roll",
+    "aten::flip",
+    "aten::pixel_shuffle",
+    "aten::pixel_unshuffle",
+    "aten::channel_shuffle",
+    "aten::native_channel_shuffle",
+    "aten::rot90",
+    "aten::tril",
+    "aten::triu",
+    "aten::_pin_memory",
+    "aten::pin_memory",
+)
 def clone(signature: Signature) -> Cost:
     """0; reads the tensor, writes as many elements."""
     x = signature.tensor(0)
@@ -229,9 +247,15 @@ def fill_(signature: Signature) -> Cost:
 
 
 @formula(
-    "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_", "aten::exponential_", "aten::log_normal_",
-    "aten::cauchy_", "aten::geometric_",
-)  # fmt: skip
+    "aten::zero_",
+    "aten::normal_",
+    "aten::uniform_",
+    "aten::random_",
+    "aten::exponential_",
+    "aten::log_normal_",
+    "aten::cauchy_",
+    "aten::geometric_",
+)
 def overwrite_(signature: Signature) -> Cost:
     """0, random or not; writes the tensor."""
     return moved(0, read(signature.tensor(0)))
@@ -416,8 +440,9 @@ def _padded(values: Tensor, offsets: Argument, lengths: Argument) -> tuple[int, 
     return (given[0].numel - 1, *longest, *values.shape[1:])
 
 
-@formula("aten::_jagged_to_padded_dense_forward", "fbgemm::jagged_to_padded_dense",
-         "fbgemm::jagged_to_padded_dense_forward")  # fmt: skip
+@formula(
+    "aten::_jagged_to_padded_dense_forward", "fbgemm::jagged_to_padded_dense", "fbgemm::jagged_to_padded_dense_forward"
+)
 def to_padded(signature: Signature) -> Cost:
     """0; (rows, offsets, longest, padding): reads the rows and offsets, writes the padded batch."""
     values, offsets = signature.tensor(0), signature.get(1)

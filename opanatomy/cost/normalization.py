@@ -209,9 +209,8 @@ def group_norm_backward(signature: Signature) -> Cost:
 
 
 def _batch_norm(
-    x: Tensor, affine: tuple[Tensor | None, ...], running: tuple[Tensor | None, ...], training: bool,
-    dtype: str | None,
-) -> Cost:  # fmt: skip
+    x: Tensor, affine: tuple[Tensor | None, ...], running: tuple[Tensor | None, ...], training: bool, dtype: str | None
+) -> Cost:
     written = fresh(x.shape, x.dtype)
     if training:
         # statistics of this batch, and the running ones updated in place

@@ -204,8 +204,13 @@ def scaled_product(signature: Signature) -> Cost:
 # ------------------------------------------------------------------------------------------------------ FBGEMM: 8 bits
 
 
-@formula("fbgemm::f8f8bf16", "fbgemm::f8f8bf16_rowwise", "fbgemm::f8f8bf16_tensorwise",
-         "fbgemm::f8f8bf16_blockwise", "fbgemm::i8i8bf16")  # fmt: skip
+@formula(
+    "fbgemm::f8f8bf16",
+    "fbgemm::f8f8bf16_rowwise",
+    "fbgemm::f8f8bf16_tensorwise",
+    "fbgemm::f8f8bf16_blockwise",
+    "fbgemm::i8i8bf16",
+)
 def fp8_product(signature: Signature) -> Cost:
     """`2 * rows * n * k` for 8-bit (..., k) @ (n, k)^T -> bfloat16: (a, b, [scales, scales, bias,] ...).
 
@@ -243,8 +248,11 @@ def dequantize(signature: Signature) -> Cost:
     return moved(read(x), fresh(x.shape, "float32"), flops=DEQUANTIZE * x.numel)
 
 
-@formula("aten::fake_quantize_per_tensor_affine_cachemask", "aten::fake_quantize_per_channel_affine_cachemask",
-         "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")  # fmt: skip
+@formula(
+    "aten::fake_quantize_per_tensor_affine_cachemask",
+    "aten::fake_quantize_per_channel_affine_cachemask",
+    "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+)
 def fake_quantize(signature: Signature) -> Cost:
     """5 per element, in and out of 8 bits; writes a boolean mask of what was not clamped too."""
     x = signature.tensor(0)
@@ -260,8 +268,10 @@ def learnable_fake_quantize(signature: Signature) -> Cost:
     return moved(parts, fresh(x.shape, x.dtype), flops=(QUANTIZE + DEQUANTIZE) * x.numel)
 
 
-@formula("aten::_fake_quantize_learnable_per_tensor_affine_backward",
-         "aten::_fake_quantize_learnable_per_channel_affine_backward")  # fmt: skip
+@formula(
+    "aten::_fake_quantize_learnable_per_tensor_affine_backward",
+    "aten::_fake_quantize_learnable_per_channel_affine_backward",
+)
 def learnable_fake_quantize_backward(signature: Signature) -> Cost:
     """12 per element: the value again 5, gradient of the scale 3, of the zero point 2, their sums 2."""
     grad, x, scale, zero = (signature.tensor(place) for place in range(4))
@@ -311,8 +321,10 @@ def half_weight_linear(signature: Signature) -> Cost:
     return _linear(x, signature.get(1), x.dtype, "float16")
 
 
-@formula(*(f"quantized::conv{dims}d{end}" for dims in (1, 2, 3) for end in ("", "_relu", "_dynamic")),
-         *(f"quantized::conv_transpose{dims}d" for dims in (1, 2, 3)))  # fmt: skip
+@formula(
+    *(f"quantized::conv{dims}d{end}" for dims in (1, 2, 3) for end in ("", "_relu", "_dynamic")),
+    *(f"quantized::conv_transpose{dims}d" for dims in (1, 2, 3)),
+)
 def convolution(signature: Signature) -> Cost:
     """`2 * b * C_out * prod(out) * (C_in / groups) * prod(kernel)`, as convolution, with packed weights."""
     x, (weight, bias, geometry) = signature.tensor(0), _packed(signature.get(1))

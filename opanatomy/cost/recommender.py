@@ -99,10 +99,13 @@ def split_lookup(name: str, signature: Signature) -> Cost:
 
 
 @formula(
-    "fbgemm::permute_pooled_embs_auto_grad", "fbgemm::permute_pooled_embs", "fbgemm::permute_duplicate_pooled_embs",
-    "fbgemm::recat_embedding_grad_output_mixed_D_batch", "fbgemm::recat_embedding_grad_output_mixed_D",
+    "fbgemm::permute_pooled_embs_auto_grad",
+    "fbgemm::permute_pooled_embs",
+    "fbgemm::permute_duplicate_pooled_embs",
+    "fbgemm::recat_embedding_grad_output_mixed_D_batch",
+    "fbgemm::recat_embedding_grad_output_mixed_D",
     "fbgemm::recat_embedding_grad_output",
-)  # fmt: skip
+)
 def permute_pooled(signature: Signature) -> Cost:
     """0; reads the pooled rows and the small index tensors, writes the rows in another order."""
     x = signature.tensor(0)

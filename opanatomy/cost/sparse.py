@@ -57,8 +57,9 @@ def product(signature: Signature) -> Cost:
     return moved(read(a, b), fresh(shape, a.dtype), flops=flops)
 
 
-@formula("aten::addmm", "aten::addmm_", "aten::_sparse_addmm", "aten::baddbmm", "aten::addmv", "aten::addmv_",
-         sparse=True)  # fmt: skip
+@formula(
+    "aten::addmm", "aten::addmm_", "aten::_sparse_addmm", "aten::baddbmm", "aten::addmv", "aten::addmv_", sparse=True
+)
 def added_product(signature: Signature) -> Cost:
     """`2 * stored * n` for c + a sparse (m, k) @ a dense (k, n); c is read only if beta is not 0."""
     added, a, b = (signature.tensor(place) for place in range(3))
@@ -145,8 +146,28 @@ def _register(name: str, flops: int) -> None:
 
 
 #: Maps that leave 0 at 0, with a result of their operand's type: values that are not stored stay 0.
-for _name in ("relu", "neg", "abs", "sign", "ceil", "floor", "round", "trunc", "sqrt", "expm1", "log1p", "sin", "sinh",
-              "asin", "asinh", "tan", "tanh", "atan", "atanh", "erf"):  # fmt: skip
+for _name in (
+    "relu",
+    "neg",
+    "abs",
+    "sign",
+    "ceil",
+    "floor",
+    "round",
+    "trunc",
+    "sqrt",
+    "expm1",
+    "log1p",
+    "sin",
+    "sinh",
+    "asin",
+    "asinh",
+    "tan",
+    "tanh",
+    "atan",
+    "atanh",
+    "erf",
+):
     _register(_name, MAPS[_name].flops)
 
 
@@ -241,7 +262,7 @@ def sparse_sum(signature: Signature) -> Cost:
     """
     return _sparse_product(
         signature.tensor(1), signature.tensor(2), optional(signature, 3), signature.tensor(6), results=1
-    )  # fmt: skip
+    )
 
 
 @formula("torch_sparse::spmm_mean")
@@ -258,7 +279,7 @@ def sparse_extreme(signature: Signature) -> Cost:
     """As the sum: (rowptr, col, value, dense (k, n)); writes the places too."""
     return _sparse_product(
         signature.tensor(0), signature.tensor(1), optional(signature, 2), signature.tensor(3), results=2
-    )  # fmt: skip
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ torch_scatter

@@ -392,8 +392,17 @@ def _from_hub(name: str) -> str:
 
 #: The fields of a store's object that change only with its content, and those that say when it changed.
 _BY_CONTENT: Final = (
-    "ETag", "etag", "md5Hash", "crc32c", "generation", "VersionId", "blob_id", "content_md5", "checksum", "sha256",
-)  # fmt: skip
+    "ETag",
+    "etag",
+    "md5Hash",
+    "crc32c",
+    "generation",
+    "VersionId",
+    "blob_id",
+    "content_md5",
+    "checksum",
+    "sha256",
+)
 _TIMES: Final = ("LastModified", "last_modified", "updated", "modified", "mtime", "created", "date_time")
 _SIZES: Final = ("size", "Size", "file_size", "CRC")
 #: The package with which fsspec reads each scheme.

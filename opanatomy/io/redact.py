@@ -90,8 +90,20 @@ def is_secret_name(name: str) -> bool:
 
 #: Every name of a secret contains one of these; a text without any of them, in small letters, has no such secret.
 _NAME_WORDS: Final = (
-    "token", "secret", "pass", "pwd", "cred", "key", "auth", "cookie", "dsn", "jwt", "pat", "bearer", "signature",
-)  # fmt: skip
+    "token",
+    "secret",
+    "pass",
+    "pwd",
+    "cred",
+    "key",
+    "auth",
+    "cookie",
+    "dsn",
+    "jwt",
+    "pat",
+    "bearer",
+    "signature",
+)
 _TRIGGERS: Final = (
     *_NAME_WORDS, "basic ", "://", ":\\/", "sig=", "webhooks/", "hooks.slack", "telegram", "environ", "private",
     "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "at-", "dt-", "rt-", "bt-", "tt-", "sk-", "k_live_", "k_test_",

@@ -21,8 +21,16 @@ from opanatomy.records.taxonomy import BACKWARD, OTHER, PHASE_CODE, PHASES, RECO
 
 #: torch's numbers of the device types (c10/core/DeviceType.h) that have an allocator.
 _DEVICE_TYPES: Final = {
-    0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 15: "hpu", 19: "mtia", 20: "privateuseone",
-}  # fmt: skip
+    0: "cpu",
+    1: "cuda",
+    6: "hip",
+    9: "xla",
+    12: "xpu",
+    13: "mps",
+    15: "hpu",
+    19: "mtia",
+    20: "privateuseone",
+}
 CPU: Final = "cpu"
 UNKNOWN: Final = -1
 #: The most that an allocator gives at once, or has given in all; a larger number in a trace counts as unknown.
@@ -222,9 +230,12 @@ def blocks_of(events: MemoryEvents, held_address: Int64 = _NONE, held_bytes: Int
     addresses = np.concatenate((held_address, events.address))
     blocks = _paired(sizes, addresses, by_address=bool((events.address[events.bytes != 0] != UNKNOWN).all()))
     blocks = replace(
-        blocks, events=blocks.events - held, alloc=np.maximum(blocks.alloc - held, -1), free=blocks.free - held,
+        blocks,
+        events=blocks.events - held,
+        alloc=np.maximum(blocks.alloc - held, -1),
+        free=blocks.free - held,
         unmatched=blocks.unmatched - held,
-    )  # fmt: skip
+    )
     return _freed_by_totals(blocks, events) if blocks.unseen.any() else blocks
 
 
@@ -268,10 +279,17 @@ def _paired(sizes: Int64, addresses: Int64, *, by_address: bool) -> Blocks:
     unmatched = np.flatnonzero((sizes < 0) & ~matched)
     ending = np.append(sizes, 0)[free]
     return Blocks(
-        events=count, alloc=alloc, free=free, bytes=sizes[alloc], address=addresses[alloc], unseen=ending > 0,
+        events=count,
+        alloc=alloc,
+        free=free,
+        bytes=sizes[alloc],
+        address=addresses[alloc],
+        unseen=ending > 0,
         uneven=int(((ending < 0) & (ending != -sizes[alloc])).sum()),
-        unmatched=unmatched, unmatched_bytes=-sizes[unmatched], by_address=by_address,
-    )  # fmt: skip
+        unmatched=unmatched,
+        unmatched_bytes=-sizes[unmatched],
+        by_address=by_address,
+    )
 
 
 def _depths(group: Int64, gives: Bool) -> Int64:
@@ -315,9 +333,14 @@ def alike(path: str) -> str:
 
 
 def groups_at(
-    blocks: Blocks, state: int, operator: Categorical[str], module: Categorical[str], phase: Int64, kind: Int64,
+    blocks: Blocks,
+    state: int,
+    operator: Categorical[str],
+    module: Categorical[str],
+    phase: Int64,
+    kind: Int64,
     kinds: Sequence[tuple[str, str | None]],
-) -> tuple[tuple[MemoryBlocks, ...], int]:  # fmt: skip
+) -> tuple[tuple[MemoryBlocks, ...], int]:
     """Return blocks live after `state` events by allocating operator in like modules, and the bytes not listed.
 
     The largest sums come first. The columns are of the blocks; `kind` is an index into `kinds`: the component, and the
@@ -327,22 +350,31 @@ def groups_at(
     modules = [alike(text) for text in module.values]
     groups: dict[tuple[int, str | None, int, int], list[int]] = {}
     for operator_, module_, phase_, kind_, size in zip(
-        operator.codes[live].tolist(), module.codes[live].tolist(), phase[live].tolist(), kind[live].tolist(),
-        blocks.bytes[live].tolist(), strict=True,
-    ):  # fmt: skip
+        operator.codes[live].tolist(),
+        module.codes[live].tolist(),
+        phase[live].tolist(),
+        kind[live].tolist(),
+        blocks.bytes[live].tolist(),
+        strict=True,
+    ):
         key = operator_, modules[module_] if module_ >= 0 else None, phase_, kind_
         groups.setdefault(key, []).append(size)
     rows = sorted(
         (
             MemoryBlocks(
-                operator=operator.values[operator_] if operator_ >= 0 else None, module=path, phase=PHASES[phase_],
-                component=kinds[kind_][0], blocks=len(sizes), bytes=sum(sizes), largest_bytes=max(sizes),
+                operator=operator.values[operator_] if operator_ >= 0 else None,
+                module=path,
+                phase=PHASES[phase_],
+                component=kinds[kind_][0],
+                blocks=len(sizes),
+                bytes=sum(sizes),
+                largest_bytes=max(sizes),
                 rule=kinds[kind_][1],
             )
             for (operator_, path, phase_, kind_), sizes in groups.items()
         ),
         key=lambda row: -row.bytes,
-    )  # fmt: skip
+    )
     return tuple(rows[:LISTED]), sum(row.bytes for row in rows[LISTED:])
 
 
@@ -548,10 +580,15 @@ def curve_of(blocks: Blocks, shares: Shares, time_ns: Int64, window: tuple[int, 
     first = int(np.searchsorted(time_ns, window[0], side="left"))
     last = max(int(np.searchsorted(time_ns, window[1], side="right")), first)
     return Curve(
-        components=shares.components, by_component=by_component, allocated=allocated,
-        time_ns=np.maximum(np.append(window[0], time_ns), window[0]), window=window, first=first, last=last,
+        components=shares.components,
+        by_component=by_component,
+        allocated=allocated,
+        time_ns=np.maximum(np.append(window[0], time_ns), window[0]),
+        window=window,
+        first=first,
+        last=last,
         peak=first + int(allocated[first : last + 1].argmax()),
-    )  # fmt: skip
+    )
 
 
 def points_of(curve: Curve, reserved: Int64, passes: Passes) -> tuple[MemoryPoint, ...]:

@@ -103,11 +103,14 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
     ends = {
         address: address + total
         for address, total, device, is_expandable in zip(
-            segments.address.tolist(), segments.total.tolist(), segments.device.tolist(),
-            segments.is_expandable.tolist(), strict=True,
+            segments.address.tolist(),
+            segments.total.tolist(),
+            segments.device.tolist(),
+            segments.is_expandable.tolist(),
+            strict=True,
         )
         if device == number and not is_expandable and last_of_segment.get(address) != SEGMENT_ALLOC
-    }  # fmt: skip
+    }
     ends |= {at: at + size for at, (action, size) in first_of_segment.items() if action == SEGMENT_FREE}
     held = sorted(ends)
     large = sorted(address for address, size in used.items() if size > _SMALL)
@@ -186,9 +189,12 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
     for address, row in allocated_at.items():
         whole[row] = size_at_end.get(address, whole[row])
     return Given(
-        whole=np.array(whole, dtype=np.int64), before=before, pending=np.array(pending, dtype=np.int64),
-        open_before=open_before, follows_rules=not (differ or unplaced) and (rounds or exact),
-    )  # fmt: skip
+        whole=np.array(whole, dtype=np.int64),
+        before=before,
+        pending=np.array(pending, dtype=np.int64),
+        open_before=open_before,
+        follows_rules=not (differ or unplaced) and (rounds or exact),
+    )
 
 
 def _rounded(requested: Int64, settings: dict[str, str]) -> Int64:

@@ -279,9 +279,12 @@ def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: b
         return None
     operators = operators_among(calls)
     host = _Host(
-        calls=calls, operators=operators, by_thread=thread_operators(calls, operators.is_operator), table=table,
+        calls=calls,
+        operators=operators,
+        by_thread=thread_operators(calls, operators.is_operator),
+        table=table,
         passes={},
-    )  # fmt: skip
+    )
     devices = [_device(label, rows, host, window) for label, rows in by_device(table.events, possible_rows)]
     devices.sort(key=lambda device: (device.row.device == CPU, -(device.row.peak_bytes or 0)))
     main = devices[0]
@@ -316,9 +319,13 @@ def _device(label: str, rows: Int64, host: _Host, window: tuple[int, int]) -> _D
     unmatched = int(blocks.unmatched_bytes.sum())
     before = unmatched if agreed.offset_bytes is None else max(agreed.offset_bytes, unmatched)
     shares = Shares(
-        components=COMPONENTS, block=every, component=placing.component, bytes=blocks.bytes,
-        earlier=BEFORE_WINDOW, earlier_bytes=before,
-    )  # fmt: skip
+        components=COMPONENTS,
+        block=every,
+        component=placing.component,
+        bytes=blocks.bytes,
+        earlier=BEFORE_WINDOW,
+        earlier_bytes=before,
+    )
     curve = curve_of(blocks, shares, events.time_ns, window)
     row = row_of(label, blocks, curve, agreed, passes[0])
     row = _with_reserved(row, known(events.total_reserved), curve)
@@ -400,6 +407,11 @@ def components_at(inferences: Sequence[MemoryInference], curve: Curve) -> tuple[
 def _groups_at_peak(device: _Device, calls: HostCalls) -> tuple[tuple[MemoryBlocks, ...], int]:
     placing = device.placing
     return groups_at(
-        device.blocks, device.curve.peak, calls.name.take(placing.row), calls.module.take(placing.row),
-        placing.phase, placing.rule, placing.ruling.rules,
-    )  # fmt: skip
+        device.blocks,
+        device.curve.peak,
+        calls.name.take(placing.row),
+        calls.module.take(placing.row),
+        placing.phase,
+        placing.rule,
+        placing.ruling.rules,
+    )

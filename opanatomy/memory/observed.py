@@ -70,9 +70,12 @@ def table_of(step: StepObservations) -> MemoryTable:
     """Return the events with their calls and the marks; raise `TraceError` if the columns do not fit together."""
     try:
         table = MemoryTable(
-            events=_events(step), call=unpacked(step.events.context), calls=_calls(step), marks=_marks(step),
+            events=_events(step),
+            call=unpacked(step.events.context),
+            calls=_calls(step),
+            marks=_marks(step),
             spans=tuple((span.begin_ns, span.end_ns, span.phase) for span in step.phases),
-        )  # fmt: skip
+        )
     except (ValueError, IndexError) as error:
         raise TraceError(f"the trace's own record of the memory step cannot be used: {error}") from error
     _check(table, step)
@@ -85,9 +88,15 @@ def _events(step: StepObservations) -> MemoryEvents:
     nothing = np.zeros(len(size), dtype=np.int64)
     total = np.where(size == 0, -1, unpacked(columns.total_allocated) + np.cumsum(size))
     return MemoryEvents(
-        time_ns=unpacked(columns.time_ns), thread=nothing, bytes=size, address=unpacked(columns.address),
-        total_allocated=total, total_reserved=unpacked(columns.total_reserved), device_type=nothing, device=nothing,
-    )  # fmt: skip
+        time_ns=unpacked(columns.time_ns),
+        thread=nothing,
+        bytes=size,
+        address=unpacked(columns.address),
+        total_allocated=total,
+        total_reserved=unpacked(columns.total_reserved),
+        device_type=nothing,
+        device=nothing,
+    )
 
 
 def _calls(step: StepObservations) -> StepCalls:
@@ -110,9 +119,12 @@ def _lines(step: StepObservations) -> Int64:
 def _marks(step: StepObservations) -> MemoryMarks:
     columns = step.marks
     return MemoryMarks(
-        event=unpacked(columns.event), kind=unpacked(columns.kind), address=unpacked(columns.address),
-        bytes=unpacked(columns.bytes), tensor=unpacked(columns.tensor),
-    )  # fmt: skip
+        event=unpacked(columns.event),
+        kind=unpacked(columns.kind),
+        address=unpacked(columns.address),
+        bytes=unpacked(columns.bytes),
+        tensor=unpacked(columns.tensor),
+    )
 
 
 def _check(table: MemoryTable, step: StepObservations) -> None:
@@ -198,9 +210,13 @@ def _held_storages(step: StepObservations) -> Held:
     storages = _storages(step.storages)
     if step.blocks is None:
         return Held(
-            address=storages.address, bytes=storages.bytes, part_block=np.arange(len(storages.address)),
-            part_component=storages.component, part_bytes=storages.bytes, storages=storages.address,
-        )  # fmt: skip
+            address=storages.address,
+            bytes=storages.bytes,
+            part_block=np.arange(len(storages.address)),
+            part_component=storages.component,
+            part_bytes=storages.bytes,
+            storages=storages.address,
+        )
     return _in_blocks(storages, step.blocks, frozenset(step.allocator.workspace_bytes))
 
 
@@ -246,9 +262,15 @@ def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset
     parts += [part for part in zip(range(len(address)), rest.tolist(), left.tolist(), strict=True) if part[2]]
     columns_ = np.array(parts, dtype=np.int64).reshape(-1, 3).T
     return Held(
-        address=address, bytes=size, part_block=columns_[0], part_component=columns_[1], part_bytes=columns_[2],
-        storages=storages.address, outside_bytes=int(storages.bytes[~inside].sum()), whole=True,
-    )  # fmt: skip
+        address=address,
+        bytes=size,
+        part_block=columns_[0],
+        part_component=columns_[1],
+        part_bytes=columns_[2],
+        storages=storages.address,
+        outside_bytes=int(storages.bytes[~inside].sum()),
+        whole=True,
+    )
 
 
 # --- copied key-value caches: a copy counts as cache only after the original is freed ---
@@ -392,9 +414,14 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
         )
         block, component, size, begin, end = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         return Shares(
-            components=COMPONENTS, block=block, component=component, bytes=size, begin=begin, end=end,
+            components=COMPONENTS,
+            block=block,
+            component=component,
+            bytes=size,
+            begin=begin,
+            end=end,
             earlier=components.HELD_BEFORE if self.held.whole else None,
-        )  # fmt: skip
+        )
 
 
 def measured_step(step: StepObservations, table: MemoryTable, held: Held) -> MeasuredStep:
@@ -413,10 +440,19 @@ def measured_step(step: StepObservations, table: MemoryTable, held: Held) -> Mea
     phase = passes.phase_of(passes.at(np.append(table.events.time_ns, 0)[given]))
     component = _label_components(step, table, blocks, labels, phase, call, operator.codes)
     return MeasuredStep(
-        table=table, held=held, blocks=blocks, labels=labels, passes=passes, phase=phase, component=component,
-        operator=operator, module=calls.module.take(call), line=calls.line.take(np.where(blocks.from_before, -1, call)),
-        reported=reported, copies=copies_of(table, blocks),
-    )  # fmt: skip
+        table=table,
+        held=held,
+        blocks=blocks,
+        labels=labels,
+        passes=passes,
+        phase=phase,
+        component=component,
+        operator=operator,
+        module=calls.module.take(call),
+        line=calls.line.take(np.where(blocks.from_before, -1, call)),
+        reported=reported,
+        copies=copies_of(table, blocks),
+    )
 
 
 def _without_gone(blocks: Blocks, reported: Bool, table: MemoryTable) -> tuple[Blocks, Bool]:
@@ -472,9 +508,12 @@ def _labels(
         if not is_saved or kind in (MarkKind.WEIGHTS, MarkKind.BUFFERS, MarkKind.INPUTS):
             component[block] = _COMPONENT_OF_KIND[kind]
     return Labels(
-        component=component, storage_bytes=storage, tensor=tensor, saved_by=[frozenset(names) for names in saved_by],
+        component=component,
+        storage_bytes=storage,
+        tensor=tensor,
+        saved_by=[frozenset(names) for names in saved_by],
         unseen_saved_bytes=sum(unseen.values()),
-    )  # fmt: skip
+    )
 
 
 def _first_tensor(step: StepObservations, known: int, saved: int) -> int:
@@ -486,9 +525,14 @@ def _first_tensor(step: StepObservations, known: int, saved: int) -> int:
 
 
 def _label_components(
-    step: StepObservations, table: MemoryTable, blocks: Blocks, labels: Labels, phase: Int64, call: Int64,
+    step: StepObservations,
+    table: MemoryTable,
+    blocks: Blocks,
+    labels: Labels,
+    phase: Int64,
+    call: Int64,
     operator: Int64,
-) -> Int64:  # fmt: skip
+) -> Int64:
     """Return the component of each block: the first rule that holds."""
     calls, marks = table.calls, table.marks
     assert isinstance(calls, StepCalls)
@@ -598,11 +642,16 @@ def activations_of(measured: MeasuredStep, tensors: Sequence[TensorType]) -> tup
     own = measured.own_bytes
     rows = [
         SavedActivations(
-            module=module, operator=operator, shape=tensor.shape, dtype=tensor.dtype, blocks=len(blocks),
-            bytes=int(own[blocks].sum()), saved_by=_savers(measured, blocks),
+            module=module,
+            operator=operator,
+            shape=tensor.shape,
+            dtype=tensor.dtype,
+            blocks=len(blocks),
+            bytes=int(own[blocks].sum()),
+            saved_by=_savers(measured, blocks),
         )
         for (module, operator, tensor), blocks in groups.items()
-    ]  # fmt: skip
+    ]
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.module))[:LISTED])
 
 
@@ -612,8 +661,12 @@ def _savers(measured: MeasuredStep, blocks: Sequence[int]) -> tuple[str, ...]:
 
 
 _PLACES: Final = (
-    MarkKind.AFTER_FORWARD, MarkKind.AFTER_BACKWARD, MarkKind.AFTER_OPTIMIZER, MarkKind.AFTER_STEP, MarkKind.BROKEN,
-)  # fmt: skip
+    MarkKind.AFTER_FORWARD,
+    MarkKind.AFTER_BACKWARD,
+    MarkKind.AFTER_OPTIMIZER,
+    MarkKind.AFTER_STEP,
+    MarkKind.BROKEN,
+)
 
 
 def memory_of_observations(observations: MemoryObservations) -> Memory:
@@ -632,10 +685,12 @@ def memory_of_observations(observations: MemoryObservations) -> Memory:
     notes = (*observations.notes, *outside.notes, *memory.notes, *_elsewhere(observations))
     memory = replace(memory, components=(*memory.components, *outside.components), notes=notes)
     return replace(
-        memory, process_peak_bytes=observations.peak_bytes if observations.device == CPU else None,
-        uncovered_devices=observations.other_devices, shape=observations.shape,
+        memory,
+        process_peak_bytes=observations.peak_bytes if observations.device == CPU else None,
+        uncovered_devices=observations.other_devices,
+        shape=observations.shape,
         failure=_failure(observations, memory),
-    )  # fmt: skip
+    )
 
 
 def _elsewhere(observations: MemoryObservations) -> list[str]:
@@ -658,10 +713,12 @@ def _failure(observations: MemoryObservations, memory: Memory) -> MemoryFailure 
 def _of_storages(observations: MemoryObservations) -> Memory:
     rows = (MemoryComponent(component=name, measured_bytes=size) for name, size in observations.storage_bytes.items())
     return Memory(
-        peak_bytes=observations.peak_bytes, measured_by=observations.measured_by, components=tuple(rows),
+        peak_bytes=observations.peak_bytes,
+        measured_by=observations.measured_by,
+        components=tuple(rows),
         allocator_peak_bytes=None if observations.device == CPU else observations.peak_bytes,
         snapshots=observations.snapshots,
-    )  # fmt: skip
+    )
 
 
 def _without_blocks(step: StepObservations, observations: MemoryObservations) -> Memory:
@@ -707,9 +764,14 @@ def _of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Mem
         curve = replace(curve, peak=_broken_at(measured))
     peak = curve.peak
     blocks, unlisted = groups_at(
-        measured.blocks, peak, measured.operator, measured.module, measured.phase, measured.component_at(peak),
+        measured.blocks,
+        peak,
+        measured.operator,
+        measured.module,
+        measured.phase,
+        measured.component_at(peak),
         [(component, None) for component in COMPONENTS],
-    )  # fmt: skip
+    )
     timeline = points_of(curve, table.events.total_reserved, measured.passes) if measured.blocks.events else ()
     memory = Memory(
         peak_bytes=int(curve.allocated[peak]),
@@ -747,8 +809,16 @@ def _parts_by_line(measured: MeasuredStep, state: int, allocated: int) -> tuple[
     rows = []
     for (line, name), sizes in sorted(sums.items(), key=lambda item: -sum(item[1])):
         place, _, function = (line or "").partition(" ")
-        rows.append(MemoryPart(of="line", name=place or None, component=name, blocks=len(sizes), bytes=sum(sizes),
-                               function=function or None))  # fmt: skip
+        rows.append(
+            MemoryPart(
+                of="line",
+                name=place or None,
+                component=name,
+                blocks=len(sizes),
+                bytes=sum(sizes),
+                function=function or None,
+            )
+        )
     return tuple(rows)
 
 
@@ -809,12 +879,13 @@ def _snapshots(
     reserved = None if peak is None else peak.reserved_bytes
     return (
         *(
-            snapshot if snapshot.allocated_bytes is not None
+            snapshot
+            if snapshot.allocated_bytes is not None
             else replace(snapshot, allocated_bytes=allocated.get(snapshot.name, 0))
             for snapshot in snapshots
         ),
         MemorySnapshot(name=PEAK, allocated_bytes=memory.peak_bytes, reserved_bytes=reserved),
-    )  # fmt: skip
+    )
 
 
 # --- the allocator's own figures ---

@@ -143,9 +143,12 @@ def place_of(stack: Sequence[Frame], named: Callable[[str], str]) -> Place:
     frame = _line(python, calls)
     inside = next((place for place, frame in enumerate(python) if _calls_torch(frame)), None)
     return Place(
-        line=None if frame is None else _text(frame), function=None if frame is None else frame.name,
-        module=_modules(python, calls), operator=_operator(operators, named),
-        phase=_phase(stack, python, calls), rule=rule,
+        line=None if frame is None else _text(frame),
+        function=None if frame is None else frame.name,
+        module=_modules(python, calls),
+        operator=_operator(operators, named),
+        phase=_phase(stack, python, calls),
+        rule=rule,
         moves_module=any(_MODULE_CALL.search(frame.filename) and frame.name == "_apply" for frame in python)
         or any(frame.name == "__init__" and "torch/nn/" in frame.filename for frame in python),
         casts=any(_CASTS in frame.name for frame in before_python),
@@ -154,7 +157,7 @@ def place_of(stack: Sequence[Frame], named: Callable[[str], str]) -> Place:
         takes_softmax=any(map(_SOFTMAX.match, operators))
         or any(_SOFTMAX_IN_PYTHON.match(frame.name) for frame in python[:inside]),
         in_math_attention=MATH_ATTENTION in operators,
-    )  # fmt: skip
+    )
 
 
 def _calls_torch(frame: Frame) -> bool:
@@ -276,12 +279,14 @@ def _stacks(snapshot: Snapshot, named: Callable[[str], str]) -> _Stacks:
         operator=column(place.operator for place in places),
         phase=np.array([place.phase for place in places], dtype=np.int64),
         rule=np.array([place.rule for place in places], dtype=np.int64),
-        moves_module=mask("moves_module"), casts=mask("casts"),
+        moves_module=mask("moves_module"),
+        casts=mask("casts"),
         caller=np.array([-1 if place.caller is None else callers[place.caller] for place in places], dtype=np.int64),
-        multiplies=mask("multiplies"), takes_softmax=mask("takes_softmax"),
+        multiplies=mask("multiplies"),
+        takes_softmax=mask("takes_softmax"),
         in_math_attention=mask("in_math_attention"),
         of_python=all(_OF_PYTHON.search(frame.filename) for frame in snapshot.frames),
-    )  # fmt: skip
+    )
 
 
 class _Device(Struct, frozen=True, kw_only=True):
@@ -332,9 +337,12 @@ PEAK, END, FAILURE = "peak", "end", "oom"
 
 
 def memory_of_snapshot(
-    snapshots: Sequence[tuple[str, Snapshot]], named: Callable[[str], str], classed: Callable[[str], str],
-    at: str | None = None, categories: Sequence[Category] = (),
-) -> Memory:  # fmt: skip
+    snapshots: Sequence[tuple[str, Snapshot]],
+    named: Callable[[str], str],
+    classed: Callable[[str], str],
+    at: str | None = None,
+    categories: Sequence[Category] = (),
+) -> Memory:
     """Return the memory of the snapshots of one run, by the names of their files, the fullest device in detail.
 
     `at` is the moment whose blocks are shown: where memory ran out, else the peak. `classed` gives an operator's class.
@@ -354,16 +362,26 @@ def memory_of_snapshot(
     devices.sort(key=lambda pair: (pair[0].failure is None, -max(pair[0].row.peak_bytes or 0, pair[0].shown_bytes)))
     main, stacks = devices[0]
     blocks, unlisted = groups_at(
-        main.blocks, main.state, stacks.operator.take(main.stack), main.module,
-        main.placing.phase, main.placing.rule, main.placing.ruling.rules,
-    )  # fmt: skip
+        main.blocks,
+        main.state,
+        stacks.operator.take(main.stack),
+        main.module,
+        main.placing.phase,
+        main.placing.rule,
+        main.placing.ruling.rules,
+    )
     rounding = next((row for row in main.row.inferences if row.component == ROUNDING), None)
     if rounding is not None:
         row = MemoryBlocks(
-            operator=None, module=None, phase=Phase.OTHER, component=ROUNDING, blocks=rounding.blocks,
-            bytes=rounding.bytes, largest_bytes=int((main.whole - main.blocks.bytes)[main.live].max()),
+            operator=None,
+            module=None,
+            phase=Phase.OTHER,
+            component=ROUNDING,
+            blocks=rounding.blocks,
+            bytes=rounding.bytes,
+            largest_bytes=int((main.whole - main.blocks.bytes)[main.live].max()),
             rule=rounding.rule,
-        )  # fmt: skip
+        )
         blocks = tuple(sorted((*blocks, row), key=lambda row: -row.bytes))
     unknown = [device for device, _ in devices[1:] if device.row.peak_bytes is None]
     unknown_peaks = (
@@ -463,10 +481,11 @@ def _device(
     window = (int(events.time_ns[began]), int(events.time_ns[-1])) if len(events.bytes) > began else (0, 0)
     every = np.arange(len(blocks.alloc))
     shares = Shares(
-        components=placing.ruling.components, block=np.concatenate((every, every)),
+        components=placing.ruling.components,
+        block=np.concatenate((every, every)),
         component=np.concatenate((placing.component, np.full(len(every), placing.ruling.components.index(ROUNDING)))),
         bytes=np.concatenate((blocks.bytes, whole - blocks.bytes)),
-    )  # fmt: skip
+    )
     curve = curve_of(blocks, shares, events.time_ns, window)
     curve = replace(curve, first=min(began, curve.last))
     curve = replace(curve, peak=curve.first + int(curve.allocated[curve.first : curve.last + 1].argmax()))
@@ -476,8 +495,9 @@ def _device(
         failure_at = None if failure is None else state
     else:
         state, moment = _moment(at, curve, events, window, failure_at)
-    passes = Passes(start_ns=events.time_ns[phases.start_ns] if len(phases.start_ns) else phases.start_ns,
-                    phase=phases.phase)  # fmt: skip
+    passes = Passes(
+        start_ns=events.time_ns[phases.start_ns] if len(phases.start_ns) else phases.start_ns, phase=phases.phase
+    )
     reserved, most = _reserved(history, int(segments.total[segments.device == number].sum()), began)
     inferences, pools = inferences_at(state, blocks, placing, curve), tuple(_pools(snapshot, number, label))
 
@@ -488,22 +508,29 @@ def _device(
     at_peak, shown = (curve.by_component[:, of].tolist() for of in (curve.peak, state))
     components = tuple(
         MemoryComponent(
-            component=component, shown_bytes=now, measured_bytes=None if history is None else most_,
+            component=component,
+            shown_bytes=now,
+            measured_bytes=None if history is None else most_,
             at_peak_bytes=None if history is None else most_,
         )
         for component, most_, now in zip(placing.ruling.components, at_peak, shown, strict=True)
         if most_ or now
-    )  # fmt: skip
+    )
     if pending:
         components = (*components, MemoryComponent(component=PENDING_FREE, shown_bytes=pending))
     agreed = agreement(events.total_allocated, np.zeros(len(order), dtype=np.int64))
     row = row_of(label, blocks, curve, agreed, passes)
     row = replace(
-        row, peak_at=phase_at(curve.peak), events=0 if history is None else len(history.action),
-        before_window_bytes=int(curve.allocated[curve.first]), inferences=inferences, components=components,
-        reserved_peak_bytes=most or None, shown_bytes=int(curve.allocated[state]),
+        row,
+        peak_at=phase_at(curve.peak),
+        events=0 if history is None else len(history.action),
+        before_window_bytes=int(curve.allocated[curve.first]),
+        inferences=inferences,
+        components=components,
+        reserved_peak_bytes=most or None,
+        shown_bytes=int(curve.allocated[state]),
         reserved_at_peak_bytes=int(reserved[curve.peak - 1]) if 0 < curve.peak <= len(reserved) else None,
-    )  # fmt: skip
+    )
     if given is None:
         row = replace(
             row, peak_bytes=None, peak_ns=None, peak_at=None, reserved_peak_bytes=None, reserved_at_peak_bytes=None
@@ -524,17 +551,38 @@ def _device(
         waits = _pending_after(failure_at - began, history, given, snapshot, of_device)
         limit = max_split_bytes(snapshot.settings)
         failure = replace(
-            failure, allocated_bytes=allocated, reserved_bytes=held, unused_bytes=max(held - allocated - waits, 0),
-            max_split_bytes=limit, expandable=snapshot.settings.get("expandable_segments") == "True",
-        )  # fmt: skip
+            failure,
+            allocated_bytes=allocated,
+            reserved_bytes=held,
+            unused_bytes=max(held - allocated - waits, 0),
+            max_split_bytes=limit,
+            expandable=snapshot.settings.get("expandable_segments") == "True",
+        )
     return _Device(
-        name=label, number=number, snapshot=snapshot, row=row, history=history, module=module, blocks=blocks,
-        whole=whole, curve=curve, state=state, moment=moment, phase=None if history is None else phase_at(state),
-        placing=placing, trains=unused.trains, scores=_scores(blocks, placing, stack, stacks), stack=stack,
-        stream=stream, compiled=_compiled(snapshot, history, blocks, began), passes=passes, reserved=reserved,
-        failure=failure, pools=pools,
+        name=label,
+        number=number,
+        snapshot=snapshot,
+        row=row,
+        history=history,
+        module=module,
+        blocks=blocks,
+        whole=whole,
+        curve=curve,
+        state=state,
+        moment=moment,
+        phase=None if history is None else phase_at(state),
+        placing=placing,
+        trains=unused.trains,
+        scores=_scores(blocks, placing, stack, stacks),
+        stack=stack,
+        stream=stream,
+        compiled=_compiled(snapshot, history, blocks, began),
+        passes=passes,
+        reserved=reserved,
+        failure=failure,
+        pools=pools,
         notes=tuple(_notes(snapshot, history, row, blocks, of_device, stacks, label)),
-    )  # fmt: skip
+    )
 
 
 #: Of fewer events, where more blocks live, nothing is known but the end.
@@ -583,15 +631,23 @@ def _events(
     whole_held = [*snapshot.blocks.size[old].tolist(), *(before.get(where, one) for where, one in freed)]
     unknown = np.full(held + len(size), UNKNOWN, dtype=np.int64)
     events = MemoryEvents(
-        time_ns=np.concatenate((begin_held, time)), thread=unknown, bytes=np.concatenate((size_held, size)),
-        address=np.concatenate((address_held, address)), total_allocated=unknown, total_reserved=unknown,
-        device_type=unknown, device=unknown,
-    )  # fmt: skip
+        time_ns=np.concatenate((begin_held, time)),
+        thread=unknown,
+        bytes=np.concatenate((size_held, size)),
+        address=np.concatenate((address_held, address)),
+        total_allocated=unknown,
+        total_reserved=unknown,
+        device_type=unknown,
+        device=unknown,
+    )
     stacks = np.concatenate((snapshot.blocks.stack[old], np.full(len(freed), -1, dtype=np.int64), stack))
-    streams = np.concatenate((
-        snapshot.segments.stream[snapshot.blocks.segment[old]] if len(old) else none,
-        np.full(len(freed), 0, dtype=np.int64), stream,
-    ))  # fmt: skip
+    streams = np.concatenate(
+        (
+            snapshot.segments.stream[snapshot.blocks.segment[old]] if len(old) else none,
+            np.full(len(freed), 0, dtype=np.int64),
+            stream,
+        )
+    )
     return events, np.concatenate((np.array(whole_held, dtype=np.int64), whole)), stacks, streams, held
 
 
@@ -653,9 +709,17 @@ def _phases(events: MemoryEvents, stack: Int64, began: int, snapshot: Snapshot, 
 
 
 def _placed(
-    blocks: Blocks, order: Int64, parts: Passes, stack: Int64, stream: Int64, stacks: _Stacks, began: int,
-    unused: _Unused, *, is_recorded: bool,
-) -> Placing:  # fmt: skip
+    blocks: Blocks,
+    order: Int64,
+    parts: Passes,
+    stack: Int64,
+    stream: Int64,
+    stacks: _Stacks,
+    began: int,
+    unused: _Unused,
+    *,
+    is_recorded: bool,
+) -> Placing:
     """Return phase and rule of each block: stack first, then its life, then its size."""
     whole = unbroken(parts.start_ns, np.where(parts.phase == RECOMPUTE, BACKWARD, parts.phase))
     phase = parts.phase_of(parts.at(blocks.alloc))
@@ -841,9 +905,8 @@ def _by_number(blocks: Blocks, rule: Int64, backwards: int) -> None:
         return
     for number in reversed(_OF_EACH_SIZE):
         grouped = {
-            size for size, count in counts.items()
-            if count % number == 0 and made[size] * number >= count * backwards
-        }  # fmt: skip
+            size for size, count in counts.items() if count % number == 0 and made[size] * number >= count * backwards
+        }
         if sum(size * counts[size] for size in grouped) < _IN_GROUPS * whole:
             continue
         seen: Counter[int] = Counter()
@@ -971,13 +1034,18 @@ def _pools(snapshot: Snapshot, number: int, label: str) -> Iterator[MemoryPool]:
         free = size[state == INACTIVE]
         used = state == ALLOCATED
         yield MemoryPool(
-            device=label, pool=name, stream=stream, segments=len(members), expandable=expandable,
+            device=label,
+            pool=name,
+            stream=stream,
+            segments=len(members),
+            expandable=expandable,
             reserved_bytes=int(segments.total[members].sum()),
             requested_bytes=int(blocks.requested[inside][used].sum()),
             rounding_bytes=int((size[used] - blocks.requested[inside][used]).sum()),
-            pending_bytes=int(size[state == PENDING].sum()), free_bytes=int(free.sum()),
+            pending_bytes=int(size[state == PENDING].sum()),
+            free_bytes=int(free.sum()),
             largest_free_bytes=int(free.max(initial=0)),
-        )  # fmt: skip
+        )
 
 
 # --- parts of the moment, and notes
@@ -991,10 +1059,12 @@ def _parts(device: _Device, stacks: _Stacks, classed: Callable[[str], str]) -> I
     classes = [None if name is None else classed(name) for name in stacks.operator.take(device.stack[live]).decoded()]
     modules = [None if path is None else alike(path) for path in device.module.take(live).decoded()]
     columns: dict[str, Sequence[str | None]] = {
-        "line": stacks.line.take(device.stack[live]).decoded(), "module": modules, "operator_class": classes,
+        "line": stacks.line.take(device.stack[live]).decoded(),
+        "module": modules,
+        "operator_class": classes,
         "phase": [PHASES[code].value for code in device.placing.phase[live].tolist()],
         "stream": [str(stream) for stream in device.stream[live].tolist()],
-    }  # fmt: skip
+    }
     if any(regions := device.compiled.take(live).decoded()):
         columns["compiled"] = regions
     functions = {"line": stacks.functions, "attention": {}}
@@ -1014,9 +1084,13 @@ def _parts(device: _Device, stacks: _Stacks, classed: Callable[[str], str]) -> I
                 sums.setdefault((name, ROUNDING), []).append(given - one)
         for (name, part), sizes in sorted(sums.items(), key=lambda item: -sum(item[1])):
             yield MemoryPart(
-                of=of, name=name, component=part, blocks=len(sizes), bytes=sum(sizes),
+                of=of,
+                name=name,
+                component=part,
+                blocks=len(sizes),
+                bytes=sum(sizes),
                 function=functions.get(of, {}).get(name or ""),
-            )  # fmt: skip
+            )
 
 
 #: Lines of the program that a point of the curve names, and a name for memory that no stack tells of.
@@ -1067,10 +1141,15 @@ def _spans(device: _Device) -> Iterator[MemorySpan]:
             own = list(same)
             runs.append(
                 MemorySpan(
-                    device=device.name, pool=segment.pool, segment=number, offset_bytes=own[0][1] - segment.begin,
-                    bytes=own[-1][2] - own[0][1], blocks=len(own), component=name,
+                    device=device.name,
+                    pool=segment.pool,
+                    segment=number,
+                    offset_bytes=own[0][1] - segment.begin,
+                    bytes=own[-1][2] - own[0][1],
+                    blocks=len(own),
+                    component=name,
                 )
-            )  # fmt: skip
+            )
         count += len(runs)
         if count > _MOST_SPANS:
             return
@@ -1125,9 +1204,14 @@ def _pool_name(snapshot: Snapshot, segment: int) -> str:
 
 
 def _notes(
-    snapshot: Snapshot, history: History | None, row: MemoryDevice, blocks: Blocks, of_device: Bool,
-    stacks: _Stacks, label: str,
-) -> Iterator[str]:  # fmt: skip
+    snapshot: Snapshot,
+    history: History | None,
+    row: MemoryDevice,
+    blocks: Blocks,
+    of_device: Bool,
+    stacks: _Stacks,
+    label: str,
+) -> Iterator[str]:
     if history is None or not len(history.action):
         yield (
             f"{label}: no history was recorded: only what lives at the end is known, and what it is by its stack alone"

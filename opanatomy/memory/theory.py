@@ -52,9 +52,10 @@ def cache_theory(shape: CacheShape | None, workload: Workload) -> tuple[MemoryCo
     copied = max(*(_in_window(tokens, window) for window in shape.windows), shape.cross_length)
     repeated = shape.prompt * shape.prompt_copies * _ID_BYTES + shape.cross_length * shape.encoder_hidden * element
     copies = MemoryComponent(
-        component=components.BEAM_COPIES, theory_bytes=numbers * copied + rows * repeated,
+        component=components.BEAM_COPIES,
+        theory_bytes=numbers * copied + rows * repeated,
         formula=_copies_formula(shape, element),
-    )  # fmt: skip
+    )
     return cache, copies
 
 
@@ -222,9 +223,16 @@ def activation_terms(shape: ModelShape | None, workload: Workload) -> tuple[Memo
         return ()
     autocast = workload.amp is not None
     sizes = _Sizes(
-        shape=shape, s=s, b=b, e=e, c=_CAST_BYTES if autocast else e, autocast=autocast, on_cpu=on_cpu,
-        matrix=not fused or written_out, written_out=written_out,
-    )  # fmt: skip
+        shape=shape,
+        s=s,
+        b=b,
+        e=e,
+        c=_CAST_BYTES if autocast else e,
+        autocast=autocast,
+        on_cpu=on_cpu,
+        matrix=not fused or written_out,
+        written_out=written_out,
+    )
     return _FORMULAS[shape.kind](sizes)
 
 
@@ -342,8 +350,10 @@ def _statistic(z: _Sizes) -> int:
 
 
 _FORMULAS: Final[dict[str, Callable[[_Sizes], tuple[MemoryTerm, ...]]]] = {
-    "bert": _bert, "gpt2": _gpt2, "llama": _llama,
-}  # fmt: skip
+    "bert": _bert,
+    "gpt2": _gpt2,
+    "llama": _llama,
+}
 
 
 def needed_bytes(shape: ModelShape | None, workload: Workload, cache: CacheShape | None = None) -> int | None:
@@ -426,11 +436,16 @@ def savings_of(
         after = need(technique.changed)
         if after is not None and after < needed:
             row = Advice(
-                id=OUT_OF_MEMORY, subject=technique.name, gain_bytes=needed - after, peak_bytes=needed,
-                fits=_fits(after, memory), why="by theory the step then needs {after}",
-                figures={"after": Evidence(value=after, unit="bytes")}, tries=(_as_called(technique, workload),),
+                id=OUT_OF_MEMORY,
+                subject=technique.name,
+                gain_bytes=needed - after,
+                peak_bytes=needed,
+                fits=_fits(after, memory),
+                why="by theory the step then needs {after}",
+                figures={"after": Evidence(value=after, unit="bytes")},
+                tries=(_as_called(technique, workload),),
                 section="memory",
-            )  # fmt: skip
+            )
             rows.append(row)
     return tuple(sorted(rows, key=lambda row: -(row.gain_bytes or 0)))
 
@@ -455,25 +470,40 @@ def _as_called(technique: _Technique, workload: Workload) -> str:
 def _techniques(workload: Workload) -> list[_Technique]:
     techniques = []
     if not workload.checkpointing and not workload.inference:
-        techniques.append(_Technique(
-            name="activation checkpointing", option="--checkpointing", in_python="gradient_checkpointing_enable()",
-            changed=replace(workload, checkpointing="non-reentrant"),
-        ))  # fmt: skip
+        techniques.append(
+            _Technique(
+                name="activation checkpointing",
+                option="--checkpointing",
+                in_python="gradient_checkpointing_enable()",
+                changed=replace(workload, checkpointing="non-reentrant"),
+            )
+        )
     if workload.amp is None and workload.dtype == "float32":
-        techniques.append(_Technique(
-            name="mixed precision", option="--amp bf16", in_python='amp="bf16"',
-            in_loop="torch.autocast(..., torch.bfloat16)", changed=replace(workload, amp="bf16"),
-        ))  # fmt: skip
-        techniques.append(_Technique(
-            name="weights in bfloat16", option="--dtype bfloat16", in_python="module.to(torch.bfloat16)",
-            changed=replace(workload, dtype="bfloat16"),
-        ))  # fmt: skip
+        techniques.append(
+            _Technique(
+                name="mixed precision",
+                option="--amp bf16",
+                in_python='amp="bf16"',
+                in_loop="torch.autocast(..., torch.bfloat16)",
+                changed=replace(workload, amp="bf16"),
+            )
+        )
+        techniques.append(
+            _Technique(
+                name="weights in bfloat16",
+                option="--dtype bfloat16",
+                in_python="module.to(torch.bfloat16)",
+                changed=replace(workload, dtype="bfloat16"),
+            )
+        )
     if workload.optimizer is not None:
         techniques += [_with_optimizer(workload, name) for name in _SMALLER_OPTIMIZERS]
     if (workload.beams or 1) > 1:
-        techniques.append(_Technique(
-            name="greedy search", option="--beams 1", in_python="beams=1", changed=replace(workload, beams=1),
-        ))  # fmt: skip
+        techniques.append(
+            _Technique(
+                name="greedy search", option="--beams 1", in_python="beams=1", changed=replace(workload, beams=1)
+            )
+        )
     if workload.batch is not None and workload.batch > 1:
         techniques += _smaller_batch(workload, workload.batch)
     return techniques
@@ -485,21 +515,25 @@ def _smaller_batch(workload: Workload, batch: int) -> list[_Technique]:
     more = [parts for parts in range(now + 1, batch + 1) if batch % parts == 0 and not workload.inference]
     return [
         _Technique(
-            name=f"the batch in {parts} parts, accumulated", option=f"--accumulate {parts}",
-            in_python=f"accumulate={parts}", in_loop=f"{parts} micro-batches of {batch // parts}",
+            name=f"the batch in {parts} parts, accumulated",
+            option=f"--accumulate {parts}",
+            in_python=f"accumulate={parts}",
+            in_loop=f"{parts} micro-batches of {batch // parts}",
             changed=replace(workload, accumulate=parts),
         )
         for parts in more[:1]
-    ]  # fmt: skip
+    ]
 
 
 def _with_optimizer(workload: Workload, name: str) -> _Technique:
     optimizer = BY_NAME[name]
     return _Technique(
-        name=optimizer.label, option=f"--optimizer {name}", in_python=f'optimizer="{name}"',
+        name=optimizer.label,
+        option=f"--optimizer {name}",
+        in_python=f'optimizer="{name}"',
         in_loop=f"{optimizer.package or 'torch'}.optim.{optimizer.torch_class}",
         changed=replace(workload, optimizer=name),
-    )  # fmt: skip
+    )
 
 
 def _fits(needed: int, memory: Memory) -> bool | None:

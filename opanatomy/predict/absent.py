@@ -46,9 +46,14 @@ def absent_gpu(gpu: Gpu) -> Iterator[None]:
 
     _answer_autograd()
     properties = SimpleNamespace(
-        name=gpu.name, major=gpu.capability[0], minor=gpu.capability[1], total_memory=gpu.memory_bytes,
-        multi_processor_count=_MULTIPROCESSORS, warp_size=32, gcnArchName="",
-    )  # fmt: skip
+        name=gpu.name,
+        major=gpu.capability[0],
+        minor=gpu.capability[1],
+        total_memory=gpu.memory_bytes,
+        multi_processor_count=_MULTIPROCESSORS,
+        warp_size=32,
+        gcnArchName="",
+    )
     state = torch.zeros(_RANDOM_STATE, dtype=torch.uint8)
     answers: dict[str, Callable[..., Any]] = {
         "is_available": lambda: True,
@@ -194,9 +199,10 @@ def _runs_backward() -> bool:
         return False
     try:
         with (
-            fake_tensor.FakeTensorMode(), torch.autograd.set_multithreading_enabled(False),
+            fake_tensor.FakeTensorMode(),
+            torch.autograd.set_multithreading_enabled(False),
             patch.object(fake_tensor, "init_gpu_context", lambda *_: None),
-        ):  # fmt: skip
+        ):
             leaf = torch.empty(1, device="cuda", requires_grad=True)
             leaf.exp().sum().backward()  # type: ignore[no-untyped-call]
     except RuntimeError:
@@ -216,9 +222,16 @@ def _attention_of(gpu: Gpu) -> Iterator[None]:
     library = made_by.Library("aten", "IMPL")
 
     def attention(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
-    ) -> torch.Tensor:  # fmt: skip
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
         aten: Any = torch.ops.aten
         tensors = query, key, value
         mask = attn_mask
@@ -228,8 +241,10 @@ def _attention_of(gpu: Gpu) -> Iterator[None]:
         if mask is None and _flash_fits(gpu, *tensors, is_causal=is_causal):
             size = query.shape[-1]
             scale = size**-0.5 if scale is None else scale
-            padded = [torch.nn.functional.pad(each, (0, -size % _FLASH_STEP)) if size % _FLASH_STEP else each
-                      for each in tensors]  # fmt: skip
+            padded = [
+                torch.nn.functional.pad(each, (0, -size % _FLASH_STEP)) if size % _FLASH_STEP else each
+                for each in tensors
+            ]
             made: torch.Tensor = aten._scaled_dot_product_flash_attention(
                 *padded, dropout_p, is_causal, False, scale=scale
             )[0]

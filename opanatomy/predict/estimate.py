@@ -74,9 +74,11 @@ _FITTED: Final = (8, 9)
 #: The share of the memory's bandwidth that calls of a class reach: the medians of 3,740 operators of 60 GPU traces, of
 #: those that take 0.1 ms and more.
 _BANDWIDTH: Final = {
-    OperatorClass.TENSOR_CONTRACTION: 0.80, OperatorClass.ELEMENTWISE: 0.85,
-    OperatorClass.STATISTICAL_NORMALIZATION: 0.60, OperatorClass.DATA_MOVEMENT: 0.60,
-}  # fmt: skip
+    OperatorClass.TENSOR_CONTRACTION: 0.80,
+    OperatorClass.ELEMENTWISE: 0.85,
+    OperatorClass.STATISTICAL_NORMALIZATION: 0.60,
+    OperatorClass.DATA_MOVEMENT: 0.60,
+}
 _OTHER_BANDWIDTH: Final = 0.60
 #: The shortest time of a kernel.
 _KERNEL_NS: Final = 3_000
@@ -102,9 +104,17 @@ _CONVOLUTION: Final = "convolution"
 
 
 def estimate_of(
-    options: RunOptions, devices: Sequence[str], *, ranks: int = 1, link: str | None = None, sweep: str | None = None,
-    tf32: bool = False, tokens_per_second: float | None = None, command: str, stage: Callable[[str], None],
-) -> Anatomy:  # fmt: skip
+    options: RunOptions,
+    devices: Sequence[str],
+    *,
+    ranks: int = 1,
+    link: str | None = None,
+    sweep: str | None = None,
+    tf32: bool = False,
+    tokens_per_second: float | None = None,
+    command: str,
+    stage: Callable[[str], None],
+) -> Anatomy:
     """Return the anatomy of a step on the first of these devices, with time and memory on each; nothing is run.
 
     With `ranks` so many of a device train together over a `link`; `sweep` has the sizes of a row each. MFUs by formula
@@ -115,8 +125,11 @@ def estimate_of(
     rates = [_rates_of(limit, compiled=options.compile, tf32=tf32) for limit in limits]
     links = [link_of(link, limit) if ranks > 1 else None for limit in limits]
     options, assumed = with_optimizer(options)
-    assumed += tuple(f"{name} is {each.ceilings.device}" for name, each in zip(devices, rates, strict=True)
-                     if name.casefold() != (each.ceilings.device or "").casefold())  # fmt: skip
+    assumed += tuple(
+        f"{name} is {each.ceilings.device}"
+        for name, each in zip(devices, rates, strict=True)
+        if name.casefold() != (each.ceilings.device or "").casefold()
+    )
     made: list[DeviceEstimate] = []
     steps: dict[Any, SimulatedStep] = {}
     sizes = (options,) if sweep is None else tuple(_swept(options, sweep))
@@ -136,11 +149,18 @@ def estimate_of(
         )
     first, step = limits[0], next(iter(steps.values()))
     estimated = Estimated(
-        devices=tuple(made), tokens_per_second=tokens_per_second, tried=tried_of(step, options),
+        devices=tuple(made),
+        tokens_per_second=tokens_per_second,
+        tried=tried_of(step, options),
         conventions=tuple(_conventions(step, made[0], rates[0].ceilings, tokens_per_second)),
-        assumed=(*assumed, *(() if first.name == CPU else assumptions(first, ranks)), *_joined(ranks, limits, links),
-                 *_unfitted(limits), *([_COMPILED] if options.compile else [])),
-    )  # fmt: skip
+        assumed=(
+            *assumed,
+            *(() if first.name == CPU else assumptions(first, ranks)),
+            *_joined(ranks, limits, links),
+            *_unfitted(limits),
+            *([_COMPILED] if options.compile else []),
+        ),
+    )
     return redacted(_anatomy(step, rates[0], estimated, command), Texts(everything=options.redact))
 
 
@@ -239,8 +259,9 @@ def _joined(ranks: int, limits: Sequence[Limit], links: Sequence[float | None]) 
 
 
 def _unfitted(limits: Sequence[Limit]) -> Iterator[str]:
-    names = [limit.device or "the CPU" for limit in limits
-             if limit.capability is None or limit.capability[0] not in _FITTED]  # fmt: skip
+    names = [
+        limit.device or "the CPU" for limit in limits if limit.capability is None or limit.capability[0] not in _FITTED
+    ]
     if names:
         yield f"efficiencies of {', '.join(names)} as on an A100 or H100: none were fitted there"
 
@@ -315,15 +336,25 @@ def estimated_on(
     peak = rates.ceilings.matrix_peak(dtype) if flops[dtype] else None
     samples = workload.samples_together or workload.batch
     return DeviceEstimate(
-        device=rates.ceilings.device or limit.name, capability=limit.capability,
-        usable_bytes=limit.usable_bytes or limit.bytes, occupied=occupied_of(step, limit), attained_ns=round(attained),
-        as_is_ns=round(as_is), host_ns=round(host),
-        low_ns=round(max(hidden / _RANGE, attained)), high_ns=round(max(exposed * _RANGE, attained)),
-        mfu=None if not peak or not as_is else flops.total() / peak / as_is * _NS, mfu_dtype=dtype or None,
-        ranks=ranks, link_bytes_per_second=link, transfer_ns=round(transfer / _OF_LINK), batch=workload.batch,
-        sequence_length=workload.sequence_length, samples=samples,
+        device=rates.ceilings.device or limit.name,
+        capability=limit.capability,
+        usable_bytes=limit.usable_bytes or limit.bytes,
+        occupied=occupied_of(step, limit),
+        attained_ns=round(attained),
+        as_is_ns=round(as_is),
+        host_ns=round(host),
+        low_ns=round(max(hidden / _RANGE, attained)),
+        high_ns=round(max(exposed * _RANGE, attained)),
+        mfu=None if not peak or not as_is else flops.total() / peak / as_is * _NS,
+        mfu_dtype=dtype or None,
+        ranks=ranks,
+        link_bytes_per_second=link,
+        transfer_ns=round(transfer / _OF_LINK),
+        batch=workload.batch,
+        sequence_length=workload.sequence_length,
+        samples=samples,
         tokens=(samples or 1) * workload.sequence_length if workload.sequence_length else None,
-    )  # fmt: skip
+    )
 
 
 def collectives_of(step: SimulatedStep) -> tuple[Collective, ...]:
@@ -345,11 +376,18 @@ def collectives_of(step: SimulatedStep) -> tuple[Collective, ...]:
     ranks = step.workload.world_size
     return tuple(
         Collective(
-            collective=name, dtype=dtype, group_size=ranks, group_assumed=False, calls=calls, kernels=calls, time_ns=0,
-            sized_ns=0, bytes=size,
+            collective=name,
+            dtype=dtype,
+            group_size=ranks,
+            group_assumed=False,
+            calls=calls,
+            kernels=calls,
+            time_ns=0,
+            sized_ns=0,
+            bytes=size,
         )
         for (name, dtype), (calls, size) in found.items()
-    )  # fmt: skip
+    )
 
 
 #: Collectives that make their result, and what waits for them.
@@ -468,9 +506,12 @@ def _timed(call: SimulatedCall, rates: _Rates) -> _Timed:
         moved *= _FUSED if rates.compiled else 1.0
     bandwidth = _BANDWIDTH.get(known.operator_class, _OTHER_BANDWIDTH)
     return _Timed(
-        _NS * max(compute / share, moved / bandwidth) + _KERNEL_NS, _NS * max(compute / attained, moved / _STREAMS),
-        True, flops, of_type,
-    )  # fmt: skip
+        _NS * max(compute / share, moved / bandwidth) + _KERNEL_NS,
+        _NS * max(compute / attained, moved / _STREAMS),
+        True,
+        flops,
+        of_type,
+    )
 
 
 def _flops(costs: Cost) -> int:
@@ -498,21 +539,33 @@ def _anatomy(step: SimulatedStep, rates: _Rates, estimated: Estimated, command: 
             opanatomy=__version__, command=command, created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         ),
         environment=Environment(
-            device=ceilings.device, device_kind=CPU if on_cpu else "cuda", device_memory_bytes=ceilings.memory_bytes,
-            matmul_float32="tf32" if rates.tf32 else "ieee", convolution_float32="ieee" if on_cpu else "tf32",
+            device=ceilings.device,
+            device_kind=CPU if on_cpu else "cuda",
+            device_memory_bytes=ceilings.memory_bytes,
+            matmul_float32="tf32" if rates.tf32 else "ieee",
+            convolution_float32="ieee" if on_cpu else "tf32",
         ),
-        workload=step.workload, step=Step(kernel_time_ns=device_ns), work=work,
+        workload=step.workload,
+        step=Step(kernel_time_ns=device_ns),
+        work=work,
         step_kinds=(_like_step(estimated.devices[0], device_ns),),
         memory=replace(memory, measured_by="tensors without values, computed"),
         timeline=Timeline(window_ns=device_ns, busy_ns=device_ns, idle_ns=0),
         device=DeviceFigures(),
         ledger=Ledger(
-            device_work_ns=device_ns, linked_ns=device_ns, graph_launched_ns=0, no_launch_record_ns=0,
-            outside_window_ns=0, classed_ns=device_ns, costed_ns=device_ns - unknown_ns, unknown_ns=0,
+            device_work_ns=device_ns,
+            linked_ns=device_ns,
+            graph_launched_ns=0,
+            no_launch_record_ns=0,
+            outside_window_ns=0,
+            classed_ns=device_ns,
+            costed_ns=device_ns - unknown_ns,
+            unknown_ns=0,
         ),
         collectives=tuple(_with_time(each, link) for each in collectives_of(step)) if link else (),
-        estimated=estimated, caveats=(caveat,),
-    )  # fmt: skip
+        estimated=estimated,
+        caveats=(caveat,),
+    )
     return with_roofline(replace(anatomy, warnings=tuple(_uncounted(step))), ceilings)
 
 
@@ -521,9 +574,12 @@ def _like_step(row: DeviceEstimate, device_ns: int) -> StepKind:
     idle = max(row.as_is_ns - device_ns, 0)
     by_host = idle if row.host_ns >= row.as_is_ns else 0
     return StepKind(
-        steps=(LikeStep(number=0, wall_ns=device_ns + idle, idle_ns=idle),), count=1, wall_ns=device_ns + idle,
-        host_idle_ns=by_host, stream_idle_ns=idle - by_host,
-    )  # fmt: skip
+        steps=(LikeStep(number=0, wall_ns=device_ns + idle, idle_ns=idle),),
+        count=1,
+        wall_ns=device_ns + idle,
+        host_idle_ns=by_host,
+        stream_idle_ns=idle - by_host,
+    )
 
 
 def _uncounted(step: SimulatedStep) -> Iterator[str]:
@@ -561,14 +617,27 @@ def _rows(step: SimulatedStep, rates: _Rates) -> Iterator[dict[str, Any]]:
         figures: dict[str, Any] = {"uncosted_ns": spent}
         if costs is not None:
             of_call = {
-                "flops": costs.flops, "read_bytes": costs.read_bytes, "written_bytes": costs.written_bytes,
-                "causal_flops": costs.causal_flops, "normalization_flops": costs.normalization_flops or None,
-            }  # fmt: skip
+                "flops": costs.flops,
+                "read_bytes": costs.read_bytes,
+                "written_bytes": costs.written_bytes,
+                "causal_flops": costs.causal_flops,
+                "normalization_flops": costs.normalization_flops or None,
+            }
             figures = {name: None if value is None else value * call.calls for name, value in of_call.items()}
             figures["uncosted_ns"] = 0
         yield figures | {
-            "operator": call.operator, "signature": text_of(call.signature), "phase": call.phase,
-            "operator_class": known.operator_class, "rule": known.rule, "module": call.module, "calls": call.calls,
-            "events": call.calls, "time_ns": spent, "crosses_host_link": False, "step_kind": 0,
-            "like_calls": call.calls, "like_events": call.calls, "like_ns": spent,
-        }  # fmt: skip
+            "operator": call.operator,
+            "signature": text_of(call.signature),
+            "phase": call.phase,
+            "operator_class": known.operator_class,
+            "rule": known.rule,
+            "module": call.module,
+            "calls": call.calls,
+            "events": call.calls,
+            "time_ns": spent,
+            "crosses_host_link": False,
+            "step_kind": 0,
+            "like_calls": call.calls,
+            "like_events": call.calls,
+            "like_ns": spent,
+        }

@@ -118,9 +118,11 @@ class Store:
     def kept(self, name: str, options: RunOptions) -> CachedRun:
         """Return the files of a run; delete those of a run with other options."""
         kept = CachedRun(
-            name=name, trace=self.folder / f"{name}.trace.json.gz", report=self.folder / f"{name}.report.json",
+            name=name,
+            trace=self.folder / f"{name}.trace.json.gz",
+            report=self.folder / f"{name}.report.json",
             results=self.folder / f"{name}.results.json",
-        )  # fmt: skip
+        )
         # Options may contain a secret: a digest only shows whether they are the same.
         digest = hashlib.sha256(msgspec.json.encode(options)).hexdigest()
         if self._runs.get(name) != digest:
@@ -299,9 +301,10 @@ def median_range(values: Sequence[float]) -> tuple[float, float]:
     ordered, count = sorted(values), len(values)
     outside = (1 - _CONFIDENCE) * 2**count
     ranks = [
-        rank for rank in range(1, (count + 1) // 2 + 1)
+        rank
+        for rank in range(1, (count + 1) // 2 + 1)
         if 2 * sum(comb(count, below) for below in range(rank)) <= outside
-    ]  # fmt: skip
+    ]
     rank = max(ranks, default=1)
     return ordered[rank - 1], ordered[-rank]
 
@@ -373,12 +376,18 @@ def _advice(row: TechniqueRow, report: Techniques) -> Advice | None:
         why.append("{more} more time" if -gained >= _WORTH * (base.step_ns or 0) else "about the same time")
         evidence["more"] = Evidence(value=-gained / (base.step_ns or 1), unit="fraction")
     return Advice(
-        id=TECHNIQUE, subject=row.name, gain_bytes=saved, peak_bytes=base.peak_bytes,
+        id=TECHNIQUE,
+        subject=row.name,
+        gain_bytes=saved,
+        peak_bytes=base.peak_bytes,
         gain_ns=round(gained) if gained is not None and faster else None,
         step_ns=None if base.step_ns is None else round(base.step_ns),
         fits=None if report.limit is None else figures.fits(report.limit.bytes) is Fits.FITS,
-        why=", ".join(why), figures=evidence, option=row.option or None, technique=row.name,
-    )  # fmt: skip
+        why=", ".join(why),
+        figures=evidence,
+        option=row.option or None,
+        technique=row.name,
+    )
 
 
 def _claimed(row: TechniqueRow, report: Techniques) -> bool:
@@ -416,14 +425,21 @@ def measured_figures(anatomy: Anatomy) -> StepFigures:
     workload, texts = anatomy.workload, anatomy.texts
     wall = anatomy.step.unprofiled_wall_ns if texts is None else texts.mean_step_ns
     return StepFigures(
-        peak_bytes=memory.peak_bytes, components=_components(memory), at_peak=_at_peak(memory),
-        step_ns=wall, low_ns=None if texts else anatomy.step.unprofiled_wall_min_ns,
-        high_ns=None if texts else anatomy.step.unprofiled_wall_max_ns, samples=workload.batch,
-        class_ns=dict(class_ns), phase_ns=dict(phase_ns), flops=_measured_flops(anatomy),
+        peak_bytes=memory.peak_bytes,
+        components=_components(memory),
+        at_peak=_at_peak(memory),
+        step_ns=wall,
+        low_ns=None if texts else anatomy.step.unprofiled_wall_min_ns,
+        high_ns=None if texts else anatomy.step.unprofiled_wall_max_ns,
+        samples=workload.batch,
+        class_ns=dict(class_ns),
+        phase_ns=dict(phase_ns),
+        flops=_measured_flops(anatomy),
         parameters=workload.parameters,
-        trainable_parameters=workload.trainable_parameters, tokens=None if texts is None else texts.all_tokens,
+        trainable_parameters=workload.trainable_parameters,
+        tokens=None if texts is None else texts.all_tokens,
         load=anatomy.environment.load,
-    )  # fmt: skip
+    )
 
 
 def predicted_figures(
@@ -441,9 +457,13 @@ def predicted_figures(
     workload = step.workload
     figures = StepFigures(
         peak_bytes=None if memory.peak_bytes is None else memory.peak_bytes + unseen_peak,
-        components=components, at_peak=_at_peak(memory), samples=workload.batch, flops=contraction_flops(step),
-        parameters=workload.parameters, trainable_parameters=workload.trainable_parameters,
-    )  # fmt: skip
+        components=components,
+        at_peak=_at_peak(memory),
+        samples=workload.batch,
+        flops=contraction_flops(step),
+        parameters=workload.parameters,
+        trainable_parameters=workload.trainable_parameters,
+    )
     time = None if rates is None else predicted_time(step, rates)
     return figures if time is None or not time.is_known else _with_time(figures, time)
 
@@ -476,9 +496,13 @@ def _with_time(figures: StepFigures, time: PredictedTime) -> StepFigures:
         class_ns[row.operator_class] += row.time_ns
         phase_ns[row.phase] += row.time_ns
     return replace(
-        figures, step_ns=time.time_ns, low_ns=time.low_ns, high_ns=time.high_ns, class_ns=dict(class_ns),
+        figures,
+        step_ns=time.time_ns,
+        low_ns=time.low_ns,
+        high_ns=time.high_ns,
+        class_ns=dict(class_ns),
         phase_ns=dict(phase_ns),
-    )  # fmt: skip
+    )
 
 
 def unseen_memory(measured: Memory, step: SimulatedStep) -> tuple[dict[str, int], int]:
@@ -553,11 +577,15 @@ class Prediction(Struct, frozen=True, kw_only=True):
     def row(self, variant: Variant) -> TechniqueRow:
         """Return the predicted part of a variant's row."""
         row = TechniqueRow(
-            name=variant.name, title=variant.title, option=variant.option, keeps_result=variant.keeps_result,
-            failed=variant.impossible, not_predicted=variant.impossible or self.not_predicted.get(variant.name),
+            name=variant.name,
+            title=variant.title,
+            option=variant.option,
+            keeps_result=variant.keeps_result,
+            failed=variant.impossible,
+            not_predicted=variant.impossible or self.not_predicted.get(variant.name),
             measured=self.figures if variant.name == BASELINE else None,
             warnings=self.anatomy.warnings if variant.name == BASELINE else (),
-        )  # fmt: skip
+        )
         step = self.steps.get(variant.name)
         if step is None or row.not_predicted is not None:
             return row
@@ -606,9 +634,14 @@ def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:
         times = call_times(runs.store.kept(BASELINE, variants[0].options).trace)
         rates = rates_of(times, base, figures.step_ns, sampled, profiled_ns=anatomy.step.wall_ns, load=load)
     return Prediction(
-        anatomy=anatomy, figures=figures, rates=rates, steps=steps, unseen=unseen, unseen_peak=unseen_peak,
+        anatomy=anatomy,
+        figures=figures,
+        rates=rates,
+        steps=steps,
+        unseen=unseen,
+        unseen_peak=unseen_peak,
         not_predicted=not_predicted,
-    )  # fmt: skip
+    )
 
 
 def load_of(anatomy: Anatomy) -> float:
@@ -708,10 +741,13 @@ class Experiment:
         assert self.prediction is not None
         kept = self.runs.store.kept(variant.name, variant.options)
         self._change(
-            variant, measured=measured_figures(anatomy), offenders=self.prediction.offenders(variant.name, kept.trace),
+            variant,
+            measured=measured_figures(anatomy),
+            offenders=self.prediction.offenders(variant.name, kept.trace),
             warnings=(*anatomy.warnings, *self.prediction.why_peaks_differ(variant.name, anatomy)),
-            trace=kept.trace.name, report=kept.report.name,
-        )  # fmt: skip
+            trace=kept.trace.name,
+            report=kept.report.name,
+        )
 
     def _time(self, variant: Variant) -> None:
         """Time one repetition of a variant, unless an earlier run failed."""
@@ -780,13 +816,19 @@ class Experiment:
         anatomy = self.prediction.anatomy
         rows = tuple(map(self._timed, self.rows.values()))
         report = Techniques(
-            opanatomy=__version__, command=self.settings.command,
-            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), environment=anatomy.environment,
-            workload=anatomy.workload, rows=rows, seed=self.options.seed,
-            repetitions=self.repetitions, predicted_only=self.settings.predict_only, order=tuple(self.order),
+            opanatomy=__version__,
+            command=self.settings.command,
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            environment=anatomy.environment,
+            workload=anatomy.workload,
+            rows=rows,
+            seed=self.options.seed,
+            repetitions=self.repetitions,
+            predicted_only=self.settings.predict_only,
+            order=tuple(self.order),
             folder=str(self.runs.store.folder),
             warnings=(*self._of_times(rows), *self._general_warnings(), *self.warnings),
-        )  # fmt: skip
+        )
         return redacted(replace(report, advice=advice_of(report)), self.runs.texts)
 
     def _timed(self, row: TechniqueRow) -> TechniqueRow:

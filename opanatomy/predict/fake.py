@@ -65,9 +65,11 @@ def fake_tensors(*, full_masks: bool = True) -> Iterator[FakeTensorMode]:
     import torch
 
     with (
-        torch.random.fork_rng(devices=[]), fake_mode(full_masks)(allow_non_fake_inputs=True) as mode,
-        parameters_replaced(), answering_transformers(),
-    ):  # fmt: skip
+        torch.random.fork_rng(devices=[]),
+        fake_mode(full_masks)(allow_non_fake_inputs=True) as mode,
+        parameters_replaced(),
+        answering_transformers(),
+    ):
         yield mode
 
 
@@ -477,8 +479,10 @@ class Recording:
         """Note at the end of each call what its kernel allocates besides its results, and frees."""
         more = [
             (place, self._rounded(size), context)
-            for key, size in sizes.items() if size for place, context in self.ends.get(key, ())
-        ]  # fmt: skip
+            for key, size in sizes.items()
+            if size
+            for place, context in self.ends.get(key, ())
+        ]
         moments, done = [], 0
         for place, size, context in sorted(more, key=lambda each: each[0]):
             moments += self.moments[done:place]
@@ -538,10 +542,11 @@ class Recording:
         """Return the events as columns."""
         ends = [end if end != _NONE else self.now for end in self.recomputations]
         contexts = [
-            context if context.recomputed_until == _NONE
+            context
+            if context.recomputed_until == _NONE
             else context._replace(recomputed_until=ends[context.recomputed_until])
             for context in self.contexts
-        ]  # fmt: skip
+        ]
         return events_of(self.moments, contexts, self._module_of, self.marks, self.spans)
 
 
@@ -767,9 +772,15 @@ def _simulated(options: RunOptions, sampling: Sampling | None, gpu: Gpu | None, 
                 sampling.take(record.templates)
             calls = batches[prepared.texts.observed.profiled]
     return SimulatedStep(
-        workload=subject.workload, device=options.device, calls=calls, memory=memory, batches=batches,
-        requests=() if gpu is None else tuple(record.requests), decoder=decoder, layers=layers,
-    )  # fmt: skip
+        workload=subject.workload,
+        device=options.device,
+        calls=calls,
+        memory=memory,
+        batches=batches,
+        requests=() if gpu is None else tuple(record.requests),
+        decoder=decoder,
+        layers=layers,
+    )
 
 
 def _calls_on(batch: dict[str, Any], stepper: Stepper, record: Recording) -> tuple[SimulatedCall, ...]:
@@ -793,9 +804,12 @@ def _second_step(
     tensors = components_before(holders_of(stepper, module))
     earlier = Before(storages={name: storages_of(some, options.device) for name, some in tensors.items()})
     observer = SimulatedObserver(
-        lambda: holders_of(stepper, module), options.device, Snapshots(options.device),
-        hooked=not options.inference, record=record,
-    )  # fmt: skip
+        lambda: holders_of(stepper, module),
+        options.device,
+        Snapshots(options.device),
+        hooked=not options.inference,
+        record=record,
+    )
     stepper.watch = observer
     record.start(frozenset(earlier.storages["weights"]))
     stepper.run()

@@ -95,9 +95,12 @@ def limit_of(text: str) -> Limit:
 def limit_of_sheet(sheet: Sheet) -> Limit:
     """Return the memory of a device whose sheet has it."""
     return Limit(
-        name=sheet.device, bytes=int((sheet.memory_gib or 0) * GIB), usable_bytes=sheet.usable_bytes,
-        device=sheet.device, capability=sheet.capability,
-    )  # fmt: skip
+        name=sheet.device,
+        bytes=int((sheet.memory_gib or 0) * GIB),
+        usable_bytes=sheet.usable_bytes,
+        device=sheet.device,
+        capability=sheet.capability,
+    )
 
 
 #: The device that is the host, and its memory.
@@ -139,9 +142,12 @@ def occupied_of(step: SimulatedStep, limit: Limit) -> Occupied:
     else:
         fits = Fits.DOES_NOT_FIT if _replayed(step, usable - least) is None else Fits.AT_THE_EDGE
     return Occupied(
-        allocated_bytes=allocator.allocated_peak, reserved_bytes=allocator.reserved_peak,
-        low_bytes=allocator.reserved_peak + least, high_bytes=high, fits=fits,
-    )  # fmt: skip
+        allocated_bytes=allocator.allocated_peak,
+        reserved_bytes=allocator.reserved_peak,
+        low_bytes=allocator.reserved_peak + least,
+        high_bytes=high,
+        fits=fits,
+    )
 
 
 def _replayed(step: SimulatedStep, most: int | None = None) -> CachingAllocator | None:
@@ -262,9 +268,12 @@ class Fit(Struct, kw_only=True):
                 forward, again = (figures.flops.get(phase, 0) for phase in (Phase.FORWARD, Phase.RECOMPUTE))
                 option = f"--checkpoint-layers {number}" if number else None
                 return replace(
-                    found, value=number, option=f"--checkpoint-every {choice.checkpoint_every}" if each else option,
-                    peak_bytes=figures.most_bytes, recomputed=again / forward if forward else None,
-                )  # fmt: skip
+                    found,
+                    value=number,
+                    option=f"--checkpoint-every {choice.checkpoint_every}" if each else option,
+                    peak_bytes=figures.most_bytes,
+                    recomputed=again / forward if forward else None,
+                )
         return found
 
 
@@ -379,11 +388,17 @@ def fit_of(
         fit.try_techniques(situation)
     step = steps[0]
     report = Techniques(
-        opanatomy=__version__, command=command, created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        opanatomy=__version__,
+        command=command,
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         environment=Environment(device_kind=step.device.partition(":")[0], device_memory_bytes=limit.bytes),
         workload=step.workload,
-        rows=tuple(fit.rows), seed=options.seed, repetitions=0, predicted_only=True, limit=limit,
-    )  # fmt: skip
+        rows=tuple(fit.rows),
+        seed=options.seed,
+        repetitions=0,
+        predicted_only=True,
+        limit=limit,
+    )
     return redacted(replace(report, advice=advice_of(report)), Texts(everything=options.redact))
 
 

@@ -167,9 +167,13 @@ def _bytes(signature: Signature) -> int:
 #: The factor by which a call may take more or less than predicted; a whole step stays within the factor of its worst
 #: part. Measured: docs/techniques.md has every prediction next to its result.
 FACTOR: Final = {
-    Basis.SAME_CALL: 1.15, Basis.SAMPLED: 1.3, Basis.SAME_OPERATOR: 1.3, Basis.SAME_CLASS: 1.4, Basis.NOTHING: 1.4,
+    Basis.SAME_CALL: 1.15,
+    Basis.SAMPLED: 1.3,
+    Basis.SAME_OPERATOR: 1.3,
+    Basis.SAME_CLASS: 1.4,
+    Basis.NOTHING: 1.4,
     Basis.UNMEASURED: 1.4,
-}  # fmt: skip
+}
 #: Calls by themselves are not further off than this factor as a class: beyond it is what happened to one of them.
 _APART: Final = 1.5
 #: Beyond this share of other work the range is no wider: it says nothing then.
@@ -303,10 +307,12 @@ def _mean(times: Sequence[PredictedTime]) -> PredictedTime:
         for row in time.rows
     ]
     return PredictedTime(
-        time_ns=sum(time.time_ns for time in times) / count, low_ns=sum(time.low_ns for time in times) / count,
+        time_ns=sum(time.time_ns for time in times) / count,
+        low_ns=sum(time.low_ns for time in times) / count,
         high_ns=sum(time.high_ns for time in times) / count,
-        framework_ns=sum(time.framework_ns for time in times) / count, rows=tuple(_merged(rows)),
-    )  # fmt: skip
+        framework_ns=sum(time.framework_ns for time in times) / count,
+        rows=tuple(_merged(rows)),
+    )
 
 
 def _of_calls(calls: Sequence[SimulatedCall], rates: Rates) -> PredictedTime:
@@ -340,10 +346,16 @@ def _row(call: SimulatedCall, rates: Rates) -> PredictedRow:
     costs = cost(call.operator, call.signature)
     spread = FACTOR[basis] * rates.spread
     return PredictedRow(
-        operator=call.operator, phase=call.phase, operator_class=work.operator_class, calls=call.calls,
-        time_ns=total, low_ns=total / spread, high_ns=total * spread,
-        flops=None if costs is None else costs.flops * call.calls, basis=basis,
-    )  # fmt: skip
+        operator=call.operator,
+        phase=call.phase,
+        operator_class=work.operator_class,
+        calls=call.calls,
+        time_ns=total,
+        low_ns=total / spread,
+        high_ns=total * spread,
+        flops=None if costs is None else costs.flops * call.calls,
+        basis=basis,
+    )
 
 
 def _merged(rows: Iterable[PredictedRow]) -> Iterable[PredictedRow]:
@@ -354,11 +366,16 @@ def _merged(rows: Iterable[PredictedRow]) -> Iterable[PredictedRow]:
     for same in grouped.values():
         known = [row.flops for row in same if row.flops is not None]
         yield PredictedRow(
-            operator=same[0].operator, phase=same[0].phase, operator_class=same[0].operator_class,
-            calls=sum(row.calls for row in same), time_ns=sum(row.time_ns for row in same),
-            low_ns=sum(row.low_ns for row in same), high_ns=sum(row.high_ns for row in same),
-            flops=sum(known) if len(known) == len(same) else None, basis=same[0].basis,
-        )  # fmt: skip
+            operator=same[0].operator,
+            phase=same[0].phase,
+            operator_class=same[0].operator_class,
+            calls=sum(row.calls for row in same),
+            time_ns=sum(row.time_ns for row in same),
+            low_ns=sum(row.low_ns for row in same),
+            high_ns=sum(row.high_ns for row in same),
+            flops=sum(known) if len(known) == len(same) else None,
+            basis=same[0].basis,
+        )
 
 
 def _time(call: SimulatedCall, rates: Rates) -> tuple[float, Basis]:

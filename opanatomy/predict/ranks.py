@@ -44,10 +44,13 @@ def absent_ranks(ranks: int) -> Iterator[Any]:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     answers: tuple[tuple[Any, str, Any], ...] = (
-        (torch.cuda, "Stream", _Nothing), (torch.cuda, "Event", _Nothing), (torch, "Event", _Nothing),
-        (torch.cuda, "current_stream", _Nothing), (torch.cuda, "stream", lambda _: nullcontext()),
+        (torch.cuda, "Stream", _Nothing),
+        (torch.cuda, "Event", _Nothing),
+        (torch, "Event", _Nothing),
+        (torch.cuda, "current_stream", _Nothing),
+        (torch.cuda, "stream", lambda _: nullcontext()),
         (torch.Tensor, "record_stream", lambda *_: None),
-    )  # fmt: skip
+    )
     with ExitStack() as stack:
         for owner, name, answer in answers:
             stack.enter_context(patch.object(owner, name, answer))
@@ -77,13 +80,18 @@ def on_a_rank(subject: Subject, options: RunOptions, mesh: Any) -> Subject:
     """
     parallel, ranks = options.parallel or DDP, mesh.size()
     state = SimpleNamespace(
-        device_mesh=mesh, fsdp_plugin=sharding_of(options, parallel),
+        device_mesh=mesh,
+        fsdp_plugin=sharding_of(options, parallel),
         parallelism_config=SimpleNamespace(fsdp_dim_names=mesh.mesh_dim_names),
-    )  # fmt: skip
+    )
     accelerator: Any = SimpleNamespace(
-        state=state, num_processes=ranks, mixed_precision="no", is_main_process=False, torch_device_mesh=mesh,
+        state=state,
+        num_processes=ranks,
+        mixed_precision="no",
+        is_main_process=False,
+        torch_device_mesh=mesh,
         parallelism_config=state.parallelism_config,
-    )  # fmt: skip
+    )
     training = Training()
     if parallel == TP:
         _check_cut(subject.module, ranks)
@@ -100,11 +108,14 @@ def on_a_rank(subject: Subject, options: RunOptions, mesh: Any) -> Subject:
     batch = subject.workload.batch
     together = batch and batch * (1 if parallel == TP else ranks)
     workload = replace(
-        subject.workload, parallel=parallel, world_size=ranks, samples_together=together,
+        subject.workload,
+        parallel=parallel,
+        world_size=ranks,
+        samples_together=together,
         bucket_mb=options.bucket_mb if parallel == DDP else None,
         bucket_view=options.bucket_view if parallel == DDP else None,
         checkpointing=CHECKPOINTING.bare if parallel == CHECKPOINTED else subject.workload.checkpointing,
-    )  # fmt: skip
+    )
     return replace(subject, training=training, workload=workload)
 
 

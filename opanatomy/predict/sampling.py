@@ -42,9 +42,9 @@ _COLD: Final = 4 << 20
 _CACHE: Final = 64 << 20
 #: Calls that read their random state on the host (aten/src/ATen/native/transformers/cuda/attention_backward.cu): fake
 #: tensors have it on the device, where reading it ends the process.
-_SEED_ON_HOST: Final = frozenset({
-    "aten::_scaled_dot_product_efficient_attention_backward", "aten::_efficient_attention_backward",
-})  # fmt: skip
+_SEED_ON_HOST: Final = frozenset(
+    {"aten::_scaled_dot_product_efficient_attention_backward", "aten::_efficient_attention_backward"}
+)
 #: As many random numbers are made once and repeated.
 _TILE: Final = 1 << 20
 
@@ -133,16 +133,22 @@ class Sampling:
         from torch.utils._python_dispatch import _disable_current_modes
 
         new = {
-            key: template for key, template in templates.items()
-            if template is not None and key not in self._tried
+            key: template
+            for key, template in templates.items()
+            if template is not None
+            and key not in self._tried
             and (self.whole or template.function.namespace not in _OF_TORCH)
-        }  # fmt: skip
+        }
         controls = sorted(self.times, key=lambda key: -self.times[key])[:_CONTROLS] if new else []
         self._tried |= new
         with (
-            _disable_current_modes(), torch.random.fork_rng(devices=[]), torch.no_grad(), limited_to_available(),
-            warnings.catch_warnings(), quiet_kineto(),
-        ):  # fmt: skip
+            _disable_current_modes(),
+            torch.random.fork_rng(devices=[]),
+            torch.no_grad(),
+            limited_to_available(),
+            warnings.catch_warnings(),
+            quiet_kineto(),
+        ):
             warnings.simplefilter("ignore")
             lasting = {
                 key: lasted for key in (*new, *controls) if (lasted := self._first(self._tried[key])) is not None

@@ -28,9 +28,7 @@ from opanatomy.records.anatomy import TECHNIQUE, Advice, Anatomy, Evidence
 from opanatomy.records.experiment import SimulatedStep
 
 #: In the order of simulation: those that most often save most first, the one with most calls last.
-LOOKED_AT: Final = (
-    "sdpa", "fused-loss", "checkpointing", "amp", "adamw", "checkpointing-segments", "accumulation"
-)  # fmt: skip
+LOOKED_AT: Final = ("sdpa", "fused-loss", "checkpointing", "amp", "adamw", "checkpointing-segments", "accumulation")
 #: How many to show, and the least share of the peak or the time that a suggestion saves.
 _SHOWN: Final = 3
 _WORTH: Final = 0.03
@@ -62,10 +60,13 @@ def suggestions_for(
     if peak is None:
         return ()
     rates = _rates(anatomy, trace, baseline, followed)
-    return _best([
-        (variant, _advice(variant, each.step, peak, baseline, rates))
-        for variant, each in zip(variants[1:], followed[1:], strict=True) if isinstance(each.step, SimulatedStep)
-    ])  # fmt: skip
+    return _best(
+        [
+            (variant, _advice(variant, each.step, peak, baseline, rates))
+            for variant, each in zip(variants[1:], followed[1:], strict=True)
+            if isinstance(each.step, SimulatedStep)
+        ]
+    )
 
 
 def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
@@ -77,9 +78,13 @@ def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
     options = replace(options, weights="random")  # the values of weights change nothing
     planned = workers.planned(options)
     situation = Situation(
-        options=options, batch=planned.batch, layers=planned.layers, freezable_layers=planned.freezable_layers,
-        attention=planned.attention, on_cpu=anatomy.environment.device_kind == "cpu",
-    )  # fmt: skip
+        options=options,
+        batch=planned.batch,
+        layers=planned.layers,
+        freezable_layers=planned.freezable_layers,
+        attention=planned.attention,
+        on_cpu=anatomy.environment.device_kind == "cpu",
+    )
     baseline, *others = variants_of(situation, only=LOOKED_AT)
     return baseline, *(each for each in others if each.impossible is None and each.options != options)
 
@@ -113,9 +118,17 @@ def _advice(
             gain_ns = round((1 - low) * before) if high < 1 - _WORTH else None
             wall_ns = round(before)
     return Advice(
-        id=TECHNIQUE, subject=variant.name, gain_ns=gain_ns, step_ns=wall_ns, gain_bytes=saved, peak_bytes=now,
-        why=why, figures=figures, option=variant.option, technique=variant.name,
-    )  # fmt: skip
+        id=TECHNIQUE,
+        subject=variant.name,
+        gain_ns=gain_ns,
+        step_ns=wall_ns,
+        gain_bytes=saved,
+        peak_bytes=now,
+        why=why,
+        figures=figures,
+        option=variant.option,
+        technique=variant.name,
+    )
 
 
 def _peak(step: SimulatedStep) -> int | None:

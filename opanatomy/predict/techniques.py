@@ -113,7 +113,7 @@ def _attention(name: str, title: str, what: str) -> Technique:
 
     return Technique(
         name=name, title=title, what=what, switch=_sets(attention=name), impossible=impossible, keeps_result=True
-    )  # fmt: skip
+    )
 
 
 def _has_texts(situation: Situation) -> str | None:
@@ -126,7 +126,7 @@ def _padding(name: str, padding: str, what: str) -> Technique:
 
     return Technique(
         name=name, title=f"padding {padding}", what=what, switch=_sets(padding=padding), impossible=impossible
-    )  # fmt: skip
+    )
 
 
 def _left_to_a_gpu(situation: Situation) -> str | None:
@@ -139,9 +139,13 @@ def _optimizer(name: str, *, keeps_result: bool = False, what: str) -> Technique
     optimizer = BY_NAME[name]
     reasons = [_trains, *([_needs(optimizer.package)] if optimizer.package else [])]
     return Technique(
-        name=name, title=optimizer.label, what=what, switch=_sets(optimizer=name), impossible=_first(*reasons),
+        name=name,
+        title=optimizer.label,
+        what=what,
+        switch=_sets(optimizer=name),
+        impossible=_first(*reasons),
         keeps_result=keeps_result,
-    )  # fmt: skip
+    )
 
 
 TECHNIQUES: Final[tuple[Technique, ...]] = (
@@ -288,9 +292,8 @@ def variants_of(
     for text in combine:
         _check_combination(text, situation)
     combined = [
-        _variant(text, tuple(_technique(name, "--combine") for name in text.split(AND)), situation)
-        for text in combine
-    ]  # fmt: skip
+        _variant(text, tuple(_technique(name, "--combine") for name in text.split(AND)), situation) for text in combine
+    ]
     return (baseline, *kept, *combined)
 
 
@@ -331,10 +334,14 @@ def _variant(name: str, techniques: Sequence[Technique], situation: Situation, *
         except UsageError as error:
             impossible = str(error)
     return Variant(
-        name=name, title=" and ".join(technique.title for technique in techniques),
-        what="; ".join(technique.what for technique in techniques), options=options, changes=changes,
-        keeps_result=all(technique.keeps_result for technique in techniques), impossible=impossible,
-    )  # fmt: skip
+        name=name,
+        title=" and ".join(technique.title for technique in techniques),
+        what="; ".join(technique.what for technique in techniques),
+        options=options,
+        changes=changes,
+        keeps_result=all(technique.keeps_result for technique in techniques),
+        impossible=impossible,
+    )
 
 
 # The list of techniques: what each does, its option, and why it cannot run here.
@@ -359,6 +366,10 @@ def situation_of(options: RunOptions) -> Situation:
     """Return what techniques apply to; raise `JobFailed` if the model cannot be made."""
     planned = run_job(workers.planned, options)
     return Situation(
-        options=options, batch=planned.batch, layers=planned.layers,
-        freezable_layers=planned.freezable_layers, attention=planned.attention, on_cpu=planned.device == "cpu",
-    )  # fmt: skip
+        options=options,
+        batch=planned.batch,
+        layers=planned.layers,
+        freezable_layers=planned.freezable_layers,
+        attention=planned.attention,
+        on_cpu=planned.device == "cpu",
+    )

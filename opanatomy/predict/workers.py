@@ -158,10 +158,12 @@ def planned(options: RunOptions) -> Planned:
     stacks = () if plan is None else plan.stacks
     through_all = plan is not None and bool(getattr(plan.config, "is_encoder_decoder", False))
     return Planned(
-        device=choose_device(options.device), batch=options.batch or BATCH, layers=max(stacks, default=None),
+        device=choose_device(options.device),
+        batch=options.batch or BATCH,
+        layers=max(stacks, default=None),
         freezable_layers=(sum(stacks) if through_all else min(stacks)) if stacks else None,
         attention=None if plan is None else plan.attention,
-    )  # fmt: skip
+    )
 
 
 def captured(options: RunOptions, trace: str, command: str) -> None:

@@ -308,8 +308,9 @@ class HostTable(Struct, frozen=True, kw_only=True):
 _NO_ROWS: Final = np.zeros(0, dtype=np.int64)
 NO_HOST = HostTable(
     **{name: _NO_ROWS for name in HostTable.__struct_fields__ if name not in ("module", "in_window")},
-    module=Categorical(_NO_ROWS, ()), in_window=np.zeros(0, dtype=bool),
-)  # fmt: skip
+    module=Categorical(_NO_ROWS, ()),
+    in_window=np.zeros(0, dtype=bool),
+)
 
 
 class WorkTable(Struct, frozen=True, kw_only=True):

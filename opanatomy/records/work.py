@@ -403,16 +403,24 @@ def _record(record: type[Record], row: Mapping[str, Any], **others: Any) -> Any:
 
 #: The keys of a row of the operators, which has one bound.
 _OF_OPERATORS: Final = (
-    "operator", "signature", "phase", "operator_class", "rule", "part_of", "compute_type", "crosses_host_link",
-)  # fmt: skip
+    "operator",
+    "signature",
+    "phase",
+    "operator_class",
+    "rule",
+    "part_of",
+    "compute_type",
+    "crosses_host_link",
+)
 
 
 def operator_rows(work: Table) -> tuple[OperatorRow, ...]:
     """Return one row per operator, signature and phase, longest first; work without an operator has none."""
     rows = [
         _record(OperatorRow, row, signature=row["signature"] or NO_SIGNATURE, rule=row["rule"] or "")
-        for row in _rows_of(work, "operators", *_OF_OPERATORS, "bound_by") if row["operator"] is not None
-    ]  # fmt: skip
+        for row in _rows_of(work, "operators", *_OF_OPERATORS, "bound_by")
+        if row["operator"] is not None
+    ]
 
     def order(row: OperatorRow) -> tuple[Any, ...]:
         parts = row.part_of or "", row.compute_type or ""
@@ -487,8 +495,9 @@ def module_rows(work: Table) -> tuple[ModuleRow, ...]:
     keys = ("module", "module_kind", "phase", "operator_class")
     rows = [
         _record(ModuleRow, row, kind=row["module_kind"])
-        for row in _rows_of(work, "modules", *keys) if row["module"] is not None
-    ]  # fmt: skip
+        for row in _rows_of(work, "modules", *keys)
+        if row["module"] is not None
+    ]
     return tuple(
         sorted(rows, key=lambda row: (order[row.module], PHASE_CODE[row.phase], CLASS_CODE[row.operator_class]))
     )
@@ -515,11 +524,14 @@ def kernel_rows(work: Table) -> tuple[KernelRow, ...]:
     for row in _rows_of(work, "kernels", *keys):
         if row["kernel"] is not None:
             made = KernelRow(
-                kernel=row["kernel"], operator_class=row["kernel_class"], rule=row["kernel_rule"] or "",
-                count=row["events"], time_ns=row["time_ns"],
+                kernel=row["kernel"],
+                operator_class=row["kernel_class"],
+                rule=row["kernel_rule"] or "",
+                count=row["events"],
+                time_ns=row["time_ns"],
                 operators=tuple(sorted(operators[tuple(row[key] for key in keys)])),
                 blocks_per_sm=row["milliblock_ns"] / 1000 / row["dimensioned_ns"] if row["dimensioned_ns"] else None,
-            )  # fmt: skip
+            )
             rows.append(made)
     return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.kernel)))
 
@@ -544,11 +556,13 @@ def ratios_of(classes: Iterable[ClassRow], theory: Iterable[TheoryRow]) -> tuple
         if forward and backward:
             known = expected.get(name, TheoryRow(operator_class=name))
             made = Ratio(
-                operator_class=name, time=_over(_time(backward), _time(forward)),
+                operator_class=name,
+                time=_over(_time(backward), _time(forward)),
                 flops=_over(_costed(backward, "flops"), _costed(forward, "flops")),
                 bytes=_over(_moved(backward), _moved(forward)),
-                theory_flops=known.flops, theory_bytes=known.bytes,
-            )  # fmt: skip
+                theory_flops=known.flops,
+                theory_bytes=known.bytes,
+            )
             ratios.append(made)
     return tuple(ratios)
 
@@ -593,9 +607,11 @@ def breakdown_of(work: Table, kinds: Sequence[StepKind]) -> Breakdown:
         for row in work.where(liked & kind.equals(index)).by(*keys).rows():
             name, owner = row["operator"], row.get("part_of")
             texts = (
-                name if owner is None else f"{name} in {owner}", row["signature"] or NO_SIGNATURE, row["module"],
+                name if owner is None else f"{name} in {owner}",
+                row["signature"] or NO_SIGNATURE,
+                row["module"],
                 row["kernel"],
-            )  # fmt: skip
+            )
             operator, signature, module, kernel = (
                 number(known, text) for known, text in zip(names, texts, strict=True)
             )
@@ -625,13 +641,20 @@ def work_of_tables(
     for kernel in kernels:
         known = None if kernel.blocks_per_sm is None else max(kernel.time_ns, 1)
         rest = {
-            "only": "kernels", "kernel": kernel.kernel, "kernel_class": kernel.operator_class,
-            "kernel_rule": kernel.rule, "calls": 0, "events": 0, "time_ns": 0,
-        }  # fmt: skip
+            "only": "kernels",
+            "kernel": kernel.kernel,
+            "kernel_class": kernel.operator_class,
+            "kernel_rule": kernel.rule,
+            "calls": 0,
+            "events": 0,
+            "time_ns": 0,
+        }
         first = {
-            "events": kernel.count, "time_ns": kernel.time_ns, "dimensioned_ns": known,
+            "events": kernel.count,
+            "time_ns": kernel.time_ns,
+            "dimensioned_ns": known,
             "milliblock_ns": known and round(1000 * (kernel.blocks_per_sm or 0) * known),
-        }  # fmt: skip
+        }
         rows.append(rest | first)
         rows += [rest | {"operator": operator} for operator in kernel.operators]
     if breakdown is not None:
@@ -647,9 +670,13 @@ def _like_row(breakdown: Breakdown, row: WorkRow) -> dict[str, Any]:
     if row.kernel >= 0:
         named["kernel"] = breakdown.kernels[row.kernel]
     return named | {
-        "only": "breakdown", "phase": row.phase, "operator_class": row.operator_class, "like_calls": row.calls,
-        "like_events": row.events, "like_ns": row.time_ns,
-    }  # fmt: skip
+        "only": "breakdown",
+        "phase": row.phase,
+        "operator_class": row.operator_class,
+        "like_calls": row.calls,
+        "like_events": row.events,
+        "like_ns": row.time_ns,
+    }
 
 
 def _plain_row(row: ClassRow | OperatorRow | ModuleRow, only: str) -> dict[str, Any]:

@@ -94,15 +94,24 @@ _OF_WAITING: Final = "#f6cfe3"
 _OF_UNRECORDED: Final = "#f5f0b0"
 _OF_FRAMEWORK: Final = "#a08d78"
 _OF_PHASE: Final = {
-    Phase.FORWARD: "#3fb0b0", Phase.BACKWARD: "#7b6bb5", Phase.RECOMPUTE: "#aa4499", Phase.OPTIMIZER: "#b8a13e",
-    Phase.PREFILL: "#3fb0b0", Phase.DECODING: "#7b6bb5", Phase.OTHER: "#6a6a6a",
-}  # fmt: skip
+    Phase.FORWARD: "#3fb0b0",
+    Phase.BACKWARD: "#7b6bb5",
+    Phase.RECOMPUTE: "#aa4499",
+    Phase.OPTIMIZER: "#b8a13e",
+    Phase.PREFILL: "#3fb0b0",
+    Phase.DECODING: "#7b6bb5",
+    Phase.OTHER: "#6a6a6a",
+}
 _PHASES: Final = frozenset(phase.value for phase in PHASES)
 _SHAPES: Final = {
-    OperatorClass.TENSOR_CONTRACTION: "circle", OperatorClass.STATISTICAL_NORMALIZATION: "triangle-up",
-    OperatorClass.ELEMENTWISE: "square", OperatorClass.DATA_MOVEMENT: "cross", OperatorClass.COMMUNICATION: "diamond",
-    OperatorClass.OTHER: "triangle-down", OperatorClass.UNKNOWN: "stroke",
-}  # fmt: skip
+    OperatorClass.TENSOR_CONTRACTION: "circle",
+    OperatorClass.STATISTICAL_NORMALIZATION: "triangle-up",
+    OperatorClass.ELEMENTWISE: "square",
+    OperatorClass.DATA_MOVEMENT: "cross",
+    OperatorClass.COMMUNICATION: "diamond",
+    OperatorClass.OTHER: "triangle-down",
+    OperatorClass.UNKNOWN: "stroke",
+}
 #: The colours of Okabe and Ito, then tints and shades of them: parts without a colour of their own.
 _PARTS: Final = (
     "#0072b2", "#e69f00", "#009e73", "#56b4e9", "#cc79a7", "#d55e00", "#f0e442", "#a9a294", "#3d2f86", "#8c6d4b",
@@ -121,27 +130,47 @@ def _finished(chart: Any, report: Report, name: str, title: str) -> Chart:
     about = [subject_of(report), *((chart.title,) if isinstance(chart.title, str) and chart.title else ())]
     lines = [line for text in about for line in wrap(printable(text), _TITLE_WIDTH)]
     made: Chart = chart.configure(
-        background=_BACKGROUND, font="system-ui, sans-serif",
+        background=_BACKGROUND,
+        font="system-ui, sans-serif",
         view={"stroke": None},
         axis={
-            "labelColor": _INK, "titleColor": _INK, "gridColor": _INK, "gridOpacity": 0.12, "domainColor": _INK,
-            "domainOpacity": 0.4, "tickColor": _INK, "tickOpacity": 0.4, "labelFontSize": 12, "titleFontSize": 12,
-            "titleFontWeight": "normal", "labelLimit": 320,
+            "labelColor": _INK,
+            "titleColor": _INK,
+            "gridColor": _INK,
+            "gridOpacity": 0.12,
+            "domainColor": _INK,
+            "domainOpacity": 0.4,
+            "tickColor": _INK,
+            "tickOpacity": 0.4,
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+            "titleFontWeight": "normal",
+            "labelLimit": 320,
         },
         legend={
-            "labelColor": _INK, "titleColor": _INK, "labelFontSize": 12, "titleFontSize": 12, "labelLimit": 320,
+            "labelColor": _INK,
+            "titleColor": _INK,
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+            "labelLimit": 320,
             "titleFontWeight": "normal",
         },
         header={"labelColor": _INK, "titleColor": _INK, "labelFontSize": 12},
         title={
-            "color": _INK, "fontSize": 12, "fontWeight": "normal", "anchor": "start", "subtitleColor": _INK,
-            "subtitleFontSize": 11, "subtitlePadding": 4,
+            "color": _INK,
+            "fontSize": 12,
+            "fontWeight": "normal",
+            "anchor": "start",
+            "subtitleColor": _INK,
+            "subtitleFontSize": 11,
+            "subtitlePadding": 4,
         },
         text={"color": _INK},
     ).properties(
         title={"text": title, "subtitle": lines, "fontSize": 14, "fontWeight": "bold", "offset": 12},
-        description=title if chart.description is Undefined else chart.description, usermeta={"name": name},
-    )  # fmt: skip
+        description=title if chart.description is Undefined else chart.description,
+        usermeta={"name": name},
+    )
     return made
 
 
@@ -228,26 +257,43 @@ def _step(anatomy: Anatomy) -> Any:
         raise NoChart("nothing ran whose time is known")
     at = 0.0
     for part in parts:
-        part |= {"from": at, "to": at + part["ns"], "text": units.duration(part["ns"]),
-                 "share": units.share(part["ns"], whole)}  # fmt: skip
+        part |= {
+            "from": at,
+            "to": at + part["ns"],
+            "text": units.duration(part["ns"]),
+            "share": units.share(part["ns"], whole),
+        }
         part["label"] = f"{part['part']} {part['share']}"
         part["ink"] = _ink_on(part["colour"])
         at += part["ns"]
     base = alt.Chart(_values(parts))
-    tip = [alt.Tooltip("part:N", title="part"), alt.Tooltip("text:N", title="time"),
-           alt.Tooltip("share:N", title="of the step")]  # fmt: skip
+    tip = [
+        alt.Tooltip("part:N", title="part"),
+        alt.Tooltip("text:N", title="time"),
+        alt.Tooltip("share:N", title="of the step"),
+    ]
     bars = base.mark_bar(height=34, stroke=_INK, strokeOpacity=0.35, strokeWidth=0.5).encode(
         x=alt.X("from:Q", axis=alt.Axis(**_time_axis(None, whole)), scale=alt.Scale(domain=[0, whole], nice=False)),
         x2="to:Q",
         color=_coloured("part", {part["part"]: part["colour"] for part in parts}, columns=4, symbolType="square"),
-        tooltip=tip, description="part:N",
-    )  # fmt: skip
-    labels = base.mark_text(fontSize=11, fontWeight="bold").encode(
-        x=alt.X("middle:Q"), text="fits:N", fill=alt.Fill("ink:N", scale=None, legend=None), tooltip=tip,
-    ).transform_calculate(
-        middle="(datum.from + datum.to) / 2", room=f"(datum.to - datum.from) / {whole} * width / 7.5",
-        fits="datum.room >= length(datum.label) ? datum.label : datum.room >= length(datum.share) ? datum.share : ''",
-    )  # fmt: skip
+        tooltip=tip,
+        description="part:N",
+    )
+    labels = (
+        base.mark_text(fontSize=11, fontWeight="bold")
+        .encode(
+            x=alt.X("middle:Q"),
+            text="fits:N",
+            fill=alt.Fill("ink:N", scale=None, legend=None),
+            tooltip=tip,
+        )
+        .transform_calculate(
+            middle="(datum.from + datum.to) / 2",
+            room=f"(datum.to - datum.from) / {whole} * width / 7.5",
+            fits="datum.room >= length(datum.label) ? datum.label"
+            " : datum.room >= length(datum.share) ? datum.share : ''",
+        )
+    )
     return (bars + labels).properties(width=_WIDTH, height=44, title=f"{units.duration(whole)} in all")
 
 
@@ -262,8 +308,10 @@ def parts_of_step(anatomy: Anatomy) -> Iterator[Datum]:
     for item, ns in costs.classes.items() if not nothing_recorded(anatomy) else ():  # else it is the host's work
         yield {"part": LABEL[item], "ns": ns / steps, "colour": COLOUR[item]}
     waiting = costs.waiting_ns or 0
-    for name, ns, colour in (("exposed communication", costs.exposed_ns - waiting, communication),
-                             ("waiting for other ranks", waiting, _OF_WAITING)):  # fmt: skip
+    for name, ns, colour in (
+        ("exposed communication", costs.exposed_ns - waiting, communication),
+        ("waiting for other ranks", waiting, _OF_WAITING),
+    ):
         if ns:
             yield {"part": name, "ns": ns / steps, "colour": colour}
     if costs.idle_ns:
@@ -287,9 +335,11 @@ def parts_of_step(anatomy: Anatomy) -> Iterator[Datum]:
 _TITLE_OF_ADVICE: Final = "The step now, after each of the first changes, and after all of them together"
 #: What a bar says; where a gain is only bounded, the least time, as a bar that is open to the eye but not to a pointer.
 _NOW, _REPLAYED, _RANGE, _BOUND = (
-    "now", "after it, by replaying the trace", "up to this, by how much recording slows the host",
+    "now",
+    "after it, by replaying the trace",
+    "up to this, by how much recording slows the host",
     "after it, at least: the gain is a bound",
-)  # fmt: skip
+)
 _OF_AFTER: Final = {_NOW: _GREY, _REPLAYED: "#0072b2", _RANGE: "#a8c8e0", _BOUND: "rgba(138, 138, 138, 0.1)"}
 
 
@@ -330,18 +380,26 @@ def _advice(anatomy: Anatomy) -> Any:
     base = alt.Chart(_values(rows)).encode(
         y=alt.Y("step:N", sort=names, title=None, scale=alt.Scale(domain=names, paddingInner=0.25)),
         tooltip=[alt.Tooltip("step:N", title="after"), alt.Tooltip("text:N", title="the step takes"), "kind:N"],
-    )  # fmt: skip
+    )
     bars = base.mark_bar(stroke=_INK, strokeOpacity=0.6, strokeWidth=0.8).encode(
-        x=alt.X("from:Q", scale=alt.Scale(domain=[0, now], nice=False),
-                axis=alt.Axis(title="share of the step", values=[now * part / 5 for part in range(6)],
-                              labelExpr=f"format(datum.value / {now}, '.0%')")),
-        x2="to:Q", color=_coloured("kind", looks, symbolType="square"), description="text:N",
-    )  # fmt: skip
+        x=alt.X(
+            "from:Q",
+            scale=alt.Scale(domain=[0, now], nice=False),
+            axis=alt.Axis(
+                title="share of the step",
+                values=[now * part / 5 for part in range(6)],
+                labelExpr=f"format(datum.value / {now}, '.0%')",
+            ),
+        ),
+        x2="to:Q",
+        color=_coloured("kind", looks, symbolType="square"),
+        description="text:N",
+    )
     labels = base.mark_text(align="left", dx=4, fontSize=11).encode(x="to:Q", text="label:N")
     said = "; ".join(dict.fromkeys(f"{row['step']} {row['text']}" for row in rows))
     return (bars + labels).properties(
-        width=_WIDTH - 340, height=26 * len(names), description=printable(f"{_TITLE_OF_ADVICE}: {said}"),
-    )  # fmt: skip
+        width=_WIDTH - 340, height=26 * len(names), description=printable(f"{_TITLE_OF_ADVICE}: {said}")
+    )
 
 
 # ----- all steps of the recording
@@ -367,41 +425,74 @@ def _steps(anatomy: Anatomy) -> Any:
     for place, step in enumerate(steps[:_MOST_STEPS_DRAWN]):
         at, top = 0, place * _BAR
         for part in parts_of_row(step):
-            rows.append({**part, "from": at, "to": at + part["ns"], "top": top + 2, "bottom": top + _BAR - 2,
-                         "step": str(step.number), "text": units.duration(part["ns"]),
-                         "share": units.share(part["ns"], step.wall_ns)})  # fmt: skip
+            rows.append(
+                {
+                    **part,
+                    "from": at,
+                    "to": at + part["ns"],
+                    "top": top + 2,
+                    "bottom": top + _BAR - 2,
+                    "step": str(step.number),
+                    "text": units.duration(part["ns"]),
+                    "share": units.share(part["ns"], step.wall_ns),
+                }
+            )
             at += part["ns"]
         if step.set_aside is not None:
             slant = longest / 120
-            lines += [{"from": begin, "to": min(begin + slant, step.wall_ns), "top": top + _BAR - 2, "bottom": top + 2}
-                      for begin in (slant * number for number in range(int(step.wall_ns / slant) + 1))]  # fmt: skip
-    labels = [{"label": "the trace" if step.number is None else f"step {step.number}", "end": step.wall_ns,
-               "middle": (place + 0.5) * _BAR, "says": units.duration(step.wall_ns)
-               + (f", set aside: {step.set_aside}" if step.set_aside else "")}
-              for place, step in enumerate(steps[:_MOST_STEPS_DRAWN])]  # fmt: skip
+            lines += [
+                {"from": begin, "to": min(begin + slant, step.wall_ns), "top": top + _BAR - 2, "bottom": top + 2}
+                for begin in (slant * number for number in range(int(step.wall_ns / slant) + 1))
+            ]
+    labels = [
+        {
+            "label": "the trace" if step.number is None else f"step {step.number}",
+            "end": step.wall_ns,
+            "middle": (place + 0.5) * _BAR,
+            "says": units.duration(step.wall_ns) + (f", set aside: {step.set_aside}" if step.set_aside else ""),
+        }
+        for place, step in enumerate(steps[:_MOST_STEPS_DRAWN])
+    ]
     high = _BAR * len(labels)
     down = {"scale": alt.Scale(domain=[0, high], reverse=True, nice=False), "axis": None}
-    x = alt.X("from:Q", axis=alt.Axis(**_time_axis(None, longest)),
-              scale=alt.Scale(domain=[0, longest], nice=False))  # fmt: skip
+    x = alt.X("from:Q", axis=alt.Axis(**_time_axis(None, longest)), scale=alt.Scale(domain=[0, longest], nice=False))
     looks = {row["part"]: row["colour"] for row in rows}
-    bars = alt.Chart(_values(rows)).mark_rect(stroke=_INK, strokeOpacity=0.25, strokeWidth=0.4).encode(
-        x=x, x2="to:Q", y=alt.Y("top:Q", **down), y2="bottom:Q",
-        color=_coloured("part", looks, columns=4, symbolType="square"),
-        tooltip=["step:N", "part:N", alt.Tooltip("text:N", title="time"), alt.Tooltip("share:N", title="of the step")],
-        description="part:N",
-    )  # fmt: skip
-    hatch = alt.Chart(_values(lines)).mark_rule(
-        color="white", opacity=0.75, strokeWidth=1.5, clip=True, aria=False,
-    ).encode(
-        x=x, x2="to:Q", y=alt.Y("top:Q", **down), y2="bottom:Q",
-    )  # fmt: skip
+    bars = (
+        alt.Chart(_values(rows))
+        .mark_rect(stroke=_INK, strokeOpacity=0.25, strokeWidth=0.4)
+        .encode(
+            x=x,
+            x2="to:Q",
+            y=alt.Y("top:Q", **down),
+            y2="bottom:Q",
+            color=_coloured("part", looks, columns=4, symbolType="square"),
+            tooltip=[
+                "step:N",
+                "part:N",
+                alt.Tooltip("text:N", title="time"),
+                alt.Tooltip("share:N", title="of the step"),
+            ],
+            description="part:N",
+        )
+    )
+    hatch = (
+        alt.Chart(_values(lines))
+        .mark_rule(
+            color="white",
+            opacity=0.75,
+            strokeWidth=1.5,
+            clip=True,
+            aria=False,
+        )
+        .encode(x=x, x2="to:Q", y=alt.Y("top:Q", **down), y2="bottom:Q")
+    )
     base = alt.Chart(_values(labels))
     names = base.mark_text(align="right", dx=-8, fontSize=11).encode(
-        x=alt.value(0), y=alt.Y("middle:Q", **down), text="label:N",
-    )  # fmt: skip
+        x=alt.value(0), y=alt.Y("middle:Q", **down), text="label:N"
+    )
     ends = base.mark_text(align="left", dx=5, fontSize=10.5, limit=300).encode(
-        x="end:Q", y=alt.Y("middle:Q", **down), text="says:N", tooltip=["label:N", "says:N"],
-    )  # fmt: skip
+        x="end:Q", y=alt.Y("middle:Q", **down), text="says:N", tooltip=["label:N", "says:N"]
+    )
     counted = sum(step.set_aside is None for step in steps)
     said = f"{counted} of {len(steps)} steps count" + ("; the hatched ones are set aside" if lines else "")
     said += f"; the first {_MOST_STEPS_DRAWN} are drawn" if len(steps) > _MOST_STEPS_DRAWN else ""
@@ -422,10 +513,12 @@ def parts_of_row(step: StepRow) -> Iterator[Datum]:
         (f"idle: {label_of_cause(cause)}", ns, _OF_CAUSE.get(cause, _GREY)) for cause, ns in step.idle_causes.items()
     ]
     loading = step.loading_ns or 0
-    parts += [("not recorded", step.unrecorded_ns or 0, _OF_UNRECORDED),
-              (_WORDS[lanes.OUTSIDE_WORK][0], step.outside_ns or 0, _WORDS[lanes.OUTSIDE_WORK][1]),
-              ("waiting for input", loading, _OF_CAUSE[IdleCause.INPUT]),
-              ("framework", (step.framework_ns or 0) - loading, _OF_FRAMEWORK)]  # fmt: skip
+    parts += [
+        ("not recorded", step.unrecorded_ns or 0, _OF_UNRECORDED),
+        (_WORDS[lanes.OUTSIDE_WORK][0], step.outside_ns or 0, _WORDS[lanes.OUTSIDE_WORK][1]),
+        ("waiting for input", loading, _OF_CAUSE[IdleCause.INPUT]),
+        ("framework", (step.framework_ns or 0) - loading, _OF_FRAMEWORK),
+    ]
     yield from ({"part": name, "ns": ns, "colour": colour} for name, ns, colour in parts if ns > 0)
 
 
@@ -434,14 +527,18 @@ def parts_of_row(step: StepRow) -> Iterator[Datum]:
 
 #: Parts of a run's steps, with their fields and colours: the rest is the step as it usually is.
 _OF_RUN: Final = (
-    ("waiting for input", "input_ns", _OF_CAUSE[IdleCause.INPUT]), ("evaluation", "evaluating_ns", "#0072b2"),
-    ("checkpoints", "checkpointing_ns", "#e69f00"), ("compiling", "compiling_ns", _OF_CAUSE[IdleCause.COMPILATION]),
+    ("waiting for input", "input_ns", _OF_CAUSE[IdleCause.INPUT]),
+    ("evaluation", "evaluating_ns", "#0072b2"),
+    ("checkpoints", "checkpointing_ns", "#e69f00"),
+    ("compiling", "compiling_ns", _OF_CAUSE[IdleCause.COMPILATION]),
     ("garbage collection", "collecting_ns", "#cc79a7"),
-)  # fmt: skip
+)
 _OF_MEMORY: Final = (
-    ("peak", "peak_bytes", "#d55e00"), ("reserved", "reserved_bytes", "#b8a13e"),
-    ("allocated", "allocated_bytes", "#0072b2"), ("host", "host_bytes", "#6a6a6a"),
-)  # fmt: skip
+    ("peak", "peak_bytes", "#d55e00"),
+    ("reserved", "reserved_bytes", "#b8a13e"),
+    ("allocated", "allocated_bytes", "#0072b2"),
+    ("host", "host_bytes", "#6a6a6a"),
+)
 
 
 def _run(anatomy: Anatomy) -> Any:
@@ -460,8 +557,9 @@ def _run(anatomy: Anatomy) -> Any:
         name = f"step {first}" if count == 1 else f"steps {first} to {first + count - 1}"
         row: Datum = {"steps": name, "from": first, "to": first + count}
         usual, longest = series.usual_ns[place], series.longest_ns[place]
-        steps.append({**row, "usual": usual, "longest": longest, "text": units.duration(usual),
-                      "most": units.duration(longest)})  # fmt: skip
+        steps.append(
+            {**row, "usual": usual, "longest": longest, "text": units.duration(usual), "most": units.duration(longest)}
+        )
         at = 0.0
         for part, field, _ in _OF_RUN:
             if ns := getattr(series, field)[place] / count:
@@ -471,29 +569,51 @@ def _run(anatomy: Anatomy) -> Any:
             if size := getattr(series, field)[place]:
                 sizes.append({**row, "kind": kind, "bytes": size, "text": units.size(size)})
     top = max(row["usual"] for row in steps)
-    bars = alt.Chart(_values(steps)).mark_rect(color=_OF_PHASE[Phase.FORWARD]).encode(
-        x=alt.X("from:Q", **x), x2="to:Q", y2=alt.datum(0),
-        y=alt.Y("usual:Q", axis=alt.Axis(**_time_axis("usual step", top)), scale=alt.Scale(domain=[0, top])),
-        tooltip=["steps:N", alt.Tooltip("text:N", title="usual step"), alt.Tooltip("most:N", title="longest")],
-        description="steps:N",
-    ).properties(width=_WIDTH - 200, height=140)  # fmt: skip
+    bars = (
+        alt.Chart(_values(steps))
+        .mark_rect(color=_OF_PHASE[Phase.FORWARD])
+        .encode(
+            x=alt.X("from:Q", **x),
+            x2="to:Q",
+            y2=alt.datum(0),
+            y=alt.Y("usual:Q", axis=alt.Axis(**_time_axis("usual step", top)), scale=alt.Scale(domain=[0, top])),
+            tooltip=["steps:N", alt.Tooltip("text:N", title="usual step"), alt.Tooltip("most:N", title="longest")],
+            description="steps:N",
+        )
+        .properties(width=_WIDTH - 200, height=140)
+    )
     panels = [bars]
     if parts:
         most = max(row["high"] for row in parts)
         looks = {name: colour for name, _, colour in _OF_RUN if any(row["part"] == name for row in parts)}
-        panels.append(alt.Chart(_values(parts)).mark_rect().encode(
-            x=alt.X("from:Q", **x), x2="to:Q", y2="high:Q",
-            y=alt.Y("low:Q", axis=alt.Axis(**_time_axis("on top of it", most)), scale=alt.Scale(domain=[0, most])),
-            color=_coloured("part", looks, symbolType="square"),
-            tooltip=["steps:N", "part:N", alt.Tooltip("text:N", title="of a step")], description="part:N",
-        ).properties(width=_WIDTH - 200, height=110))  # fmt: skip
+        panels.append(
+            alt.Chart(_values(parts))
+            .mark_rect()
+            .encode(
+                x=alt.X("from:Q", **x),
+                x2="to:Q",
+                y2="high:Q",
+                y=alt.Y("low:Q", axis=alt.Axis(**_time_axis("on top of it", most)), scale=alt.Scale(domain=[0, most])),
+                color=_coloured("part", looks, symbolType="square"),
+                tooltip=["steps:N", "part:N", alt.Tooltip("text:N", title="of a step")],
+                description="part:N",
+            )
+            .properties(width=_WIDTH - 200, height=110)
+        )
     if sizes:
         looks = {name: colour for name, _, colour in _OF_MEMORY if any(row["kind"] == name for row in sizes)}
-        panels.append(alt.Chart(_values(sizes)).mark_line(interpolate="step-after").encode(
-            x=alt.X("from:Q", **x), y=alt.Y("bytes:Q", axis=alt.Axis(**_bytes_axis("memory"))),
-            color=_coloured("kind", looks, symbolType="stroke"),
-            tooltip=["steps:N", "kind:N", alt.Tooltip("text:N", title="size")], description="kind:N",
-        ).properties(width=_WIDTH - 200, height=90))  # fmt: skip
+        panels.append(
+            alt.Chart(_values(sizes))
+            .mark_line(interpolate="step-after")
+            .encode(
+                x=alt.X("from:Q", **x),
+                y=alt.Y("bytes:Q", axis=alt.Axis(**_bytes_axis("memory"))),
+                color=_coloured("kind", looks, symbolType="stroke"),
+                tooltip=["steps:N", "kind:N", alt.Tooltip("text:N", title="size")],
+                description="kind:N",
+            )
+            .properties(width=_WIDTH - 200, height=90)
+        )
     said = f"{sum(series.steps):,} steps around the recorded ones; below, what comes on top of the usual step"
     return alt.vconcat(*panels, spacing=14).resolve_scale(color="independent").properties(title=said)
 
@@ -531,25 +651,50 @@ def _lanes(anatomy: Anatomy, most: int = _MOST_DRAWN) -> Any:
     for span in drawn.spans.rows():
         words, colour = _word_of(span["kind"])
         shown.setdefault(words, colour)
-        rows.append({"lane": span["lane"], "from": span["begin_ns"], "to": span["begin_ns"] + span["length_ns"],
-                     "what": words, "text": units.duration(span["length_ns"]),
-                     "at": units.duration(span["begin_ns"])})  # fmt: skip
+        rows.append(
+            {
+                "lane": span["lane"],
+                "from": span["begin_ns"],
+                "to": span["begin_ns"] + span["length_ns"],
+                "what": words,
+                "text": units.duration(span["length_ns"]),
+                "at": units.duration(span["begin_ns"]),
+            }
+        )
     names = [lane.name for lane in drawn.lanes]
     put = [lane for lane in drawn.lanes if lane.bin_ns is not None]
     widest = units.duration(max((lane.bin_ns or 0 for lane in put), default=0))
-    binned = "" if not put else (
-        f"; times of a kind are put together in parts of {widest}, in which their order says nothing:"
-        f" {', '.join(lane.name for lane in put)}"
-    )  # fmt: skip
-    return alt.Chart(_values(rows), title=f"{title_of_lanes(anatomy)}{binned}").mark_bar(clip=True).encode(
-        x=alt.X("from:Q", axis=alt.Axis(**_time_axis(None, drawn.wall_ns)),
-                scale=alt.Scale(domain=[0, drawn.wall_ns], nice=False)),
-        x2="to:Q", y=alt.Y("lane:N", sort=names, title=None, scale=alt.Scale(domain=names, paddingInner=0.25),
-                           axis=alt.Axis(labelLimit=150)),
-        color=_coloured("what", shown, columns=5, symbolType="square"),
-        tooltip=["lane:N", "what:N", alt.Tooltip("text:N", title="for"), alt.Tooltip("at:N", title="from")],
-        description="what:N",
-    ).properties(width=_WIDTH - 150, height=26 * len(names))  # fmt: skip
+    binned = (
+        ""
+        if not put
+        else (
+            f"; times of a kind are put together in parts of {widest}, in which their order says nothing:"
+            f" {', '.join(lane.name for lane in put)}"
+        )
+    )
+    return (
+        alt.Chart(_values(rows), title=f"{title_of_lanes(anatomy)}{binned}")
+        .mark_bar(clip=True)
+        .encode(
+            x=alt.X(
+                "from:Q",
+                axis=alt.Axis(**_time_axis(None, drawn.wall_ns)),
+                scale=alt.Scale(domain=[0, drawn.wall_ns], nice=False),
+            ),
+            x2="to:Q",
+            y=alt.Y(
+                "lane:N",
+                sort=names,
+                title=None,
+                scale=alt.Scale(domain=names, paddingInner=0.25),
+                axis=alt.Axis(labelLimit=150),
+            ),
+            color=_coloured("what", shown, columns=5, symbolType="square"),
+            tooltip=["lane:N", "what:N", alt.Tooltip("text:N", title="for"), alt.Tooltip("at:N", title="from")],
+            description="what:N",
+        )
+        .properties(width=_WIDTH - 150, height=26 * len(names))
+    )
 
 
 def _drawn(anatomy: Anatomy) -> Lanes:
@@ -589,11 +734,22 @@ def timeline_of(anatomy: Anatomy) -> dict[str, Any]:
     lanes_shown, first = [], 0
     for lane in drawn.lanes:
         last = first + int(drawn.spans.keys["lane"].equals(lane.name).sum())
-        lanes_shown.append({"name": lane.name, "of": lane.of.value, "bin": lane.bin_ns, "count": lane.count,
-                            "first": first, "last": last})  # fmt: skip
+        lanes_shown.append(
+            {
+                "name": lane.name,
+                "of": lane.of.value,
+                "bin": lane.bin_ns,
+                "count": lane.count,
+                "first": first,
+                "last": last,
+            }
+        )
         first = last
-    texts = {name: [printable(str(value)) for value in column["values"]]
-             for name, column in spans.items() if isinstance(column, dict)}  # fmt: skip
+    texts = {
+        name: [printable(str(value)) for value in column["values"]]
+        for name, column in spans.items()
+        if isinstance(column, dict)
+    }
     columns = {name: column["codes"] if isinstance(column, dict) else column for name, column in spans.items()}
     return {"wall": drawn.wall_ns, "lanes": lanes_shown, "kinds": kinds, "texts": texts, "columns": columns}
 
@@ -628,10 +784,16 @@ def _classes(anatomy: Anatomy) -> Any:
             part = total(row for row in members if row.phase is phase).per_step(steps)
             for (figure, text), value in zip(_FIGURES, (part.time_ns, part.flops, part.bytes), strict=True):
                 if value:
-                    rows.append({
-                        "class": LABEL[item], "phase": phase.value, "figure": figure, "value": value,
-                        "text": text(value), "order": PHASES.index(phase),
-                    })  # fmt: skip
+                    rows.append(
+                        {
+                            "class": LABEL[item],
+                            "phase": phase.value,
+                            "figure": figure,
+                            "value": value,
+                            "text": text(value),
+                            "order": PHASES.index(phase),
+                        }
+                    )
     if not rows:
         raise NoChart("no work of a known class ran")
     classes = [LABEL[item] for item, _ in by_class(anatomy)]
@@ -644,39 +806,69 @@ def _classes(anatomy: Anatomy) -> Any:
             continue
         longest = max(sum(row["value"] for row in own if row["class"] == name) for name in classes)
         axis = {
-            "time": _time_axis(None, longest), "FLOPs": {"title": None, "labelExpr": _si("FLOP")},
+            "time": _time_axis(None, longest),
+            "FLOPs": {"title": None, "labelExpr": _si("FLOP")},
             "bytes": _bytes_axis(None),
-        }[figure]  # fmt: skip
+        }[figure]
         panels.append(
-            alt.Chart(_values(own), title=figure).mark_bar().encode(
-                y=alt.Y("class:N", sort=classes, title=None, axis=alt.Axis(labels=place == 0, ticks=place == 0),
-                        scale=alt.Scale(domain=classes)),
+            alt.Chart(_values(own), title=figure)
+            .mark_bar()
+            .encode(
+                y=alt.Y(
+                    "class:N",
+                    sort=classes,
+                    title=None,
+                    axis=alt.Axis(labels=place == 0, ticks=place == 0),
+                    scale=alt.Scale(domain=classes),
+                ),
                 x=alt.X("value:Q", axis=alt.Axis(**{**axis, "tickCount": 4})),
-                color=colour, order="order:Q",
-                tooltip=["class:N", "phase:N", alt.Tooltip("text:N", title=figure)], description="text:N",
-            ).properties(width=240, height=26 * len(classes))
-        )  # fmt: skip
+                color=colour,
+                order="order:Q",
+                tooltip=["class:N", "phase:N", alt.Tooltip("text:N", title=figure)],
+                description="text:N",
+            )
+            .properties(width=240, height=26 * len(classes))
+        )
     ratios = [
-        {"class": LABEL[row.operator_class], "figure": name, "measured": measured, "theory": theory,
-         "text": units.ratio(measured), "expected": units.ratio(theory)}
+        {
+            "class": LABEL[row.operator_class],
+            "figure": name,
+            "measured": measured,
+            "theory": theory,
+            "text": units.ratio(measured),
+            "expected": units.ratio(theory),
+        }
         for row in anatomy.ratios
         for name, measured, theory in (
-            ("time", row.time, None), ("FLOPs", row.flops, row.theory_flops), ("bytes", row.bytes, row.theory_bytes)
+            ("time", row.time, None),
+            ("FLOPs", row.flops, row.theory_flops),
+            ("bytes", row.bytes, row.theory_bytes),
         )
         if measured is not None and LABEL[row.operator_class] in classes
-    ]  # fmt: skip
+    ]
     if ratios:
-        y = alt.Y("class:N", sort=classes, title=None, axis=alt.Axis(labels=False, ticks=False),
-                  scale=alt.Scale(domain=classes))  # fmt: skip
-        tip = ["class:N", "figure:N", alt.Tooltip("text:N", title="backward / forward"),
-               alt.Tooltip("expected:N", title="theory")]  # fmt: skip
+        y = alt.Y(
+            "class:N",
+            sort=classes,
+            title=None,
+            axis=alt.Axis(labels=False, ticks=False),
+            scale=alt.Scale(domain=classes),
+        )
+        tip = [
+            "class:N",
+            "figure:N",
+            alt.Tooltip("text:N", title="backward / forward"),
+            alt.Tooltip("expected:N", title="theory"),
+        ]
         with_theory = any(ratio["theory"] is not None for ratio in ratios)
         base = alt.Chart(_values(ratios), title=f"backward / forward{', | by theory' if with_theory else ''}")
         points = base.mark_point(filled=True, size=60, color="#0072b2").encode(
-            y=y, x=alt.X("measured:Q", title=None, scale=alt.Scale(zero=True)),
-            shape=alt.Shape("figure:N", legend=alt.Legend(title=None, orient="bottom")), tooltip=tip,
+            y=y,
+            x=alt.X("measured:Q", title=None, scale=alt.Scale(zero=True)),
+            shape=alt.Shape("figure:N", legend=alt.Legend(title=None, orient="bottom")),
+            tooltip=tip,
             description="text:N",
-        )  # fmt: skip
+        )
         if with_theory:
             ticks = base.mark_tick(thickness=2, color="#d55e00", height=18).encode(y=y, x="theory:Q", tooltip=tip)
             points = ticks + points
@@ -711,13 +903,21 @@ def _roofline(anatomy: Anatomy) -> Any:
         if not rate or (intensity or 0) < _LEAST_INTENSITY or part.time_ns < _LEAST_POINT * whole:
             continue
         operator_class, name, phase = group
-        points.append({
-            "key": key_of(group), "operator": cut(name, _LONGEST_NAME), "class": LABEL[operator_class],
-            "phase": phase.value, "intensity": intensity, "rate": rate, "ns": part.time_ns / steps,
-            "text": units.duration(part.time_ns / steps), "flops": units.flop_rate(rate),
-            "per_byte": units.ratio(intensity),
-            "reached": units.UNKNOWN if part.reached is None else units.share(part.reached, 1),
-        })  # fmt: skip
+        points.append(
+            {
+                "key": key_of(group),
+                "operator": cut(name, _LONGEST_NAME),
+                "class": LABEL[operator_class],
+                "phase": phase.value,
+                "intensity": intensity,
+                "rate": rate,
+                "ns": part.time_ns / steps,
+                "text": units.duration(part.time_ns / steps),
+                "flops": units.flop_rate(rate),
+                "per_byte": units.ratio(intensity),
+                "reached": units.UNKNOWN if part.reached is None else units.share(part.reached, 1),
+            }
+        )
     if not points:
         raise NoChart("no operator whose FLOPs and bytes are known")
     points = sorted(points, key=lambda point: -point["ns"])[:_MOST_POINTS]
@@ -728,41 +928,74 @@ def _roofline(anatomy: Anatomy) -> Any:
     highest = max(line["rate"] for line in lines)
     ends = [lines[0]["least"], lines[0]["most"]]
     highest = max(highest, *(point["rate"] for point in points))
-    x = alt.X("intensity:Q", scale=alt.Scale(type="log", domain=ends, nice=False),
-              axis=alt.Axis(title="FLOP/B", labelExpr="format(datum.value, '~g')", values=_decades(*ends)))  # fmt: skip
-    y = alt.Y("rate:Q", scale=alt.Scale(type="log", domain=[lowest / 2, highest * 2], nice=False),
-              axis=alt.Axis(title=None, labelExpr=_si("FLOP/s"), values=_decades(lowest / 2, highest * 2)))  # fmt: skip
+    x = alt.X(
+        "intensity:Q",
+        scale=alt.Scale(type="log", domain=ends, nice=False),
+        axis=alt.Axis(title="FLOP/B", labelExpr="format(datum.value, '~g')", values=_decades(*ends)),
+    )
+    y = alt.Y(
+        "rate:Q",
+        scale=alt.Scale(type="log", domain=[lowest / 2, highest * 2], nice=False),
+        axis=alt.Axis(title=None, labelExpr=_si("FLOP/s"), values=_decades(lowest / 2, highest * 2)),
+    )
     drawn = units.share(sum(point["ns"] for point in points) * steps, whole)
     said = f"points have {drawn} of the time; the others have hardly any FLOPs, no formula, or hardly any time"
-    roofs = alt.Chart(_values(lines)).mark_line(color=_INK, opacity=0.6, strokeWidth=1.2, clip=True).encode(
-        x=x, y=y, detail="ceiling:N", strokeDash=alt.condition("datum.slope", alt.value([1, 0]), alt.value([5, 3])),
-        tooltip=["ceiling:N", alt.Tooltip("text:N", title="at most")], description="ceiling:N",
-    )  # fmt: skip
-    named = alt.Chart(_values(line for line in lines if line["named"])).mark_text(
-        align="right", dy=-6, dx=-2, fontSize=11, limit=400,
-    ).encode(x=x, y=y, text="label:N")  # fmt: skip
+    roofs = (
+        alt.Chart(_values(lines))
+        .mark_line(color=_INK, opacity=0.6, strokeWidth=1.2, clip=True)
+        .encode(
+            x=x,
+            y=y,
+            detail="ceiling:N",
+            strokeDash=alt.condition("datum.slope", alt.value([1, 0]), alt.value([5, 3])),
+            tooltip=["ceiling:N", alt.Tooltip("text:N", title="at most")],
+            description="ceiling:N",
+        )
+    )
+    named = (
+        alt.Chart(_values(line for line in lines if line["named"]))
+        .mark_text(align="right", dy=-6, dx=-2, fontSize=11, limit=400)
+        .encode(x=x, y=y, text="label:N")
+    )
     picked = alt.param(name="picked", value="")
-    dots = alt.Chart(_values(points)).mark_point(filled=True, strokeWidth=1.5).encode(
-        x=x, y=y,
-        size=alt.Size("ns:Q", scale=alt.Scale(range=[30, 900]), legend=None),
-        color=_coloured("class", {LABEL[item]: COLOUR[item] for item in classes}, columns=4),
-        shape=alt.Shape("class:N", sort=names, scale=alt.Scale(**_palette(names, [_SHAPES[item] for item in classes]))),
-        opacity=alt.condition("picked == '' || picked == datum.key", alt.value(0.85), alt.value(0.15)),
-        stroke=alt.condition("picked == datum.key", alt.value(_INK), alt.value(None)),
-        tooltip=[
-            "operator:N", "phase:N", "class:N", alt.Tooltip("text:N", title="time"),
-            alt.Tooltip("flops:N", title="FLOP/s"), alt.Tooltip("per_byte:N", title="FLOP/B"),
-            alt.Tooltip("reached:N", title="ceiling"),
-        ],
-        order=alt.Order("ns:Q", sort="descending"), description="operator:N",
-    ).add_params(picked)  # fmt: skip
+    dots = (
+        alt.Chart(_values(points))
+        .mark_point(filled=True, strokeWidth=1.5)
+        .encode(
+            x=x,
+            y=y,
+            size=alt.Size("ns:Q", scale=alt.Scale(range=[30, 900]), legend=None),
+            color=_coloured("class", {LABEL[item]: COLOUR[item] for item in classes}, columns=4),
+            shape=alt.Shape(
+                "class:N", sort=names, scale=alt.Scale(**_palette(names, [_SHAPES[item] for item in classes]))
+            ),
+            opacity=alt.condition("picked == '' || picked == datum.key", alt.value(0.85), alt.value(0.15)),
+            stroke=alt.condition("picked == datum.key", alt.value(_INK), alt.value(None)),
+            tooltip=[
+                "operator:N",
+                "phase:N",
+                "class:N",
+                alt.Tooltip("text:N", title="time"),
+                alt.Tooltip("flops:N", title="FLOP/s"),
+                alt.Tooltip("per_byte:N", title="FLOP/B"),
+                alt.Tooltip("reached:N", title="ceiling"),
+            ],
+            order=alt.Order("ns:Q", sort="descending"),
+            description="operator:N",
+        )
+        .add_params(picked)
+    )
     marks, listed = _largest_named(points[:_MOST_NAMED], ends, (lowest / 2, highest * 2))
-    numbers = alt.Chart(_values(marks)).mark_text(align="left", dx=7, dy=-7, fontSize=11, fontWeight="bold").encode(
-        x=x, y=y, text="numbers:N",
-    )  # fmt: skip
-    names_of = alt.Chart(_values(listed), name="list").mark_text(align="left", baseline="top", fontSize=11).encode(
-        x=alt.value(8), y=alt.Y("down:Q", scale=None), text="line:N",
-    )  # fmt: skip
+    numbers = (
+        alt.Chart(_values(marks))
+        .mark_text(align="left", dx=7, dy=-7, fontSize=11, fontWeight="bold")
+        .encode(x=x, y=y, text="numbers:N")
+    )
+    names_of = (
+        alt.Chart(_values(listed), name="list")
+        .mark_text(align="left", baseline="top", fontSize=11)
+        .encode(x=alt.value(8), y=alt.Y("down:Q", scale=None), text="line:N")
+    )
     made = alt.layer(roofs + named + dots + numbers, names_of).resolve_scale(y="independent")
     return made.properties(width=_WIDTH, height=_ROOF_HEIGHT, title=said)
 
@@ -813,13 +1046,29 @@ def _ceilings(anatomy: Anatomy, intensities: Sequence[float]) -> Iterator[Datum]
     for name, peak in peaks.items():
         text = units.flop_rate(peak)
         for intensity, named in ((peak / bandwidth, False), (most, True)):
-            yield {"ceiling": name, "intensity": intensity, "rate": peak, "text": text, "slope": False,
-                   "named": named, "label": f"{name}, {text}", **ends}  # fmt: skip
+            yield {
+                "ceiling": name,
+                "intensity": intensity,
+                "rate": peak,
+                "text": text,
+                "slope": False,
+                "named": named,
+                "label": f"{name}, {text}",
+                **ends,
+            }
     text = units.byte_rate(bandwidth)
     meet = highest / bandwidth
     for intensity, named in ((least, False), (meet, False), ((least * meet) ** 0.5, True)):
-        yield {"ceiling": "bandwidth", "intensity": intensity, "rate": intensity * bandwidth, "text": text,
-               "slope": True, "named": named, "label": f"bandwidth, {text}", **ends}  # fmt: skip
+        yield {
+            "ceiling": "bandwidth",
+            "intensity": intensity,
+            "rate": intensity * bandwidth,
+            "text": text,
+            "slope": True,
+            "named": named,
+            "label": f"bandwidth, {text}",
+            **ends,
+        }
 
 
 # ----- modules as an icicle
@@ -878,39 +1127,59 @@ def _icicle(anatomy: Anatomy, root: Node, name: str, what: str) -> Any:
     low, high = alt.param(name="low", value=0), alt.param(name="high", value=1)
     switch = alt.param(name="measure", value="time", bind=alt.binding_radio(options=measures, name="width: "))
     wanted, picked = alt.param(name="wanted", value=""), alt.param(name="picked", value="")
-    x = alt.X("from:Q", scale=alt.Scale(domainMin=alt.expr("low"), domainMax=alt.expr("high"), nice=False, zero=False),
-              axis=None)  # fmt: skip
+    x = alt.X(
+        "from:Q",
+        scale=alt.Scale(domainMin=alt.expr("low"), domainMax=alt.expr("high"), nice=False, zero=False),
+        axis=None,
+    )
     said = f"the whole width is {' or '.join(map(wholes.__getitem__, measures))}"
     said += f"; without {what}s of less than {units.share(_LEAST_MODULE, 1)}, and FLOPs that are not known"
     base = alt.Chart(_values(rows)).transform_filter("datum.measure == measure")
     kind = [alt.Tooltip("kind:N", title="kind")] if what == "module" else []
-    tip = [alt.Tooltip("path:N", title=what), *kind, "phase:N",
-           alt.Tooltip("text:N", title="amount"), alt.Tooltip("share:N", title=f"of all {what}s")]  # fmt: skip
+    tip = [
+        alt.Tooltip("path:N", title=what),
+        *kind,
+        "phase:N",
+        alt.Tooltip("text:N", title="amount"),
+        alt.Tooltip("share:N", title=f"of all {what}s"),
+    ]
     found = "wanted == '' || indexof(lower(datum.path), lower(wanted)) >= 0"
     boxes = base.mark_rect(stroke="white", strokeOpacity=0.7, strokeWidth=0.7, clip=True, cursor="pointer").encode(
-        x=x, x2="to:Q",
-        y=alt.Y("depth:Q", scale=alt.Scale(domain=[0, deepest], reverse=True, nice=False), axis=None), y2="below:Q",
+        x=x,
+        x2="to:Q",
+        y=alt.Y("depth:Q", scale=alt.Scale(domain=[0, deepest], reverse=True, nice=False), axis=None),
+        y2="below:Q",
         color=_by_phase(shown),
         opacity=alt.condition(found, alt.value(1), alt.value(0.25)),
-        tooltip=tip, description="path:N",
-    )  # fmt: skip
+        tooltip=tip,
+        description="path:N",
+    )
     across = "(datum.to - datum.from) / (high - low) * width"
     cut_off = f"slice(datum.name, 0, floor({across} / 8))"
     if what == "line":  # its number comes last
         place = "split(datum.name, ' ')[0]"
         cut_off = f"slice({place}, max(0, length({place}) - floor({across} / 8)))"
-    names = base.transform_calculate(
-        middle="(max(datum.from, low) + min(datum.to, high)) / 2", row="datum.depth + 0.5",
-        label=f"{across} < 34 || datum.to <= low || datum.from >= high ? '' : {across} < 7 * length(datum.name)"
-              f" ? {cut_off} : datum.name",
-    ).mark_text(fontSize=11, clip=True).encode(
-        color=alt.condition("datum.ink == 'black'", alt.value("black"), alt.value("white")),
-        x=alt.X("middle:Q", scale=alt.Scale(domainMin=alt.expr("low"), domainMax=alt.expr("high"), zero=False)),
-        y=alt.Y("row:Q", scale=alt.Scale(domain=[0, deepest], reverse=True)), text="label:N", tooltip=tip,
-    )  # fmt: skip
-    return (boxes + names).add_params(low, high, switch, wanted, picked).properties(
-        width=_WIDTH, height=24 * deepest, title=said,
-    )  # fmt: skip
+    names = (
+        base.transform_calculate(
+            middle="(max(datum.from, low) + min(datum.to, high)) / 2",
+            row="datum.depth + 0.5",
+            label=f"{across} < 34 || datum.to <= low || datum.from >= high ? '' : {across} < 7 * length(datum.name)"
+            f" ? {cut_off} : datum.name",
+        )
+        .mark_text(fontSize=11, clip=True)
+        .encode(
+            color=alt.condition("datum.ink == 'black'", alt.value("black"), alt.value("white")),
+            x=alt.X("middle:Q", scale=alt.Scale(domainMin=alt.expr("low"), domainMax=alt.expr("high"), zero=False)),
+            y=alt.Y("row:Q", scale=alt.Scale(domain=[0, deepest], reverse=True)),
+            text="label:N",
+            tooltip=tip,
+        )
+    )
+    return (
+        (boxes + names)
+        .add_params(low, high, switch, wanted, picked)
+        .properties(width=_WIDTH, height=24 * deepest, title=said)
+    )
 
 
 class _Width(Struct, frozen=True):
@@ -932,9 +1201,15 @@ def _rectangles(node: Node, name: str, path: str, depth: int, at: float, wide: _
     if depth >= _DEEPEST or not value or value < _LEAST_MODULE * wide.whole:
         return
     yield {
-        "name": cut(name, _LONGEST_NAME), "path": path or name, "kind": node.kind or "", "depth": depth,
-        "below": depth + 1, "from": at, "to": at + value / wide.whole, "value": value,
-    }  # fmt: skip
+        "name": cut(name, _LONGEST_NAME),
+        "path": path or name,
+        "kind": node.kind or "",
+        "depth": depth,
+        "below": depth + 1,
+        "from": at,
+        "to": at + value / wide.whole,
+        "value": value,
+    }
     for child in node.children:
         below = f"{path}{wide.joint}{child.name}" if path else child.name
         yield from _rectangles(child, child.name, below, depth + 1, at, wide)
@@ -961,11 +1236,19 @@ def _activations(anatomy: Anatomy) -> Iterator[Datum]:
             begins[parent] = at + sizes[parts] / whole
         begins[parts] = at
         yield {
-            "name": cut(parts[-1], _LONGEST_NAME) if parts else "saved for backward", "path": ".".join(parts) or "all",
-            "kind": "", "depth": len(parts), "below": len(parts) + 1, "from": at, "to": at + sizes[parts] / whole,
-            "value": sizes[parts], "phase": Phase.FORWARD.value, "measure": "memory",
-            "text": units.size(sizes[parts]), "share": units.share(sizes[parts], whole),
-        }  # fmt: skip
+            "name": cut(parts[-1], _LONGEST_NAME) if parts else "saved for backward",
+            "path": ".".join(parts) or "all",
+            "kind": "",
+            "depth": len(parts),
+            "below": len(parts) + 1,
+            "from": at,
+            "to": at + sizes[parts] / whole,
+            "value": sizes[parts],
+            "phase": Phase.FORWARD.value,
+            "measure": "memory",
+            "text": units.size(sizes[parts]),
+            "share": units.share(sizes[parts], whole),
+        }
 
 
 def _largest(rows: list[Datum]) -> list[Datum]:
@@ -1009,67 +1292,117 @@ def _memory(anatomy: Anatomy) -> Any:
     components = [name for name in looks if name in found]
     shown = {name: name.replace("_", " ") for name in components}
     rows = [
-        {"ns": point.time_ns, "component": shown[name], "bytes": point.components.get(name, 0),
-         "order": place}
+        {"ns": point.time_ns, "component": shown[name], "bytes": point.components.get(name, 0), "order": place}
         for point in points
         for place, name in enumerate(components)
-    ]  # fmt: skip
+    ]
     lines = [f"line {place}" for place in range(1, max(len(point.lines) for point in points) + 1)]
     moments = [
-        {"ns": point.time_ns, "until": until.time_ns, "all": point.allocated_bytes,
-         "time": units.duration(point.time_ns), "phase": point.phase.value,
-         "allocated": units.size(point.allocated_bytes),
-         **{shown[name]: units.size(point.components.get(name, 0)) for name in components},
-         **dict.fromkeys(lines, ""),
-         **{f"line {place}": f"{name}: {units.size(size)}"
-            for place, (name, size) in enumerate(point.lines.items(), 1)}}
+        {
+            "ns": point.time_ns,
+            "until": until.time_ns,
+            "all": point.allocated_bytes,
+            "time": units.duration(point.time_ns),
+            "phase": point.phase.value,
+            "allocated": units.size(point.allocated_bytes),
+            **{shown[name]: units.size(point.components.get(name, 0)) for name in components},
+            **dict.fromkeys(lines, ""),
+            **{
+                f"line {place}": f"{name}: {units.size(size)}"
+                for place, (name, size) in enumerate(point.lines.items(), 1)
+            },
+        }
         for point, until in zip(points, (*points[1:], points[-1]), strict=True)
-    ]  # fmt: skip
+    ]
     end = points[-1].time_ns
     phases = list(_bands(points))
     known = [phase for phase in PHASES if any(band["phase"] == phase.value for band in phases)]
-    x = alt.X("ns:Q", scale=alt.Scale(domain=[points[0].time_ns, end], nice=False),
-              axis=alt.Axis(**_time_axis(None, end)))  # fmt: skip
+    x = alt.X(
+        "ns:Q", scale=alt.Scale(domain=[points[0].time_ns, end], nice=False), axis=alt.Axis(**_time_axis(None, end))
+    )
     held = [{"ns": point.time_ns, "held": point.reserved_bytes} for point in points if point.reserved_bytes]
     highest = max(max(point.allocated_bytes, point.reserved_bytes or 0) for point in points)
     up: dict[str, Any] = {
-        "axis": alt.Axis(**_bytes_axis(None)), "scale": alt.Scale(domain=[0, highest * 1.1], nice=False),
-    }  # fmt: skip
+        "axis": alt.Axis(**_bytes_axis(None)),
+        "scale": alt.Scale(domain=[0, highest * 1.1], nice=False),
+    }
     y = alt.Y("bytes:Q", stack=True, **up)
-    areas = alt.Chart(_values(rows)).mark_area(interpolate="step-after", opacity=0.85).encode(
-        x=x, y=y, order="order:Q",
-        color=_coloured("component", {shown[name]: looks[name] for name in components}, columns=4),
-        description="component:N",
-    )  # fmt: skip
+    areas = (
+        alt.Chart(_values(rows))
+        .mark_area(interpolate="step-after", opacity=0.85)
+        .encode(
+            x=x,
+            y=y,
+            order="order:Q",
+            color=_coloured("component", {shown[name]: looks[name] for name in components}, columns=4),
+            description="component:N",
+        )
+    )
     near = alt.selection_point(name="near", fields=["ns"], on="pointermove", empty=False, clear="pointerout")
-    line = alt.Chart(_values(moments)).mark_rect(color=_INK).encode(
-        x=x, x2="until:Q", y=alt.value(0), y2=alt.value(_CURVE_HEIGHT),
-        opacity=alt.condition(near, alt.value(0.2), alt.value(0)),
-        tooltip=[alt.Tooltip("time:N", title="at"), "phase:N", "allocated:N",
-                 *(alt.Tooltip(field=name, type="nominal", title=name) for name in (*shown.values(), *lines))],
-    ).add_params(near)  # fmt: skip
+    line = (
+        alt.Chart(_values(moments))
+        .mark_rect(color=_INK)
+        .encode(
+            x=x,
+            x2="until:Q",
+            y=alt.value(0),
+            y2=alt.value(_CURVE_HEIGHT),
+            opacity=alt.condition(near, alt.value(0.2), alt.value(0)),
+            tooltip=[
+                alt.Tooltip("time:N", title="at"),
+                "phase:N",
+                "allocated:N",
+                *(alt.Tooltip(field=name, type="nominal", title=name) for name in (*shown.values(), *lines)),
+            ],
+        )
+        .add_params(near)
+    )
     top = max(points, key=lambda point: point.allocated_bytes)
     late = 2 * (top.time_ns - points[0].time_ns) > end - points[0].time_ns
-    peak = alt.Chart(_values([{
-        "ns": top.time_ns, "bytes": top.allocated_bytes, "label": f"peak {units.size(top.allocated_bytes)}",
-    }])).mark_text(align="right" if late else "left", dy=-6, fontSize=12, fontWeight="bold").encode(
-        x=x, y=alt.Y("bytes:Q", **up), text="label:N",
-    )  # fmt: skip
-    band = alt.Chart(_values(phases)).mark_rect().encode(
-        x=x, x2="end:Q", y=alt.value(0), y2=alt.value(12),
-        color=_by_phase(known),
-        tooltip=["phase:N", alt.Tooltip("time:N", title="for")], description="phase:N",
-    )  # fmt: skip
+    peak = (
+        alt.Chart(
+            _values(
+                [
+                    {
+                        "ns": top.time_ns,
+                        "bytes": top.allocated_bytes,
+                        "label": f"peak {units.size(top.allocated_bytes)}",
+                    }
+                ]
+            )
+        )
+        .mark_text(align="right" if late else "left", dy=-6, fontSize=12, fontWeight="bold")
+        .encode(x=x, y=alt.Y("bytes:Q", **up), text="label:N")
+    )
+    band = (
+        alt.Chart(_values(phases))
+        .mark_rect()
+        .encode(
+            x=x,
+            x2="end:Q",
+            y=alt.value(0),
+            y2=alt.value(12),
+            color=_by_phase(known),
+            tooltip=["phase:N", alt.Tooltip("time:N", title="for")],
+            description="phase:N",
+        )
+    )
     every = len(anatomy.memory.timeline)
     said = f"{len(points)} of {every:,} points, the highest of each part of the window" if len(points) < every else ""
     layers = [areas, peak]
     if held:
         said += f"{'; ' if said else ''}the dashed line is what the allocator holds"
-        layers.append(alt.Chart(_values(held)).mark_line(
-            color=_INK, strokeDash=[4, 3], strokeWidth=1, opacity=0.7, interpolate="step-after",
-        ).encode(
-            x=x, y=alt.Y("held:Q", **up),
-        ))  # fmt: skip
+        layers.append(
+            alt.Chart(_values(held))
+            .mark_line(
+                color=_INK,
+                strokeDash=[4, 3],
+                strokeWidth=1,
+                opacity=0.7,
+                interpolate="step-after",
+            )
+            .encode(x=x, y=alt.Y("held:Q", **up))
+        )
     made = alt.layer(*layers, line, band).resolve_scale(color="independent")
     return made.properties(width=_WIDTH, height=_CURVE_HEIGHT, title=said)
 
@@ -1094,11 +1427,19 @@ def _segments(anatomy: Anatomy) -> Any:
         while begin < end:
             row = begin // wide
             stop = min(end, (row + 1) * wide)
-            rows.append({
-                "row": row, "from": begin - row * wide, "to": stop - row * wide,
-                "what": span.component.replace("_", " "), "text": units.size(span.bytes), "pool": span.pool,
-                "segment": span.segment, "at": units.size(span.offset_bytes), "blocks": span.blocks,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "row": row,
+                    "from": begin - row * wide,
+                    "to": stop - row * wide,
+                    "what": span.component.replace("_", " "),
+                    "text": units.size(span.bytes),
+                    "pool": span.pool,
+                    "segment": span.segment,
+                    "at": units.size(span.offset_bytes),
+                    "blocks": span.blocks,
+                }
+            )
             begin = stop
         at = end
     found = {span.component for span in spans}
@@ -1109,13 +1450,26 @@ def _segments(anatomy: Anatomy) -> Any:
     when = moment.get(anatomy.memory.moment or "", f"at {anatomy.memory.moment}")
     said = f"{when} {units.size(whole)}, a row {units.size(wide)}, the largest segments first"
     said += f"; {units.size(held - whole)} in smaller segments are not drawn" if held > whole else ""
-    return alt.Chart(_values(rows), title=said).mark_rect(stroke="white", strokeOpacity=0.5, strokeWidth=0.3).encode(
-        x=alt.X("from:Q", axis=None, scale=alt.Scale(domain=[0, wide], nice=False)), x2="to:Q",
-        y=alt.Y("row:O", axis=None), color=_coloured("what", shown, columns=4, symbolType="square"),
-        tooltip=["what:N", alt.Tooltip("text:N", title="bytes"), "blocks:Q", "pool:N", "segment:Q",
-                 alt.Tooltip("at:N", title="from")],
-        description="what:N",
-    ).properties(width=_WIDTH, height=12 * _MAP_ROWS)  # fmt: skip
+    return (
+        alt.Chart(_values(rows), title=said)
+        .mark_rect(stroke="white", strokeOpacity=0.5, strokeWidth=0.3)
+        .encode(
+            x=alt.X("from:Q", axis=None, scale=alt.Scale(domain=[0, wide], nice=False)),
+            x2="to:Q",
+            y=alt.Y("row:O", axis=None),
+            color=_coloured("what", shown, columns=4, symbolType="square"),
+            tooltip=[
+                "what:N",
+                alt.Tooltip("text:N", title="bytes"),
+                "blocks:Q",
+                "pool:N",
+                "segment:Q",
+                alt.Tooltip("at:N", title="from"),
+            ],
+            description="what:N",
+        )
+        .properties(width=_WIDTH, height=12 * _MAP_ROWS)
+    )
 
 
 def thinned(points: Sequence[MemoryPoint], most: int) -> list[MemoryPoint]:
@@ -1160,12 +1514,21 @@ def _components(anatomy: Anatomy) -> Any:
     small = len({row["component"] for row in rows}) - len(names)
     rows = [row for row in rows if row["component"] in names]
     said = f"without {small} of less than {units.share(_LEAST_COMPONENT, 1)} of the largest" if small else ""
-    return alt.Chart(_values(rows), title=said).mark_bar().encode(
-        y=alt.Y("component:N", sort=names, title=None), yOffset=alt.YOffset("by:N", sort=["measured", "theory"]),
-        x=alt.X("bytes:Q", axis=alt.Axis(**_bytes_axis(None))),
-        color=_coloured("by", {by: look for by, look in _OF_SOURCE.items() if any(row["by"] == by for row in rows)}),
-        tooltip=["component:N", "by:N", alt.Tooltip("text:N", title="bytes")], description="text:N",
-    ).properties(width=_WIDTH - 160, height=34 * len(names))  # fmt: skip
+    return (
+        alt.Chart(_values(rows), title=said)
+        .mark_bar()
+        .encode(
+            y=alt.Y("component:N", sort=names, title=None),
+            yOffset=alt.YOffset("by:N", sort=["measured", "theory"]),
+            x=alt.X("bytes:Q", axis=alt.Axis(**_bytes_axis(None))),
+            color=_coloured(
+                "by", {by: look for by, look in _OF_SOURCE.items() if any(row["by"] == by for row in rows)}
+            ),
+            tooltip=["component:N", "by:N", alt.Tooltip("text:N", title="bytes")],
+            description="text:N",
+        )
+        .properties(width=_WIDTH - 160, height=34 * len(names))
+    )
 
 
 # ----- ranks
@@ -1188,17 +1551,41 @@ def _ranks(anatomy: Anatomy) -> Any:
         for name, rank in ((name_of(rank), rank) for rank in each):
             for step in rank.steps[:_MOST_STEPS]:
                 for figure, ns in (("step", step.wall_ns), ("waiting for other ranks", step.waiting_ns)):
-                    rows.append({"rank": name, "step": str(step.number), "figure": figure, "ns": ns,
-                                 "text": units.duration(ns), "share": units.share(ns, step.wall_ns)})  # fmt: skip
-            rows.append({"rank": name, "step": "all", "figure": "the others waited for it", "ns": rank.charged_ns,
-                         "text": units.duration(rank.charged_ns), "share": ""})  # fmt: skip
+                    rows.append(
+                        {
+                            "rank": name,
+                            "step": str(step.number),
+                            "figure": figure,
+                            "ns": ns,
+                            "text": units.duration(ns),
+                            "share": units.share(ns, step.wall_ns),
+                        }
+                    )
+            rows.append(
+                {
+                    "rank": name,
+                    "step": "all",
+                    "figure": "the others waited for it",
+                    "ns": rank.charged_ns,
+                    "text": units.duration(rank.charged_ns),
+                    "share": "",
+                }
+            )
     else:
         known = _spread_out(
             [rank for rank in anatomy.ranks if rank.wall_ns], _MOST_RANKS, lambda rank: rank.wall_ns or 0
         )
-        rows = [{"rank": name, "step": "mean", "figure": "step", "ns": rank.wall_ns,
-                 "text": units.duration(rank.wall_ns), "share": ""}
-                for name, rank in ((name_of(rank), rank) for rank in known)]  # fmt: skip
+        rows = [
+            {
+                "rank": name,
+                "step": "mean",
+                "figure": "step",
+                "ns": rank.wall_ns,
+                "text": units.duration(rank.wall_ns),
+                "share": "",
+            }
+            for name, rank in ((name_of(rank), rank) for rank in known)
+        ]
     if not rows:
         raise NoChart("no rank's step is known")
     names = list(dict.fromkeys(row["rank"] for row in rows))
@@ -1209,23 +1596,36 @@ def _ranks(anatomy: Anatomy) -> Any:
     if len(steps) == _MOST_STEPS:
         said.append(f"the first {_MOST_STEPS} steps")
     panels = []
-    for figure, scheme in (("step", "blues"), ("waiting for other ranks", "oranges"),
-                           ("the others waited for it", "reds")):  # fmt: skip
+    for figure, scheme in (
+        ("step", "blues"),
+        ("waiting for other ranks", "oranges"),
+        ("the others waited for it", "reds"),
+    ):
         own = [row for row in rows if row["figure"] == figure]
         if not own:
             continue
         longest = max(row["ns"] for row in own)
         panels.append(
-            alt.Chart(_values(own), title=figure).mark_rect(stroke=_INK, strokeOpacity=0.25, strokeWidth=0.5).encode(
+            alt.Chart(_values(own), title=figure)
+            .mark_rect(stroke=_INK, strokeOpacity=0.25, strokeWidth=0.5)
+            .encode(
                 x=alt.X("step:O", sort=[*steps, "all"], title="step", axis=alt.Axis(labelAngle=0)),
                 y=alt.Y("rank:N", sort=names, title=None),
-                color=alt.Color("ns:Q", scale=alt.Scale(scheme=scheme, zero=True),
-                                legend=alt.Legend(orient="bottom", **_time_axis(None, longest))),
-                tooltip=["rank:N", "step:N", alt.Tooltip("text:N", title="time" if figure == "step" else figure),
-                         alt.Tooltip("share:N", title="of the step")],
+                color=alt.Color(
+                    "ns:Q",
+                    scale=alt.Scale(scheme=scheme, zero=True),
+                    legend=alt.Legend(orient="bottom", **_time_axis(None, longest)),
+                ),
+                tooltip=[
+                    "rank:N",
+                    "step:N",
+                    alt.Tooltip("text:N", title="time" if figure == "step" else figure),
+                    alt.Tooltip("share:N", title="of the step"),
+                ],
                 description="text:N",
-            ).properties(width=300, height=max(14 * len(names), 60))
-        )  # fmt: skip
+            )
+            .properties(width=300, height=max(14 * len(names), 60))
+        )
     made = alt.hconcat(*panels, spacing=40).resolve_scale(color="independent")
     return made.properties(title="; ".join(said)) if said else made
 
@@ -1301,10 +1701,13 @@ def _difference(comparison: Comparison) -> Any:
     bars = base.mark_bar(
         clip=True, stroke=_INK, strokeOpacity=0.4, strokeWidth=0.5, opacity=0.9 if claimed else 0.55
     ).encode(
-        y=y, x=x, x2="to:Q",
+        y=y,
+        x=x,
+        x2="to:Q",
         color=_coloured("kind", {measure: _GREY, less: "#009e73", more: "#d55e00"}),
-        tooltip=[alt.Tooltip("what:N", title="part"), alt.Tooltip("text:N", title=measure)], description="text:N",
-    )  # fmt: skip
+        tooltip=[alt.Tooltip("what:N", title="part"), alt.Tooltip("text:N", title=measure)],
+        description="text:N",
+    )
     ends_at = base.transform_calculate(end="max(datum.from, datum.to)")
     labels = ends_at.mark_text(align="left", dx=4, fontSize=11).encode(y=y, x="end:Q", text="text:N")
     return (bars + labels).properties(width=_WIDTH - 300, height=24 * len(rows), title="; ".join(said))
@@ -1328,23 +1731,34 @@ def _techniques(report: Techniques) -> Any:
             continue
         longest = max(row["value"] for row in rows)
         shown = {**(_time_axis(None, longest) if axis is None else axis(None)), "tickCount": 5}
-        y = alt.Y("technique:N", sort=names, title=None, scale=alt.Scale(domain=names),
-                  axis=alt.Axis(labels=not panels, ticks=not panels))  # fmt: skip
+        y = alt.Y(
+            "technique:N",
+            sort=names,
+            title=None,
+            scale=alt.Scale(domain=names),
+            axis=alt.Axis(labels=not panels, ticks=not panels),
+        )
         base = alt.Chart(_values(rows), title=figure)
         x = alt.X("value:Q", axis=alt.Axis(**shown))
         tip = ["technique:N", alt.Tooltip("by:N", title="as"), alt.Tooltip("text:N", title=figure)]
         dots = base.mark_point(filled=True, opacity=0.9).encode(
-            y=y, x=x, tooltip=tip, description="text:N",
+            y=y,
+            x=x,
+            tooltip=tip,
+            description="text:N",
             color=_coloured("by", dict(zip(_BY, (_GREY, "#0072b2", "#d55e00"), strict=True))),
             shape=alt.Shape("by:N", sort=_BY, scale=alt.Scale(**_palette(_BY, ["square", "diamond", "circle"]))),
             size=alt.Size("by:N", sort=_BY, scale=alt.Scale(**_palette(_BY, [40, 170, 60]))),
-        )  # fmt: skip
+        )
         way = base.mark_line(color=_INK, opacity=0.5, strokeWidth=1).encode(y=y, x=x, detail="technique:N")
         layers = [way, dots]
         if ranges := [row for row in rows if "low" in row]:
-            layers.insert(0, alt.Chart(_values(ranges)).mark_rule(opacity=0.6, strokeWidth=5, color="#56b4e9").encode(
-                y=y, x="low:Q", x2="high:Q", tooltip=[*tip, "range:N"],
-            ))  # fmt: skip
+            layers.insert(
+                0,
+                alt.Chart(_values(ranges))
+                .mark_rule(opacity=0.6, strokeWidth=5, color="#56b4e9")
+                .encode(y=y, x="low:Q", x2="high:Q", tooltip=[*tip, "range:N"]),
+            )
         panels.append(alt.layer(*layers).properties(width=420, height=24 * len(names)))
     if not panels:
         raise NoChart("nothing was predicted or measured")

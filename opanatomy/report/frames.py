@@ -53,8 +53,9 @@ _SHORT_OF_COMPARISON: Final = {"parts": "decomposition.parts", "kinds": "other_k
 _SHORT_OF_TECHNIQUES: Final = {"techniques": "rows"}
 #: Columns of a row besides its fields.
 _DERIVED: Final[dict[type, tuple[tuple[str, str], ...]]] = {
-    Part: (("change_ns", "int"),), FigureRow: (("change", "float"),),
-}  # fmt: skip
+    Part: (("change_ns", "int"),),
+    FigureRow: (("change", "float"),),
+}
 _SCALARS: Final[dict[type, str]] = {
     types.IntType: "int",
     types.FloatType: "float",

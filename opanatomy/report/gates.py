@@ -61,8 +61,11 @@ class Gate(Struct, frozen=True, kw_only=True):
 
 
 COMPARISONS: Final[Mapping[str, Callable[[Fraction, Fraction], bool]]] = {
-    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
-}  # fmt: skip
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
 _EXAMPLES: Final = "such as 'time > +5%', 'memory > 16 GB' or 'idle_share > 40%'"
 _PLAIN_SIGNS: Final = str.maketrans({"≥": ">=", "≤": "<=", "\N{MINUS SIGN}": "-"})
 _GATE: Final = regex(r"([^<>=!]*)([<>=!]+)([^<>=!]*)")
@@ -77,21 +80,25 @@ _BINARY: Final = {f"{prefix}i": Fraction(1024**power) for power, prefix in enume
 #: Each unit in the base unit of a figure, by that and in small letters.
 _UNITS: Final[Mapping[str, Mapping[str, Fraction]]] = {
     "ns": {
-        "ns": Fraction(1), "us": Fraction(10**3), "μs": Fraction(10**3), "ms": Fraction(10**6), "s": Fraction(10**9),
-        "min": Fraction(60 * 10**9), "h": Fraction(3600 * 10**9),
+        "ns": Fraction(1),
+        "us": Fraction(10**3),
+        "μs": Fraction(10**3),
+        "ms": Fraction(10**6),
+        "s": Fraction(10**9),
+        "min": Fraction(60 * 10**9),
+        "h": Fraction(3600 * 10**9),
     },
     "bytes": {f"{prefix}b": factor for prefix, factor in {**_DECIMAL, **_BINARY}.items()},
-    "flop": {
-        f"{prefix}{unit}": factor for prefix, factor in _DECIMAL.items() for unit in ("", "flop", "flops")
-    },
+    "flop": {f"{prefix}{unit}": factor for prefix, factor in _DECIMAL.items() for unit in ("", "flop", "flops")},
     "fraction": {"": Fraction(1), "%": _PERCENT, "pp": _PERCENT},
-}  # fmt: skip
+}
 #: The units that a message names.
 _NAMED: Final = {
-    "ns": "ns, us, ms, s, min or h", "bytes": "B, kB, MB, GB, TB, KiB, MiB, GiB or TiB",
+    "ns": "ns, us, ms, s, min or h",
+    "bytes": "B, kB, MB, GB, TB, KiB, MiB, GiB or TiB",
     "flop": "none, FLOP, kFLOP, MFLOP, GFLOP, TFLOP or PFLOP",
     "fraction": "%, of a difference pp (percentage points), or none for a fraction",
-}  # fmt: skip
+}
 
 
 def gates_of(texts: Iterable[str]) -> tuple[Gate, ...]:
@@ -121,8 +128,12 @@ def _gate(given: str) -> Gate:
     parts = _GATE.fullmatch(_SIGNIFICANT.sub("", plain))
     if parts is None:
         several = len(re.findall(r"[<>]", plain)) > 1
-        _wrong(text, "that is more than one - give each as a gate of its own" if several else
-               f"no gate - write FIGURE > VALUE, {_EXAMPLES}")  # fmt: skip
+        _wrong(
+            text,
+            "that is more than one - give each as a gate of its own"
+            if several
+            else f"no gate - write FIGURE > VALUE, {_EXAMPLES}",
+        )
     name, comparison, value = (part.strip() for part in parts.groups())
     if comparison not in COMPARISONS:
         _wrong(text, f"{comparison} is not a comparison of a gate - one of {', '.join(COMPARISONS)}")
@@ -151,8 +162,12 @@ def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of
     """Return the kind of the value, and the value in base units."""
     parts = _VALUE.fullmatch(value)
     if parts is None:
-        _wrong(text, f"{value!r} is not a value - a number with its unit, such as +5%, 1.5ms or 3.2e12" if value else
-               f"has no value - {_EXAMPLES}")  # fmt: skip
+        _wrong(
+            text,
+            f"{value!r} is not a value - a number with its unit, such as +5%, 1.5ms or 3.2e12"
+            if value
+            else f"has no value - {_EXAMPLES}",
+        )
     sign, digits, written = parts.groups()
     number = Fraction(digits) * (-1 if sign == "-" else 1)
     small = written.casefold()
@@ -209,9 +224,11 @@ class _Figures(Struct, frozen=True, kw_only=True):
 def judged(comparison: Comparison, gates: Sequence[Gate]) -> Comparison:
     """Return the comparison with the result of each gate: each later side against the first."""
     figures = _Figures(
-        rows={row.name: row for row in comparison.figures}, sides=tuple(side.name for side in comparison.sides),
-        no_claim=comparison.no_claim, not_comparable=comparison.not_comparable,
-    )  # fmt: skip
+        rows={row.name: row for row in comparison.figures},
+        sides=tuple(side.name for side in comparison.sides),
+        no_claim=comparison.no_claim,
+        not_comparable=comparison.not_comparable,
+    )
     return replace(comparison, gates=_results(gates, figures))
 
 
@@ -219,12 +236,15 @@ def judged_report(anatomy: Anatomy, gates: Sequence[Gate]) -> tuple[GateResult, 
     """Return the results of gates on one report, which are on values alone."""
     rows = {
         name: FigureRow(
-            name=name, unit=metric.unit, better=metric.better, values=(metric.value,),
+            name=name,
+            unit=metric.unit,
+            better=metric.better,
+            values=(metric.value,),
             lower_bounds=(True,) if metric.lower_bound else (),
             at_most=() if metric.at_most is None else (metric.at_most,),
         )
         for name, metric in metrics_of(anatomy).items()
-    }  # fmt: skip
+    }
     return _results(gates, _Figures(rows=rows))
 
 

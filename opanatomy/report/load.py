@@ -58,13 +58,21 @@ _KINDS: Final = (
     # Printed by `ceilings -f json`, and kept for later runs.
     _Kind(
         frozenset(
-            ("device", "device_kind", "device_memory_bytes", "driver", "host_threads", "bandwidth", "data_sheet",
-             *Measured.__struct_fields__)
+            (
+                "device",
+                "device_kind",
+                "device_memory_bytes",
+                "driver",
+                "host_threads",
+                "bandwidth",
+                "data_sheet",
+                *Measured.__struct_fields__,
+            )
         ),
         ("schema", "peaks"),
         refusal="measured ceilings, no report of a run - give a file that `opanatomy profile ... -f json` wrote",
     ),
-)  # fmt: skip
+)
 
 
 def report_in(path: Path) -> Anatomy | None:

@@ -48,14 +48,23 @@ def templates() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
-        loader=PackageLoader("opanatomy.report", "page"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        loader=PackageLoader("opanatomy.report", "page"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=StrictUndefined,
-    )  # fmt: skip
-    made.filters.update({
-        "shown": printable, "cell": text_of, "number": number_of, "depth": _depth, "colour": COLOUR.__getitem__,
-        "sha256": _sha256,
-    })  # fmt: skip
+    )
+    made.filters.update(
+        {
+            "shown": printable,
+            "cell": text_of,
+            "number": number_of,
+            "depth": _depth,
+            "colour": COLOUR.__getitem__,
+            "sha256": _sha256,
+        }
+    )
     made.globals.update(with_options=WITH, title=None)
     return made
 

@@ -399,8 +399,18 @@ def _window(anatomy: Anatomy) -> Iterator[Named]:
         yield "idle_ns", each(timeline.idle_ns)
         yield "idle_share", None if unknown else _per(costs.idle_ns, costs.whole_ns)
     yield "busy_ns", each(timeline.busy_ns) if on_accelerator else anatomy.step.busy_ns
-    for name in ("outside", "unrecorded", "host_idle", "stream_idle", "other_idle", "computation", "communication",
-                 "exposed_communication", "memcpy", "exposed_memcpy"):  # fmt: skip
+    for name in (
+        "outside",
+        "unrecorded",
+        "host_idle",
+        "stream_idle",
+        "other_idle",
+        "computation",
+        "communication",
+        "exposed_communication",
+        "memcpy",
+        "exposed_memcpy",
+    ):
         yield f"{name}_ns", each(getattr(timeline, f"{name}_ns"))
     exposed = None if unknown else _per(timeline.exposed_communication_ns, costs.whole_ns)
     yield "exposed_communication_share", exposed
@@ -485,8 +495,14 @@ def _memory(anatomy: Anatomy) -> Iterator[Named]:
 
 
 def _generation(anatomy: Anatomy) -> Iterator[Named]:
-    for name in ("first_token_ns", "token_ns", "tokens_per_second", "token_flops", "token_read_bytes",
-                 "token_written_bytes"):  # fmt: skip
+    for name in (
+        "first_token_ns",
+        "token_ns",
+        "tokens_per_second",
+        "token_flops",
+        "token_read_bytes",
+        "token_written_bytes",
+    ):
         yield name, getattr(anatomy.generation, name, None)
 
 

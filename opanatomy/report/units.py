@@ -20,9 +20,13 @@ UNKNOWN: Final = "-"
 _Scale = Sequence[tuple[int, int, str]]
 #: Seconds up to ten minutes: a sum is in the unit of its parts.
 _TIME: Final[_Scale] = (
-    (1, 1, "ns"), (10**3, 10**3, "us"), (10**6, 10**6, "ms"), (10**9, 10**9, "s"), (600 * 10**9, 60 * 10**9, "min"),
+    (1, 1, "ns"),
+    (10**3, 10**3, "us"),
+    (10**6, 10**6, "ms"),
+    (10**9, 10**9, "s"),
+    (600 * 10**9, 60 * 10**9, "min"),
     (3600 * 10**9, 3600 * 10**9, "h"),
-)  # fmt: skip
+)
 _DECIMAL: Final = tuple(
     (1000**power, 1000**power, prefix) for power, prefix in enumerate(("", "k", "M", "G", "T", "P", "E"))
 )

@@ -162,10 +162,13 @@ def _device(number: int, entries: list[dict[str, Any]], metadata: dict[str, Any]
     entry = entry or {}
     name, memory, units = entry.get("name"), entry.get("totalGlobalMem"), entry.get("numSms")
     return TraceDevice(
-        number=number, kernel_ns=kernel_ns, name=name if isinstance(name, str) else None,
+        number=number,
+        kernel_ns=kernel_ns,
+        name=name if isinstance(name, str) else None,
         memory_bytes=memory if type(memory) is int and memory > 0 else None,
-        multiprocessors=units if type(units) is int and units > 0 else None, unnamed=unnamed,
-    )  # fmt: skip
+        multiprocessors=units if type(units) is int and units > 0 else None,
+        unnamed=unnamed,
+    )
 
 
 def _entry(number: int, entries: list[dict[str, Any]], metadata: dict[str, Any]) -> dict[str, Any] | None:

@@ -133,8 +133,14 @@ _OF_PYTHON: Final = regex(
 )
 #: Packages that run a model, as the profiler writes their files: without the folder that they are installed in.
 _TORCH: Final = frozenset(("torch", "functorch", "triton", "opanatomy", *sys.stdlib_module_names)) - {
-    "cmd", "code", "profile", "sched", "statistics", "test", "trace",  # names that a program's own file may have
-}  # fmt: skip
+    "cmd",
+    "code",
+    "profile",
+    "sched",
+    "statistics",
+    "test",
+    "trace",  # names that a program's own file may have
+}
 _LIBRARIES: Final = frozenset((
     "IPython", "PIL", "_distutils_hack", "_pytest", "absl", "accelerate", "apex", "bitsandbytes", "click", "coverage",
     "cv2", "datasets", "debugpy", "deepspeed", "diffusers", "einops", "fairscale", "flash_attn", "fsspec",
@@ -313,9 +319,14 @@ def _decoded(raw: RawCollective) -> CollectiveArguments | None:
     if not isinstance(collective, str) or not collective:
         return None
     return CollectiveArguments(
-        collective=collective, in_elements=_count(sent), out_elements=_count(got), group_size=_count(size) or None,
-        dtype=dtype if isinstance(dtype, str) else None, group=_group(name, ranks), sequence=_count(sequence),
-    )  # fmt: skip
+        collective=collective,
+        in_elements=_count(sent),
+        out_elements=_count(got),
+        group_size=_count(size) or None,
+        dtype=dtype if isinstance(dtype, str) else None,
+        group=_group(name, ranks),
+        sequence=_count(sequence),
+    )
 
 
 def _group(name: object, ranks: object) -> str | None:
@@ -410,9 +421,14 @@ class Collector:
         self._add_profiler([event for event in self._of_profiler if event.ts is not None])
         self._host_nodes_ns.extend((nanoseconds(event.ts), nanoseconds(event.dur)) for event in self._host_nodes)
         for batch in (
-            self._host_events, self._annotations, self._launch_events, self._work_events, self._instants,
-            self._of_profiler, self._host_nodes,
-        ):  # fmt: skip
+            self._host_events,
+            self._annotations,
+            self._launch_events,
+            self._work_events,
+            self._instants,
+            self._of_profiler,
+            self._host_nodes,
+        ):
             batch.clear()
 
     def host(self) -> HostEvents:
@@ -681,10 +697,8 @@ class Collector:
             start_ns=[event.ts for event in events],
             duration_ns=[event.dur if kept else 0 for event, kept in zip(events, timed, strict=True)],
             function=function,
-            thread=[
-                thread if python else -1 for thread, python in zip(self._threads_of(events), stack, strict=True)
-            ],
-        )  # fmt: skip
+            thread=[thread if python else -1 for thread, python in zip(self._threads_of(events), stack, strict=True)],
+        )
 
     def _profiled(self, event: Event) -> int:
         """Return the number of a name; of a Python function without its file's folders and its object's address."""

@@ -171,9 +171,14 @@ _WORK_ARGS: Final = (
 )  # fmt: skip
 _MEMORY_ARGS: Final = ("bytes", "address", "total_allocated", "total_reserved", "device_type", "device_id")
 _ARGS: Final = {
-    OPERATOR: _HOST_ARGS, ANNOTATION: _HOST_ARGS, LAUNCH: _LAUNCH_ARGS, KERNEL: _WORK_ARGS, MEMCPY: _WORK_ARGS,
-    MEMSET: _WORK_ARGS, HOST_NODE: (),
-}  # fmt: skip
+    OPERATOR: _HOST_ARGS,
+    ANNOTATION: _HOST_ARGS,
+    LAUNCH: _LAUNCH_ARGS,
+    KERNEL: _WORK_ARGS,
+    MEMCPY: _WORK_ARGS,
+    MEMSET: _WORK_ARGS,
+    HOST_NODE: (),
+}
 
 
 @lru_cache(maxsize=256)
@@ -211,10 +216,15 @@ def _event(category: str, types: dict[str, Any], required: tuple[str, ...] = ())
     return cast(
         "type[Event]",
         defstruct(
-            "CategoryEvent", fields, gc=False, kw_only=True, tag=category, tag_field="cat",
+            "CategoryEvent",
+            fields,
+            gc=False,
+            kw_only=True,
+            tag=category,
+            tag_field="cat",
             namespace=constants | {"cat": category} | ({} if types else {"ph": None}),
         ),
-    )  # fmt: skip
+    )
 
 
 def _args(names: tuple[str, ...]) -> Any:

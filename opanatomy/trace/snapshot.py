@@ -221,12 +221,17 @@ def _columns(snapshot: Any) -> dict[str, Any]:
     segments, blocks = tables.segments(snapshot["segments"])
     settings = snapshot.get("allocator_settings") or {}
     return {
-        "histories": histories, "segments": segments, "blocks": blocks, "frames": tables.frames(),
-        "stacks": list(tables.stack_of), "metadata": list(tables.metadata), "pools": list(tables.pools),
+        "histories": histories,
+        "segments": segments,
+        "blocks": blocks,
+        "frames": tables.frames(),
+        "stacks": list(tables.stack_of),
+        "metadata": list(tables.metadata),
+        "pools": list(tables.pools),
         "annotations": list(_annotations(snapshot.get("external_annotations") or [])),
         "settings": {str(key): str(value) for key, value in settings.items()},
         "unknown_actions": list(tables.unknown),
-    }  # fmt: skip
+    }
 
 
 class _Tables:
@@ -248,16 +253,18 @@ class _Tables:
         parts: list[dict[str, bytes]] = []
         for begin in range(0, len(trace), _PART):
             part = trace[begin : begin + _PART]
-            parts.append({
-                "action": _packed([self._action(name) for name in map(itemgetter("action"), part)]),
-                "size": _packed(map(itemgetter("size"), part)),
-                "address": _packed([one["addr"] if "addr" in one else one.get("device_free", 0) for one in part]),
-                "stream": _packed([one.get("stream", 0) for one in part]),
-                "time_us": _packed([one.get("time_us", place) for place, one in enumerate(part, begin)]),
-                "stack": _packed([self._stack(one.get("frames")) for one in part]),
-                "metadata": _packed([self._text(one.get("user_metadata")) for one in part]),
-                "compiled": _packed([self._compiled(one.get("compile_context")) for one in part]),
-            })  # fmt: skip
+            parts.append(
+                {
+                    "action": _packed([self._action(name) for name in map(itemgetter("action"), part)]),
+                    "size": _packed(map(itemgetter("size"), part)),
+                    "address": _packed([one["addr"] if "addr" in one else one.get("device_free", 0) for one in part]),
+                    "stream": _packed([one.get("stream", 0) for one in part]),
+                    "time_us": _packed([one.get("time_us", place) for place, one in enumerate(part, begin)]),
+                    "stack": _packed([self._stack(one.get("frames")) for one in part]),
+                    "metadata": _packed([self._text(one.get("user_metadata")) for one in part]),
+                    "compiled": _packed([self._compiled(one.get("compile_context")) for one in part]),
+                }
+            )
             trace[begin : begin + _PART] = [{}] * len(part)
         return {"device": device, **{name: b"".join(part[name] for part in parts) for name in parts[0]}}
 
@@ -280,10 +287,11 @@ class _Tables:
             "device": _packed([row.get("device", 0) for row in rows]),
             "address": _packed([row["address"] for row in rows]),
             "total": _packed([row["total_size"] for row in rows]),
-            "stream": _packed([row.get("stream", 0) for row in rows]), "pool": _packed(pools),
+            "stream": _packed([row.get("stream", 0) for row in rows]),
+            "pool": _packed(pools),
             "is_large": _packed([row.get("segment_type") != "small" for row in rows]),
             "is_expandable": _packed([bool(row.get("is_expandable")) for row in rows]),
-        }  # fmt: skip
+        }
         names = ("segment", "address", "size", "requested", "state", "stack")
         return of_segments, dict(
             zip(names, map(_packed, zip(*blocks, strict=True) if blocks else [()] * 6), strict=True)
@@ -367,10 +375,12 @@ def received(sent: dict[str, Any]) -> Snapshot:
         blocks=SegmentBlocks(**columns(sent["blocks"])),
         frames=tuple(Frame(*row) for row in sent["frames"]),
         stacks=tuple(map(tuple, sent["stacks"])),
-        metadata=tuple(sent["metadata"]), pools=tuple((a, b) for a, b in sent["pools"]),
-        annotations=tuple(Annotation(*row) for row in sent["annotations"]), settings=sent["settings"],
+        metadata=tuple(sent["metadata"]),
+        pools=tuple((a, b) for a, b in sent["pools"]),
+        annotations=tuple(Annotation(*row) for row in sent["annotations"]),
+        settings=sent["settings"],
         unknown_actions=tuple(sent["unknown_actions"]),
-    )  # fmt: skip
+    )
 
 
 def _column(data: bytes) -> Int64:

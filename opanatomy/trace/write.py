@@ -97,8 +97,17 @@ def _classes(overlay: Overlay, rows: Int64, process: int, thread: int) -> Iterat
     phases = [json.dumps(str(phase)) for phase in Phase]
     operators = [json.dumps(name) for name in overlay.operators]
     modules = [json.dumps(name) for name in overlay.modules]
-    columns = (overlay.start_ns, overlay.duration_ns, overlay.operator_class, overlay.operator, overlay.phase,
-               overlay.module, overlay.flops, overlay.bytes, overlay.inside)  # fmt: skip
+    columns = (
+        overlay.start_ns,
+        overlay.duration_ns,
+        overlay.operator_class,
+        overlay.operator,
+        overlay.phase,
+        overlay.module,
+        overlay.flops,
+        overlay.bytes,
+        overlay.inside,
+    )
     for start, duration, kind, operator, phase, module, flops, size, inside in zip(
         *(column[rows].tolist() for column in columns), strict=True
     ):

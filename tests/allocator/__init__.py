@@ -108,9 +108,13 @@ def _no_answer() -> int:
 def range_of(name: str, begin: int, end: int) -> SimpleNamespace:
     """An operator or a range of the event tree."""
     return SimpleNamespace(
-        name=name, tag=_EventType.TorchOp, start_time_ns=begin, end_time_ns=end, children=[],
+        name=name,
+        tag=_EventType.TorchOp,
+        start_time_ns=begin,
+        end_time_ns=end,
+        children=[],
         extra_fields=SimpleNamespace(sequence_number=-1, inputs=()),
-    )  # fmt: skip
+    )
 
 
 def allocation(event: dict[str, Any]) -> SimpleNamespace:
@@ -119,6 +123,10 @@ def allocation(event: dict[str, Any]) -> SimpleNamespace:
     index = None if event["device_index"] < 0 else event["device_index"]
     device = SimpleNamespace(type=event["device_type"], index=index)
     return SimpleNamespace(
-        name="[memory]", tag=_EventType.Allocation, start_time_ns=event["start_time_ns"],
-        end_time_ns=event["start_time_ns"], children=[], extra_fields=SimpleNamespace(device=device, **fields),
-    )  # fmt: skip
+        name="[memory]",
+        tag=_EventType.Allocation,
+        start_time_ns=event["start_time_ns"],
+        end_time_ns=event["start_time_ns"],
+        children=[],
+        extra_fields=SimpleNamespace(device=device, **fields),
+    )

@@ -52,28 +52,44 @@ def recorded(device: str) -> dict[str, Any]:
     allocator = DeviceAllocator(device)
     torch.cuda.synchronize(device)
     before = {
-        "memory_allocated": allocator.allocated_bytes(), "memory_reserved": allocator.reserved_bytes(),
+        "memory_allocated": allocator.allocated_bytes(),
+        "memory_reserved": allocator.reserved_bytes(),
         "segments": None if allocator.blocks() is None else _plain(torch.cuda.memory_snapshot()),
-    }  # fmt: skip
+    }
     state, counters = optimizer_tensors(optimizer)
     tensors = {
-        "weights": list(module.parameters()), "buffers": list(module.buffers()), "inputs": tensors_in((values,)),
-        "optimizer_state": state, "optimizer_step_counters": counters,
-    }  # fmt: skip
+        "weights": list(module.parameters()),
+        "buffers": list(module.buffers()),
+        "inputs": tensors_in((values,)),
+        "optimizer_state": state,
+        "optimizer_step_counters": counters,
+    }
     storages = {name: [[*pair] for pair in storages_of(some, device).items()] for name, some in tensors.items()}
     allocator.reset_peak()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         _step(module, optimizer, values)
     roots = profiler.profiler.kineto_results.experimental_event_tree()
     return {
-        "hand_made": False, "after": torch.cuda.get_device_name(device), "torch": str(torch.__version__),
-        "device": device, "backend": allocator.backend, "architecture": allocator.architecture(), "storages": storages,
-        "phases": [[event.name.removeprefix(PHASE_RANGE), event.start_time_ns, event.end_time_ns]
-                   for event, _ in _walk(roots) if event.name.startswith(PHASE_RANGE)],
-        "done": {"memory_allocated": allocator.allocated_bytes(), "max_memory_allocated": allocator.peak_bytes(),
-                 "max_memory_reserved": allocator.reserved_peak_bytes()},
-        "before": before, "events": _events(roots),
-    }  # fmt: skip
+        "hand_made": False,
+        "after": torch.cuda.get_device_name(device),
+        "torch": str(torch.__version__),
+        "device": device,
+        "backend": allocator.backend,
+        "architecture": allocator.architecture(),
+        "storages": storages,
+        "phases": [
+            [event.name.removeprefix(PHASE_RANGE), event.start_time_ns, event.end_time_ns]
+            for event, _ in _walk(roots)
+            if event.name.startswith(PHASE_RANGE)
+        ],
+        "done": {
+            "memory_allocated": allocator.allocated_bytes(),
+            "max_memory_allocated": allocator.peak_bytes(),
+            "max_memory_reserved": allocator.reserved_peak_bytes(),
+        },
+        "before": before,
+        "events": _events(roots),
+    }
 
 
 def _step(module: Keeps, optimizer: torch.optim.Optimizer, values: torch.Tensor) -> None:
@@ -89,10 +105,12 @@ def _step(module: Keeps, optimizer: torch.optim.Optimizer, values: torch.Tensor)
 def _plain(segments: Any) -> list[dict[str, Any]]:
     """The segments without stack frames."""
     return [
-        {**{key: value for key, value in segment.items() if key not in ("frames", "blocks")},
-         "blocks": [{key: value for key, value in block.items() if key != "frames"} for block in segment["blocks"]]}
+        {
+            **{key: value for key, value in segment.items() if key not in ("frames", "blocks")},
+            "blocks": [{key: value for key, value in block.items() if key != "frames"} for block in segment["blocks"]],
+        }
         for segment in segments
-    ]  # fmt: skip
+    ]
 
 
 def _walk(events: Any, operator: str | None = None) -> Iterator[tuple[Any, str | None]]:
@@ -107,12 +125,18 @@ def _events(roots: Any) -> list[dict[str, Any]]:
         if event.tag == _EventType.Allocation:
             fields = event.extra_fields
             index = fields.device.index
-            found.append({
-                "start_time_ns": event.start_time_ns, "device_type": fields.device.type,
-                "device_index": -1 if index is None else index, "ptr": fields.ptr, "alloc_size": fields.alloc_size,
-                "total_allocated": fields.total_allocated, "total_reserved": fields.total_reserved,
-                "operator": operator,
-            })  # fmt: skip
+            found.append(
+                {
+                    "start_time_ns": event.start_time_ns,
+                    "device_type": fields.device.type,
+                    "device_index": -1 if index is None else index,
+                    "ptr": fields.ptr,
+                    "alloc_size": fields.alloc_size,
+                    "total_allocated": fields.total_allocated,
+                    "total_reserved": fields.total_reserved,
+                    "operator": operator,
+                }
+            )
     return sorted(found, key=lambda event: event["start_time_ns"])
 
 

@@ -30,9 +30,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="pages are not lo
 
 NAMES: Final = [*OWN, *(OTHERS if SHARED.is_dir() else ())]
 #: All of them with `make test-browser`, three with `make test`.
-SHOWN: Final = [
-    pytest.param(name, marks=() if name in FEW else pytest.mark.exhaustive) for name in NAMES
-]  # fmt: skip
+SHOWN: Final = [pytest.param(name, marks=() if name in FEW else pytest.mark.exhaustive) for name in NAMES]
 #: What is looked at for those who do not see it with `make test`.
 AXE: Final = (("bert_cpu", "light"), ("two_ranks", "dark"))
 pytestmark = [
@@ -160,8 +158,12 @@ def check_anatomy(opened: Opened, document: dict[str, Any]) -> None:
     for row in classes:
         times[row["operator_class"]] = times.get(row["operator_class"], 0) + row["time_ns"]
     table = opened.numbers("classes")
-    words = {"tensor_contraction": "tensor contraction", "statistical_normalization": "statistical normalization",
-             "elementwise": "element-wise", "data_movement": "data movement"}  # fmt: skip
+    words = {
+        "tensor_contraction": "tensor contraction",
+        "statistical_normalization": "statistical normalization",
+        "elementwise": "element-wise",
+        "data_movement": "data movement",
+    }
     for item, ns in times.items():
         if table:
             (shown,) = [row for name, row in table.items() if name.endswith(words.get(item, item))]
@@ -281,10 +283,11 @@ def test_what_is_under_the_cursor_on_the_curve_is_what_lived_then(name: str, bro
             )
             told = dict(rows)
             matching = [
-                point for point in report.memory.timeline
+                point
+                for point in report.memory.timeline
                 if (units.duration(point.time_ns), point.phase, units.size(point.allocated_bytes))
                 == (told["at"], told["phase"], told["allocated"])
-            ]  # fmt: skip
+            ]
             assert matching, told
             parts = {name.replace("_", " "): units.size(size) for name, size in matching[0].components.items() if size}
             lines = [f"{name}: {units.size(size)}" for name, size in matching[0].lines.items()]

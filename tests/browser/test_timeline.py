@@ -121,8 +121,13 @@ def test_the_step_is_looked_at_closer(browser: Any, folder: Path) -> None:  # no
     with Opened(browser, page_of("two_ranks", folder)) as opened:
         view = "opanatomy.timeline.view()"
         begin, end = opened.page.evaluate(view)
-        seen = {"closer": (end / 4, 3 * end / 4), "later": (3 * end / 8, 7 * end / 8), "farther": (begin, end),
-                "earlier": (begin, end), "whole step": (begin, end)}  # fmt: skip
+        seen = {
+            "closer": (end / 4, 3 * end / 4),
+            "later": (3 * end / 8, 7 * end / 8),
+            "farther": (begin, end),
+            "earlier": (begin, end),
+            "whole step": (begin, end),
+        }
         for way, (low, high) in seen.items():
             opened.page.click(f'[data-way="{way}"]')
             assert opened.page.evaluate(view) == pytest.approx([low, high])
@@ -143,9 +148,10 @@ def test_the_keyboard_goes_from_span_to_span(browser: Any, folder: Path) -> None
         opened.page.keyboard.press("ArrowDown")
         assert rows[opened.page.evaluate(picked)]["lane"] != rows[0]["lane"]
         kernel = next(
-            place for place, row in enumerate(rows)
+            place
+            for place, row in enumerate(rows)
             if row["lane"].startswith("stream") and (row["cause_ns"] or -1) >= 0 and row["cause"]
-        )  # fmt: skip
+        )
         opened.page.evaluate("row => opanatomy.timeline.pick(row)", kernel)
         opened.page.keyboard.press("Enter")
         low, high = opened.page.evaluate("opanatomy.timeline.view()")

@@ -18,8 +18,18 @@ from tests.tiny import TINY, TINY_BATCH, TINY_SEQ
 BERT = "google-bert/bert-base-uncased"
 #: Without dropout attention is one operator on the CPU too, with five products backward.
 _SMALL = (
-    BERT, "--layers", "2", "--batch", "4", "--seq", "128", "--seed", "1", "--set", "attention_probs_dropout_prob=0",
-)  # fmt: skip
+    BERT,
+    "--layers",
+    "2",
+    "--batch",
+    "4",
+    "--seq",
+    "128",
+    "--seed",
+    "1",
+    "--set",
+    "attention_probs_dropout_prob=0",
+)
 _MODELS = "tests.gpu.models"
 #: So many of the catalog's models are profiled at once: what is counted does not depend on the time.
 _AT_ONCE = 8
@@ -42,16 +52,29 @@ def _held(run: Run, *checks: Callable[[Anatomy], Figure]) -> Iterator[tuple[str,
 
 def _main_job(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
     run = profile(
-        "bert-large", folder, "google-bert/bert-large-uncased", "--batch", "4", "--optimizer", "adamw", "--memory",
-        "--steps", "3",
-    )  # fmt: skip
+        "bert-large",
+        folder,
+        "google-bert/bert-large-uncased",
+        "--batch",
+        "4",
+        "--optimizer",
+        "adamw",
+        "--memory",
+        "--steps",
+        "3",
+    )
     yield from _held(
         run,
         lambda anatomy: figures.device_is_named(anatomy, device),
-        figures.kernels_recorded, figures.kernels_launched, figures.work_is_classed, figures.second_sources_agree,
-        figures.context_is_plausible, figures.peak_is_the_allocators, figures.contractions_within_peak,
+        figures.kernels_recorded,
+        figures.kernels_launched,
+        figures.work_is_classed,
+        figures.second_sources_agree,
+        figures.context_is_plausible,
+        figures.peak_is_the_allocators,
+        figures.contractions_within_peak,
         lambda anatomy: figures.product_type(anatomy, "float32"),
-    )  # fmt: skip
+    )
 
 
 def _peaks(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
@@ -78,9 +101,12 @@ def _mixed_precision(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
         run = profile(f"amp-{amp}", folder, *_SMALL, "--amp", amp, "--optimizer", "adamw", "--steps", "3", "--memory")
         yield from _held(
             run,
-            figures.second_sources_agree, figures.work_is_classed, figures.every_step_updates,
-            figures.peak_is_the_allocators, partial(figures.product_type, dtype=dtype),
-        )  # fmt: skip
+            figures.second_sources_agree,
+            figures.work_is_classed,
+            figures.every_step_updates,
+            figures.peak_is_the_allocators,
+            partial(figures.product_type, dtype=dtype),
+        )
 
 
 def _no_room(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:

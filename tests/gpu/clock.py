@@ -49,12 +49,14 @@ def beside_nvidia_smi(work: Callable[[], object], seconds: float, *, pause: floa
         reader.terminate()
         rows = [line.split(", ") for line in reader.communicate()[0].splitlines() if line.count(",") == 3]
     return {
-        "state": to_builtins(state), "calls": calls, "counter_joules": used,
+        "state": to_builtins(state),
+        "calls": calls,
+        "counter_joules": used,
         "smi_clock_mhz": median(float(row[0]) for row in rows) if rows else None,
         "smi_power_w": sum(float(row[1]) for row in rows) / len(rows) if rows else None,
         "smi_temperature_c": max(int(row[2]) for row in rows) if rows else None,
         "smi_reasons": sorted({row[3] for row in rows}),
-    }  # fmt: skip
+    }
 
 
 def joules() -> float:

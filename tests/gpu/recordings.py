@@ -15,8 +15,10 @@ from tests.allocator import FOLDER as ALLOCATOR
 _ROOT: Final = Path(__file__).parent.parent.parent
 #: Recording -> what `PYTORCH_ALLOC_CONF` (`PYTORCH_CUDA_ALLOC_CONF` before torch 2.9) says for it.
 _BACKENDS: Final = {
-    "native": "", "expandable": "expandable_segments:True", "cuda_malloc_async": "backend:cudaMallocAsync",
-}  # fmt: skip
+    "native": "",
+    "expandable": "expandable_segments:True",
+    "cuda_malloc_async": "backend:cudaMallocAsync",
+}
 #: A kept trace is no larger.
 _LARGEST: Final = 1_000_000
 

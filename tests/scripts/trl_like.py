@@ -10,13 +10,21 @@ disable_progress_bars()
 words = ["<pad>", "<eos>", "<unk>", *(f"word{place}" for place in range(60))]
 tokenizer = PreTrainedTokenizerFast(
     tokenizer_object=Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="<unk>")),
-    pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
-)  # fmt: skip
+    pad_token="<pad>",
+    eos_token="<eos>",
+    unk_token="<unk>",
+)
 tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
 config = LlamaConfig(
-    vocab_size=len(words), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-    max_position_embeddings=64, pad_token_id=0, eos_token_id=1,
-)  # fmt: skip
+    vocab_size=len(words),
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    max_position_embeddings=64,
+    pad_token_id=0,
+    eos_token_id=1,
+)
 texts = [" ".join(f"word{(row * 7 + place) % 60}" for place in range(20)) for row in range(96)]
 
 
@@ -30,14 +38,26 @@ class Print(TrainerCallback):
 
 
 arguments = SFTConfig(
-    output_dir="out", per_device_train_batch_size=2, gradient_accumulation_steps=2, num_train_epochs=1, logging_steps=1,
-    report_to=[], save_strategy="no", disable_tqdm=True, use_cpu=True, max_length=32, bf16=False,
+    output_dir="out",
+    per_device_train_batch_size=2,
+    gradient_accumulation_steps=2,
+    num_train_epochs=1,
+    logging_steps=1,
+    report_to=[],
+    save_strategy="no",
+    disable_tqdm=True,
+    use_cpu=True,
+    max_length=32,
+    bf16=False,
     gradient_checkpointing=False,
-)  # fmt: skip
+)
 trainer = SFTTrainer(
-    model=LlamaForCausalLM(config), args=arguments, train_dataset=Dataset.from_dict({"text": texts}),
-    processing_class=tokenizer, callbacks=[Print()],
-)  # fmt: skip
+    model=LlamaForCausalLM(config),
+    args=arguments,
+    train_dataset=Dataset.from_dict({"text": texts}),
+    processing_class=tokenizer,
+    callbacks=[Print()],
+)
 for callback in list(trainer.callback_handler.callbacks):
     if "Printer" in type(callback).__name__:
         trainer.remove_callback(callback)

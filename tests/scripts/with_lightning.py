@@ -34,7 +34,11 @@ class Module(lightning.LightningModule):
 lightning.seed_everything(0, verbose=False)
 loader = DataLoader(TensorDataset(torch.randn(240, 32), torch.randint(10, (240,))), batch_size=8)
 trainer = lightning.Trainer(
-    max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+    max_epochs=1,
+    accelerator="cpu",
+    logger=False,
+    enable_checkpointing=False,
+    enable_progress_bar=False,
     enable_model_summary=False,
-)  # fmt: skip
+)
 trainer.fit(Module(), loader)

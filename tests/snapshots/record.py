@@ -50,9 +50,10 @@ def finish(
     snapshot = torch.cuda.memory._snapshot()
     torch.cuda.memory._record_memory_history(enabled=None)
     facts |= {
-        "torch": torch.__version__, "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(),
         "stats": {key: value for key, value in torch.cuda.memory_stats().items() if key in STATS},
-    }  # fmt: skip
+    }
     if module is not None:
         facts["weights"] = {one.data_ptr(): one.nbytes for one in module.parameters()}
         facts["buffers"] = {one.data_ptr(): one.nbytes for one in module.buffers()}
@@ -87,9 +88,16 @@ class Saved:
 
 
 def training(
-    shape: tuple[int, int, int, int] = SMALL, batch: int = 2, length: int = 128, steps: int = 2, warm: int = 0,
-    amp: torch.dtype | None = None, own: bool = True, set_to_none: bool = True, **options: Any,
-) -> Facts:  # fmt: skip
+    shape: tuple[int, int, int, int] = SMALL,
+    batch: int = 2,
+    length: int = 128,
+    steps: int = 2,
+    warm: int = 0,
+    amp: torch.dtype | None = None,
+    own: bool = True,
+    set_to_none: bool = True,
+    **options: Any,
+) -> Facts:
     """Steps of AdamW; the recording begins after `warm` of them (before the model is built where there are none)."""
     facts: Facts = {"began": now_us()}
     if not warm:
@@ -241,9 +249,14 @@ def _llama(**settings: Any) -> torch.nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        hidden_size=256, intermediate_size=704, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=8_000, **settings,
-    )  # fmt: skip
+        hidden_size=256,
+        intermediate_size=704,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=8_000,
+        **settings,
+    )
     torch.manual_seed(0)
     return LlamaForCausalLM(config)
 

@@ -115,9 +115,14 @@ def mistral(device: str, implementation: str) -> Recording:
     import transformers
 
     sizes = {
-        "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 3, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "vocab_size": 4_000, "sliding_window": 128,
-    }  # fmt: skip
+        "hidden_size": 256,
+        "intermediate_size": 704,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 4_000,
+        "sliding_window": 128,
+    }
     settings = transformers.MistralConfig(use_cache=False, attn_implementation=implementation, **sizes)
     module = transformers.MistralForCausalLM(settings).to(device, torch.bfloat16).train()
     batch, length = (2, 1024) if device == "cuda" else (1, 256)
@@ -129,8 +134,12 @@ def mistral(device: str, implementation: str) -> Recording:
         module(input_ids=tokens, labels=tokens).loss.backward()
         optimizer.step()
 
-    return step, {"config": sizes, "attention": module.config._attn_implementation, "inputs": [batch, length],
-                  "transformers": transformers.__version__}  # fmt: skip
+    return step, {
+        "config": sizes,
+        "attention": module.config._attn_implementation,
+        "inputs": [batch, length],
+        "transformers": transformers.__version__,
+    }
 
 
 def graphed() -> Recording:
@@ -232,9 +241,11 @@ def record(step: Callable[[], object], path: Path, device: str) -> None:
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
     step()
     with profile(
-        activities=activities, schedule=schedule(wait=1, warmup=1, active=STEPS), record_shapes=True,
+        activities=activities,
+        schedule=schedule(wait=1, warmup=1, active=STEPS),
+        record_shapes=True,
         on_trace_ready=lambda made: made.export_chrome_trace(str(path)),
-    ) as profiler:  # fmt: skip
+    ) as profiler:
         for _ in range(2 + STEPS):
             step()
             profiler.step()
@@ -251,9 +262,11 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     known = recordings(device)
     facts: dict[str, Any] = {
-        "torch": torch.__version__, "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "steps": STEPS, "recordings": {},
-    }  # fmt: skip
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "steps": STEPS,
+        "recordings": {},
+    }
     for name in arguments.names or known:
         torch.manual_seed(0)
         path = folder / f"{name}.json.gz"

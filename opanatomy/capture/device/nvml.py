@@ -127,14 +127,14 @@ def readable(torch_device_index: int) -> Iterator[tuple[Limits, Callable[[], Rea
                 temperature_c=asked("nvmlDeviceGetTemperature", 0),
                 energy_j=None if mig else asked("nvmlDeviceGetTotalEnergyConsumption", per=1000),
                 reasons=tuple(dict.fromkeys(name for bit, name in REASONS.items() if held & bit)),
-            )  # fmt: skip
+            )
 
         limits = Limits(
             clock_mhz=asked("nvmlDeviceGetMaxClockInfo", _SM),
             memory_clock_mhz=asked("nvmlDeviceGetMaxClockInfo", _MEMORY),
             power_w=None if mig else asked("nvmlDeviceGetEnforcedPowerLimit", per=1000),
             slowdown_c=asked("nvmlDeviceGetTemperatureThreshold", 1),
-        )  # fmt: skip
+        )
         yield limits, read
 
 
@@ -266,12 +266,15 @@ def _read(nvml: Any, handle: Any, *, mig: bool) -> NvmlDevice:
     memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
     processes = _processes(nvml, handle)
     return NvmlDevice(
-        uuid=_decoded(nvml.nvmlDeviceGetUUID(handle)), name=_decoded(nvml.nvmlDeviceGetName(handle)),
+        uuid=_decoded(nvml.nvmlDeviceGetUUID(handle)),
+        name=_decoded(nvml.nvmlDeviceGetName(handle)),
         used_bytes=None if memory is None else int(memory.used),
         total_bytes=None if memory is None else int(memory.total),
-        process_bytes=_own_bytes(processes), mig=mig, processes=processes,
+        process_bytes=_own_bytes(processes),
+        mig=mig,
+        processes=processes,
         compute_mode=_COMPUTE_MODES.get(_ask(nvml, "nvmlDeviceGetComputeMode", handle)),
-    )  # fmt: skip
+    )
 
 
 def _processes(nvml: Any, handle: Any) -> tuple[NvmlProcess, ...]:
@@ -281,11 +284,12 @@ def _processes(nvml: Any, handle: Any) -> tuple[NvmlProcess, ...]:
         running |= {process.pid: process for process in _ask(nvml, listed, handle) or ()}
     processes = [
         NvmlProcess(
-            pid=pid, name=_decoded(_ask(nvml, "nvmlSystemGetProcessName", pid) or "") or None,
+            pid=pid,
+            name=_decoded(_ask(nvml, "nvmlSystemGetProcessName", pid) or "") or None,
             used_bytes=None if process.usedGpuMemory is None else int(process.usedGpuMemory),
         )
         for pid, process in running.items()
-    ]  # fmt: skip
+    ]
     return tuple(sorted(processes, key=lambda process: (-(process.used_bytes or 0), process.pid)))
 
 

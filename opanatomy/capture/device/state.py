@@ -97,23 +97,31 @@ class DeviceWatch:
         if self._why_not is not None:
             return DeviceState(why_not=self._why_not)
         readings = [
-            reading for at, reading in self._readings
+            reading
+            for at, reading in self._readings
             if spans is None or any(begin <= at <= end for begin, end in spans)
-        ]  # fmt: skip
+        ]
         working = [reading for reading in readings if IDLE not in reading.reasons] or readings
         held = Counter(reason for reading in working for reason in reading.reasons if reason != IDLE)
         seconds, joules = self._energy(energy)
         clocks = _known(working, "clock_mhz")
         limits = self._limits
         return DeviceState(
-            readings=len(working), seconds=seconds, steps=steps if joules is not None else 0, energy_j=joules,
-            clock_mhz=_median(clocks), lowest_clock_mhz=min(clocks, default=None), clock_limit_mhz=limits.clock_mhz,
+            readings=len(working),
+            seconds=seconds,
+            steps=steps if joules is not None else 0,
+            energy_j=joules,
+            clock_mhz=_median(clocks),
+            lowest_clock_mhz=min(clocks, default=None),
+            clock_limit_mhz=limits.clock_mhz,
             memory_clock_mhz=_median(_known(working, "memory_clock_mhz")),
             memory_clock_limit_mhz=limits.memory_clock_mhz,
-            power_w=_mean(_known(working, "power_w")), power_limit_w=limits.power_w,
-            temperature_c=max(_known(working, "temperature_c"), default=None), slowdown_c=limits.slowdown_c,
+            power_w=_mean(_known(working, "power_w")),
+            power_limit_w=limits.power_w,
+            temperature_c=max(_known(working, "temperature_c"), default=None),
+            slowdown_c=limits.slowdown_c,
             reasons=dict(held.most_common()),
-        )  # fmt: skip
+        )
 
     def cooled(self, told: Callable[[str], None]) -> None:
         """Wait until nothing slows the device down for its heat and it cools no more, for a minute at most."""
@@ -133,9 +141,10 @@ class DeviceWatch:
     def _energy(self, span: _Span | None) -> tuple[float, float | None]:
         """Return between which readings the energy is known, in seconds, and how much it is."""
         within = [
-            (at, reading.energy_j) for at, reading in self._readings
+            (at, reading.energy_j)
+            for at, reading in self._readings
             if reading.energy_j is not None and (span is None or span[0] <= at <= span[1])
-        ]  # fmt: skip
+        ]
         seconds = (within[-1][0] - within[0][0]) / 1e9 if within else 0.0
         if seconds < _LEAST_S:
             return 0.0, None
@@ -179,10 +188,13 @@ def _readable(index: int) -> Iterator[tuple[Limits, Callable[[], Reading]]]:
     def read() -> Reading:
         power = asked(torch.cuda.power_draw)
         return Reading(
-            clock_mhz=asked(torch.cuda.clock_rate), memory_clock_mhz=None,
-            power_w=None if power is None else float(power), temperature_c=asked(torch.cuda.temperature),
-            energy_j=None, reasons=(),
-        )  # fmt: skip
+            clock_mhz=asked(torch.cuda.clock_rate),
+            memory_clock_mhz=None,
+            power_w=None if power is None else float(power),
+            temperature_c=asked(torch.cuda.temperature),
+            energy_j=None,
+            reasons=(),
+        )
 
     torch.cuda.clock_rate(index)  # without amdsmi this says so
     yield Limits(None, None, None, None), read

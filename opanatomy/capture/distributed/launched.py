@@ -18,9 +18,7 @@ _WORLD: Final = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WOR
 _LOCAL_RANK: Final = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
 
 
-_LOCAL_WORLD: Final = (
-    "LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE",
-)  # fmt: skip
+_LOCAL_WORLD: Final = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE")
 
 
 class Launched(Struct, frozen=True, kw_only=True):
@@ -45,9 +43,11 @@ def launched(environment: Mapping[str, str] | None = None) -> Launched | None:
         return None
     local_rank, local_world = (_first(environment, names) for names in (_LOCAL_RANK, _LOCAL_WORLD))
     return Launched(
-        rank=rank, world_size=world, local_rank=rank if local_rank is None else local_rank,
+        rank=rank,
+        world_size=world,
+        local_rank=rank if local_rank is None else local_rank,
         local_world_size=world if local_world is None else local_world,
-    )  # fmt: skip
+    )
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:

@@ -186,9 +186,11 @@ def sharding_of(options: RunOptions, parallel: str) -> Any:
     from accelerate.utils import FullyShardedDataParallelPlugin
 
     plugin = FullyShardedDataParallelPlugin(
-        fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False,
+        fsdp_version=2,
+        auto_wrap_policy="transformer_based_wrap",
+        cpu_ram_efficient_loading=False,
         activation_checkpointing=parallel == CHECKPOINTED,
-    )  # fmt: skip
+    )
     if options.amp is not None:
         plugin.set_mixed_precision(options.amp)
     return plugin
@@ -315,9 +317,12 @@ def _join(options: RunOptions, place: Launched) -> Joined:
     os.environ.pop("ACCELERATE_USE_FSDP", None)  # set by the launcher: the requested plugins are passed instead
     accumulation = GradientAccumulationPlugin(num_steps=options.accumulate, sync_with_dataloader=False)
     accelerator = Accelerator(
-        cpu=_on_the_cpu(options), mixed_precision="no", dynamo_backend="no",
-        gradient_accumulation_plugin=accumulation, kwargs_handlers=handlers_of(options, parallel),
-    )  # fmt: skip
+        cpu=_on_the_cpu(options),
+        mixed_precision="no",
+        dynamo_backend="no",
+        gradient_accumulation_plugin=accumulation,
+        kwargs_handlers=handlers_of(options, parallel),
+    )
     _set_up(accelerator, sharding, mesh)
     device = "cpu" if accelerator.device.type == "cpu" else str(accelerator.device)
     return Joined(ranks=ranks_of_group(device), accelerator=accelerator, parallel=parallel)

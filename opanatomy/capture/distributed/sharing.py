@@ -86,9 +86,10 @@ def shared(subject: Subject, plan: Plan | None, options: RunOptions, joined: Joi
         together = sum(ranks.all_gathered(subject.workload.batch or 0))
         samples = together // (ranks.world_size if joined.parallel == TP else 1)
     return replace(
-        subject, training=SharedTraining(joined, subject.module, options),
+        subject,
+        training=SharedTraining(joined, subject.module, options),
         workload=_workload(subject.workload, options, joined, samples),
-    )  # fmt: skip
+    )
 
 
 def of_a_group(subject: Subject) -> Subject:
@@ -104,8 +105,11 @@ def of_a_group(subject: Subject) -> Subject:
 def _workload(workload: Workload, options: RunOptions, joined: Joined, samples: int) -> Workload:
     with_buckets = joined.parallel == DDP
     return replace(
-        workload, parallel=joined.parallel, world_size=joined.ranks.world_size, samples_together=samples,
+        workload,
+        parallel=joined.parallel,
+        world_size=joined.ranks.world_size,
+        samples_together=samples,
         bucket_mb=options.bucket_mb if with_buckets else None,
         bucket_view=options.bucket_view if with_buckets else None,
         checkpointing=CHECKPOINTING.bare if joined.parallel == CHECKPOINTED else workload.checkpointing,
-    )  # fmt: skip
+    )

@@ -69,9 +69,11 @@ def _shard(group: Sequence[torch.nn.Module], accelerator: Accelerator) -> None:
     state: Any = accelerator.state
     mesh, config = state.device_mesh, state.parallelism_config
     fully_shard(
-        list(group), mesh=None if mesh is None else mesh[tuple(config.fsdp_dim_names)], reshard_after_forward=False,
+        list(group),
+        mesh=None if mesh is None else mesh[tuple(config.fsdp_dim_names)],
+        reshard_after_forward=False,
         mp_policy=state.fsdp_plugin.mixed_precision_policy or MixedPrecisionPolicy(),
-    )  # fmt: skip
+    )
 
 
 def sharded_classes(module: torch.nn.Module) -> list[str]:
@@ -137,9 +139,13 @@ def _of_copies(module: Any) -> Iterator[SharedWeights]:
     ]
     size = _bytes(trained)
     yield SharedWeights(
-        module="", ranks=module.process_group.size(), gathered_bytes=0, reduced_bytes=size, trained_bytes=size,
+        module="",
+        ranks=module.process_group.size(),
+        gathered_bytes=0,
+        reduced_bytes=size,
+        trained_bytes=size,
         weight_bytes=_bytes(module.parameters()),
-    )  # fmt: skip
+    )
 
 
 def _bytes(parameters: Iterable[torch.Tensor]) -> int:
@@ -181,15 +187,19 @@ def _of_shards(module: Any, paths: Mapping[int, str]) -> Iterator[SharedWeights]
             if parameter.sharded_param.requires_grad
         )
         yield SharedWeights(
-            module=_path(group.modules, paths), ranks=mesh.shard_mesh_size, gathered_bytes=gathered,
-            reduced_bytes=reduced, regathered=group._reshard_after_forward,
-            replicas=getattr(mesh, "replicate_mesh_size", 1), weight_bytes=sum(weights),
+            module=_path(group.modules, paths),
+            ranks=mesh.shard_mesh_size,
+            gathered_bytes=gathered,
+            reduced_bytes=reduced,
+            regathered=group._reshard_after_forward,
+            replicas=getattr(mesh, "replicate_mesh_size", 1),
+            weight_bytes=sum(weights),
             trained_bytes=sum(
                 size
                 for size, parameter in zip(weights, group.fsdp_params, strict=True)
                 if parameter.sharded_param.requires_grad
             ),
-        )  # fmt: skip
+        )
 
 
 def _path(modules: Sequence[torch.nn.Module], paths: Mapping[int, str]) -> str:

@@ -107,8 +107,14 @@ class Clock:
         updating, self._updated_ns = updated - self._updated_ns, updated
         collecting = 0 if compiling else self._collecting_ns  # the compiler's own, in its time
         parts = (
-            self._input_ns, self._backward_ns, updating, collecting, compiling, self._evaluating_ns, self._saving_ns,
-        )  # fmt: skip
+            self._input_ns,
+            self._backward_ns,
+            updating,
+            collecting,
+            compiling,
+            self._evaluating_ns,
+            self._saving_ns,
+        )
         is_first, self._is_begun = not self._is_begun, True
         if is_first and self._start is None:
             self._start = _slow_step(number, wall, parts)
@@ -310,8 +316,9 @@ class Clock:
 
 #: Functions that save, of modules that a script may import.
 _SAVING: Final = {
-    "safetensors.torch": ("serialize_file", "save_file", "save_model"), "torch.distributed.checkpoint": ("save",),
-}  # fmt: skip
+    "safetensors.torch": ("serialize_file", "save_file", "save_model"),
+    "torch.distributed.checkpoint": ("save",),
+}
 
 
 #: So many batches without gradients before a backward are an evaluation that ended early.
@@ -475,8 +482,15 @@ class _Steps:
         merged[4] = [
             round(float(np.median(each[begin:end]))) for begin, end in zip(begins, [*begins[1:], count], strict=True)
         ]
-        names = ("first", "steps", "wall_ns", "longest_ns", "usual_ns", *(f"{name}_ns" for name in _TIMES),
-                 *(f"{name}_bytes" for name in _BYTES))  # fmt: skip
+        names = (
+            "first",
+            "steps",
+            "wall_ns",
+            "longest_ns",
+            "usual_ns",
+            *(f"{name}_ns" for name in _TIMES),
+            *(f"{name}_bytes" for name in _BYTES),
+        )
         return RunSeries(**dict(zip(names, map(tuple, merged), strict=True)))
 
 
@@ -508,9 +522,14 @@ def _merged(columns: Iterable[Any], begins: Iterable[int]) -> list[Any]:
 def _slow_step(number: int, wall: int, parts: Sequence[int]) -> SlowStep:
     input_ns, _, _, collecting, compiling, evaluating, saving = parts
     return SlowStep(
-        number=number, wall_ns=wall, input_ns=input_ns, collecting_ns=collecting, compiling_ns=compiling,
-        evaluating_ns=evaluating, checkpointing_ns=saving,
-    )  # fmt: skip
+        number=number,
+        wall_ns=wall,
+        input_ns=input_ns,
+        collecting_ns=collecting,
+        compiling_ns=compiling,
+        evaluating_ns=evaluating,
+        checkpointing_ns=saving,
+    )
 
 
 def _memory_now() -> tuple[int, int, int, int]:

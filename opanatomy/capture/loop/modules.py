@@ -227,9 +227,7 @@ def _hook_outside(
             stack.callback(part.register_forward_hook(after, with_kwargs=True, always_call=True).remove)
 
 
-def _hook_compiled_call(
-    stack: ExitStack, module: Any, before: Callable[..., None], after: Callable[..., None]
-) -> None:  # fmt: skip
+def _hook_compiled_call(stack: ExitStack, module: Any, before: Callable[..., None], after: Callable[..., None]) -> None:
     """Add the hooks to a module compiled in place, whose own hooks are part of its code."""
     original = module._compiled_call_impl
 

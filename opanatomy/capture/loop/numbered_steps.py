@@ -99,9 +99,12 @@ def plan_of(steps: range, training: Training) -> StepPlan | None:
     timed_before = min(max(before - _COLD - warms, 0), TIMED)
     left = TIMED if not end else min(max(end - last - extra, 0), TIMED)
     return StepPlan(
-        first=first, steps=last - first + 1, timed_before=timed_before, timed_after=0 if timed_before else left,
+        first=first,
+        steps=last - first + 1,
+        timed_before=timed_before,
+        timed_after=0 if timed_before else left,
         warm=warms,
-    )  # fmt: skip
+    )
 
 
 def named(steps: range) -> str:
@@ -112,14 +115,16 @@ def named(steps: range) -> str:
 class NumberedSteps(LoopRecording):
     """The recorder called at the begin and end of each step; hands its record to `write`, once."""
 
-    _hints = MappingProxyType({
-        kind: f"the training failed in the {watch}, which its code may not allow - leave out {name}"
-        for kind, watch, name in (
-            (Watched, "second count of its calls", "the check"),
-            (WatchedAgain, "second count of its calls", "the check"),
-            (MemoryFollowed, "tracing of its memory", "memory"),
-        )
-    })  # fmt: skip
+    _hints = MappingProxyType(
+        {
+            kind: f"the training failed in the {watch}, which its code may not allow - leave out {name}"
+            for kind, watch, name in (
+                (Watched, "second count of its calls", "the check"),
+                (WatchedAgain, "second count of its calls", "the check"),
+                (MemoryFollowed, "tracing of its memory", "memory"),
+            )
+        }
+    )
 
     def __init__(
         self,
@@ -211,9 +216,11 @@ class NumberedSteps(LoopRecording):
         """Return the memory after a step of the training: models and saves are known after the steps on the clock."""
         now = memory_after(self.session)
         memory = replace(
-            super()._memory(), storage_bytes=now.storage_bytes, parameter_bytes=now.parameter_bytes,
+            super()._memory(),
+            storage_bytes=now.storage_bytes,
+            parameter_bytes=now.parameter_bytes,
             trainable_bytes=now.trainable_bytes,
-        )  # fmt: skip
+        )
         if self.plan.timed_after and not accelerators.is_accelerator(self.session.device):
             # By then the resident set of the process includes the profile.
             return replace(memory, peak_bytes=None, measured_by=None)

@@ -262,9 +262,7 @@ class LoopPhases:
 
 
 #: The methods of a gradient scaler, each a part of a pass.
-_OF_SCALER = {
-    "scale": Phase.BACKWARD, "unscale_": Phase.OPTIMIZER, "step": Phase.OPTIMIZER, "update": Phase.OPTIMIZER,
-}  # fmt: skip
+_OF_SCALER = {"scale": Phase.BACKWARD, "unscale_": Phase.OPTIMIZER, "step": Phase.OPTIMIZER, "update": Phase.OPTIMIZER}
 
 #: A function of torch -> its replacement.
 _Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -286,9 +284,10 @@ def marked_calls(
         for name, phase in _OF_SCALER.items():
             replaced(stack, torch.amp.GradScaler, name, functools.partial(_of_scaler, phases, phase, seen_scaler))
         for owner, name in (
-            (torch.optim.Optimizer, "zero_grad"), (torch.nn.Module, "zero_grad"),
+            (torch.optim.Optimizer, "zero_grad"),
+            (torch.nn.Module, "zero_grad"),
             (dataloader._BaseDataLoaderIter, "__next__"),
-        ):  # fmt: skip
+        ):
             replaced(stack, owner, name, functools.partial(_of_no_pass, phases))
         _optimizer_hooks(stack, phases, seen_optimizer)
         yield

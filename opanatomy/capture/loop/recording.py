@@ -136,20 +136,29 @@ class Seen:
         name = " + ".join(dict.fromkeys(class_name(module) for module in modules)) or None
         place = place_in_group()
         return Workload(
-            model=name, architecture=name, model_source="loop",
+            model=name,
+            architecture=name,
+            model_source="loop",
             parameters=sum(parameter.numel() for parameter in parameters) if modules else None,
             trainable_parameters=sum(one.numel() for one in parameters if one.requires_grad) if modules else None,
-            batch=batch.samples, sequence_length=self.sequence_length,
-            inputs=self.inputs, accumulate=batch.micro_batches if batch.micro_batches > 1 else None,
+            batch=batch.samples,
+            sequence_length=self.sequence_length,
+            inputs=self.inputs,
+            accumulate=batch.micro_batches if batch.micro_batches > 1 else None,
             dtype=data_type_name(parameters[0].dtype) if parameters else None,
-            amp=self.amp, loss_scale=self.loss_scale(),
+            amp=self.amp,
+            loss_scale=self.loss_scale(),
             attention=next(filter(None, map(attention_of, map(unwrapped, modules))), None),
             windows=next(filter(None, map(windows_of, map(unwrapped, modules))), ()),
-            checkpointing=self.checkpointing, compiled=any(map(has_compiled_parts, modules)),
+            checkpointing=self.checkpointing,
+            compiled=any(map(has_compiled_parts, modules)),
             optimizer=", ".join(dict.fromkeys(map(optimizer_name, self.optimizers))) or None,
-            inference=inference, steps=steps, warmup=warmup, world_size=place.world_size if place else None,
+            inference=inference,
+            steps=steps,
+            warmup=warmup,
+            world_size=place.world_size if place else None,
             parallel=parallel_kind(self.modules.outermost) if place else None,
-        )  # fmt: skip
+        )
 
 
 def _device_of(module: torch.nn.Module) -> str | None:
@@ -268,9 +277,11 @@ class Session:
     def holders(self) -> Holders:
         """Return the current holders of the tensors of a step."""
         return Holders(
-            device=self.device, modules=self.modules.outermost, optimizers=tuple(self.seen.optimizers),
+            device=self.device,
+            modules=self.modules.outermost,
+            optimizers=tuple(self.seen.optimizers),
             inputs=self.inputs.alive(),
-        )  # fmt: skip
+        )
 
 
 @contextmanager
@@ -561,9 +572,12 @@ class MemoryFollowed(Stage):
         self.profiler = MemoryProfiler(session.holders())
         self.hooked = not session.modules.compiled
         self.observer = MemoryObserver(
-            session.holders, session.device, session.points, hooked=self.hooked,
+            session.holders,
+            session.device,
+            session.points,
+            hooked=self.hooked,
             references=self.profiler.earlier.references,
-        )  # fmt: skip
+        )
         stack.enter_context(quiet_kineto())
         self.profiler.start()
         stack.callback(self.profiler.stop)
@@ -587,11 +601,12 @@ class MemoryFollowed(Stage):
         self.observer.end()
         self.stack.close()
         settings = StepSettings(
-            hooked=self.hooked, autocast=session.seen.amp is not None,
+            hooked=self.hooked,
+            autocast=session.seen.amp is not None,
             checkpointing=session.seen.checkpointing is not None,
             rng_bytes=rng_bytes(session.device) if session.seen.checkpointing else None,
             lines=tuple(self.frames),
-        )  # fmt: skip
+        )
         step = self.profiler.observations(self.observer.marks, settings)
         if (reason := why_not_kept(step)) is not None:
             session.points.notes.append(reason)
@@ -622,12 +637,14 @@ class LoopRecording:
     #: The call as the report names it.
     command = "opanatomy.record(...)"
     #: The possible cause of an error of the loop, by the stage in which it came.
-    _hints: Mapping[type[Stage], str] = MappingProxyType({
-        Watched: "record: the loop failed while its second iteration was observed, which its code may not allow - give"
-                 " warmup=1",
-        MemoryFollowed: "record: the loop failed while its memory was traced, which its code may not allow -"
-                        " leave out memory=True",
-    })  # fmt: skip
+    _hints: Mapping[type[Stage], str] = MappingProxyType(
+        {
+            Watched: "record: the loop failed while its second iteration was observed, which its code may not allow - "
+            "give warmup=1",
+            MemoryFollowed: "record: the loop failed while its memory was traced, which its code may not allow -"
+            " leave out memory=True",
+        }
+    )
 
     def __init__(
         self, modules: Mapping[str, torch.nn.Module], options: RunOptions, write: Callable[[Recorded], None]
@@ -669,9 +686,7 @@ class LoopRecording:
     def _start_first(self) -> None:
         """Begin the first iteration, possibly the only one: profile it, and drop it if another follows."""
         only = not self.warmup
-        first = Profiled(
-            self.session, self.options.steps if only else 1, warm=False, lines=only and self.options.lines
-        )  # fmt: skip
+        first = Profiled(self.session, self.options.steps if only else 1, warm=False, lines=only and self.options.lines)
         self._profiled = None if self.warmup else first
         self._enter(first)
         self._begin()
@@ -822,13 +837,18 @@ class LoopRecording:
         session = self.session
         unlike, batch = self._unlike(profiled), batch_of(profiled.batches)
         return capture_of(
-            profiled.profiler.profiler, session.device,
-            observation=session.observation, observed_step=self._cold + _WATCHED, unlike=unlike,
+            profiled.profiler.profiler,
+            session.device,
+            observation=session.observation,
+            observed_step=self._cold + _WATCHED,
+            unlike=unlike,
             not_observed=self._not_observed(),
             load=MachineLoad(before=self._load_before, after=self._load()),
             command=self.command,
             workload=session.seen.workload(
-                steps=len(profiled.logs), warmup=self.warmup if self.iterations else 0, batch=batch,
+                steps=len(profiled.logs),
+                warmup=self.warmup if self.iterations else 0,
+                batch=batch,
                 inference=not any("backward" in log for log in profiled.logs),
             ),
             memory=self._memory(),
@@ -841,7 +861,7 @@ class LoopRecording:
             device_state=session.device_state(),
             shared=shared_weights(session.modules.outermost, session.modules.path_of) if place_in_group() else (),
             warnings=tuple(self._warnings(profiled)),
-        )  # fmt: skip
+        )
 
     def _load(self) -> float | None:
         """Return what other work takes of the device; ranks would measure each other."""

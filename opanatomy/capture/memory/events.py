@@ -164,9 +164,13 @@ class _Walk:
                 fields = event.extra_fields
                 if _is_of(fields.device, device) and fields.alloc_size:
                     yield Moment(
-                        event.start_time_ns, fields.alloc_size, fields.ptr, fields.total_allocated,
-                        fields.total_reserved, self._context(enclosing),
-                    )  # fmt: skip
+                        event.start_time_ns,
+                        fields.alloc_size,
+                        fields.ptr,
+                        fields.total_allocated,
+                        fields.total_reserved,
+                        self._context(enclosing),
+                    )
             elif event.name.startswith(MARK_RANGE):
                 number = int(event.name.removeprefix(MARK_RANGE))
                 yield Moment(event.start_time_ns, 0, _NONE, 0, _NONE, self._context(enclosing), number)
@@ -185,10 +189,15 @@ class _Walk:
     def _context(self, enclosing: _Enclosing) -> int:
         """Return the number of an event's context."""
         context = Context(
-            enclosing.operator, enclosing.caller, enclosing.module,
-            enclosing.sequence if enclosing.module is None else None, enclosing.casts_weight,
-            enclosing.recomputed_until, enclosing.line, enclosing.line_of,
-        )  # fmt: skip
+            enclosing.operator,
+            enclosing.caller,
+            enclosing.module,
+            enclosing.sequence if enclosing.module is None else None,
+            enclosing.casts_weight,
+            enclosing.recomputed_until,
+            enclosing.line,
+            enclosing.line_of,
+        )
         return self.contexts.setdefault(context, len(self.contexts))
 
     def _inside(self, event: Any, enclosing: _Enclosing) -> _Enclosing:
@@ -253,15 +262,22 @@ def _contexts(
             _NONE if context.operator is None else operators.setdefault(context.operator, len(operators)),
             _NONE if context.caller == _NONE else rows[context.caller],
             _NONE if module is None else modules.setdefault(module, len(modules)),
-            int(context.casts_weight), context.recomputed_until,
+            int(context.casts_weight),
+            context.recomputed_until,
             context.line if context.line_of is None else line_of_sequence.get(context.line_of, context.line),
-        )  # fmt: skip
+        )
         rows.append(distinct.setdefault(key, len(distinct)))
     operator, caller, module_, casts, until, line = (packed(column) for column in _columns(list(distinct), 6))
     columns = ContextColumns(
-        operators=tuple(operators), modules=tuple(modules), operator=operator, caller=caller, module=module_,
-        casts_weight=casts, recomputed_until_ns=until, line=line,
-    )  # fmt: skip
+        operators=tuple(operators),
+        modules=tuple(modules),
+        operator=operator,
+        caller=caller,
+        module=module_,
+        casts_weight=casts,
+        recomputed_until_ns=until,
+        line=line,
+    )
     return columns, np.array(rows, dtype=np.int64)
 
 
@@ -269,9 +285,13 @@ def _events(moments: Sequence[Moment], rows: Int64) -> EventColumns:
     time_ns, size, address, total, reserved, context, mark = _columns(moments, 7)
     uncounted = _carried(np.where(mark == _NONE, total - np.cumsum(size), 0), mark)
     return EventColumns(
-        time_ns=packed(time_ns), bytes=packed(size), address=packed(address), total_allocated=packed(uncounted),
-        total_reserved=packed(reserved), context=packed(rows[context]),
-    )  # fmt: skip
+        time_ns=packed(time_ns),
+        bytes=packed(size),
+        address=packed(address),
+        total_allocated=packed(uncounted),
+        total_reserved=packed(reserved),
+        context=packed(rows[context]),
+    )
 
 
 def _carried(values: Int64, mark: Int64) -> Int64:
@@ -292,9 +312,7 @@ def _marks(moments: Sequence[Moment], marks: Sequence[Mark]) -> MarkColumns:
         storages = mark.storages or {_NONE: 0}
         rows.extend((event, kind, address, size, tensor) for address, size in storages.items())
     event_, kind_, address_, size_, tensor_ = (packed(column) for column in _columns(rows, 5))
-    return MarkColumns(
-        tensors=tuple(tensors), event=event_, kind=kind_, address=address_, bytes=size_, tensor=tensor_
-    )  # fmt: skip
+    return MarkColumns(tensors=tuple(tensors), event=event_, kind=kind_, address=address_, bytes=size_, tensor=tensor_)
 
 
 def _columns(rows: Sequence[Sequence[int]], count: int) -> Int64:

@@ -43,9 +43,14 @@ class _Traceback(Exception):  # no error but the text of one's traceback
 
 
 def observations_of_failure(
-    error: BaseException, stepper: Stepper, module: torch.nn.Module, snapshots: Snapshots, *,
-    compiled: bool = False, checkpointing: bool = False,
-) -> MemoryObservations:  # fmt: skip
+    error: BaseException,
+    stepper: Stepper,
+    module: torch.nn.Module,
+    snapshots: Snapshots,
+    *,
+    compiled: bool = False,
+    checkpointing: bool = False,
+) -> MemoryObservations:
     """Let the step that broke with `error` break again under the memory profiler; return the observations.
 
     The second try begins as the first did: without gradients, and without the optimizer state that the broken update

@@ -464,10 +464,13 @@ class Snapshots:
             reserved = allocator.reserved_bytes() if touched else 0
         occupied = self._occupied()
         snapshot = MemorySnapshot(
-            name=name, allocated_bytes=allocated, reserved_bytes=reserved,
+            name=name,
+            allocated_bytes=allocated,
+            reserved_bytes=reserved,
             nvml_used_bytes=None if occupied is None else occupied.used_bytes,
-            nvml_process_bytes=None if occupied is None else occupied.process_bytes, rss_bytes=resident_bytes(),
-        )  # fmt: skip
+            nvml_process_bytes=None if occupied is None else occupied.process_bytes,
+            rss_bytes=resident_bytes(),
+        )
         self.taken = (*(taken for taken in self.taken if taken.name != name), snapshot)
 
     def _occupied(self) -> NvmlDevice | None:

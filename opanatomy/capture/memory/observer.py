@@ -79,31 +79,33 @@ def before(holders: Holders) -> Before:
     allocator = DeviceAllocator(device)
     blocks = allocator.blocks()
     return Before(
-        storages=storages, blocks=blocks, allocated_bytes=allocator.allocated_bytes(),
+        storages=storages,
+        blocks=blocks,
+        allocated_bytes=allocator.allocated_bytes(),
         workspaces=frozenset() if blocks is None else allocator.workspaces(),
-    )  # fmt: skip
+    )
 
 
 def components_before(holders: Holders) -> dict[str, list[torch.Tensor]]:
     """Return the tensors of each component from before a step."""
     state, counters = holders.optimizer_tensors()
     return {
-        "weights": holders.parameters(), "buffers": holders.buffers(), "inputs": holders.input_tensors(),
-        "gradients": holders.gradients(), "optimizer_state": state, "optimizer_step_counters": counters,
-    }  # fmt: skip
+        "weights": holders.parameters(),
+        "buffers": holders.buffers(),
+        "inputs": holders.input_tensors(),
+        "gradients": holders.gradients(),
+        "optimizer_state": state,
+        "optimizer_step_counters": counters,
+    }
 
 
 def storage_columns(storages: dict[str, Storages]) -> StorageColumns:
     """Return the storages of each component as columns."""
-    rows = [
-        (place, address, size)
-        for place, some in enumerate(storages.values())
-        for address, size in some.items()
-    ]  # fmt: skip
+    rows = [(place, address, size) for place, some in enumerate(storages.values()) for address, size in some.items()]
     component, address, size = zip(*rows, strict=True) if rows else ((), (), ())
     return StorageColumns(
         components=tuple(storages), component=packed(component), address=packed(address), bytes=packed(size)
-    )  # fmt: skip
+    )
 
 
 def block_columns(blocks: Sequence[AllocatedBlock]) -> BlockColumns:
@@ -338,9 +340,15 @@ def saved_tensor_hooks(pack: Any) -> Iterator[None]:
 
 
 def observe_step(
-    stepper: Stepper, module: torch.nn.Module, snapshots: Snapshots, *, compiled: bool = False,
-    checkpointing: bool = False, hooked: bool = True, own: Collection[str] | None = None,
-) -> ObservedStep:  # fmt: skip
+    stepper: Stepper,
+    module: torch.nn.Module,
+    snapshots: Snapshots,
+    *,
+    compiled: bool = False,
+    checkpointing: bool = False,
+    hooked: bool = True,
+    own: Collection[str] | None = None,
+) -> ObservedStep:
     """Run one more step under the memory profiler; an error of the step comes with the observations.
 
     Compiled code runs without hooks, and so does a model that cannot have them if `hooked` is false: storages that live
@@ -354,19 +362,27 @@ def observe_step(
 
     profiler = MemoryProfiler(holders())
     observer = MemoryObserver(
-        holders, stepper.device, snapshots, module=None if compiled else module, generator=stepper.generator,
-        hooked=hooked and not compiled and not stepper.inference, references=profiler.earlier.references,
-    )  # fmt: skip
+        holders,
+        stepper.device,
+        snapshots,
+        module=None if compiled else module,
+        generator=stepper.generator,
+        hooked=hooked and not compiled and not stepper.inference,
+        references=profiler.earlier.references,
+    )
     ranges: AbstractContextManager[Any] = nullcontext() if compiled else module_ranges(module)
     lines: AbstractContextManager[list[LineFrame]] = (
         nullcontext([]) if own is None else line_ranges(stepper.device, own)
     )
     error, phase, frames = _profiled(stepper, observer, profiler, ranges, lines)
     settings = StepSettings(
-        hooked=hooked and not compiled, autocast=stepper.amp is not None, checkpointing=checkpointing,
-        rng_bytes=rng_bytes(stepper.device) if checkpointing else None, broken_in=None if error is None else phase,
+        hooked=hooked and not compiled,
+        autocast=stepper.amp is not None,
+        checkpointing=checkpointing,
+        rng_bytes=rng_bytes(stepper.device) if checkpointing else None,
+        broken_in=None if error is None else phase,
         lines=tuple(frames),
-    )  # fmt: skip
+    )
     return ObservedStep(observations=profiler.observations(observer.marks, settings), error=error)
 
 
@@ -475,9 +491,12 @@ def _allocator(events: ObservedEvents, earlier: Before, device: str) -> Allocato
 
 
 def _profiled(
-    stepper: Stepper, observer: MemoryObserver, profiler: MemoryProfiler, ranges: AbstractContextManager[Any],
+    stepper: Stepper,
+    observer: MemoryObserver,
+    profiler: MemoryProfiler,
+    ranges: AbstractContextManager[Any],
     lines: AbstractContextManager[list[LineFrame]],
-) -> tuple[Exception | None, Phase, list[LineFrame]]:  # fmt: skip
+) -> tuple[Exception | None, Phase, list[LineFrame]]:
     """Run the step under the profiler; return the error that broke it, its phase, and the lines that it ran."""
     outer, stepper.watch = stepper.watch, observer
     grown = profiler.start()

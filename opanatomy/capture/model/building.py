@@ -291,8 +291,11 @@ def _all_but_head(module: torch.nn.Module, _number: str, asked: str) -> list[tor
 
 #: Part -> its weights; called with a model, the number after the colon, and the option for messages.
 _FROZEN: Final[dict[str, Callable[[Any, str, str], list[Any]]]] = {
-    "embeddings": _embeddings, "layers": _layers, "all-but-biases": _all_but_biases, "all-but-head": _all_but_head,
-}  # fmt: skip
+    "embeddings": _embeddings,
+    "layers": _layers,
+    "all-but-biases": _all_but_biases,
+    "all-but-head": _all_but_head,
+}
 
 
 def undone_by_checkpointing(module: torch.nn.Module) -> list[str]:
@@ -431,9 +434,15 @@ class Logits:
         return Logits(states, self.weight, self.bias, (*states.shape[:-1], self.shape[-1]))
 
     def _cross_entropy(
-        self, target: torch.Tensor, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
-        reduce: Any = None, reduction: str = "mean", label_smoothing: Any = 0.0,
-    ) -> Any:  # fmt: skip
+        self,
+        target: torch.Tensor,
+        weight: Any = None,
+        size_average: Any = None,
+        ignore_index: int = -100,
+        reduce: Any = None,
+        reduction: str = "mean",
+        label_smoothing: Any = 0.0,
+    ) -> Any:
         import torch
 
         if len(self.shape) != 2 or size_average is not None or reduce is not None:
@@ -442,9 +451,16 @@ class Logits:
         # A linear layer under autocast casts the same way; the function is on none of autocast's lists.
         states, words, bias = (_cast(tensor) for tensor in (self.states, self.weight, self.bias))
         return fused(
-            states, words, target, linear_bias=bias, weight=weight, reduction=reduction, ignore_index=ignore_index,
-            label_smoothing=label_smoothing, options=torch.nn.LinearCrossEntropyOptions(),
-        )  # fmt: skip
+            states,
+            words,
+            target,
+            linear_bias=bias,
+            weight=weight,
+            reduction=reduction,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            options=torch.nn.LinearCrossEntropyOptions(),
+        )
 
 
 def _cast(tensor: torch.Tensor | None) -> torch.Tensor | None:
@@ -596,9 +612,11 @@ def _is_same(one: Any, other: Any) -> bool:
 
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return one is other or (
-            one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
+            one.data_ptr() == other.data_ptr()
+            and one.shape == other.shape
+            and one.stride() == other.stride()
             and one.grad_fn is other.grad_fn
-        )  # fmt: skip
+        )
     if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
         return len(one) == len(other) and all(map(_is_same, one, other))
     return one is other or bool(type(one) is type(other) and one == other)

@@ -235,9 +235,12 @@ LAYER_DROP_KEYS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
 
 #: Keys that have an option of their own.
 _OPTIONS = {
-    "dtype": "--dtype", "torch_dtype": "--dtype", "attn_implementation": "--attention",
-    "_attn_implementation": "--attention", "architectures": "--task",
-}  # fmt: skip
+    "dtype": "--dtype",
+    "torch_dtype": "--dtype",
+    "attn_implementation": "--attention",
+    "_attn_implementation": "--attention",
+    "architectures": "--task",
+}
 
 
 def parse_value(text: str) -> Any:

@@ -49,9 +49,7 @@ def stacks_of(module: torch.nn.Module) -> tuple[Stack, ...]:
             if like and _size(child):
                 lists.append((path, child))
     whole = sum(_size(child) for _, child in lists)
-    return tuple(
-        Stack(path=path, layers=tuple(child)) for path, child in lists if _size(child) >= _MIN_SHARE * whole
-    )  # fmt: skip
+    return tuple(Stack(path=path, layers=tuple(child)) for path, child in lists if _size(child) >= _MIN_SHARE * whole)
 
 
 def embeddings_of(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
@@ -110,9 +108,11 @@ def _size(module: torch.nn.Module) -> int:
 
 #: The classes that run another module, and their names for it.
 _WRAPPERS: Final = {
-    "DistributedDataParallel": "module", "FullyShardedDataParallel": "_fsdp_wrapped_module",
-    "CheckpointWrapper": "_checkpoint_wrapped_module", "OffloadWrapper": "_checkpoint_wrapped_module",
-}  # fmt: skip
+    "DistributedDataParallel": "module",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+    "OffloadWrapper": "_checkpoint_wrapped_module",
+}
 #: FSDP2 turns the classes of modules into subclasses of this, in place.
 _SHARDED: Final = "FSDPModule"
 

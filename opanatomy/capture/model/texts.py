@@ -202,8 +202,18 @@ def _one_of(draw: Random, choices: Sequence[str]) -> str:
 MAX_TEXTS: Final = 4096
 #: Names for a column of texts, used if a table has several columns of words.
 _USUAL: Final = (
-    "text", "sentence", "content", "comment", "review", "body", "document", "message", "question", "prompt", "article",
-)  # fmt: skip
+    "text",
+    "sentence",
+    "content",
+    "comment",
+    "review",
+    "body",
+    "document",
+    "message",
+    "question",
+    "prompt",
+    "article",
+)
 _JSON_LINES: Final = (".jsonl", ".ndjson", ".json")
 _TABLES: Final = (".csv", ".tsv")
 _PARQUET: Final = (".parquet", ".pq")
@@ -442,15 +452,23 @@ class TextPlan:
         """Return the description of the texts in the batches."""
         lengths, batches = [len(of_text) for of_text in self.ids], self.batches
         return TextObservations(
-            file=self.read.file, column=self.read.column, padding=self.padding, count=len(lengths),
-            more=self.read.more, cut=sum(len(of_text) > self.maximum for of_text in self.tokens.ids),
-            maximum=self.maximum, shortest=min(lengths), median=median_low(lengths), all_batches=len(batches.texts),
+            file=self.read.file,
+            column=self.read.column,
+            padding=self.padding,
+            count=len(lengths),
+            more=self.read.more,
+            cut=sum(len(of_text) > self.maximum for of_text in self.tokens.ids),
+            maximum=self.maximum,
+            shortest=min(lengths),
+            median=median_low(lengths),
+            all_batches=len(batches.texts),
             all_tokens=batches.tokens,
             all_useful_tokens=sum(lengths[text] for texts in batches.texts for text in texts),
             batches=tuple(self._batch(number) for number in batches.run),
-            profiled=batches.run.index(batches.profiled), longest=self._batch(batches.longest),
+            profiled=batches.run.index(batches.profiled),
+            longest=self._batch(batches.longest),
             tokenizers=self.tokens.tokenizers,
-        )  # fmt: skip
+        )
 
     def _batch(self, number: int) -> TextBatch:
         texts = self.batches.texts[number]
@@ -501,9 +519,7 @@ class TextPlan:
             mask = self.tokens.mask
             inputs.append([mask if at in chosen and mask is not None else token for at, token in enumerate(ids)])
             labels.append([token if at in chosen else IGNORED for at, token in enumerate(ids)])
-        return {
-            "input_ids": _padded(inputs, length, self.tokens.pad), "labels": _padded(labels, length, IGNORED),
-        }  # fmt: skip
+        return {"input_ids": _padded(inputs, length, self.tokens.pad), "labels": _padded(labels, length, IGNORED)}
 
     def _guessed(self, text: int) -> frozenset[int]:
         """Return the places of a text to guess, one at least."""
@@ -529,10 +545,16 @@ def plan_texts(model: OfModel, shape: Shape, options: RunOptions) -> TextPlan | 
         raise UsageError(f"{asked}: {len(ids)} texts make no batch of {shape.batch} - give --batch {len(ids)} or less")
     padding = options.padding or _PADDING
     return TextPlan(
-        read=read, tokens=tokens, ids=ids, maximum=maximum, padding=padding, shape=shape, seed=options.seed,
+        read=read,
+        tokens=tokens,
+        ids=ids,
+        maximum=maximum,
+        padding=padding,
+        shape=shape,
+        seed=options.seed,
         batches=batches_of([len(of_text) for of_text in ids], shape.batch, padding, maximum, options.seed),
         config=model.config,
-    )  # fmt: skip
+    )
 
 
 def _cut(ids: tuple[int, ...], maximum: int) -> tuple[int, ...]:

@@ -319,9 +319,12 @@ def _python_wordpiece(kind: Any, tokenizer: Any) -> Any:
         path = Path(folder, "vocab.txt")
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return kind(
-            str(path), do_lower_case=getattr(normalizer, "lowercase", True),
-            tokenize_chinese_chars=getattr(normalizer, "handle_chinese_chars", True), **rules, **special,
-        )  # fmt: skip
+            str(path),
+            do_lower_case=getattr(normalizer, "lowercase", True),
+            tokenize_chinese_chars=getattr(normalizer, "handle_chinese_chars", True),
+            **rules,
+            **special,
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------- speed
@@ -342,8 +345,13 @@ def _timed(
         reference = reference or ids
         observed.append(
             ObservedTokenizer(
-                name=type(tokenizer).__name__, slow=not tokenizer.is_fast, used=not place, tokens=sum(map(len, ids)),
-                duration_ns=duration, same_ids=ids == reference, trained_because=trained_because,
+                name=type(tokenizer).__name__,
+                slow=not tokenizer.is_fast,
+                used=not place,
+                tokens=sum(map(len, ids)),
+                duration_ns=duration,
+                same_ids=ids == reference,
+                trained_because=trained_because,
             )
-        )  # fmt: skip
+        )
     return tuple(observed)

@@ -121,9 +121,15 @@ def given(module: torch.nn.Module, inputs: dict[str, Any] | tuple[Any, ...]) -> 
     batch, length = sizes(inputs)
     name = type(getattr(module, "_orig_mod", module)).__name__  # the original of a compiled module
     return Prepared(
-        module=module, inputs=inputs, name=name, architecture=name, source="object", batch=batch,
-        sequence_length=length, dtype=None if first is None else data_type_name(first.dtype),
-    )  # fmt: skip
+        module=module,
+        inputs=inputs,
+        name=name,
+        architecture=name,
+        source="object",
+        batch=batch,
+        sequence_length=length,
+        dtype=None if first is None else data_type_name(first.dtype),
+    )
 
 
 def workload_of(prepared: Prepared, options: RunOptions) -> Workload:

@@ -119,9 +119,14 @@ class TraceWriter:
     """
 
     def __init__(
-        self, profiler: Any, capture: Capture, output: OutputFile | Path, *, everything: bool,
+        self,
+        profiler: Any,
+        capture: Capture,
+        output: OutputFile | Path,
+        *,
+        everything: bool,
         renamed: Mapping[bytes, bytes] = NO_NAMES,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._output = output
         self._source: BinaryIO | None = None
         self._said: BinaryIO | None = None
@@ -130,10 +135,11 @@ class TraceWriter:
         self._job = _Job(
             target=str(path.absolute()),
             output=None if isinstance(output, Path) else (str(output.path), output.force, output.numbered),
-            capture=capture, everything=everything,
+            capture=capture,
+            everything=everything,
             renamed=tuple((old.decode(), new.decode()) for old, new in renamed.items()),
             secrets=tuple(of_process()),
-        )  # fmt: skip
+        )
         is_file = isinstance(output, Path) or not output.is_stream
         with _exported(profiler, path) as source:
             #: The size of the trace as Kineto writes it.
@@ -203,9 +209,13 @@ def _handed_over(source: BinaryIO, job: _Job) -> BinaryIO:
         files = (source.fileno(), given.fileno(), says.fileno())
         words = [sys.executable, "-I", "-c", code, *map(str, files), *filter(None, sys.path)]
         subprocess.run(
-            ["/bin/sh", "-c", '"$@" &', "sh", *words], pass_fds=files, check=False,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            ["/bin/sh", "-c", '"$@" &', "sh", *words],
+            pass_fds=files,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         return os.fdopen(os.dup(answer.fileno()), "rb")
 
 
@@ -257,9 +267,13 @@ def _read(path: Path) -> BinaryIO:
 
 
 def copy_redacted(
-    source: BinaryIO, target: BinaryIO, capture: Capture, *, everything: bool = False,
+    source: BinaryIO,
+    target: BinaryIO,
+    capture: Capture,
+    *,
+    everything: bool = False,
     renamed: Mapping[bytes, bytes] = NO_NAMES,
-) -> None:  # fmt: skip
+) -> None:
     """Copy the trace in `source`, as Kineto writes it, with `capture` before it and without secrets.
 
     An event without a secret keeps its text; memory does not grow with the trace.

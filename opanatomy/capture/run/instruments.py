@@ -60,9 +60,10 @@ _SAYS: Final = (
 )
 #: The files of instrument code that runs inside the model's.
 _CODE: Final = (
-    (Instrument.SAVES, (saved, storages)), (Instrument.PROGRESS, (progress,)),
+    (Instrument.SAVES, (saved, storages)),
+    (Instrument.PROGRESS, (progress,)),
     (Instrument.GRADIENTS, (gradients,)),
-)  # fmt: skip
+)
 
 
 class _Failure(Struct, frozen=True, kw_only=True):

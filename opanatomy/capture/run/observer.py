@@ -164,13 +164,34 @@ def _filter(x: Any, weight: Any, y: Any, *, transposed: bool) -> int:
     return 2 * int(sliding.numel()) * int(weight[:1].numel())
 
 
-def _convolution(result: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
-                 transposed: bool, *_: Any, **__: Any) -> int:  # fmt: skip
+def _convolution(
+    result: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    *_: Any,
+    **__: Any,
+) -> int:
     return _filter(x, weight, result, transposed=transposed)
 
 
-def _convolution_backward(_result: Any, grad: Any, x: Any, weight: Any, sizes: Any, stride: Any, padding: Any,
-                          dilation: Any, transposed: bool, *rest: Any, **named: Any) -> int:  # fmt: skip
+def _convolution_backward(
+    _result: Any,
+    grad: Any,
+    x: Any,
+    weight: Any,
+    sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    *rest: Any,
+    **named: Any,
+) -> int:
     wanted = named.get("output_mask", rest[-1] if rest else (True, True))
     return _filter(x, weight, grad, transposed=transposed) * (bool(wanted[0]) + bool(wanted[1]))
 
@@ -238,8 +259,18 @@ def _grouped(result: Any, a: Any, b: Any, *_: Any, **__: Any) -> int:
     return _summed(result, a)
 
 
-def _trilinear(result: Any, first: Any, second: Any, third: Any, expand1: Any, expand2: Any, expand3: Any,
-               sum_dim: Any, *_: Any, **__: Any) -> int:  # fmt: skip
+def _trilinear(
+    result: Any,
+    first: Any,
+    second: Any,
+    third: Any,
+    expand1: Any,
+    expand2: Any,
+    expand3: Any,
+    sum_dim: Any,
+    *_: Any,
+    **__: Any,
+) -> int:
     """Count torch's pairwise products, one after the other, over the dimensions of each."""
     total = first.dim() + len(expand1)
     sizes = [
@@ -453,9 +484,12 @@ class _Operator:
             known = [flops * calls for flops, calls in each if flops is not None]
             flops = sum(known) if len(known) == len(each) else None
         return ObservedCount(
-            operator=self.name, phase=_PHASES[place], calls=self.calls[place], flops=flops,
+            operator=self.name,
+            phase=_PHASES[place],
+            calls=self.calls[place],
+            flops=flops,
             source=None if flops is None or self.second_count is None else self.second_count.source,
-        )  # fmt: skip
+        )
 
 
 @dataclass(slots=True)
@@ -636,9 +670,14 @@ def _mode(
     from torch.utils._python_dispatch import TorchDispatchMode
 
     calls = _CallCounter(
-        observation, phase_of, differentiates_again, HigherOrderOperator, torch.strided,
-        torch._C._current_autograd_node, torch.is_grad_enabled,
-    )  # fmt: skip
+        observation,
+        phase_of,
+        differentiates_again,
+        HigherOrderOperator,
+        torch.strided,
+        torch._C._current_autograd_node,
+        torch.is_grad_enabled,
+    )
     # Keeping dynamo from compiling the mode costs as much as the mode, and imports dynamo.
     dynamo_may_run = "torch._dynamo" in sys.modules
 

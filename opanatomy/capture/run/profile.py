@@ -38,9 +38,14 @@ from opanatomy.records.taxonomy import BY_NAME, ITEM_SIZE
 
 
 def capture_model(
-    options: RunOptions, trace: Path, progress: Progress, note: Callable[[str], None], *, command: str = "",
+    options: RunOptions,
+    trace: Path,
+    progress: Progress,
+    note: Callable[[str], None],
+    *,
+    command: str = "",
     joined: Joined | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Build the model, run its step and write the trace; raises an `OpanatomyError` that says what to do.
 
     `command` is the trace's record of its origin. With `joined` ranks the step is shared by all, and the trace is that
@@ -60,9 +65,13 @@ def capture_model(
     with current_device(device):
         plan, prepared = _prepared(options)
         subject = Subject(
-            module=prepared.module, inputs=prepared.inputs, workload=workload_of(prepared, options), command=command,
-            snapshots=points, texts=prepared.texts,
-        )  # fmt: skip
+            module=prepared.module,
+            inputs=prepared.inputs,
+            workload=workload_of(prepared, options),
+            command=command,
+            snapshots=points,
+            texts=prepared.texts,
+        )
         if joined is not None:
             subject = shared(subject, plan, options, joined)
         record_step(subject, options, trace, progress)

@@ -52,9 +52,14 @@ def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Pr
                 stepper = make_stepper(subject, options)
                 with _untracked_leaves(stepper):
                     StepRunner(
-                        subject=subject, options=options, stepper=stepper, meter=meter, points=points, kept=kept,
+                        subject=subject,
+                        options=options,
+                        stepper=stepper,
+                        meter=meter,
+                        points=points,
+                        kept=kept,
                         progress=progress or NullProgress(),
-                    ).record(trace)  # fmt: skip
+                    ).record(trace)
         except OpanatomyError:
             raise
         except Exception as error:
@@ -111,9 +116,13 @@ def _memory_at_failure(
     try:
         with step_environment(options):
             observations = observations_of_failure(
-                error, stepper, subject.module, points,
-                compiled=options.compile, checkpointing=bool(options.checkpointing),
-            )  # fmt: skip
+                error,
+                stepper,
+                subject.module,
+                points,
+                compiled=options.compile,
+                checkpointing=bool(options.checkpointing),
+            )
         cache = None if stepper.generator is None else cache_shape_of(stepper.generator)
         return replace(observations, shape=shape_of(subject.module, options.device), cache=cache), ""
     except Exception as second:

@@ -59,9 +59,12 @@ class RandomState:
         import torch
 
         return cls(
-            host=torch.get_rng_state(), device=accelerators.random_state(device),
-            python=random.getstate(), numpy=np.random.get_state(), name=device,
-        )  # fmt: skip
+            host=torch.get_rng_state(),
+            device=accelerators.random_state(device),
+            python=random.getstate(),
+            numpy=np.random.get_state(),
+            name=device,
+        )
 
     def restore(self) -> None:
         """Restore the states."""

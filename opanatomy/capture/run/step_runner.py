@@ -184,9 +184,13 @@ class StepRunner:
         self.warnings.extend(undone_by_checkpointing(module))
         self.compiled = self.options.compile or has_compiled_parts(module)
         self.instruments = Instruments(
-            stepper=self.stepper, module=module, kept=self.kept, progress=self.progress,
-            saves=self._saves(tensors_in(self.subject.inputs)), active=self._instruments(),
-        )  # fmt: skip
+            stepper=self.stepper,
+            module=module,
+            kept=self.kept,
+            progress=self.progress,
+            saves=self._saves(tensors_in(self.subject.inputs)),
+            active=self._instruments(),
+        )
 
     def _saves(self, inputs: Iterable[torch.Tensor]) -> ForwardSaves:
         """Return the watch of the tensors of a batch that forward keeps for backward."""
@@ -377,9 +381,10 @@ class StepRunner:
         finally:
             self.stepper.module = compiled
         return Compilation(
-            compiling_ns=compiling, compiled_step_ns=tuple(pairs[True][short:] or times),
+            compiling_ns=compiling,
+            compiled_step_ns=tuple(pairs[True][short:] or times),
             uncompiled_step_ns=tuple(pairs[False][short:]),
-        )  # fmt: skip
+        )
 
     def _timed_texts(self, texts: TextInputs, expected: int) -> list[int]:
         """Return the wall times of unprofiled steps on the profiled batch and on the others.
@@ -466,10 +471,14 @@ class StepRunner:
 
     def _observed(self, *, hooked: bool) -> ObservedStep:
         return observe_step(
-            self.stepper, self.subject.module, self.points, compiled=self.options.compile, hooked=hooked,
+            self.stepper,
+            self.subject.module,
+            self.points,
+            compiled=self.options.compile,
+            hooked=hooked,
             checkpointing=bool(self.options.checkpointing),
             own=files_of(self.subject.module) if self.options.lines else None,
-        )  # fmt: skip
+        )
 
     def _profiled(self, expected: int) -> tuple[StepProfiler, dict[str, str]]:
         """Return the profile, and the modules that have ranges there."""
@@ -500,10 +509,13 @@ class StepRunner:
         )
         with named as modules:
             profile = profile_steps(
-                self._step, steps=self.options.steps, device=self.options.device,
+                self._step,
+                steps=self.options.steps,
+                device=self.options.device,
                 begin=lambda number: self._begin_profiled(number, expected),
-                lines=self.options.lines, own=files_of(self.subject.module) if self.options.lines else (),
-            )  # fmt: skip
+                lines=self.options.lines,
+                own=files_of(self.subject.module) if self.options.lines else (),
+            )
         self.frames = profile.frames
         if profile.why_no_lines is not None and profile.why_no_lines not in self.warnings:
             self.warnings.append(profile.why_no_lines)
@@ -521,8 +533,10 @@ class StepRunner:
         self, unprofiled: list[int], profiled: list[int], modules: dict[str, str], profiler: Any, load: MachineLoad
     ) -> Capture:
         return capture_of(
-            profiler, self.options.device,
-            observation=self.instruments.observation, observed_step=self.instruments.observed_step,
+            profiler,
+            self.options.device,
+            observation=self.instruments.observation,
+            observed_step=self.instruments.observed_step,
             not_observed=self._not_observed(),
             load=load,
             command=self.subject.command,
@@ -545,7 +559,7 @@ class StepRunner:
             compilation=self.compilation,
             device_state=self.device_state,
             warnings=(*self.instruments.warnings, *self.warnings),
-        )  # fmt: skip
+        )
 
     def _not_observed(self) -> str:
         """Return why no step was watched, if none was."""

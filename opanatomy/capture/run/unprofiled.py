@@ -178,9 +178,11 @@ def compare_outcome(options: RunOptions, folder: Path, loss: float | None) -> Sa
                 worst[kind] = Difference(name=name, units=units)
     return Sameness(
         loss_units=None if loss is None or ours is None else abs(ours - loss) / (max(abs(loss), 1e-30) * _EPSILON),
-        gradient_units=_units(*sums["gradient"]), weight_units=_units(*sums["weight"]),
-        worst_gradient=worst.get("gradient"), not_compared=tuple(sorted(missing | set(map(files.name_of, unmatched)))),
-    )  # fmt: skip
+        gradient_units=_units(*sums["gradient"]),
+        weight_units=_units(*sums["weight"]),
+        worst_gradient=worst.get("gradient"),
+        not_compared=tuple(sorted(missing | set(map(files.name_of, unmatched)))),
+    )
 
 
 def first_difference(options: RunOptions, baseline: RunOptions) -> str | None:
@@ -327,9 +329,12 @@ def gradient_underflow(options: RunOptions) -> Underflow:
             return _compared(prepared.module, reference, number)
 
         return Underflow(
-            elements=reference.elements, nonzero=sum(int(mask.sum()) for mask in reference.nonzero.values()),
-            scaled=at(scale), unscaled=at(_UNSCALED), at_first_scale=None if scale == FIRST else at(FIRST),
-        )  # fmt: skip
+            elements=reference.elements,
+            nonzero=sum(int(mask.sum()) for mask in reference.nonzero.values()),
+            scaled=at(scale),
+            unscaled=at(_UNSCALED),
+            at_first_scale=None if scale == FIRST else at(FIRST),
+        )
 
 
 def _runner(stepper: Stepper, loss_scale: LossScale) -> Callable[[float | None], None]:

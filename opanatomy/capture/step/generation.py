@@ -79,10 +79,15 @@ class Generator:
         own = self.module.generation_config
         padding = getattr(own, "pad_token_id", None)
         return {
-            "max_new_tokens": self.new_tokens, "num_beams": self.beams, "num_return_sequences": 1, "do_sample": False,
-            "eos_token_id": None, "forced_eos_token_id": None, "pad_token_id": 0 if padding is None else padding,
+            "max_new_tokens": self.new_tokens,
+            "num_beams": self.beams,
+            "num_return_sequences": 1,
+            "do_sample": False,
+            "eos_token_id": None,
+            "forced_eos_token_id": None,
+            "pad_token_id": 0 if padding is None else padding,
             "return_dict_in_generate": False,
-        }  # fmt: skip
+        }
 
 
 @contextmanager

@@ -70,13 +70,19 @@ def decoder_of(module: torch.nn.Module) -> DecoderShape | None:
     )
     inner, idle = _inner_weights(module, experts, used)
     return DecoderShape(
-        layers=layers, hidden=width, heads=heads, vocabulary=head.weight.shape[0],
+        layers=layers,
+        hidden=width,
+        heads=heads,
+        vocabulary=head.weight.shape[0],
         key_value_heads=_named(config, "num_key_value_heads", "num_kv_heads") or heads,
-        head_size=_named(config, "head_dim") or width // heads, parameters=sum(sizes.values()),
+        head_size=_named(config, "head_dim") or width // heads,
+        parameters=sum(sizes.values()),
         embeddings=sum({id(table.weight): table.weight.numel() for table in tables}.values()),
         positions=sum(table.weight.numel() for table in tables if table.weight is not words),
-        tied=head.weight is words, inner_weights=inner, idle=idle,
-    )  # fmt: skip
+        tied=head.weight is words,
+        inner_weights=inner,
+        idle=idle,
+    )
 
 
 #: What modules of feed-forward parts are called, and the routers in them.
@@ -141,9 +147,12 @@ def cache_shape_of(generator: Generator) -> CacheShape | None:
     if not layers or not heads or windows is None or not size:
         return None
     shape = CacheShape(
-        windows=windows, key_value_heads=heads, head_size=size, prompt=1,
+        windows=windows,
+        key_value_heads=heads,
+        head_size=size,
+        prompt=1,
         prompt_copies=1 if set(generator.arguments) <= set(_PROMPTS) else None,
-    )  # fmt: skip
+    )
     return _encoded(shape, config, generator) if config.is_encoder_decoder else _prompted(shape, generator)
 
 

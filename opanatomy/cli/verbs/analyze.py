@@ -136,9 +136,14 @@ def _annotated(
         with output.written() as partial:
             annotated = Annotated(path=partial, redact=arguments.redact)
             anatomy = analyze_traces(
-                paths, annotated=annotated, ceilings=ceilings, phases=phases, redact=arguments.redact,
-                what_if=changes_of(arguments.what_if), timeline=arguments.timeline,
-            )  # fmt: skip
+                paths,
+                annotated=annotated,
+                ceilings=ceilings,
+                phases=phases,
+                redact=arguments.redact,
+                what_if=changes_of(arguments.what_if),
+                timeline=arguments.timeline,
+            )
         try:
             show(anatomy, where)
         except KeyboardInterrupt as error:
@@ -189,10 +194,18 @@ def _analyzed(
     with Display() as display:
         display.stage("reading the snapshot" if snapshot else "reading the ranks")
         return analyze_traces(
-            paths, ceilings=ceilings, advance=display.advance, phases=phases, redact=arguments.redact,
-            cluster=settings, note=note, at=arguments.at, what_if=changes_of(arguments.what_if),
-            timeline=arguments.timeline, categories=categories,
-        )  # fmt: skip
+            paths,
+            ceilings=ceilings,
+            advance=display.advance,
+            phases=phases,
+            redact=arguments.redact,
+            cluster=settings,
+            note=note,
+            at=arguments.at,
+            what_if=changes_of(arguments.what_if),
+            timeline=arguments.timeline,
+            categories=categories,
+        )
 
 
 @contextmanager

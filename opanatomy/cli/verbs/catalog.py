@@ -74,18 +74,26 @@ def as_text(entries: Sequence[Entry], width: int) -> str:
     from opanatomy.report.formats import terminal
 
     columns = [
-        _whole("model"), terminal.Column(header="parameters"), terminal.Column(header="layers", drop=1),
-        terminal.Column(header="hidden", drop=2), _whole("task"), _whole("kind", drop=3),
-    ]  # fmt: skip
+        _whole("model"),
+        terminal.Column(header="parameters"),
+        terminal.Column(header="layers", drop=1),
+        terminal.Column(header="hidden", drop=2),
+        _whole("task"),
+        _whole("kind", drop=3),
+    ]
     rows = [
         terminal.TableRow(
             cells=(
-                entry.name, _parameters(entry.parameters), _stacks(entry.layers), _stacks(entry.hidden), entry.task,
+                entry.name,
+                _parameters(entry.parameters),
+                _stacks(entry.layers),
+                _stacks(entry.hidden),
+                entry.task,
                 entry.kind,
             )
         )
         for entry in entries
-    ]  # fmt: skip
+    ]
     lines, shown = terminal.table(columns, rows, width)
     left_out = [column.header for column in columns if column.header not in shown]
     notes = [

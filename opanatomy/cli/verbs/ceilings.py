@@ -160,8 +160,12 @@ def _origin(rate: Rate | None) -> dict[str, object]:
     if rate is None:
         return {"source": "given"}
     return {
-        "source": "measured", "by": rate.by, "spread": rate.spread, "bursts": rate.bursts, "measured": rate.measured,
-    }  # fmt: skip
+        "source": "measured",
+        "by": rate.by,
+        "spread": rate.spread,
+        "bursts": rate.bursts,
+        "measured": rate.measured,
+    }
 
 
 def as_text(measured: Measured, given: Overrides, shown: Sequence[str], matched: Match, width: int) -> str:
@@ -221,11 +225,14 @@ def _table(headers: tuple[str, str, str], rate_of: type[FlopRate | ByteRate], fi
 
     title, unit, how = headers
     columns = (
-        Column(header=title, holds=ColumnKind.NAMES), Column(header=unit, unit=unit),
-        Column(header="sheet", unit=unit, drop_order=1), Column(header="of it", drop_order=1),
-        Column(header="spread", drop_order=2), Column(header="age", drop_order=2),
+        Column(header=title, holds=ColumnKind.NAMES),
+        Column(header=unit, unit=unit),
+        Column(header="sheet", unit=unit, drop_order=1),
+        Column(header="of it", drop_order=1),
+        Column(header="spread", drop_order=2),
+        Column(header="age", drop_order=2),
         Column(header=how, holds=ColumnKind.NAMES, drop_order=3),
-    )  # fmt: skip
+    )
     rows = []
     for name, own, rate, sheet, scale in figures:
         value = own if own is not None else rate.per_second if rate else None

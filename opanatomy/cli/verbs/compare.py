@@ -33,8 +33,11 @@ DESCRIPTION: Final = (
 OPTIONS: Final = COMPARE
 #: Options of `profile` on where its report goes and what it is held to, which are those of the comparison here.
 _NOT_OF_A_RUN: Final = (
-    *(option for option in REPORT if option.name in ("output", "format", "force")), *PAGE, FAIL_IF, TRACE,
-)  # fmt: skip
+    *(option for option in REPORT if option.name in ("output", "format", "force")),
+    *PAGE,
+    FAIL_IF,
+    TRACE,
+)
 EXAMPLES: Final = (
     ("where the difference of two runs comes from", "opanatomy compare before.json after.json"),
     ("a gate: exit 3 where the step is 5 % longer", "opanatomy compare before.json after.json --fail-if 'time > +5%'"),

@@ -39,8 +39,14 @@ def run(arguments: argparse.Namespace) -> None:
     with kept_for_the_report() as stream, destination(arguments, stem=stem, stream=stream) as where:
         with Display() as display:
             report = estimate_of(
-                options, names, ranks=arguments.devices, link=arguments.link, sweep=arguments.sweep,
-                tf32=arguments.tf32, tokens_per_second=arguments.tokens_per_second, command=typed_command(),
+                options,
+                names,
+                ranks=arguments.devices,
+                link=arguments.link,
+                sweep=arguments.sweep,
+                tf32=arguments.tf32,
+                tokens_per_second=arguments.tokens_per_second,
+                command=typed_command(),
                 stage=display.stage,
-            )  # fmt: skip
+            )
         show(report, where)

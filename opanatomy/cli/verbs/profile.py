@@ -74,10 +74,13 @@ def run(arguments: argparse.Namespace) -> None:
         trace = None if arguments.no_trace else stack.enter_context(_trace_file(arguments))
         where = stack.enter_context(
             destination(
-                arguments, stem=stem_of_model(arguments.model), traces=[trace.target] if trace else [], stream=stream,
+                arguments,
+                stem=stem_of_model(arguments.model),
+                traces=[trace.target] if trace else [],
+                stream=stream,
                 gates=gates,
             )
-        )  # fmt: skip
+        )
         from opanatomy.devices.overrides import parse_overrides
 
         ceilings = parse_overrides(arguments.peak, arguments.bandwidth)

@@ -72,10 +72,14 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     from opanatomy.predict.experiment import Settings
 
     return Settings(
-        only=tuple(arguments.only), skip=tuple(arguments.skip), combine=tuple(arguments.combine),
-        predict_only=arguments.predict_only, repetitions=arguments.repetitions, loss_steps=arguments.loss_steps,
+        only=tuple(arguments.only),
+        skip=tuple(arguments.skip),
+        combine=tuple(arguments.combine),
+        predict_only=arguments.predict_only,
+        repetitions=arguments.repetitions,
+        loss_steps=arguments.loss_steps,
         command=typed_command(),
-    )  # fmt: skip
+    )
 
 
 def _measure(experiment: Experiment, progress: Display) -> None:

@@ -101,9 +101,10 @@ def _techniques(report: Techniques) -> Iterator[list[object]]:
     names = [*_FIGURES, *(f"{name}_bytes" for name in components)]
     gradients = [*_UNDERFLOW, *(f"{scale}_{name}" for scale in _SCALES for name in _SCALED)]
     yield [
-        *_TECHNIQUE, *(cell_of(f"{kind}_{name}") for kind in ("predicted", "measured") for name in names),
+        *_TECHNIQUE,
+        *(cell_of(f"{kind}_{name}") for kind in ("predicted", "measured") for name in names),
         *(f"gradient_{name}" for name in gradients),
-    ]  # fmt: skip
+    ]
     for row in report.rows:
         yield _technique(row, components)
 

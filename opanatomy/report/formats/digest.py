@@ -143,7 +143,7 @@ def _advice(report: Anatomy, source: str | None, room: Room, line_bytes: int) ->
             f"- gain: {_fitting(gain_of(advice) or 'not known', line_bytes)}",
             f"- because: {_fitting(why_of(advice), line_bytes)}",
             f"- try: {_fitting(tries_of(advice, room.tries, of_profile=of_profile), line_bytes)}",
-        ]  # fmt: skip
+        ]
     for following in commands_of(report.advice[:FIRST], report, source):
         lines.append(f"- {'command' if following.whole else 'options'}: {_command(following.text)}")
     return "\n## What to try\n" + "\n".join(lines) + "\n"
@@ -169,6 +169,7 @@ def _size(text: str) -> int:
 
 
 FORMAT: Final = Format(
-    ending=".digest.md", write=lambda report, page: digest(report, source=page.source, sides=page.sides),
+    ending=".digest.md",
+    write=lambda report, page: digest(report, source=page.source, sides=page.sides),
     machine_readable=True,
-)  # fmt: skip
+)

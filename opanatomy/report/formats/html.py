@@ -75,14 +75,25 @@ def html_report(report: Report, page: Page) -> str:
         packed = zlib.compress(json.dumps(timeline_of(report), separators=(",", ":")).encode(), 9)
         data["timeline"] = _Data("octet-stream", base64.b64encode(packed).decode())
         scripts.append(_file("timeline.js"))
-    return templates().get_template("page.html").render(
-        name=_name_of(report), titles=[section for section in made if section.name in _TITLES], parts=parts,
-        filter=_filter(report, made), meaning=_meaning, data=data, scripts=scripts, title="h1",
-        conventions=[
-            (name.replace("_", " "), str(value)) for name, value in sorted(getattr(report, "conventions", {}).items())
-        ],
-        terms=[term for chapter in CHAPTERS for term in chapter.terms],
-    )  # fmt: skip
+    return (
+        templates()
+        .get_template("page.html")
+        .render(
+            name=_name_of(report),
+            titles=[section for section in made if section.name in _TITLES],
+            parts=parts,
+            filter=_filter(report, made),
+            meaning=_meaning,
+            data=data,
+            scripts=scripts,
+            title="h1",
+            conventions=[
+                (name.replace("_", " "), str(value))
+                for name, value in sorted(getattr(report, "conventions", {}).items())
+            ],
+            terms=[term for chapter in CHAPTERS for term in chapter.terms],
+        )
+    )
 
 
 class _Data(Struct, frozen=True):
@@ -225,8 +236,15 @@ def _opened(known: dict[str, _Called], steps: int, row: Row) -> _Calls | None:
     for each in called.rows[:_SIGNATURES]:
         part = f" (part: {each.operator})" if each.part_of else ""
         text = cut(printable(str(each.signature)), _SIGNATURE_MOST) + part
-        lines.append(_line(text, each.calls / steps, each.time_ns / steps, _of_step(each.flops, steps),
-                           _of_step(moved(each), steps)))  # fmt: skip
+        lines.append(
+            _line(
+                text,
+                each.calls / steps,
+                each.time_ns / steps,
+                _of_step(each.flops, steps),
+                _of_step(moved(each), steps),
+            )
+        )
     if others := called.rows[_SIGNATURES:]:
         rest = total(others).per_step(steps)
         lines.append(_line(f"and {len(others):,} more", rest.calls, rest.time_ns, rest.flops, rest.bytes))

@@ -31,11 +31,22 @@ def junit_report(report: Report, page: Page) -> str:
     """Return the gates on a comparison, or on one report, as XML text."""
     gates = report.gates if isinstance(report, Comparison) else page.gates
     root = Element("testsuites")
-    suite = SubElement(root, "testsuite", {
-        "name": _text(_name(report)), "package": "opanatomy", "id": "0", "timestamp": _timestamp(report),
-        "hostname": "localhost", "tests": str(len(gates)), "failures": str(sum(not gate.met for gate in gates)),
-        "errors": "0", "skipped": "0", "time": _SECONDS,
-    })  # fmt: skip
+    suite = SubElement(
+        root,
+        "testsuite",
+        {
+            "name": _text(_name(report)),
+            "package": "opanatomy",
+            "id": "0",
+            "timestamp": _timestamp(report),
+            "hostname": "localhost",
+            "tests": str(len(gates)),
+            "failures": str(sum(not gate.met for gate in gates)),
+            "errors": "0",
+            "skipped": "0",
+            "time": _SECONDS,
+        },
+    )
     SubElement(suite, "properties")
     for gate in gates:
         _add_case(suite, gate)

@@ -74,10 +74,14 @@ def _profiles(anatomy: Anatomy, of: str, frames: dict[str, int]) -> Iterator[dic
         if own:
             weights = [ns for _, ns in own]
             yield {
-                "type": "sampled", "name": phase.value if of == MODULES else f"{phase.value}, by line",
-                "unit": "nanoseconds", "startValue": 0, "endValue": sum(weights), "weights": weights,
+                "type": "sampled",
+                "name": phase.value if of == MODULES else f"{phase.value}, by line",
+                "unit": "nanoseconds",
+                "startValue": 0,
+                "endValue": sum(weights),
+                "weights": weights,
                 "samples": [[frames.setdefault(printable(name), len(frames)) for name in stack] for stack, _ in own],
-            }  # fmt: skip
+            }
 
 
 FORMAT: Final = Format(ending=".speedscope.json", write=speedscope_profile, machine_readable=True)

@@ -110,9 +110,16 @@ def section_text(section: Section, width: int, *, color: bool = False, headed: b
 
     file = StringIO()
     console = Console(
-        file=file, width=width, color_system="256" if color else None, force_terminal=color, no_color=not color,
-        highlight=False, markup=False, emoji=False, legacy_windows=False,
-    )  # fmt: skip
+        file=file,
+        width=width,
+        color_system="256" if color else None,
+        force_terminal=color,
+        no_color=not color,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
     lines = list(_lines(section, width, color, headed))
     for line in (*(_heading(section, width) if headed and lines else ()), *lines):
         console.print(line, soft_wrap=True)

@@ -92,9 +92,7 @@ def together_of(advice: Iterable[Advice], replay: Replay | None = None) -> Phras
     return _of_time(replayed, most, whole)
 
 
-def gain_together(
-    advice: Iterable[Advice], replay: Replay | None = None
-) -> tuple[int | None, int, int] | None:  # fmt: skip
+def gain_together(advice: Iterable[Advice], replay: Replay | None = None) -> tuple[int | None, int, int] | None:
     """Return what advice gains together, as `replayed_ns`, `gain_ns` and `step_ns` of one; `None` for less than two of
     time.
 

@@ -102,8 +102,10 @@ def _exceeded(option: str, ceilings: Sequence[ExceededCeiling]) -> Phrase:
     return phrase(
         "{} is below what was measured in this trace: {}. It is most likely too low, and what rests on it is no figure"
         " of the device: bounds, their shares{} and headroom.",
-        option, joined((_reached(one) for one in ceilings), "; ") or "", ", MFU" if of_products else "",
-    )  # fmt: skip
+        option,
+        joined((_reached(one) for one in ceilings), "; ") or "",
+        ", MFU" if of_products else "",
+    )
 
 
 def exceeded_texts(anatomy: Anatomy) -> Iterator[Phrase]:
@@ -249,9 +251,10 @@ def ledger(anatomy: Anatomy, page: Page) -> Section:
     """Return the terms of the device work, its classed, costed and unknown parts, and the checks; if the page asks for
     sections by name also the differences of a known cause."""
     return Section(
-        title="The ledger of device work", scope=all_steps(anatomy),
+        title="The ledger of device work",
+        scope=all_steps(anatomy),
         facts=facts_of(*_work(anatomy), *check_facts(anatomy, explained=bool(page.sections))),
-    )  # fmt: skip
+    )
 
 
 def _work(anatomy: Anatomy) -> list[tuple[str, str | Phrase | None]]:

@@ -59,10 +59,13 @@ def classes(anatomy: Anatomy) -> Section | None:
     phases = [phase for phase in Phase if any(row.phase is phase for row in anatomy.classes)]
     groups: list[tuple[OperatorClass | None, Sequence[ClassRow]]] = [*by_class(anatomy), (None, anatomy.classes)]
     lines = [
-        _Line(item, total(rows, lacks_work=lacking).per_step(steps),
-              {phase: sum(row.time_ns for row in rows if row.phase is phase) / steps for phase in phases})
+        _Line(
+            item,
+            total(rows, lacks_work=lacking).per_step(steps),
+            {phase: sum(row.time_ns for row in rows if row.phase is phase) / steps for phase in phases},
+        )
         for item, rows in groups
-    ]  # fmt: skip
+    ]
 
     # Of communication alone FLOPs are always known: 0.
     computes = any(
@@ -93,19 +96,28 @@ def classes(anatomy: Anatomy) -> Section | None:
     }
     rows = tuple(
         Row(
-            cells=cells_of(columns, line), operator_class=line.operator_class, summary=line.operator_class is None,
-            fraction=None if line.operator_class is None
-            else line.part.time_ns / whole.time_ns if whole.time_ns else 0.0,
+            cells=cells_of(columns, line),
+            operator_class=line.operator_class,
+            summary=line.operator_class is None,
+            fraction=None
+            if line.operator_class is None
+            else line.part.time_ns / whole.time_ns
+            if whole.time_ns
+            else 0.0,
         )
         for line in lines
-    )  # fmt: skip
+    )
     return Section(
-        title="Operator classes", scope=shares_of_work(anatomy), columns=tuple(columns), rows=rows,
+        title="Operator classes",
+        scope=shares_of_work(anatomy),
+        columns=tuple(columns),
+        rows=rows,
         notes=(
             *why_above(anatomy, [(item or "total", (item, None, None)) for item, _ in groups]),
-            *(_notes([line.part for line in lines]) if computes else ()), *_at_once(anatomy),
+            *(_notes([line.part for line in lines]) if computes else ()),
+            *_at_once(anatomy),
         ),
-    )  # fmt: skip
+    )
 
 
 def _notes(parts: list[Total]) -> tuple[Note, ...]:
@@ -168,10 +180,16 @@ def why_above(anatomy: Anatomy, lines: Iterable[tuple[OperatorClass | Phrase | s
             share = (Share(one.reached_without, 1),) if one.cause is ExcessCause.CAUSAL_MASK else ()
             causes.setdefault(one.cause, []).append(phrase("{} {}" if share else "{}", name, *share))
     return tuple(
-        Note(text=phrase("{}: {}" if cause is ExcessCause.CAUSAL_MASK else "above 100 %, {}: {}", _WHY[cause],
-                         joined(names) or ""), column="ceiling")
+        Note(
+            text=phrase(
+                "{}: {}" if cause is ExcessCause.CAUSAL_MASK else "above 100 %, {}: {}",
+                _WHY[cause],
+                joined(names) or "",
+            ),
+            column="ceiling",
+        )
         for cause, names in causes.items()
-    )  # fmt: skip
+    )
 
 
 def by_class(anatomy: Anatomy) -> list[tuple[OperatorClass, list[ClassRow]]]:
@@ -198,8 +216,10 @@ _PAPER_IS: Final = note("paper", "paper")
 def ratios(anatomy: Anatomy) -> Section | None:
     """Return backward over forward by class, next to theory."""
     whole = anatomy.work_ns
-    times = {row.operator_class: total(part for part in anatomy.classes if part.operator_class is row.operator_class)
-             for row in anatomy.ratios}  # fmt: skip
+    times = {
+        row.operator_class: total(part for part in anatomy.classes if part.operator_class is row.operator_class)
+        for row in anatomy.ratios
+    }
     with_ratio = [row for row in anatomy.ratios if (row.time, row.flops, row.bytes) != (None, None, None)]
     known = [row for row in with_ratio if times[row.operator_class].time_ns >= _LEAST * whole]
     if not known:

@@ -90,10 +90,14 @@ def phases(anatomy: Anatomy) -> Section | None:
     launching = sum(row.launching_ns for row in parts)
     if len(parts) > 1:
         whole = CommunicationPhase(
-            phase=Phase.OTHER, calls=sum(row.calls for row in parts), sized=sum(row.sized for row in parts),
-            bytes=sum(row.bytes for row in parts), launching_ns=launching,
-            running_ns=communication.running_ns, exposed_ns=communication.exposed_ns,
-        )  # fmt: skip
+            phase=Phase.OTHER,
+            calls=sum(row.calls for row in parts),
+            sized=sum(row.sized for row in parts),
+            bytes=sum(row.bytes for row in parts),
+            launching_ns=launching,
+            running_ns=communication.running_ns,
+            exposed_ns=communication.exposed_ns,
+        )
         rows.append(Row(cells={"communication": "together"} | cells_of(times, whole), summary=True))
     notes = [Note(text=f"waiting for other ranks included; {note('communication-phases', 'exposed')}")]
     if launching:
@@ -101,9 +105,12 @@ def phases(anatomy: Anatomy) -> Section | None:
     if communication.expected:
         notes.append(Note(text=_theory(communication.expected)))
     return Section(
-        title="Communication", scope=per_step(anatomy), rows=tuple(rows), notes=tuple(notes),
+        title="Communication",
+        scope=per_step(anatomy),
+        rows=tuple(rows),
+        notes=tuple(notes),
         columns=(Column(header="communication", holds=ColumnKind.NAMES, least=13), *times),
-    )  # fmt: skip
+    )
 
 
 def _theory(expected: tuple[ExpectedCommunication, ...]) -> Phrase:

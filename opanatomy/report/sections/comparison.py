@@ -242,9 +242,11 @@ def changes_table(parts: Decomposition, top: int) -> Section:
         rows.append(Row(cells={"work": more, "change": TimeChange(sum(map(_change, others)))}))
     elsewhere = any(_ran_elsewhere(part) for group in changed[:top] for part in group)
     return Section(
-        title="What changed most", columns=tuple(columns), rows=tuple(rows),
+        title="What changed most",
+        columns=tuple(columns),
+        rows=tuple(rows),
         notes=(Note(text=_ELSEWHERE),) if elsewhere else (),
-    )  # fmt: skip
+    )
 
 
 def _ran_elsewhere(part: Part) -> bool:
@@ -295,13 +297,18 @@ def kernels_table(parts: Decomposition) -> Section:
         Row(cells=cells_of(columns, (part, before, after)), operator_class=part.operator_class)
         for part in parts.parts
         if part.operator_class is OperatorClass.TENSOR_CONTRACTION
-        and (before := part.before) is not None and (after := part.after) is not None
-        and before.kernels and after.kernels and before.kernels[0] != after.kernels[0]
-    ]  # fmt: skip
+        and (before := part.before) is not None
+        and (after := part.after) is not None
+        and before.kernels
+        and after.kernels
+        and before.kernels[0] != after.kernels[0]
+    ]
     return Section(
-        title="Other kernels", columns=tuple(columns), rows=tuple(rows[:_KERNELS]),
+        title="Other kernels",
+        columns=tuple(columns),
+        rows=tuple(rows[:_KERNELS]),
         notes=_more_rows(len(rows) - _KERNELS),
-    )  # fmt: skip
+    )
 
 
 def _more_rows(count: int) -> tuple[Note, ...]:
@@ -366,9 +373,11 @@ def families_table(comparison: Comparison) -> Section | None:
     if len(comparison.sides) > 2:
         return None
     rows = [
-        row for begin, end in _FAMILIES for row in comparison.figures
+        row
+        for begin, end in _FAMILIES
+        for row in comparison.figures
         if row.name.startswith(begin) and row.name.endswith(end) and any(row.values)
-    ]  # fmt: skip
+    ]
     return _table(comparison, rows, "By class and component", least=13)
 
 
@@ -377,18 +386,21 @@ def _figures_of_many(comparison: Comparison) -> Section:
     known = {row.name: row for row in comparison.figures}
     shown = {header: known[name] for name, header in _OF_MANY.items() if name in known}
     rows = tuple(
-        Row(cells={"side": phrase("{} {}", Count(place + 1), Name(side.name))}
-            | {header: _cell(row, place) for header, row in shown.items()})
+        Row(
+            cells={"side": phrase("{} {}", Count(place + 1), Name(side.name))}
+            | {header: _cell(row, place) for header, row in shown.items()}
+        )
         for place, side in enumerate(comparison.sides)
-    )  # fmt: skip
+    )
     return Section(
-        title="Figures of one step", rows=rows,
+        title="Figures of one step",
+        rows=rows,
         columns=(
             Column(header="side", holds=ColumnKind.NAMES, least=16),
             *(Column(header=header, drop_order=place) for place, header in enumerate(shown)),
         ),
         notes=(Note(text="of one step; all figures are in the JSON report"),),
-    )  # fmt: skip
+    )
 
 
 def _cell(row: FigureRow, place: int) -> Cell:
@@ -443,8 +455,11 @@ def _ranges(row: FigureRow) -> str | None:
 
 
 _QUANTITIES: Final[dict[str, Callable[[float], Quantity]]] = {
-    "ns": Time, "bytes": Bytes, "flop": Flops, "fraction": lambda value: Share(value, 1),
-}  # fmt: skip
+    "ns": Time,
+    "bytes": Bytes,
+    "flop": Flops,
+    "fraction": lambda value: Share(value, 1),
+}
 
 
 def quantity(unit: str, value: float) -> Quantity:
@@ -498,10 +513,7 @@ def _of_memory(comparison: Comparison) -> Phrase:
     for change in comparison.peak_parts:
         sums[change.component] = sums.get(change.component, 0) + change.change_bytes
     most = sorted(sums, key=lambda name: -abs(sums[name]))[:IN_SENTENCES]
-    parts = [
-        phrase("{} {}", name.replace("_", " "), BytesChange(sums[name]))
-        for name in most if sums[name]
-    ]  # fmt: skip
+    parts = [phrase("{} {}", name.replace("_", " "), BytesChange(sums[name])) for name in most if sums[name]]
     said = phrase("The peak is {} before and {} after", Bytes(before), Bytes(after))
     if comparison.peak_moments:
         first, second = comparison.peak_moments
@@ -556,8 +568,13 @@ def _extremes(comparison: Comparison) -> tuple[Note, ...]:
         which = "" if len(known) == len(comparison.sides) else " that have its time"
         text = phrase("The step takes {} on all {} sides{}.", Time(least), Count(len(known)), which)
     else:
-        text = phrase("The step is shortest on {}, {}, and longest on {}, {}.", _all_named(shortest), Time(least),
-                      _all_named(longest), Time(most))  # fmt: skip
+        text = phrase(
+            "The step is shortest on {}, {}, and longest on {}, {}.",
+            _all_named(shortest),
+            Time(least),
+            _all_named(longest),
+            Time(most),
+        )
     return (Note(text=text, tone=NoteStyle.CONCLUSION),)
 
 
@@ -587,8 +604,13 @@ def headline(comparison: Comparison, parts: Decomposition) -> Phrase:
         how = "longer" if after > before else "shorter"
         first = phrase(
             "The step is {} {} ({}) without the profiler: {} before, {} after{}",
-            Time(abs(after - before)), how, Change(after, before), Time(before), Time(after), _tested(plain),
-        )  # fmt: skip
+            Time(abs(after - before)),
+            how,
+            Change(after, before),
+            Time(before),
+            Time(after),
+            _tested(plain),
+        )
     unlike = (after - before) * parts.change_ns < 0
     word = "But the profiled step, whose parts follow," if unlike else "The profiled step, whose parts follow,"
     return phrase("{}. {}.", first, _profiled(word, parts, profiled))
@@ -605,9 +627,13 @@ def _profiled(subject: str, parts: Decomposition, row: FigureRow | None) -> Phra
         said = "; one step cannot distinguish a change from chance"
     return phrase(
         subject + " is {} {} ({}): {} before, {} after{}",
-        Time(abs(parts.change_ns)), how, Change(parts.after_ns, parts.before_ns), Time(parts.before_ns),
-        Time(parts.after_ns), said,
-    )  # fmt: skip
+        Time(abs(parts.change_ns)),
+        how,
+        Change(parts.after_ns, parts.before_ns),
+        Time(parts.before_ns),
+        Time(parts.after_ns),
+        said,
+    )
 
 
 def _tested(row: FigureRow) -> Phrase | str:
@@ -625,11 +651,14 @@ def sides(comparison: Comparison) -> Section:
         label = ("before", "after")[place] if len(comparison.sides) == 2 else f"{place + 1}"
         what = joined(
             (
-                phrase("{}", Name(side.name)), side.model, side.device, side.software,
+                phrase("{}", Name(side.name)),
+                side.model,
+                side.device,
+                side.software,
                 phrase("{}", Count(side.ranks, "rank")) if side.ranks > 1 else None,
                 phrase("{}", Count(side.runs, "run")) if side.runs > 1 else None,
             )
-        )  # fmt: skip
+        )
         facts.append(Fact(label=label, text=what or ""))
     parts = comparison.decomposition
     if parts is not None:

@@ -83,9 +83,17 @@ class Room(Struct, frozen=True, kw_only=True):
 
 def _room(operators: int, kernels: int, modules: int, spans: int, rest: int, tries: int, *, every: bool) -> Room:
     return Room(
-        operators=operators, kernels=kernels, modules=modules, gaps=min((spans + 1) // 2, 3), spans=spans,
-        components=rest, warnings=min(rest, 5), causes=min(rest, 4), tries=tries, every_fact=every,
-    )  # fmt: skip
+        operators=operators,
+        kernels=kernels,
+        modules=modules,
+        gaps=min((spans + 1) // 2, 3),
+        spans=spans,
+        components=rest,
+        warnings=min(rest, 5),
+        causes=min(rest, 4),
+        tries=tries,
+        every_fact=every,
+    )
 
 
 #: From the most lines to the fewest: a digest has the first of them that fits.
@@ -134,13 +142,18 @@ def _run(anatomy: Anatomy, room: Room) -> Facts:
     yield "batch", _count(workload.batch)
     yield "sequence length", _count(workload.sequence_length)
     for label, value in (
-        ("data type", workload.dtype), ("autocast", workload.amp), ("attention", workload.attention),
-        ("checkpointing", workload.checkpointing), ("optimizer", workload.optimizer),
-    ):  # fmt: skip
+        ("data type", workload.dtype),
+        ("autocast", workload.amp),
+        ("attention", workload.attention),
+        ("checkpointing", workload.checkpointing),
+        ("optimizer", workload.optimizer),
+    ):
         yield label, value
     for label, flag in (
-        ("compiled", workload.compiled), ("inference", workload.inference), ("generation", workload.generate)
-    ):  # fmt: skip
+        ("compiled", workload.compiled),
+        ("inference", workload.inference),
+        ("generation", workload.generate),
+    ):
         yield label, "yes" if flag else None
     if room.every_fact:
         yield "torch", environment.torch
@@ -212,11 +225,13 @@ def _time_by_part(anatomy: Anatomy, room: Room) -> Iterator[tuple[str, str | Phr
         yield "mean step" if not costs.of_trace else "from the first to the last device work", _time(whole_ns)
         yield "not in it, other steps' work", _time((timeline.outside_ns or 0) / in_window or None)
         for label, part_ns in (
-            ("device busy", None if unknown else timeline.busy_ns), ("device idle", None if unknown else costs.idle_ns),
+            ("device busy", None if unknown else timeline.busy_ns),
+            ("device idle", None if unknown else costs.idle_ns),
             *((f"idle, {label_of(row)}", row.time_ns) for row in costs.causes[: room.causes]),
-            ("not recorded", costs.unrecorded_ns or None), ("communication", timeline.communication_ns or None),
+            ("not recorded", costs.unrecorded_ns or None),
+            ("communication", timeline.communication_ns or None),
             ("exposed communication", timeline.exposed_communication_ns if timeline.communication_ns else None),
-        ):  # fmt: skip
+        ):
             yield label, None if part_ns is None else _part(part_ns / in_window, whole_ns)
     of_work = work_of(anatomy) if anatomy.environment.host_only else "device work"
     yield of_work, None if nothing_recorded(anatomy) and not work_ns else _time(work_ns)
@@ -245,10 +260,11 @@ def _collective(row: Collective, steps: int, work_ns: float) -> Phrase | None:
         (row.collective.replace("_", " "), row.dtype, f"{row.group_size} ranks" if row.group_size else None), by=", "
     )
     figures = (
-        phrase("{} calls", calls_of(row.calls / steps)), _part(row.time_ns / steps, work_ns),
+        phrase("{} calls", calls_of(row.calls / steps)),
+        _part(row.time_ns / steps, work_ns),
         None if row.bytes is None else phrase("{}", Bytes(row.bytes / steps)),
         None if row.bus_bytes_per_second is None else phrase("bus {}", ByteRate(row.bus_bytes_per_second)),
-    )  # fmt: skip
+    )
     return phrase("{}: {}", what or "", joined(figures) or "")
 
 
@@ -261,10 +277,11 @@ def _copies(anatomy: Anatomy, work_ns: float) -> Phrase | None:
     steps, sized = steps_of(anatomy), [row for row in called if row.written_bytes is not None and not row.uncosted_ns]
     moved, time_ns = sum(row.written_bytes or 0 for row in sized), sum(row.time_ns for row in rows)
     figures = (
-        phrase("{}", Count(sum(row.count for row in rows) / steps, "copy")), _part(time_ns / steps, work_ns),
+        phrase("{}", Count(sum(row.count for row in rows) / steps, "copy")),
+        _part(time_ns / steps, work_ns),
         phrase("{}", Bytes(moved / steps, at_least=len(sized) < len(called))) if sized else None,
         phrase("{}", ByteRate(moved * 1e9 / time_ns)) if moved and time_ns and len(sized) == len(called) else None,
-    )  # fmt: skip
+    )
     return joined(figures)
 
 
@@ -288,13 +305,14 @@ def _gap(gap: Gap, steps: int | None) -> Phrase:
     """Return how long the device was idle, how often, in what of the host, and before which work."""
     often = None if steps is None and gap.count == 1 else phrase("{} of them", calls_of(gap.count))
     said = (
-        phrase("{} idle", Time(gap.time_ns)), often if steps is None else phrase("{} a step", calls_of(gap.count)),
+        phrase("{} idle", Time(gap.time_ns)),
+        often if steps is None else phrase("{} a step", calls_of(gap.count)),
         _on_host(gap),
         "begun while the host waited for the device" if gap.drained else None,
         None if gap.before is None else phrase("before {}", Name(cut(gap.before, NAME_WIDTH))),
         None if gap.launch_ns is None else phrase("whose launch took {}", Time(gap.launch_ns)),
         joined((None if gap.step is None else f"step {gap.step}", phrase("at {}", Time(gap.begin_ns))), by=" "),
-    )  # fmt: skip
+    )
     return joined(said) or phrase("")
 
 
@@ -319,9 +337,10 @@ def _span(span: Span, name: str, steps: int | None) -> Phrase:
         others = phrase("median {} of {}", Time(span.median_ns), calls_of(span.count / (steps or 1)))
         others = others if steps is None else phrase("{} a step", others)
     place = (
-        None if span.rank is None else f"rank {span.rank}", None if span.step is None else f"step {span.step}",
+        None if span.rank is None else f"rank {span.rank}",
+        None if span.step is None else f"step {span.step}",
         phrase("at {}", Time(span.begin_ns)),
-    )  # fmt: skip
+    )
     said = (
         phrase("{}", Time(span.duration_ns)), own,
         None if span.operator in (None, span.name) else phrase("below {}", Name(span.operator or "")),
@@ -449,12 +468,13 @@ _OF_WORK: Final = {
     Cause.ANOTHER_KERNEL: NextCommand(section="kernels", options=_TOP),
     Cause.MORE_CALLS: NextCommand(section="operators", options=_BY_CALLS),
     Cause.FEWER_CALLS: NextCommand(section="operators", options=_BY_CALLS),
-}  # fmt: skip
+}
 _MORE_OPERATORS: Final = NextCommand(section="operators", options=_TOP)
 #: The same for time other than work.
 _OF_TIME: Final = {
-    Cause.FRAMEWORK: NextCommand(section="operators", options=_BY_CALLS), Cause.OUTSIDE: NextCommand(section="step"),
-}  # fmt: skip
+    Cause.FRAMEWORK: NextCommand(section="operators", options=_BY_CALLS),
+    Cause.OUTSIDE: NextCommand(section="step"),
+}
 _IDLE: Final = NextCommand(section="idle")
 
 
@@ -463,10 +483,14 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
     parts = comparison.decomposition
     groups = [] if parts is None else [group for group in groups_of(parts.parts) if group.change_ns]
     causes = [
-        (group.name, phrase("{} ({} before, {} after)", TimeChange(group.change_ns), Time(group.before_ns),
-                            Time(group.after_ns)))
+        (
+            group.name,
+            phrase(
+                "{} ({} before, {} after)", TimeChange(group.change_ns), Time(group.before_ns), Time(group.after_ns)
+            ),
+        )
         for group in groups[:_COMPARED_CAUSES]
-    ]  # fmt: skip
+    ]
     if more := groups[_COMPARED_CAUSES:]:
         left = phrase("{} causes: {}", Count(len(more)), TimeChange(sum(group.change_ns for group in more)))
         causes.append(("and", left))
@@ -479,10 +503,12 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
     if comparison.no_claim is not None and not reasons:
         warnings.insert(0, ("nothing is called significant", comparison.no_claim))
     blocks = (
-        ("run", "What is compared", [*reasons, *sides, *step]), ("causes", "Where the difference comes from", causes),
-        ("figures", "Figures of one step, side by side", figures), ("gates", "Gates", gates),
+        ("run", "What is compared", [*reasons, *sides, *step]),
+        ("causes", "Where the difference comes from", causes),
+        ("figures", "Figures of one step, side by side", figures),
+        ("gates", "Gates", gates),
         ("warnings", "Warnings", warnings),
-    )  # fmt: skip
+    )
     return tuple(Section(name=name, title=title, facts=facts_of(*facts)) for name, title, facts in blocks)
 
 
@@ -510,13 +536,19 @@ def findings_of_comparison(comparison: Comparison, sides: Sequence[str | None] =
         return ()
     return tuple(
         Finding(
-            name=group.name, text=said_of(group, comparison),
-            evidence=phrase("{} before, {} after, {} of the step before", Time(group.before_ns), Time(group.after_ns),
-                            Change(parts.before_ns + group.change_ns, parts.before_ns)),
+            name=group.name,
+            text=said_of(group, comparison),
+            evidence=phrase(
+                "{} before, {} after, {} of the step before",
+                Time(group.before_ns),
+                Time(group.after_ns),
+                Change(parts.before_ns + group.change_ns, parts.before_ns),
+            ),
             next=_next_of_cause(group, comparison, sides),
         )
-        for group in groups_of(parts.parts) if group.change_ns
-    )  # fmt: skip
+        for group in groups_of(parts.parts)
+        if group.change_ns
+    )
 
 
 def _next_of_cause(group: Group, comparison: Comparison, sides: Sequence[str | None]) -> Next:
@@ -627,7 +659,9 @@ def _finding(row: TechniqueRow, base: StepFigures, report: Techniques) -> Findin
     return Finding(
         name=row.name,
         text=phrase(
-            "{}: peak memory {}, step {}", row.title, Change(figures.peak_bytes, base.peak_bytes),
+            "{}: peak memory {}, step {}",
+            row.title,
+            Change(figures.peak_bytes, base.peak_bytes),
             "within the noise" if noise else step,
         ),
         evidence=joined(
@@ -638,7 +672,7 @@ def _finding(row: TechniqueRow, base: StepFigures, report: Techniques) -> Findin
             )
         ),
         next=_next_of_technique(row, report),
-    )  # fmt: skip
+    )
 
 
 def _next_of_technique(row: TechniqueRow, report: Techniques) -> Next | None:

@@ -40,10 +40,13 @@ def estimate(anatomy: Anatomy) -> Section | None:
     first, workload = estimated.devices[0], anatomy.workload
     occupied = first.occupied
     memory = phrase(
-        "{} to {} of {}: {} allocated, {} reserved, the rest is the device's context", Bytes(occupied.low_bytes),
-        Bytes(occupied.high_bytes), Bytes(first.usable_bytes), Bytes(occupied.allocated_bytes),
+        "{} to {} of {}: {} allocated, {} reserved, the rest is the device's context",
+        Bytes(occupied.low_bytes),
+        Bytes(occupied.high_bytes),
+        Bytes(first.usable_bytes),
+        Bytes(occupied.allocated_bytes),
         Bytes(occupied.reserved_bytes),
-    )  # fmt: skip
+    )
     length = f", length {workload.sequence_length}" if workload.sequence_length else ""
     optimizer = f", {workload.optimizer}" if workload.optimizer else ""
     kind = "inference" if workload.inference else f"training{optimizer}"
@@ -71,22 +74,27 @@ def estimate(anatomy: Anatomy) -> Section | None:
     if first.ranks > 1 and first.link_bytes_per_second:
         together = phrase(
             f"{first.ranks} devices, {workload.parallel}: collectives of {{}} over a link of {{}}, hidden or exposed",
-            Time(first.transfer_ns), ByteRate(first.link_bytes_per_second),
-        )  # fmt: skip
+            Time(first.transfer_ns),
+            ByteRate(first.link_bytes_per_second),
+        )
     return Section(
         title="Estimate",
         facts=facts_of(
             ("time", phrase("{} to {} a step", Time(first.low_ns), Time(first.high_ns))),
             ("attained", phrase("{}: at the fastest rates that anyone measured there", Time(first.attained_ns))),
-            ("host", host), ("together", together), ("throughput", _throughput(first)), ("share of peak", _mfu(first)),
+            ("host", host),
+            ("together", together),
+            ("throughput", _throughput(first)),
+            ("share of peak", _mfu(first)),
             (occupied.fits.value, memory),
             ("step", f"batch {workload.batch or 'unknown'}{length}, {kind}, {_precision(anatomy)}"),
-            ("checked on", _tried(estimated.tried, first)), ("assumed", "; ".join(estimated.assumed) or None),
+            ("checked on", _tried(estimated.tried, first)),
+            ("assumed", "; ".join(estimated.assumed) or None),
         ),
         columns=tuple(columns) if others else (),
         rows=tuple(Row(cells=cells_of(columns, row)) for row in others),
         notes=(Note(text=note("estimate", "time")),),
-    )  # fmt: skip
+    )
 
 
 def conventions(anatomy: Anatomy) -> Section | None:
@@ -109,10 +117,12 @@ def conventions(anatomy: Anatomy) -> Section | None:
         where = "inside" if first.low_ns <= spent <= first.high_ns else "outside"
         at = f"{given:,g} tokens/s of a device, {where} the range of the estimate"
     return Section(
-        title="MFU by formula", facts=facts_of(("at", at)), columns=tuple(columns),
+        title="MFU by formula",
+        facts=facts_of(("at", at)),
+        columns=tuple(columns),
         rows=tuple(Row(cells=cells_of(columns, row)) for row in estimated.conventions),
         notes=(Note(text=note("estimate", "formula")),),
-    )  # fmt: skip
+    )
 
 
 def _tried(tried: Tried | None, first: DeviceEstimate) -> Phrase | None:
@@ -123,8 +133,10 @@ def _tried(tried: Tried | None, first: DeviceEstimate) -> Phrase | None:
         return phrase(f"no published run of this kind ({tried.kind}): the range may be wrong")
     return phrase(
         f"{{}} of this kind ({tried.kind}): {{}} inside the range, median error {{}}",
-        Count(tried.runs, "published run"), Count(tried.inside), Share(tried.median_off, 1),
-    )  # fmt: skip
+        Count(tried.runs, "published run"),
+        Count(tried.inside),
+        Share(tried.median_off, 1),
+    )
 
 
 def _per_second(row: DeviceEstimate) -> Count:

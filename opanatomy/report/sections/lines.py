@@ -101,10 +101,16 @@ def lines(anatomy: Anatomy, page: Page) -> Section | None:
         if ns > 0:
             rows.append(Row(cells={"line": text, "time": Time(ns / steps), "share": Share(ns, whole)}))
     return Section(
-        title="Time by line", scope=shares_of_work(anatomy), rows=tuple(rows), notes=tuple(_notes(anatomy)),
-        columns=(Column(header="line", holds=ColumnKind.NAMES, least=14),
-                 Column(header="function", holds=ColumnKind.NAMES, drop_order=6), *columns),
-    )  # fmt: skip
+        title="Time by line",
+        scope=shares_of_work(anatomy),
+        rows=tuple(rows),
+        notes=tuple(_notes(anatomy)),
+        columns=(
+            Column(header="line", holds=ColumnKind.NAMES, least=14),
+            Column(header="function", holds=ColumnKind.NAMES, drop_order=6),
+            *columns,
+        ),
+    )
 
 
 def _moved(line: OfLine, steps: int) -> Bytes:
@@ -118,8 +124,9 @@ def _notes(anatomy: Anatomy) -> Iterator[Note]:
     if anatomy.step.by_line_ns is not None and anatomy.step.wall_ns is not None:
         text = phrase(
             "the step that ran line by line took {}, {} without: it says whose work is whose, no time is its",
-            Time(anatomy.step.by_line_ns), Time(anatomy.step.wall_ns),
-        )  # fmt: skip
+            Time(anatomy.step.by_line_ns),
+            Time(anatomy.step.wall_ns),
+        )
         yield Note(text=text)
     elif anatomy.lines:
         yield Note(text="by the recorded Python stack, which has the line where a function begins")

@@ -147,9 +147,12 @@ def blocks(anatomy: Anatomy) -> Section | None:
 
 #: The parts of a snapshot's moment that have a table each: the heading of its first column, and rows shown.
 _PARTS: Final = {
-    "line": ("line of the program", 12), "module": ("module, by the lines that call it", 8),
-    "operator_class": ("operator class", 8), "phase": ("allocated in", 8), "compiled": ("compiled region", 8),
-}  # fmt: skip
+    "line": ("line of the program", 12),
+    "module": ("module, by the lines that call it", 8),
+    "operator_class": ("operator class", 8),
+    "phase": ("allocated in", 8),
+    "compiled": ("compiled region", 8),
+}
 
 
 def parts(of: str, anatomy: Anatomy) -> Section | None:
@@ -195,13 +198,14 @@ def pools(anatomy: Anatomy) -> Section | None:
     rows = [Row(cells=cells_of(columns, pool)) for pool in held]
     if len(held) > 1:
         cells: dict[str, Cell] = {
-            "held at the end": "all", "segments": Count(sum(pool.segments for pool in held)),
+            "held at the end": "all",
+            "segments": Count(sum(pool.segments for pool in held)),
             "reserved": Bytes(sum(pool.reserved_bytes for pool in held)),
             "in use": Bytes(sum(pool.requested_bytes for pool in held)),
             "rounding": Bytes(sum(pool.rounding_bytes for pool in held)),
             "free": Bytes(sum(pool.free_bytes for pool in held)),
             "largest free": Bytes(max(pool.largest_free_bytes for pool in held)),
-        }  # fmt: skip
+        }
         rows.append(Row(cells=cells, summary=True))
     return Section(title="Held at the end", columns=tuple(columns), rows=tuple(rows))
 
@@ -316,10 +320,11 @@ def failure(anatomy: Anatomy) -> Section | None:
     text += "" if event.line is None else f", by {event.line}"
     rows = tuple(Row(cells={header: name, "bytes": Bytes(size)}) for name, size in sizes.items())
     return Section(
-        title="Out of memory", rows=rows,
+        title="Out of memory",
+        rows=rows,
         columns=(Column(header=header, holds=ColumnKind.NAMES, least=24), Column(header="bytes")),
         notes=(Note(text=text, tone=NoteStyle.REMARK),),
-    )  # fmt: skip
+    )
 
 
 # The curve of allocated bytes as text: a letter for each component, the phases below in capital letters.

@@ -147,9 +147,8 @@ def _merged(group: Sequence[Node]) -> Node:
     numbers = [int(node.name) for node in group if node.name.isdecimal()]
     name = ", ".join(numbers_in_short(numbers)) if numbers else first.name
     merged = Node(
-        name=name, kind=first.kind, members=sum(node.members for node in group),
-        whole=Amount(), phases={}, children=[],
-    )  # fmt: skip
+        name=name, kind=first.kind, members=sum(node.members for node in group), whole=Amount(), phases={}, children=[]
+    )
     parts: dict[str, list[Node]] = {}
     for node in group:
         _add(merged, node)
@@ -202,10 +201,12 @@ def modules(anatomy: Anatomy, page: Page) -> Section | None:
     # The whole model has its kind for a name.
     model = root.kind or anatomy.workload.architecture or "the model"
     rows = [
-        Row(cells={"module": f"{'  ' * depth}{node.name}" if depth else model} | cells_of(columns, node),
-            summary=depth == 0)
+        Row(
+            cells={"module": f"{'  ' * depth}{node.name}" if depth else model} | cells_of(columns, node),
+            summary=depth == 0,
+        )
         for node, depth in _listed(root, _opened(root, _ROWS * page.top, whole), 0)
-    ]  # fmt: skip
+    ]
     if (left := whole - root.whole.time_ns) > 0:
         rows.append(Row(cells={"module": "outside modules", "time": Time(left / steps), "share": Share(left, whole)}))
     notes = [
@@ -214,9 +215,12 @@ def modules(anatomy: Anatomy, page: Page) -> Section | None:
     if Phase.RECOMPUTE in root.phases:
         notes.append(Note(text="backward: recompute included", column="backward"))
     return Section(
-        title="Time and FLOPs by module", scope=shares_of_work(anatomy), rows=tuple(rows), notes=tuple(notes),
+        title="Time and FLOPs by module",
+        scope=shares_of_work(anatomy),
+        rows=tuple(rows),
+        notes=tuple(notes),
         columns=(Column(header="module", holds=ColumnKind.NAMES, least=20), *columns),
-    )  # fmt: skip
+    )
 
 
 def _opened(root: Node, most: int, whole: float) -> set[int]:

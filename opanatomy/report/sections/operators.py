@@ -85,14 +85,16 @@ def operators(anatomy: Anatomy, page: Page) -> Section | None:
             rows.append(Row(cells={"operator": label, "time": Time(ns / steps), "share": Share(ns / steps, whole_ns)}))
     order = "" if page.sort == "time" else f"by {page.sort}"
     return Section(
-        title="The operators that take most", scope="; ".join(filter(None, (shares_of_work(anatomy), order))),
+        title="The operators that take most",
+        scope="; ".join(filter(None, (shares_of_work(anatomy), order))),
         columns=(
             Column(header="operator", holds=ColumnKind.NAMES, least=18),
             Column(header="class", holds=ColumnKind.NAMES, least=13, drop_order=4),
-            Column(header="phase", holds=ColumnKind.NAMES, least=9, drop_order=3), *figures,
+            Column(header="phase", holds=ColumnKind.NAMES, least=9, drop_order=3),
+            *figures,
         ),
         rows=tuple(rows),
-    )  # fmt: skip
+    )
 
 
 def _key(amount: Callable[[list[OperatorRow]], float | None]) -> Callable[[Group, list[OperatorRow]], float]:
@@ -149,14 +151,17 @@ def kernels(anatomy: Anatomy, page: Page) -> Section | None:
             Row(cells={"kernel": "without a kernel", "time": Time(left / steps), "share": Share(left, whole_ns)})
         )
     return Section(
-        title="The kernels that take most", scope=shares_of_work(anatomy),
+        title="The kernels that take most",
+        scope=shares_of_work(anatomy),
         columns=(
             Column(header="kernel", holds=ColumnKind.NAMES, least=18),
-            Column(header="class", holds=ColumnKind.NAMES, least=13, drop_order=2), *figures,
+            Column(header="class", holds=ColumnKind.NAMES, least=13, drop_order=2),
+            *figures,
             Column(header="launched by", holds=ColumnKind.NAMES, drop_order=3),
         ),
-        rows=tuple(rows), notes=(Note(text="whole names: -f json"),),
-    )  # fmt: skip
+        rows=tuple(rows),
+        notes=(Note(text="whole names: -f json"),),
+    )
 
 
 def short_name(kernel: str) -> str:
@@ -183,21 +188,26 @@ def host(anatomy: Anatomy, page: Page) -> Section | None:
         Column(header="with parts", drop_order=3): (
             lambda row: None if row.kind == "others" else Time(row.total_ns / steps)
         ),
-    }  # fmt: skip
+    }
     shown = [row for place, row in enumerate(anatomy.host) if place < 2 * page.top or row.waits or row.kind == "python"]
     rows = [Row(cells=cells_of(columns, row)) for row in shown]
     hidden = [row for row in anatomy.host if row not in shown]
     if hidden:
         more = HostRow(
-            kind="others", name=f"and {len(hidden)} more", calls=sum(row.calls for row in hidden),
-            self_ns=sum(row.self_ns for row in hidden), total_ns=0,
-        )  # fmt: skip
+            kind="others",
+            name=f"and {len(hidden)} more",
+            calls=sum(row.calls for row in hidden),
+            self_ns=sum(row.self_ns for row in hidden),
+            total_ns=0,
+        )
         rows.append(Row(cells=cells_of(columns, more), summary=True))
     return Section(
-        title="The host", scope="; ".join(filter(None, (per_step(anatomy), "shares of the launching threads' time"))),
-        columns=tuple(columns), rows=tuple(rows),
+        title="The host",
+        scope="; ".join(filter(None, (per_step(anatomy), "shares of the launching threads' time"))),
+        columns=tuple(columns),
+        rows=tuple(rows),
         notes=(Note(text=note("host", "self time", "between recorded events")),),
-    )  # fmt: skip
+    )
 
 
 def _host_name(row: HostRow) -> Cell:

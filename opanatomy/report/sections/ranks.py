@@ -159,9 +159,14 @@ def groups_of(ranks: Sequence[Rank], figures: Sequence[str]) -> list[Group]:
 _SHOWN: Final = 16
 #: The figures, and the headers of their columns.
 _FIGURES: Final = {
-    "step": "step", "own": "own", "busy": "busy", "kernel_time": "kernels", "communication": "comm",
-    "exposed_communication": "exposed", "idle": "idle",
-}  # fmt: skip
+    "step": "step",
+    "own": "own",
+    "busy": "busy",
+    "kernel_time": "kernels",
+    "communication": "comm",
+    "exposed_communication": "exposed",
+    "idle": "idle",
+}
 
 
 def ranks(anatomy: Anatomy) -> Section | None:
@@ -182,12 +187,14 @@ def ranks(anatomy: Anatomy) -> Section | None:
     if "own" in spread:
         notes.append(Note(text=note("ranks", "own")))
     return Section(
-        title="Ranks", rows=tuple(rows), notes=(*notes, *_conclusions(anatomy, spread)),
+        title="Ranks",
+        rows=tuple(rows),
+        notes=(*notes, *_conclusions(anatomy, spread)),
         columns=(
             Column(header="a step of rank", holds=ColumnKind.NAMES, least=8),
             *(Column(header=name, drop_order=place and len(_FIGURES) - place) for place, name in enumerate(headers)),
         ),
-    )  # fmt: skip
+    )
 
 
 def _lines(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[tuple[str, Sequence[int | None]]], list[Note]]:
@@ -220,9 +227,11 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
     sized = sorted((rank for rank in anatomy.ranks if rank.host_bytes), key=lambda rank: rank.host_bytes or 0)
     if len(sized) > 1:
         text = phrase(
-            "Host memory over the run is {} to {} a rank, most on {}.", Bytes(sized[0].host_bytes),
-            Bytes(sized[-1].host_bytes), _name(sized[-1].rank, sized[-1].trace, "rank "),
-        )  # fmt: skip
+            "Host memory over the run is {} to {} a rank, most on {}.",
+            Bytes(sized[0].host_bytes),
+            Bytes(sized[-1].host_bytes),
+            _name(sized[-1].rank, sized[-1].trace, "rank "),
+        )
         notes.append(Note(text=text, tone=NoteStyle.CONCLUSION))
     step, own = spread.get("step"), spread.get("own")
     if step is not None:
@@ -243,8 +252,10 @@ def _longest(anatomy: Anatomy, step: Spread) -> Phrase:
     name = _name(step.max_rank, step.max_trace, "rank ")
     text = phrase(
         "The longest step is that of {}: {}, {} to the median",
-        name, Time(step.max_ns), Change(step.max_ns, step.median_ns),
-    )  # fmt: skip
+        name,
+        Time(step.max_ns),
+        Change(step.max_ns, step.median_ns),
+    )
     each = () if anatomy.waiting is None else anatomy.waiting.each
     own = (row for row in each if _name(row.rank, row.trace) == _name(step.max_rank, step.max_trace))
     waits_ns = fmean(part.waiting_ns for row in own for part in row.steps or ()) if each else 0
@@ -286,9 +297,11 @@ def steps(anatomy: Anatomy) -> Section | None:
     }
     notes = [Note(text=text) for text in _notes(waiting, len(shown))]
     return Section(
-        title="Waiting", columns=tuple(columns), rows=tuple(Row(cells=cells_of(columns, rank)) for rank in shown),
+        title="Waiting",
+        columns=tuple(columns),
+        rows=tuple(Row(cells=cells_of(columns, rank)) for rank in shown),
         notes=(*notes, *_waiting_conclusions(waiting)),
-    )  # fmt: skip
+    )
 
 
 def collectives(anatomy: Anatomy) -> Section | None:
@@ -326,10 +339,12 @@ def _notes(waiting: Waiting, shown: int) -> list[str | Phrase]:
     matched = joined(
         phrase("{} by " + how, Count(count))
         for count, how in (
-            (waiting.by_number, "their number in the group"), (waiting.by_order, "order"), (waiting.by_time, "time"),
+            (waiting.by_number, "their number in the group"),
+            (waiting.by_order, "order"),
+            (waiting.by_time, "time"),
         )
         if count
-    )  # fmt: skip
+    )
     if matched is not None:
         notes.append(phrase("collectives matched: {}; clocks: {}", matched, _clocks(waiting)))
     return notes
@@ -353,5 +368,6 @@ def _waiting_conclusions(waiting: Waiting) -> list[Note]:
 def _straggler(straggler: Straggler, waiting: Waiting) -> Phrase:
     """Describe who was waited for, how often, and since when it was late."""
     share = Share(straggler.charged_ns, straggler.waiting_ns)
-    return phrase("The others wait for {}, {} of all waiting: {}.", name_of(straggler), share,
-                  how_late(straggler, waiting))  # fmt: skip
+    return phrase(
+        "The others wait for {}, {} of all waiting: {}.", name_of(straggler), share, how_late(straggler, waiting)
+    )

@@ -56,10 +56,14 @@ def roofline(anatomy: Anatomy, page: Page) -> Section | None:
     }
     lines = [*_classes(anatomy), *_operators(anatomy, page.top)]
     rows = tuple(
-        Row(cells=cells_of(columns, line), operator_class=line.operator_class, summary=line.operator_class is None,
-            key=line.key)
+        Row(
+            cells=cells_of(columns, line),
+            operator_class=line.operator_class,
+            summary=line.operator_class is None,
+            key=line.key,
+        )
         for line in lines
-    )  # fmt: skip
+    )
     partly = any(line.part.reached is not None and line.part.covered != 1 for line in lines)
     shown = [(line.name, line.above) for line in lines]
     notes = (*why_above(anatomy, shown), Note(text=_NOTE), *((Note(text=PARTLY),) if partly else ()))
@@ -89,21 +93,33 @@ def _classes(anatomy: Anatomy) -> list[_Line]:
             groups.append((str(phase), None, phase, rows))
     groups.append(("total", None, None, anatomy.classes))
     return [
-        _Line(name, (part := total(rows)), sum(row.headroom_ns or 0 for row in rows),
-              _bound_by(sum(row.memory_bound_ns or 0 for row in rows), part), item, (item, phase, None))
+        _Line(
+            name,
+            (part := total(rows)),
+            sum(row.headroom_ns or 0 for row in rows),
+            _bound_by(sum(row.memory_bound_ns or 0 for row in rows), part),
+            item,
+            (item, phase, None),
+        )
         for name, item, phase, rows in groups
-    ]  # fmt: skip
+    ]
 
 
 def _operators(anatomy: Anatomy, top: int) -> list[_Line]:
     groups = grouped(anatomy.operators).items()
     bounded = [group for group in groups if any(row.bound_ns is not None for row in group[1])]
     return [
-        _Line(phrase("{} {}", Name(name), phase.value), (part := total(rows)), spare_ns(rows),
-              _bound_by(sum(row.bound_ns or 0 for row in rows if row.bound_by == MEMORY), part), item,
-              (item, phase, name), key_of((item, name, phase)))
+        _Line(
+            phrase("{} {}", Name(name), phase.value),
+            (part := total(rows)),
+            spare_ns(rows),
+            _bound_by(sum(row.bound_ns or 0 for row in rows if row.bound_by == MEMORY), part),
+            item,
+            (item, phase, name),
+            key_of((item, name, phase)),
+        )
         for (item, name, phase), rows in sorted(bounded, key=lambda group: -spare_ns(group[1]))[:top]
-    ]  # fmt: skip
+    ]
 
 
 def _bound_by(memory_ns: int, part: Total) -> str | Phrase:

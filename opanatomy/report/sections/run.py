@@ -83,11 +83,12 @@ def in_short(anatomy: Anatomy) -> Section | None:
     rate, of_run = (step.samples_per_second, "") if over is None else (over, " over the run")
     text = joined(
         (
-            long, phrase("{}{}", Count(steps, "step"), ends) if steps > 1 or ends else None,
+            long,
+            phrase("{}{}", Count(steps, "step"), ends) if steps > 1 or ends else None,
             *((*shares, *where) if on_cpu and recorded else (*where, *shares)),
             None if rate is None else phrase("{}{}", Rate(rate, "samples"), of_run),
         )
-    )  # fmt: skip
+    )
     return Section(title="In short", notes=(Note(text=text or "", tone=NoteStyle.PLAIN, most_lines=1),))
 
 
@@ -97,8 +98,12 @@ def what_ran(anatomy: Anatomy, page: Page) -> Section:
     A first screen leaves out a device of which no more is known than its line says.
     """
     environment, workload = anatomy.environment, anatomy.workload
-    libraries = (("torch", environment.torch), ("CUDA", environment.cuda), ("driver", environment.driver),
-                 ("transformers", environment.transformers))  # fmt: skip
+    libraries = (
+        ("torch", environment.torch),
+        ("CUDA", environment.cuda),
+        ("driver", environment.driver),
+        ("transformers", environment.transformers),
+    )
     warnings = len([text for text in anatomy.warnings if text])
     more = environment.device_memory_bytes is not None or (environment.device_count or 1) > 1
     said = page.brief and not (more or environment.host_only or environment.device_kind == "cpu")
@@ -271,13 +276,19 @@ def texts(anatomy: Anatomy) -> Section | None:
         return None
     facts = facts_of(
         ("texts", _texts(figures)),
-        ("padding", phrase("{}: {} of the tokens are of texts, in {}", _PADDED.get(figures.padding, figures.padding),
-                           Share(figures.all_useful_tokens, figures.all_tokens),
-                           Count(figures.all_batches, "batch"))),
+        (
+            "padding",
+            phrase(
+                "{}: {} of the tokens are of texts, in {}",
+                _PADDED.get(figures.padding, figures.padding),
+                Share(figures.all_useful_tokens, figures.all_tokens),
+                Count(figures.all_batches, "batch"),
+            ),
+        ),
         ("wasted", _wasted(figures.padding_flops)),
         ("steps", _steps(figures)),
         ("memory", phrase("of the longest batch, {}", Count(figures.memory_length, "token"))),
-    )  # fmt: skip
+    )
     tokenizers = tuple(
         Fact(label="tokenizer", text=_tokenizer(row), warning=bool(row.used and row.holds_back))
         for row in figures.tokenizers
@@ -313,8 +324,12 @@ def _texts(figures: TextFigures) -> Phrase | None:
     """Return how many texts of which lengths there are, and their source."""
     source = "the sample texts of opanatomy" if figures.file is None else figures.file
     column = f" (column {figures.column})" if figures.column else ""
-    count = phrase("{} of {} tokens and more, the middle one {}", Count(figures.count, "text"),
-                   Count(figures.shortest), Count(figures.median))  # fmt: skip
+    count = phrase(
+        "{} of {} tokens and more, the middle one {}",
+        Count(figures.count, "text"),
+        Count(figures.shortest),
+        Count(figures.median),
+    )
     cut = phrase("{} cut at {}", Count(figures.cut), Count(figures.maximum)) if figures.cut else None
     return joined((f"{source}{column}", "the first" if figures.more else None, count, cut))
 

@@ -85,9 +85,11 @@ def busy(anatomy: Anatomy) -> Phrase | None:
         if costs.waiting_ns:
             waiting = phrase(", in it waiting for other ranks {}", Share(costs.waiting_ns, costs.whole_ns))
         exposed = phrase(
-            " (compute and copies {}, exposed communication {}{})", Share(busy_ns - costs.exposed_ns, costs.whole_ns),
-            Share(costs.exposed_ns, costs.whole_ns), waiting or "",
-        )  # fmt: skip
+            " (compute and copies {}, exposed communication {}{})",
+            Share(busy_ns - costs.exposed_ns, costs.whole_ns),
+            Share(costs.exposed_ns, costs.whole_ns),
+            waiting or "",
+        )
     return joined(
         (
             phrase("{} of {}{}", Share(busy_ns, costs.whole_ns), _whole(anatomy, costs), exposed or ""),
@@ -168,10 +170,16 @@ def idle(anatomy: Anatomy) -> Section | None:
     if anatomy.environment.device_kind == "cpu":
         return None
     timeline, costs = anatomy.timeline, costs_of(anatomy)
-    overlap = (("communication", timeline.communication_ns), ("of it exposed", timeline.exposed_communication_ns),
-               ("exposed memcpy", timeline.exposed_memcpy_ns))  # fmt: skip
-    kinds = (("host-bound", timeline.host_idle_ns), ("stream waits", timeline.stream_idle_ns),
-             ("other", timeline.other_idle_ns))  # fmt: skip
+    overlap = (
+        ("communication", timeline.communication_ns),
+        ("of it exposed", timeline.exposed_communication_ns),
+        ("exposed memcpy", timeline.exposed_memcpy_ns),
+    )
+    kinds = (
+        ("host-bound", timeline.host_idle_ns),
+        ("stream waits", timeline.stream_idle_ns),
+        ("other", timeline.other_idle_ns),
+    )
     whole = (("busy", timeline.busy_ns), ("idle", costs.idle_ns), ("not recorded", costs.unrecorded_ns))
     facts = facts_of(
         ("window", _window(anatomy, costs)),
@@ -331,13 +339,16 @@ def _whole_run(anatomy: Anatomy) -> Phrase | None:
     if run is None:
         return None
     times = (
-        ("evaluation", run.evaluating_ns, run.evaluations), ("checkpoints", run.checkpointing_ns, run.checkpoints),
-        ("compiling", run.compiling_ns, 0), ("garbage collection", run.collecting_ns, 0),
-    )  # fmt: skip
+        ("evaluation", run.evaluating_ns, run.evaluations),
+        ("checkpoints", run.checkpointing_ns, run.checkpoints),
+        ("compiling", run.compiling_ns, 0),
+        ("garbage collection", run.collecting_ns, 0),
+    )
     events = (
-        (run.slow_steps, "slow step"), (sum(event.count for event in run.graph_breaks), "graph break"),
+        (run.slow_steps, "slow step"),
+        (sum(event.count for event in run.graph_breaks), "graph break"),
         (sum(event.count for event in run.recompilations), "recompilation"),
-    )  # fmt: skip
+    )
     return joined(
         (
             phrase("mean of {} {}", Count(run.steps, "other step"), Time(run.wall_ns / run.steps)),
@@ -345,11 +356,12 @@ def _whole_run(anatomy: Anatomy) -> Phrase | None:
             phrase("waiting for input {}", Share(run.input_ns, run.wall_ns)),
             *(
                 phrase("{} {}{}", name, Share(ns, run.wall_ns), _times(ns, count))
-                for name, ns, count in times if ns >= _LEAST_OF_RUN * run.wall_ns
+                for name, ns, count in times
+                if ns >= _LEAST_OF_RUN * run.wall_ns
             ),
             *(phrase("{}", Count(number, what)) for number, what in events if number),
         )
-    )  # fmt: skip
+    )
 
 
 def _times(ns: int, count: int) -> Phrase | str:
@@ -376,8 +388,11 @@ def whole_run(anatomy: Anatomy) -> Section | None:
         ("drift", None if trends is None or trends.drift is None else _drift(trends.drift)),
         *(("memory", _growth(grown)) for grown in (() if trends is None else trends.growth)),
         ("memory", None if trends is None or trends.peak is None else _varies(trends.peak)),
-        ("host memory", _host_memory(run)), ("device", device_state(run.device)), *slow, *events,
-    )  # fmt: skip
+        ("host memory", _host_memory(run)),
+        ("device", device_state(run.device)),
+        *slow,
+        *events,
+    )
     return Section(title="The whole run", facts=facts)
 
 
@@ -386,10 +401,13 @@ def _host_time(run: RunClock) -> Phrase | None:
     if run.series is None:
         return None
     parts = {
-        "waiting for input": run.input_ns, "evaluation": run.evaluating_ns, "checkpoints": run.checkpointing_ns,
-        "compiling": run.compiling_ns, "backward": sum(run.series.backward_ns),
+        "waiting for input": run.input_ns,
+        "evaluation": run.evaluating_ns,
+        "checkpoints": run.checkpointing_ns,
+        "compiling": run.compiling_ns,
+        "backward": sum(run.series.backward_ns),
         "optimizer": sum(run.series.optimizer_ns),
-    }  # fmt: skip
+    }
     rest = run.wall_ns - sum(parts.values())
     if rest < 0:  # what compiled inside of backward is in both
         parts["backward"], rest = max(parts["backward"] + rest, 0), 0
@@ -400,13 +418,19 @@ def _host_time(run: RunClock) -> Phrase | None:
 
 #: Parts of a step that are shown by name, in this order.
 _OF_STEP: Final = (
-    ("waiting for input", "input_ns"), ("evaluation", "evaluating_ns"), ("saving", "checkpointing_ns"),
-    ("compiling", "compiling_ns"), ("garbage collection", "collecting_ns"),
-)  # fmt: skip
+    ("waiting for input", "input_ns"),
+    ("evaluation", "evaluating_ns"),
+    ("saving", "checkpointing_ns"),
+    ("compiling", "compiling_ns"),
+    ("garbage collection", "collecting_ns"),
+)
 _OF_DRIFT: Final = (
-    ("waiting for input", "input"), ("backward", "backward"), ("optimizer", "optimizer"),
-    ("garbage collection", "collecting"), ("the rest", "rest"),
-)  # fmt: skip
+    ("waiting for input", "input"),
+    ("backward", "backward"),
+    ("optimizer", "optimizer"),
+    ("garbage collection", "collecting"),
+    ("the rest", "rest"),
+)
 _KINDS: Final = {"allocated": "what is allocated", "reserved": "what is reserved", "host": "that of the host"}
 
 
@@ -421,12 +445,16 @@ def _drift(drift: Drift) -> Phrase:
     change = drift.last_ns - drift.first_ns
     parts = joined(
         phrase("{} {}", name, TimeChange(ns))
-        for name, field in _OF_DRIFT if abs(ns := drift.parts.get(field, 0)) >= _MUCH_OF_DRIFT * abs(change)
-    )  # fmt: skip
+        for name, field in _OF_DRIFT
+        if abs(ns := drift.parts.get(field, 0)) >= _MUCH_OF_DRIFT * abs(change)
+    )
     return phrase(
         "the usual step from {} in the first tenth to {} in the last ({}); by the host's clock {}",
-        Time(drift.first_ns), Time(drift.last_ns), Change(drift.last_ns, drift.first_ns), parts or "not known",
-    )  # fmt: skip
+        Time(drift.first_ns),
+        Time(drift.last_ns),
+        Change(drift.last_ns, drift.first_ns),
+        parts or "not known",
+    )
 
 
 #: A part of a drift is named from this part of it on.
@@ -436,17 +464,23 @@ _MUCH_OF_DRIFT: Final = 0.1
 def _growth(grown: Growth) -> Phrase:
     said = "" if grown.confirmed else ": a trend so far"
     return phrase(
-        "{} grows by {} a step, from {} to {} in {}{}", _KINDS.get(grown.kind, grown.kind),
-        Bytes(grown.bytes_per_step), Bytes(grown.first_bytes), Bytes(grown.last_bytes),
-        Count(grown.steps, "step"), said,
-    )  # fmt: skip
+        "{} grows by {} a step, from {} to {} in {}{}",
+        _KINDS.get(grown.kind, grown.kind),
+        Bytes(grown.bytes_per_step),
+        Bytes(grown.first_bytes),
+        Bytes(grown.last_bytes),
+        Count(grown.steps, "step"),
+        said,
+    )
 
 
 def _varies(peak: VaryingPeak) -> Phrase:
     return phrase(
         "the peak rises from {} to {}, what stays after a step does not ({}): it varies, and is no leak",
-        Bytes(peak.first_bytes), Bytes(peak.last_bytes), Bytes(peak.base_bytes),
-    )  # fmt: skip
+        Bytes(peak.first_bytes),
+        Bytes(peak.last_bytes),
+        Bytes(peak.base_bytes),
+    )
 
 
 def _host_memory(run: RunClock) -> Phrase | None:
@@ -466,12 +500,15 @@ def device_state(state: DeviceState | None) -> Phrase | str | None:
     return joined(
         (
             clock,
-            *(phrase("{} in {} of the readings", name, Share(held, state.readings, decimals=0))
-              for name, held in state.reasons.items()),
-            power, None if state.temperature_c is None else phrase("{} degrees C at most", Count(state.temperature_c)),
+            *(
+                phrase("{} in {} of the readings", name, Share(held, state.readings, decimals=0))
+                for name, held in state.reasons.items()
+            ),
+            power,
+            None if state.temperature_c is None else phrase("{} degrees C at most", Count(state.temperature_c)),
             phrase("{} a step", Figure(state.energy_j / state.steps, "J")) if state.energy_j and state.steps else None,
         )
-    )  # fmt: skip
+    )
 
 
 def _of(value: int, limit: float | None) -> tuple[Count, Phrase | str]:
@@ -485,9 +522,11 @@ def _slow(step: SlowStep, median_ns: int) -> Phrase:
         phrase("{} {}", name, Time(ns)) for name, field in _OF_STEP if (ns := getattr(step, field)) >= _MUCH * more
     )
     return phrase(
-        "{}, {} times the median: {}", Time(step.wall_ns), Ratio(step.wall_ns / max(median_ns, 1)),
+        "{}, {} times the median: {}",
+        Time(step.wall_ns),
+        Ratio(step.wall_ns / max(median_ns, 1)),
         known or "not in its input, evaluation, saving, garbage collection or compiling",
-    )  # fmt: skip
+    )
 
 
 def ceilings(anatomy: Anatomy) -> Section | None:
@@ -673,8 +712,10 @@ def within_windows(anatomy: Anatomy) -> Phrase | None:
     return phrase(
         "a window of {} tokens needs {} of the FLOPs in {}; {} computes all of them, and all are counted",
         joined((phrase("{}", Count(window)) for window in sorted(used)), " or ") or "",
-        Share(work.within_windows, 1), Count(sum(used.values()), "layer"), work.attention or "",
-    )  # fmt: skip
+        Share(work.within_windows, 1),
+        Count(sum(used.values()), "layer"),
+        work.attention or "",
+    )
 
 
 def remarks_on_mfu(anatomy: Anatomy) -> Iterator[Phrase | None]:

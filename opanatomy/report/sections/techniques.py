@@ -83,20 +83,22 @@ def _gradient_sentences(row: TechniqueRow, underflow: Underflow) -> Iterator[Phr
     else:
         yield phrase(
             f"{row.name}: without scaling {{}} of {{}} become zero, with it {{}}",
-            Share(zeros, nonzero, decimals=2), Count(nonzero, "element"),
+            Share(zeros, nonzero, decimals=2),
+            Count(nonzero, "element"),
             Share(underflow.scaled.zeros, nonzero, decimals=2),
-        )  # fmt: skip
+        )
     first = underflow.at_first_scale
     if first is not None and first.not_finite:
         yield phrase(
             f"{row.name}: at the scaler's first scale, {{}}, {{}} overflow: it skips that update and halves the scale",
-            _scale(first), Count(first.not_finite, "element"),
-        )  # fmt: skip
+            _scale(first),
+            Count(first.not_finite, "element"),
+        )
     if underflow.scaled.not_finite:
         yield phrase(
             f"{row.name}: {{}} overflow at the scale of the run too: each update is skipped",
             Count(underflow.scaled.not_finite, "element"),
-        )  # fmt: skip
+        )
 
 
 def _scale(gradients: ScaledGradients) -> Count | Figure:
@@ -127,9 +129,11 @@ def title(report: Techniques) -> Section:
     else:
         what = "predicted, not run" if report.predicted_only else f"{_repetitions(report)}, seed {report.seed}"
         text = phrase(
-            "{}: what {} would change, {}", workload.model or "the model",
-            Count(len(report.rows) - 1, "technique"), what,
-        )  # fmt: skip
+            "{}: what {} would change, {}",
+            workload.model or "the model",
+            Count(len(report.rows) - 1, "technique"),
+            what,
+        )
         ran = f"{batch} on {report.environment.device or 'unknown device'}"
     return Section(
         title="Experiment", notes=(Note(text=text, tone=NoteStyle.TITLE), Note(text=ran, tone=NoteStyle.PLAIN))
@@ -149,10 +153,15 @@ def fits(report: Techniques) -> Section | None:
     else:
         ends = Bytes(occupied.low_bytes), Bytes(occupied.high_bytes)
         verdict = phrase("{} to {} of {}, {} " + rest, *ends, Bytes(room), Bytes(abs(left)))
-    layers = None if occupied is None else phrase(
-        "{} allocated, {} reserved, the rest is the device's context", Bytes(occupied.allocated_bytes),
-        Bytes(occupied.reserved_bytes),
-    )  # fmt: skip
+    layers = (
+        None
+        if occupied is None
+        else phrase(
+            "{} allocated, {} reserved, the rest is the device's context",
+            Bytes(occupied.allocated_bytes),
+            Bytes(occupied.reserved_bytes),
+        )
+    )
     parts = sorted(base.at_peak.items(), key=lambda part: -part[1])[:_SHOWN]
     held = [phrase(f"{name.replace('_', ' ')} {{}}", Bytes(held)) for name, held in parts]
     workload = report.workload
@@ -164,11 +173,15 @@ def fits(report: Techniques) -> Section | None:
     return Section(
         title="Will it fit",
         facts=facts_of(
-            (base.fits(limit.bytes).value, verdict), _found(limit.found), ("memory", layers),
-            ("at the peak", joined(held)), ("step", step), ("assumed", "; ".join(limit.assumed) or None),
+            (base.fits(limit.bytes).value, verdict),
+            _found(limit.found),
+            ("memory", layers),
+            ("at the peak", joined(held)),
+            ("step", step),
+            ("assumed", "; ".join(limit.assumed) or None),
         ),
         notes=(*notes, *([] if occupied is None else [Note(text=note("fits", "the device's context"))])),
-    )  # fmt: skip
+    )
 
 
 def _found(found: Found | None) -> tuple[str, Phrase | None]:
@@ -182,8 +195,10 @@ def _found(found: Found | None) -> tuple[str, Phrase | None]:
             return "recompute", phrase("nothing: it fits as it is")
         return "recompute", phrase(
             f"with {found.option}: {{}} of forward's FLOPs again (takes {{}}; {{}} followed)",
-            Share(found.recomputed, 1), Bytes(found.peak_bytes), Count(found.tried, "step"),
-        )  # fmt: skip
+            Share(found.recomputed, 1),
+            Bytes(found.peak_bytes),
+            Count(found.tried, "step"),
+        )
     name = "largest batch" if found.what == "batch" else "longest"
     if not found.value:
         return name, phrase("none: not even the smallest fits")
@@ -305,7 +320,8 @@ def components(report: Techniques) -> Section:
         if (figures := figures_of(row)) is not None
     )
     return Section(
-        title="Memory by component", rows=rows if shown else (),
+        title="Memory by component",
+        rows=rows if shown else (),
         columns=(
             Column(header="memory of", holds=ColumnKind.NAMES, least=14),
             *(
@@ -314,7 +330,7 @@ def components(report: Techniques) -> Section:
             ),
         ),
         notes=(Note(text=note("technique-memory", "memory of")),) if rows else (),
-    )  # fmt: skip
+    )
 
 
 def same_training(report: Techniques) -> Section:
@@ -334,10 +350,11 @@ def same_training(report: Techniques) -> Section:
         if row.sameness is not None
     )
     return Section(
-        title="The same training?", rows=rows,
+        title="The same training?",
+        rows=rows,
         columns=(Column(header="the same training?", holds=ColumnKind.NAMES, least=18), *columns),
         notes=(Note(text=note("same-training", "the same training?")),) if rows else (),
-    )  # fmt: skip
+    )
 
 
 def _verdict(sameness: Sameness) -> str:
@@ -361,9 +378,11 @@ def losses(report: Techniques) -> Section:
     rows = tuple(Row(cells={"losses of": name} | cells_of(columns, curve)) for name, curve in curves.items())
     steps = max((len(curve.losses) for curve in curves.values()), default=0)
     return Section(
-        title="Losses", columns=(Column(header="losses of", holds=ColumnKind.NAMES, least=14), *columns), rows=rows,
+        title="Losses",
+        columns=(Column(header="losses of", holds=ColumnKind.NAMES, least=14), *columns),
+        rows=rows,
         notes=(Note(text=phrase("{} on one batch, without dropout", Count(steps, "step"))),) if rows else (),
-    )  # fmt: skip
+    )
 
 
 def failed(report: Techniques) -> Section:

@@ -296,11 +296,15 @@ def _of_snapshot(anatomy: Anatomy) -> Finding:
     elif peak_bytes == failure.allocated_bytes:
         was_peak = phrase(" That was the peak.")
     text = phrase(
-        "Memory ran out in {}: {} requested {} more, with {} allocated of {} reserved. {}{}", failure.phase.value,
+        "Memory ran out in {}: {} requested {} more, with {} allocated of {} reserved. {}{}",
+        failure.phase.value,
         "the program" if failure.line is None else failure.line,
-        Bytes(failure.requested_bytes), Bytes(failure.allocated_bytes), Bytes(failure.reserved_bytes), fills,
+        Bytes(failure.requested_bytes),
+        Bytes(failure.allocated_bytes),
+        Bytes(failure.reserved_bytes),
+        fills,
         "" if memory.moment is None else was_peak,  # older reports call this moment the peak
-    )  # fmt: skip
+    )
     return Finding(name="out-of-memory", text=text)
 
 
@@ -314,8 +318,9 @@ def _of_host(anatomy: Anatomy) -> Finding:
     step_ns, ns = anatomy.step.wall_ns or 0, total(anatomy.classes).time_ns / steps_of(anatomy)
     text = phrase(
         "What the device did is not known. The host spent {} of {} in operators, launching and waiting.",
-        Time(ns), Time(step_ns),
-    )  # fmt: skip
+        Time(ns),
+        Time(step_ns),
+    )
     return Finding(name="host-only", text=text)
 
 
@@ -356,9 +361,12 @@ def _idle(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     text = phrase("The device is idle {} of {}{}", Share(share, 1), whole_of(costs), _mostly(anatomy, costs))
     ends = phrase(", up to {} for the profiler.", Share(slowed * share, 1)) if slowed >= _MUCH else "."
     yield Finding(
-        name="idle", text=phrase("{}{}", text, ends), evidence=_too_slow(anatomy, costs),
-        further=NextCommand(section="idle"), share=share * (1 - slowed),
-    )  # fmt: skip
+        name="idle",
+        text=phrase("{}{}", text, ends),
+        evidence=_too_slow(anatomy, costs),
+        further=NextCommand(section="idle"),
+        share=share * (1 - slowed),
+    )
 
 
 def _unrecorded(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
@@ -405,15 +413,17 @@ def _too_slow(anatomy: Anatomy, costs: Costs) -> Phrase | None:
     if launching is not None and launching.kernels and launches:
         tiny = Share(launching.tiny_kernels, launching.kernels)
         number = Count(round(launching.calls / steps), "launch")
-        parts.append(phrase("{} a step, {} of the kernels shorter than {}", number, tiny,
-                            Time(launching.tiny_below_ns)))  # fmt: skip
+        parts.append(
+            phrase("{} a step, {} of the kernels shorter than {}", number, tiny, Time(launching.tiny_below_ns))
+        )
     drained = anatomy.timeline.drained_ns or 0
     if drained >= _MUCH * costs.idle_ns:
         gaps = "of it in gaps that began while the host waited for the device"
         parts.append(phrase("{} " + gaps, Share(drained, costs.idle_ns)))
     if step.wall_ns and step.unprofiled_wall_ns and step.wall_ns > _SLOWED * step.unprofiled_wall_ns:
-        parts.append(phrase("without the profiler the step takes {}, not {}", Time(step.unprofiled_wall_ns),
-                            Time(step.wall_ns)))  # fmt: skip
+        parts.append(
+            phrase("without the profiler the step takes {}, not {}", Time(step.unprofiled_wall_ns), Time(step.wall_ns))
+        )
     return joined(parts)
 
 
@@ -449,8 +459,9 @@ def _framework(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
         name="framework",
         text=phrase("{} takes {} of the step.", _without_operator(anatomy.step), Share(share, 1)),
         evidence=phrase("{} of operators a step", Count(calls, "call")),
-        further=NextCommand(section="operators", options="--sort calls"), share=share,
-    )  # fmt: skip
+        further=NextCommand(section="operators", options="--sort calls"),
+        share=share,
+    )
 
 
 def _communication(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
@@ -470,18 +481,30 @@ def _communication(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     if all_ns - costs.exposed_ns >= LEAST * costs.whole_ns:
         apart.append(phrase("{} with what other work hides", Share(all_ns, costs.whole_ns)))
     longest = max(communication.phases, key=lambda row: row.exposed_ns, default=None) if communication else None
-    evidence = None if longest is None else phrase(
-        "{} of it in {}", Share(longest.exposed_ns, sum(row.exposed_ns for row in communication.phases)),
-        longest.phase.value,
-    ) if communication else None  # fmt: skip
+    evidence = (
+        None
+        if longest is None
+        else phrase(
+            "{} of it in {}",
+            Share(longest.exposed_ns, sum(row.exposed_ns for row in communication.phases)),
+            longest.phase.value,
+        )
+        if communication
+        else None
+    )
     yield Finding(
         name="communication",
         text=phrase(
-            "{} takes {} of {}{}.", what, Share(share, 1), whole_of(costs),
+            "{} takes {} of {}{}.",
+            what,
+            Share(share, 1),
+            whole_of(costs),
             phrase(" ({})", joined(apart) or "") if apart else "",
         ),
-        evidence=evidence, further=NextCommand(section="communication"), share=share,
-    )  # fmt: skip
+        evidence=evidence,
+        further=NextCommand(section="communication"),
+        share=share,
+    )
 
 
 def _waiting(anatomy: Anatomy, share: float) -> Finding:
@@ -508,9 +531,11 @@ def _phases(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
         if ns := costs.phases.get(phase):
             share = ns / costs.whole_ns
             yield Finding(
-                name=phase.value, text=phrase("{} takes {} of {}.", what, Share(share, 1), whole_of(costs)),
-                further=NextCommand(section="classes", experiment=True), share=share,
-            )  # fmt: skip
+                name=phase.value,
+                text=phrase("{} takes {} of {}.", what, Share(share, 1), whole_of(costs)),
+                further=NextCommand(section="classes", experiment=True),
+                share=share,
+            )
     made, ns = anatomy.generation, costs.phases.get(Phase.DECODING)
     if made is not None and made.token_read_bytes is not None and ns:
         share = ns / costs.whole_ns
@@ -552,17 +577,19 @@ def _class(anatomy: Anatomy, costs: Costs, item: OperatorClass, ns: float) -> Fi
     subject, several = _SUBJECT[item]
     takes, runs = ("take", "run") if several else ("takes", "runs")
     text = phrase(
-        "{}{} {} {} of {}{}.", subject, _largest(anatomy, item, share), takes, Share(share, 1), whole_of(costs),
+        "{}{} {} {} of {}{}.",
+        subject,
+        _largest(anatomy, item, share),
+        takes,
+        Share(share, 1),
+        whole_of(costs),
         _reached(runs, part, above_ceiling(anatomy, (item, None, None))),
-    )  # fmt: skip
+    )
     spare, steps = sum(row.headroom_ns or 0 for row in rows), steps_of(anatomy)
     evidence = None
     if part.reached:
         evidence = phrase("headroom {} of {}", Time(spare / steps), Time(part.time_ns / steps))
-    return Finding(
-        name=item.value, text=text, evidence=evidence, further=_further(anatomy, item, part),
-        share=share,
-    )  # fmt: skip
+    return Finding(name=item.value, text=text, evidence=evidence, further=_further(anatomy, item, part), share=share)
 
 
 def _further(anatomy: Anatomy, item: OperatorClass, part: Total) -> NextCommand:
