@@ -266,9 +266,9 @@ def _section(name: str) -> Iterator[str]:
 
 def _technique(name: str) -> Iterator[str]:
     """Yield what a technique of `opanatomy techniques` does, by its name or its title."""
-    from opanatomy.predict.techniques import TECHNIQUES
+    from opanatomy.predict.techniques import TECHNIQUE
 
-    for technique in TECHNIQUES:
+    for technique in TECHNIQUE.values():
         if name.casefold() in (technique.name, technique.title.casefold()):
             facts = [Fact(label="technique", text=technique.title), Fact(label="means", text=f"{technique.what}.")]
             yield _block(f"{technique.name} (technique)", facts)

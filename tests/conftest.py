@@ -113,7 +113,7 @@ def nothing_suggested() -> Iterator[None]:
     from opanatomy.predict import suggestions
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(suggestions, "LOOKED_AT", ())
+        patch.setattr(suggestions, "SUGGESTED", ())
         yield
 
 

@@ -21,14 +21,14 @@ SIZES = (
     "--set", "intermediate_size=256", "--set", "vocab_size=256",
 )  # fmt: skip
 #: As it is before conftest.py empties it.
-LOOKED_AT = ("sdpa", "fused-loss", "checkpointing", "amp", "adamw", "checkpointing-segments", "accumulation")
+SUGGESTED = ("sdpa", "fused-loss", "checkpointing", "amp", "adamw", "checkpointing-segments", "accumulation")
 COMMAND = ("profile", BERT, "--device", "cpu", "--optimizer", "adamw", "--no-trace", *SIZES)
 
 
 @pytest.fixture(autouse=True)
 def all_looked_at(nothing_suggested: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that `profile` looks at where no test says otherwise."""
-    monkeypatch.setattr(suggestions, "LOOKED_AT", LOOKED_AT)
+    monkeypatch.setattr(suggestions, "SUGGESTED", SUGGESTED)
 
 
 @pytest.fixture

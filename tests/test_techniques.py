@@ -17,7 +17,8 @@ from opanatomy.analysis.statistics import mann_whitney, runs_needed
 from opanatomy.errors import UsageError
 from opanatomy.options import RUN, RunOptions
 from opanatomy.predict.experiment import advice_of, repetitions_for, timed
-from opanatomy.predict.techniques import BASELINE, TECHNIQUE, TECHNIQUES, Situation, option_text, variants_of
+from opanatomy.levers import Context, option_text
+from opanatomy.predict.techniques import BASELINE, TECHNIQUE, variants_of
 from opanatomy.predict.workers import JobFailed, planned, run_job
 from opanatomy.records.comparison import SIGNIFICANT, memory_agrees, time_agrees, time_error, within_noise
 from opanatomy.records.experiment import Repetition, Sameness, StepFigures, TechniqueRow, Techniques
@@ -30,9 +31,9 @@ from tests.experiments import experiment
 from tests.tiny import BERT, TINY_SEQ, tiny_request
 
 
-def situation(**changes: Any) -> Situation:
+def context(**changes: Any) -> Context:
     values = {"batch": 8, "layers": 4, "attention": "sdpa", "on_cpu": True, **changes}
-    return Situation(options=RunOptions(model="m", optimizer="adamw", device="cpu"), **values)
+    return Context(run=RunOptions(model="m", optimizer="adamw", device="cpu"), **values)
 
 
 # ------------------------------------------------------------------------------------------------------------ variants
@@ -40,8 +41,8 @@ def situation(**changes: Any) -> Situation:
 
 def test_every_technique_switches_options_that_there_are() -> None:
     known = {option.name for option in RUN}
-    for technique in TECHNIQUES:
-        changes = technique.switch(situation())
+    for technique in TECHNIQUE.values():
+        changes = technique.changes(context())
         assert changes, technique.name
         assert set(changes) <= known, technique.name
         assert option_text(changes).startswith("--")
@@ -61,7 +62,7 @@ def test_every_technique_switches_options_that_there_are() -> None:
 def test_a_technique_that_cannot_run_is_there_with_its_reason(
     changes: dict[str, Any], name: str, why: str | None
 ) -> None:
-    variants = variants_of(situation(**changes))
+    variants = variants_of(context(**changes))
     assert variants[0].name == BASELINE
     assert "adamw" not in {variant.name for variant in variants}  # the optimizer of the baseline
     (variant,) = [variant for variant in variants if variant.name == name]
@@ -75,8 +76,8 @@ def test_a_technique_that_cannot_run_is_there_with_its_reason(
 def test_three_quarters_of_all_layers_are_frozen(model: str, lowest: int) -> None:
     """Of two layers, of two and two one after the other, and of two in each of two towers."""
     known = planned(tiny_request(model))
-    here = replace(situation(), layers=known.layers, freezable_layers=known.freezable_layers)
-    assert TECHNIQUE["freeze-lower"].switch(here) == {"freeze": f"embeddings,layers:{lowest}"}
+    here = replace(context(), layers=known.layers, freezable_layers=known.freezable_layers)
+    assert TECHNIQUE["freeze-lower"].changes(here) == {"freeze": f"embeddings,layers:{lowest}"}
 
 
 @pytest.mark.parametrize("inside", [8.3, 34.7])
@@ -84,23 +85,23 @@ def test_segments_are_of_as_many_layers_as_need_least(inside: float) -> None:
     """Of models whose layers keep so many times what a segment does: those of the benchmark lie between."""
     for layers in range(4, 49, 5):
         needed = {every: layers // every + inside * every for every in range(2, layers + 1)}
-        segments = variants_of(situation(layers=layers), only=["checkpointing-segments"])[1]
+        segments = variants_of(context(layers=layers), only=["checkpointing-segments"])[1]
         assert needed[segments.options.checkpoint_every or 0] == min(needed.values())
 
 
 def test_techniques_are_named_skipped_and_combined() -> None:
-    names = [variant.name for variant in variants_of(situation(), only=["sgd, amp", "eager"], skip=["amp,lora"])]
+    names = [variant.name for variant in variants_of(context(), only=["sgd, amp", "eager"], skip=["amp,lora"])]
     assert names == [BASELINE, "sgd", "eager"]
-    named = variants_of(situation(), only=["amp-fp16"])
+    named = variants_of(context(), only=["amp-fp16"])
     assert [variant.impossible for variant in named] == [None, None]
-    both = variants_of(situation(), only=["sgd"], combine=["amp+checkpointing"])[2]
+    both = variants_of(context(), only=["sgd"], combine=["amp+checkpointing"])[2]
     assert (both.name, both.option, both.keeps_result) == ("amp+checkpointing", "--amp bf16 --checkpointing", False)
     assert (both.options.amp, both.options.checkpointing) == ("bf16", "non-reentrant")
     with pytest.raises(UsageError, match="--optimizer sgd and --optimizer adafactor exclude"):
-        variants_of(situation(), combine=["sgd+adafactor"])
+        variants_of(context(), combine=["sgd+adafactor"])
     for where in ("only", "skip", "combine"):
         with pytest.raises(UsageError, match=f"--{where} checkpoint: .*did you mean checkpointing"):
-            variants_of(situation(), **{where: ["checkpoint"]})
+            variants_of(context(), **{where: ["checkpoint"]})
 
 
 # --------------------------------------------------------------------------------------------------- a whole experiment

@@ -22,6 +22,7 @@ from opanatomy.analysis.aggregate import is_fusible
 from opanatomy.analysis.costs import Costs, costs_of, input_of_run, loading, steps_of, steps_of_window
 from opanatomy.analysis.evidence import CASTS, casts, largest_shape, score_shapes, situation_of
 from opanatomy.analysis.idle import FREES, SHORT_GAP_NS
+from opanatomy.levers import LEVER, Context
 from opanatomy.records.anatomy import (
     OUT_OF_MEMORY,
     PYTHON_STACK,
@@ -57,6 +58,13 @@ class View(Struct, frozen=True, kw_only=True):
     def step_ns(self) -> int:
         """Return the mean step without other steps' work."""
         return round(self.costs.whole_ns / steps_of_window(self.anatomy))
+
+    def lever(self, name: str | None) -> dict[str, Any]:
+        """Return the option and the technique of advice that pulls a lever, of none nothing."""
+        if name is None:
+            return {}
+        workload = self.anatomy.workload
+        return {"option": LEVER[name].option(Context(run=workload, batch=workload.batch or 1)), "technique": name}
 
     def idle(self, *causes: IdleCause) -> tuple[int, list[IdleRow]]:
         """Return the idle time of these causes in a mean step, and their rows, the longest first."""
@@ -220,7 +228,8 @@ def name(text: str) -> Evidence:
 #: The gain is that of the step as it is; by sample a larger batch also divides what each operator costs in itself.
 _LARGER: Final = "Use a larger batch: it may gain more than that per sample."
 _GRAPHS: Final = 'Launch CUDA graphs: torch.compile(model, mode="reduce-overhead").'
-_FUSES: Final = "Launch fewer kernels: torch.compile(model)."
+_COMPILE: Final = LEVER["compile"].python
+_FUSES: Final = f"Launch fewer kernels: {_COMPILE}."
 _INDUCTOR: Final = 'Compile with backend="inductor", which fuses: the trace has compiled code and no kernels of it.'
 _IN_PYTHON: Final = "Do less in Python between operators: loops over tensors, logging, metrics."
 #: Launch-bound kernels are shorter than this in the mean; so many launches a step are more than a handful.
@@ -268,8 +277,7 @@ def _launches(view: View) -> Iterator[Advice]:
             "tiny": ns(launching.tiny_below_ns),
         },
         tries=tries,
-        option=None if compiled else "--compile",
-        technique=None if compiled else "compile",
+        **view.lever(None if compiled else "compile"),
         section="host",
     )
 
@@ -417,9 +425,8 @@ def _framework(view: View) -> Iterator[Advice]:
             "each": ns(work / max(calls, 1)),
             "between": ns(gain / max(calls, 1)),
         },
-        tries=(*(() if compiled else ("Call fewer operators: torch.compile(model).",)), _LARGER),
-        option=None if compiled else "--compile",
-        technique=None if compiled else "compile",
+        tries=(*(() if compiled else (f"Call fewer operators: {_COMPILE}.",)), _LARGER),
+        **view.lever(None if compiled else "compile"),
         section="host",
     )
 
@@ -1162,7 +1169,7 @@ def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
     compiled = view.situation.compiled or largest.operator.startswith("triton")
     if largest.operator_class is not CLASS.TENSOR_CONTRACTION:
         if not compiled and not any(True for _ in _in_chains(view)):  # which have the same cure
-            yield "Fuse it with its neighbours: torch.compile(model)."
+            yield f"Fuse it with its neighbours: {_COMPILE}."
         return
     narrow = min((size for tensor in tensors if len(tensor.shape) == 3 for size in tensor.shape[1:]), default=_TILE)
     if "bmm" in largest.operator and narrow < _TILE and not view.on_cpu:
@@ -1268,8 +1275,7 @@ def _float32(view: View) -> Iterator[Advice]:
             "now": Evidence(value=peaks.get(most, 0.0), unit="flop/s"),
         },
         tries=tuple(tries),
-        option=f"--amp {'bf16' if half == 'bfloat16' else 'fp16'}",
-        technique="amp" if half == "bfloat16" else "amp-fp16",
+        **view.lever("amp" if half == "bfloat16" else "amp-fp16"),
         section="roofline",
     )
 
@@ -1351,15 +1357,15 @@ def _attention(view: View) -> Iterator[Advice]:
     workload, situation = view.anatomy.workload, view.situation
     draws = [row for row in rows if "bernoulli" in row.operator or "dropout" in row.operator]
     dropped = view.per_step(sum(row.time_ns for row in draws))
-    option, technique = None, None
+    pulled: dict[str, Any] = {}
     if workload.attention is not None and workload.attention != "sdpa":
-        tries: tuple[str, ...] = ('Use fused attention, without the matrix of scores: attn_implementation="sdpa".',)
-        option, technique = "--attention sdpa", "sdpa"
+        tries: tuple[str, ...] = (f"Use fused attention, without the matrix of scores: {LEVER['sdpa'].python}.",)
+        pulled = view.lever("sdpa")
     elif draws and situation.backward:
         dropout = _dropout_of(workload)
         named = "" if dropout else " (dropout_p=0)"
         tries = (f"This changes the training: turn off attention dropout{named}.",)
-        option = f"--set {dropout}=0" if dropout else None
+        pulled = {"option": f"--set {dropout}=0"} if dropout else {}
     else:
         masked = ", with is_causal=True if the mask is causal" if situation.score_mask else ""
         tries = (f"Call torch.nn.functional.scaled_dot_product_attention{masked}.",)
@@ -1377,9 +1383,8 @@ def _attention(view: View) -> Iterator[Advice]:
             "products": ns(view.per_step(products)),
         },
         tries=tries,
-        option=option,
-        technique=technique,
         section="operators",
+        **pulled,
     )
 
 
@@ -1526,8 +1531,7 @@ def _chains(view: View) -> Iterator[Advice]:
             "operator": name(longest.operator),
         },
         tries=tuple(_fusing(view)),
-        option=None if compiled else "--compile",
-        technique=None if compiled else "compile",
+        **view.lever(None if compiled else "compile"),
         section="operators",
     )
 
@@ -1544,7 +1548,7 @@ def _fusing(view: View) -> Iterator[str]:
     """Yield what fuses element-wise chains: the compiler, and the layers that the operators show."""
     situation = view.situation
     if not situation.compiled:
-        yield "Fuse each chain into one kernel: torch.compile(model)."
+        yield f"Fuse each chain into one kernel: {_COMPILE}."
     elif not situation.inductor:
         yield _INDUCTOR
     else:
@@ -1640,7 +1644,6 @@ def _optimizer(view: View) -> Iterator[Advice]:
     gain = view.host_bound(idle) if idle else spent - least
     if gain <= 0:
         return
-    technique = "adamw" if (view.anatomy.workload.optimizer or "").startswith("adamw-") else None
     yield Advice(
         id="",
         gain_ns=gain,
@@ -1658,8 +1661,7 @@ def _optimizer(view: View) -> Iterator[Advice]:
             "idle": ns(idle),
         },
         tries=tries,
-        option="--optimizer adamw" if technique else None,
-        technique=technique,
+        **view.lever("adamw" if (view.anatomy.workload.optimizer or "").startswith("adamw-") else None),
         section="classes",
     )
 
@@ -1729,8 +1731,7 @@ def _padding(view: View) -> Iterator[Advice]:
         why="{padded} of all tokens are padding (padded to {kind})",
         figures={"padded": part(padded), "kind": name(texts.padding)},
         tries=(how,),
-        option=f"--padding {kind}",
-        technique=technique,
+        **view.lever(technique),
         section="texts",
     )
 
@@ -1965,7 +1966,7 @@ def _fuses_attention(function: str) -> str:
     if function == "_scaled_dot_product_attention_math":
         return "Force a fused kernel: torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) warns what it lacks."
     if function == "eager_attention_forward":  # of transformers
-        return 'Use fused attention, which keeps no scores: attn_implementation="sdpa".'
+        return f"Use fused attention, which keeps no scores: {LEVER['sdpa'].python}."
     return "Call torch.nn.functional.scaled_dot_product_attention: fused, it keeps no scores."
 
 

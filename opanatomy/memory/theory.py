@@ -15,6 +15,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opanatomy.levers import Context, Relief, reliefs
 from opanatomy.memory import components
 from opanatomy.records.anatomy import OUT_OF_MEMORY, Advice, Evidence
 from opanatomy.records.memory import (
@@ -389,24 +390,6 @@ def _kept_bytes(shape: ModelShape | None, workload: Workload) -> int | None:
 # --- techniques for a step that does not fit: what each saves, and whether it fits then ---
 
 
-#: Optimizers with less state than AdamW, the nearest to it first.
-_SMALLER_OPTIMIZERS: Final = ("adamw8bit", "adafactor", "sgd")
-
-
-class _Technique(Struct, frozen=True, kw_only=True):
-    """A technique, and the workload with it.
-
-    `option` is its command line option, `in_python` its form for the caller's own module, `in_loop` that for the
-    caller's own loop if it differs.
-    """
-
-    name: str
-    option: str
-    in_python: str
-    in_loop: str | None = None
-    changed: Workload
-
-
 #: A step that takes this part of a device's memory is near its limit.
 _NEARLY_FULL: Final = 0.9
 
@@ -427,113 +410,42 @@ def savings_of(
     The failure shows the capacity: at least what was allocated, less than that and the failed request. In the optimizer
     phase the activations are freed, so only techniques that lower weights, gradients and state help there.
     """
-    need = _state_bytes if _in_optimizer(memory) else partial(needed_bytes, shape, cache=cache)
+    in_optimizer = memory.failure is not None and memory.failure.phase is Phase.OPTIMIZER
+    need = _state_bytes if in_optimizer else partial(needed_bytes, shape, cache=cache)
     needed = need(workload)
     if needed is None:
         return ()
+    context = Context(run=workload, batch=workload.batch or 1)
     rows = []
-    for technique in _techniques(workload):
-        after = need(technique.changed)
-        if after is not None and after < needed:
-            row = Advice(
-                id=OUT_OF_MEMORY,
-                subject=technique.name,
-                gain_bytes=needed - after,
-                peak_bytes=needed,
-                fits=_fits(after, memory),
-                why="by theory the step then needs {after}",
-                figures={"after": Evidence(value=after, unit="bytes")},
-                tries=(_as_called(technique, workload),),
-                section="memory",
-            )
-            rows.append(row)
+    for lever in reliefs(context, *Relief):
+        after = need(replace(workload, **lever.changes(context)))
+        if after is None or after >= needed:
+            continue
+        if workload.model_source == "loop" and lever.loop is not None:
+            called = lever.loop(context)
+        elif workload.model_source in ("loop", "object"):
+            called = lever.as_keyword(context)
+        else:
+            called = lever.option(context)
+        row = Advice(
+            id=OUT_OF_MEMORY,
+            subject=lever.title,
+            gain_bytes=needed - after,
+            peak_bytes=needed,
+            fits=_fits(after, memory),
+            why="by theory the step then needs {after}",
+            figures={"after": Evidence(value=after, unit="bytes")},
+            tries=(called,),
+            section="memory",
+        )
+        rows.append(row)
     return tuple(sorted(rows, key=lambda row: -(row.gain_bytes or 0)))
-
-
-def _in_optimizer(memory: Memory) -> bool:
-    return memory.failure is not None and memory.failure.phase is Phase.OPTIMIZER
 
 
 def _state_bytes(workload: Workload) -> int | None:
     """Return bytes of weights, gradients and optimizer state; `None` if the parameters or their type are unknown."""
     state = state_theory(workload)
     return sum(component.theory_bytes or 0 for component in state) if state else None
-
-
-def _as_called(technique: _Technique, workload: Workload) -> str:
-    """Return the option, or its Python form if the module is the caller's."""
-    if workload.model_source == "loop":
-        return technique.in_loop or technique.in_python
-    return technique.in_python if workload.model_source == "object" else technique.option
-
-
-def _techniques(workload: Workload) -> list[_Technique]:
-    techniques = []
-    if not workload.checkpointing and not workload.inference:
-        techniques.append(
-            _Technique(
-                name="activation checkpointing",
-                option="--checkpointing",
-                in_python="gradient_checkpointing_enable()",
-                changed=replace(workload, checkpointing="non-reentrant"),
-            )
-        )
-    if workload.amp is None and workload.dtype == "float32":
-        techniques.append(
-            _Technique(
-                name="mixed precision",
-                option="--amp bf16",
-                in_python='amp="bf16"',
-                in_loop="torch.autocast(..., torch.bfloat16)",
-                changed=replace(workload, amp="bf16"),
-            )
-        )
-        techniques.append(
-            _Technique(
-                name="weights in bfloat16",
-                option="--dtype bfloat16",
-                in_python="module.to(torch.bfloat16)",
-                changed=replace(workload, dtype="bfloat16"),
-            )
-        )
-    if workload.optimizer is not None:
-        techniques += [_with_optimizer(workload, name) for name in _SMALLER_OPTIMIZERS]
-    if (workload.beams or 1) > 1:
-        techniques.append(
-            _Technique(
-                name="greedy search", option="--beams 1", in_python="beams=1", changed=replace(workload, beams=1)
-            )
-        )
-    if workload.batch is not None and workload.batch > 1:
-        techniques += _smaller_batch(workload, workload.batch)
-    return techniques
-
-
-def _smaller_batch(workload: Workload, batch: int) -> list[_Technique]:
-    """Return the batch in more micro-batches, if it can be divided and there is a backward to accumulate."""
-    now = workload.accumulate or 1
-    more = [parts for parts in range(now + 1, batch + 1) if batch % parts == 0 and not workload.inference]
-    return [
-        _Technique(
-            name=f"the batch in {parts} parts, accumulated",
-            option=f"--accumulate {parts}",
-            in_python=f"accumulate={parts}",
-            in_loop=f"{parts} micro-batches of {batch // parts}",
-            changed=replace(workload, accumulate=parts),
-        )
-        for parts in more[:1]
-    ]
-
-
-def _with_optimizer(workload: Workload, name: str) -> _Technique:
-    optimizer = BY_NAME[name]
-    return _Technique(
-        name=optimizer.label,
-        option=f"--optimizer {name}",
-        in_python=f'optimizer="{name}"',
-        in_loop=f"{optimizer.package or 'torch'}.optim.{optimizer.torch_class}",
-        changed=replace(workload, optimizer=name),
-    )
 
 
 def _fits(needed: int, memory: Memory) -> bool | None:

@@ -38,7 +38,7 @@ from opanatomy.predict.price import (
     rates_of,
     work_of,
 )
-from opanatomy.predict.techniques import BASELINE, Variant, situation_of, variants_of
+from opanatomy.predict.techniques import BASELINE, Variant, lever_context, variants_of
 from opanatomy.predict.workers import Followed, run_job
 from opanatomy.records.anatomy import TECHNIQUE, Advice, Anatomy, Evidence
 from opanatomy.records.comparison import figures_of, peaks_differ, within_noise
@@ -694,8 +694,8 @@ class Experiment:
         """Capture the baseline, then predict every technique and fill in the rows."""
         self.runs.progress.stage("starting")
         settings = self.settings
-        situation = situation_of(self.options)
-        self.variants = variants_of(situation, only=settings.only, skip=settings.skip, combine=settings.combine)
+        context = lever_context(self.options)
+        self.variants = variants_of(context, only=settings.only, skip=settings.skip, combine=settings.combine)
         self.prediction = predict(self.runs, self.variants)
         self.rows = {variant.name: self.prediction.row(variant) for variant in self.variants}
 

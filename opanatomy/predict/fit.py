@@ -15,13 +15,14 @@ from opanatomy.devices.match import sheets_named
 from opanatomy.devices.sheets import GIB, SHEETS, Sheet
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.io.redact import Texts, redacted
+from opanatomy.levers import TRIED, Context
 from opanatomy.memory.allocator import CachingAllocator, OutOfDeviceMemory
 from opanatomy.memory.components import GRADIENTS, OF_FORWARD, OPTIMIZER_STATE, WEIGHTS
 from opanatomy.options import FIND, RunOptions, spelled
 from opanatomy.predict import workers
 from opanatomy.predict.absent import Gpu
 from opanatomy.predict.experiment import advice_of, predicted_figures
-from opanatomy.predict.techniques import AND, Situation, Variant, situation_of, variants_of
+from opanatomy.predict.techniques import AND, Variant, lever_context, variants_of
 from opanatomy.predict.workers import JobFailed, run_jobs
 from opanatomy.records.estimate import Fits, Occupied
 from opanatomy.records.experiment import (
@@ -44,11 +45,6 @@ _MEMORY: Final = regex(r"(\d)(gb)\b")
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 #: Less is no memory for a model, and a sign that the unit was left out.
 _LEAST: Final = 1 << 20
-#: In the order in which they are tried: those that keep the training as it is first.
-TRIED: Final = (
-    "checkpointing", "accumulation", "sdpa", "fused-loss", "amp", "adamw8bit", "adafactor", "bf16-weights", "lora",
-    "lora-checkpointing",
-)  # fmt: skip
 #: Techniques to put together, where none alone makes it fit.
 _TOGETHER: Final = 3
 #: Guesses of the largest batch by the line through the nearest ones; then the range is halved.
@@ -206,9 +202,9 @@ class Fit(Struct, kw_only=True):
         peak = None if row.predicted is None else row.predicted.peak_bytes
         return float("inf") if peak is None else peak
 
-    def try_techniques(self, situation: Situation) -> None:
+    def try_techniques(self, context: Context) -> None:
         """Follow the techniques that lower memory, and together those that lower it most, until a step fits."""
-        _, *singles = variants_of(situation, only=TRIED)
+        _, *singles = variants_of(context, only=TRIED)
         possible = [variant for variant in singles if not variant.impossible and variant.options != self.options]
         self.follow(possible)
         known = {variant.name: variant for variant in possible}
@@ -223,7 +219,7 @@ class Fit(Struct, kw_only=True):
             together.append(row.name)
             if len(together) > 1:
                 text = AND.join(together)
-                self.follow(variants_of(situation, only=TRIED[:1], combine=(text,))[-1:])
+                self.follow(variants_of(context, only=TRIED[:1], combine=(text,))[-1:])
 
     def find(self, what: str, first: SimulatedStep) -> Found:
         """Return the largest batch or length that fits for certain, or the fewest layers to recompute.
@@ -376,16 +372,16 @@ def fit_of(
     limit = replace(limit, assumed=assumed if on_cpu else (*assumed, *assumptions(limit)))
     options = replace(options, device=CPU)  # until the step is followed; nothing else is asked of the device
     gpu = None if on_cpu else gpu_of(limit)
-    situation = situation_of(options)
-    fit = Fit(options=options, limit=limit, gpu=gpu, batch=situation.batch, stage=stage)
-    baseline, *_ = variants_of(situation, only=TRIED[:1])
+    context = lever_context(options)
+    fit = Fit(options=options, limit=limit, gpu=gpu, batch=context.batch, stage=stage)
+    baseline, *_ = variants_of(context, only=TRIED[:1])
     steps = fit.follow([baseline])
     if not steps:
         raise OpanatomyError(f"whether it fits is not known: {fit.rows[0].not_predicted}")
     if find is not None:
         limit = replace(limit, found=fit.find(find, steps[0]))
     elif not fit.fits(fit.rows[0]) and not options.inference:
-        fit.try_techniques(situation)
+        fit.try_techniques(context)
     step = steps[0]
     report = Techniques(
         opanatomy=__version__,

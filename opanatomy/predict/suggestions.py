@@ -17,18 +17,17 @@ from msgspec.structs import replace
 from opanatomy.capture.device.accelerators import empty_cache
 from opanatomy.capture.device.environment import choose_device
 from opanatomy.errors import EstimateError
+from opanatomy.levers import SUGGESTED, Context
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.options import RunOptions
 from opanatomy.predict import workers
 from opanatomy.predict.experiment import load_of
 from opanatomy.predict.price import Rates, call_times, predicted_time, rates_of
-from opanatomy.predict.techniques import Situation, Variant, variants_of
+from opanatomy.predict.techniques import Variant, variants_of
 from opanatomy.predict.workers import Followed
 from opanatomy.records.anatomy import TECHNIQUE, Advice, Anatomy, Evidence
 from opanatomy.records.experiment import SimulatedStep
 
-#: In the order of simulation: those that most often save most first, the one with most calls last.
-LOOKED_AT: Final = ("sdpa", "fused-loss", "checkpointing", "amp", "adamw", "checkpointing-segments", "accumulation")
 #: How many to show, and the least share of the peak or the time that a suggestion saves.
 _SHOWN: Final = 3
 _WORTH: Final = 0.03
@@ -73,19 +72,19 @@ def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
     """Return the run as it is, and the techniques that apply to it."""
     from opanatomy.capture.model.user_function import is_function
 
-    if not LOOKED_AT or options.inference or options.generate or options.compile or is_function(options.model):
+    if not SUGGESTED or options.inference or options.generate or options.compile or is_function(options.model):
         return ()
     options = replace(options, weights="random")  # the values of weights change nothing
     planned = workers.planned(options)
-    situation = Situation(
-        options=options,
+    context = Context(
+        run=options,
         batch=planned.batch,
         layers=planned.layers,
         freezable_layers=planned.freezable_layers,
         attention=planned.attention,
         on_cpu=anatomy.environment.device_kind == "cpu",
     )
-    baseline, *others = variants_of(situation, only=LOOKED_AT)
+    baseline, *others = variants_of(context, only=SUGGESTED)
     return baseline, *(each for each in others if each.impossible is None and each.options != options)
 
 

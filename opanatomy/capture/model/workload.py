@@ -33,9 +33,10 @@ from opanatomy.capture.model.tokenizing import OfModel
 from opanatomy.capture.model.user_function import call_function, is_function
 from opanatomy.capture.silence import one_line
 from opanatomy.errors import ModelError, OpanatomyError, OutOfMemory, UsageError
+from opanatomy.levers import is_wide
 from opanatomy.options import DTYPE, GENERATE, RUN, RunOptions, as_flag, recorded
 from opanatomy.records.memory import is_out_of_memory
-from opanatomy.records.taxonomy import ITEM_SIZE, SMALL
+from opanatomy.records.taxonomy import SMALL
 from opanatomy.records.workload import Workload
 
 if TYPE_CHECKING:
@@ -372,8 +373,3 @@ def inputs_fit(name: str, shape: Shape, dtype: str) -> Iterator[None]:
 def fewer_weights(dtype: str | None) -> list[str]:
     """Return ways to make the weights of a model from a configuration smaller."""
     return ["keep fewer --layers", *(["use --dtype bfloat16"] if is_wide(dtype) else [])]
-
-
-def is_wide(dtype: str | None) -> bool:
-    """Return whether an element of this data type is larger than one of bfloat16."""
-    return ITEM_SIZE.get(dtype or "", 0) > ITEM_SIZE["bfloat16"]
