@@ -12,6 +12,7 @@ distribution gives for it.
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import time
@@ -26,7 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from opanatomy.capture.loop.calls import Calls
 from opanatomy.capture.loop.clock import Clock
 from opanatomy.capture.loop.updates import Updates
-from opanatomy.script import Script
+from opanatomy.script import RunSettings, Script
 
 LAYERS: int = 4
 
@@ -46,7 +47,24 @@ def main(pairs: int, batch: int = 256, width: int = 512) -> None:
     torch.set_num_threads(1)
     model = nn.Sequential(*(layer for _ in range(LAYERS) for layer in (nn.Linear(width, width), nn.ReLU())))
     plain = made(Plain, model)
-    script, always = Script({}), ExitStack()
+    settings = RunSettings(
+        process=os.getpid(),
+        path=None,
+        folder=os.curdir,
+        trace="",
+        numbered=False,
+        command="",
+        words=(),
+        steps=3,
+        after=None,
+        stop=False,
+        memory=False,
+        lines=False,
+        check=False,
+        redact=False,
+        force=False,
+    )
+    script, always = Script(settings), ExitStack()
     calls = script._calls = Calls(script._step_ended, script._steps_changed)
     updates = Updates(script._update_ended, made=calls.stop)
     clock = Clock(lambda: updates.update_ns)

@@ -44,18 +44,7 @@ TYPE_CHECKING = False  # `typing` itself takes milliseconds in which an interrup
 if TYPE_CHECKING:
     from typing import Any
 
-    from opanatomy.api import (
-        Anatomy,
-        Comparison,
-        Techniques,
-        analyze,
-        compare,
-        estimate,
-        profile,
-        read,
-        record,
-        snapshot,
-    )
+    from opanatomy.api import analyze, compare, estimate, profile, read, record, snapshot
     from opanatomy.cost.registry import formula
     from opanatomy.errors import (
         CaptureError,
@@ -68,6 +57,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from opanatomy.handler import trace_handler
+    from opanatomy.results import Anatomy, Comparison, Techniques
     from opanatomy.trainer import TrainerCallback
 
 __all__ = [
@@ -92,9 +82,9 @@ _HOMES = {
          "GateError"),
         "opanatomy.errors",
     ),
-    "Anatomy": "opanatomy.api",
-    "Comparison": "opanatomy.api",
-    "Techniques": "opanatomy.api",
+    "Anatomy": "opanatomy.results",
+    "Comparison": "opanatomy.results",
+    "Techniques": "opanatomy.results",
 }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from pydantic import Field
 from opanatomy.analysis.costs import steps_of, steps_of_window
 from opanatomy.analysis.replay import changes_of
 from opanatomy.analysis.spans import Interval
-from opanatomy.api import comparison_of, held
+from opanatomy.api import comparison_of
 from opanatomy.capture.model.catalog import catalog_entries
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.explanation import explain, read_report
@@ -54,6 +54,7 @@ from opanatomy.report.section import Page, cut, printable
 from opanatomy.report.sections.advice import commands_of, tries_of, why_of
 from opanatomy.report.sections.digest import short_signature, technique_findings
 from opanatomy.report.sections.verdict import experiment_of, findings, is_run_of_profile
+from opanatomy.results import as_public
 from opanatomy.version import __version__
 
 INSTRUCTIONS: Final = (
@@ -312,7 +313,9 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
     @tool
     def compare(a: str, b: str) -> str:
         """Compare two reports by id: what changed, in parts that sum to the difference. Returns an id of its own."""
-        return _opened(reports, reports.keep(comparison_of([held(reports.anatomy(a)), held(reports.anatomy(b))])))
+        return _opened(
+            reports, reports.keep(comparison_of([as_public(reports.anatomy(a)), as_public(reports.anatomy(b))]))
+        )
 
     @tool
     def predict(id: str, technique: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import json
 import os
 import random
 import shlex
@@ -17,14 +16,18 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
 from opanatomy.capture.loop.imports import when_imported
 
 if TYPE_CHECKING:
-    from opanatomy.api import StepRecorder
     from opanatomy.capture.loop.calls import Calls
     from opanatomy.capture.loop.clock import Clock
     from opanatomy.capture.loop.numbered_steps import StepPlan
     from opanatomy.capture.loop.updates import Updates
+    from opanatomy.recorder import StepRecorder
 
 #: Without `--after`, steps are recorded once so many are done and the last three are alike, or so many are done.
 _LEAST, _MOST, _ALIKE = 4, 15, 3
@@ -42,9 +45,36 @@ _GRACE_S: Final = 60.0
 _MOMENT_S: Final = 0.2
 
 
-def follow(settings: dict[str, Any]) -> None:
+class RunSettings(Struct, frozen=True, kw_only=True):
+    """What `opanatomy run` hands to the process of the script, as JSON in a variable of its environment.
+
+    Attributes:
+        process: the process that becomes the script; `path` is its `PYTHONPATH`, `folder` its working folder.
+        trace: the file for the trace, `numbered` whether it counts up; `words` are the options of the report.
+        replaced: whether the script has replaced itself by this one.
+    """
+
+    process: int
+    path: str | None
+    folder: str
+    trace: str
+    numbered: bool
+    command: str
+    words: tuple[str, ...]
+    steps: int
+    after: int | None
+    stop: bool
+    memory: bool
+    lines: bool
+    check: bool
+    redact: bool
+    force: bool
+    replaced: bool = False
+
+
+def follow(settings: str) -> None:
     """Follow the script of this process from now on: record it once torch is imported and it trains."""
-    script = Script(settings)
+    script = Script(msgspec.json.decode(settings, type=RunSettings))
     atexit.register(script.end)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=script.leave_alone)
@@ -86,7 +116,7 @@ def say(text: str) -> None:
 class Script:
     """A script that is followed: the clock of its run, the recorder of its steps, and the report at its end."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
         self._environment = dict(os.environ)
         self._stack = ExitStack()
@@ -156,14 +186,14 @@ class Script:
         if self.trace is not None:
             self.end()
             return env
-        if self._settings.get("replaced") or not _is_python(path):
+        if self._settings.replaced or not _is_python(path):
             what = f"file {path}" if isinstance(path, int) else os.fsdecode(path)
             say(f"nothing is recorded: the script replaced itself by {what}, which is not followed")
             return env
         start = os.path.join(os.path.dirname(os.path.abspath(__file__)), "capture", "loop", "start")
         paths = os.pathsep.join(filter(None, (start, env.get("PYTHONPATH"))))
-        again = json.dumps({**self._settings, "path": env.get("PYTHONPATH"), "replaced": True})
-        return {**env, "PYTHONPATH": paths, "OPANATOMY_RUN": again}
+        again = replace(self._settings, path=env.get("PYTHONPATH"), replaced=True)
+        return {**env, "PYTHONPATH": paths, "OPANATOMY_RUN": msgspec.json.encode(again).decode()}
 
     def leave_alone(self) -> None:
         """Do nothing in a process that the script forks."""
@@ -292,7 +322,7 @@ class Script:
                 say("the script's steps are other ones from now on: they are recorded again")
         elif not recorder.is_over():
             with self.harmless(), self._ours():
-                if recorder.whole_steps < self._settings["steps"]:
+                if recorder.whole_steps < self._settings.steps:
                     recorder.drop()
                     self._recorder = self._plan = None
                 else:
@@ -331,17 +361,17 @@ class Script:
             return self._made(self._plan)
 
     def _made(self, plan: StepPlan) -> StepRecorder:
-        from opanatomy.api import StepRecorder
         from opanatomy.options import RunOptions
+        from opanatomy.recorder import StepRecorder
 
         assert self._calls is not None
         given, plain = self._settings, not _in_compiled_code() and not self._calls.is_transformed
         options = RunOptions(
-            steps=given["steps"],
-            memory=given["memory"] and plain,
-            check=given["check"] and plain,
-            lines=given["lines"] and plain,
-            redact=given["redact"],
+            steps=given.steps,
+            memory=given.memory and plain,
+            check=given.check and plain,
+            lines=given.lines and plain,
+            redact=given.redact,
         )
         if not plain:
             where = "torch.func runs the backward" if self._calls.is_transformed else "the optimizer's step is compiled"
@@ -349,11 +379,11 @@ class Script:
         recorder = StepRecorder(
             {},
             options,
-            Path(given["trace"]),
-            force=given["force"],
-            numbered=given["numbered"],
+            Path(given.trace),
+            force=given.force,
+            numbered=given.numbered,
             plan=plan,
-            command=given["command"],
+            command=given.command,
         )
         self._recorder = recorder
         assert self._updates is not None
@@ -373,14 +403,14 @@ class Script:
         self._compiled.append(compilations())
         if took is not None:
             self._times.append(took)
-        after = self._settings["after"]
+        after = self._settings.after
         if after is None and place_in_group() is not None:
             after = _OF_RANKS
         if after is None:
             if not self._is_steady():
                 return None
             after = self._steps + 1 + TIMED + self._warms()
-        return _plan(after, self._settings["steps"], self._steps, warm=self._warms())
+        return _plan(after, self._settings.steps, self._steps, warm=self._warms())
 
     def _warms(self) -> bool:
         import torch
@@ -405,7 +435,7 @@ class Script:
             self._is_writing = True
             if self._is_first():
                 say(f"writing the trace of {self._names()} ({size / 1e6:,.0f} MB) as the script goes on")
-        return bool(self._settings["stop"])
+        return bool(self._settings.stop)
 
     def _say_recorded(self, recorder: StepRecorder) -> None:
         """Say where the trace is, once it is there."""
@@ -418,7 +448,7 @@ class Script:
         from opanatomy.capture.loop.numbered_steps import named
 
         assert self._plan is not None
-        return named(range(self._plan.first, self._plan.first + self._settings["steps"]))
+        return named(range(self._plan.first, self._plan.first + self._settings.steps))
 
     @contextmanager
     def _ours(self) -> Iterator[None]:
@@ -510,7 +540,7 @@ class Script:
         assert self._clock is not None
         run = self._clock.read(self._optimizers.get(recorder, ()))
         if run is not None and recorder.trace is not None:
-            with_run(recorder.trace, run, everything=self._settings["redact"])
+            with_run(recorder.trace, run, everything=self._settings.redact)
 
     def _traces(self, recorder: StepRecorder, *, wait: bool) -> list[Path]:
         """Return the trace, or those of all ranks of this machine as far as they are written, if they are to `wait`."""
@@ -521,7 +551,7 @@ class Script:
         assert own is not None
         if place is None or not wait:
             return [own]
-        target = Path(self._settings["trace"])
+        target = Path(self._settings.trace)
         found: dict[int, Path] = {place.rank: own}
         until = time.monotonic() + _GRACE_S
         while len(found) < place.world_size and time.monotonic() < until:
@@ -580,7 +610,7 @@ class Script:
         last = self._steps - 1 - self._warms()
         first = self._plan.first if self._plan is not None else None
         needed = f"number {first} is the first to be recorded" if first else "they were not steady yet"
-        fits = max(min(self._steps - self._settings["steps"], last), self._known_at)
+        fits = max(min(self._steps - self._settings.steps, last), self._known_at)
         return f"the script ended after {self._steps} steps, and {needed} - give --after {fits}"
 
 
@@ -602,21 +632,21 @@ def _plan(after: int, steps: int, done: int, *, warm: bool) -> StepPlan:
     )
 
 
-def _analyze(traces: Sequence[Path], number: int, settings: dict[str, Any], environment: dict[str, str]) -> None:
+def _analyze(traces: Sequence[Path], number: int, settings: RunSettings, environment: dict[str, str]) -> None:
     """Show the report in a process of its own, whose output goes where the script's errors go.
 
     A file for it has the `number` of a second one in its name.
     """
-    root, folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__))), settings["folder"]
+    root, folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__))), settings.folder
     paths = [os.path.relpath(trace, folder) for trace in traces]
-    given = list(settings["words"])
+    given = list(settings.words)
     if number > 1 and _OUTPUT in given:
         place = given.index(_OUTPUT) + 1
         beside, name = os.path.split(given[place])
         stem, dot, ending = name.partition(".")
         given[place] = os.path.join(beside, f"{stem}-{number}{dot}{ending}")
     words = [sys.executable, "-m", "opanatomy", "analyze", *paths, *given]
-    is_log = not settings["words"] and not (sys.__stderr__ is not None and _is_terminal(sys.__stderr__))
+    is_log = not settings.words and not (sys.__stderr__ is not None and _is_terminal(sys.__stderr__))
     environment = {**environment, "PYTHONSAFEPATH": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), root)))
     try:

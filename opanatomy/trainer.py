@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 import transformers
 from msgspec import Struct
 
-from opanatomy.api import Name, StepRecorder, kind_of, oom_report, path_of
+from opanatomy.arguments import Name, kind_of, path_of
 from opanatomy.capture.loop.numbered_steps import Training, named, plan_of
 from opanatomy.errors import CaptureError, OpanatomyError, OutputError, UsageError
 from opanatomy.io.files import OutputFile, check_no_address, folder_of_traces, output_file, replacing
 from opanatomy.io.redact import mask_secrets, of_process
 from opanatomy.options import RunOptions
+from opanatomy.recorder import StepRecorder, oom_report
 from opanatomy.report import format_of
 from opanatomy.report.formats import FORMATS, format_named
 from opanatomy.report.metrics import metrics_of

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 import opanatomy
 from opanatomy.analysis.statistics import interleaved, interval_of_median, mann_whitney
-from opanatomy.api import held
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Cause, Comparison, Decomposition, FigureRow, Part
 from opanatomy.records.memory import Memory
@@ -23,6 +22,7 @@ from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.records.workload import MachineLoad
 from opanatomy.report.formats import format_named
 from opanatomy.report.section import Page
+from opanatomy.results import as_public
 from tests import anatomies
 from tests.made_trace import GEMM, MAP, TraceBuilder
 
@@ -384,7 +384,7 @@ def test_copies_of_a_run_count_as_one(on_device: Anatomy, tmp_path: Path, digest
         f"{NAME}: run 4 and run 6 are the same run as run 3, counted once",
     )
     for place, anatomy in enumerate((before[0], before[1], before[0]), 1):
-        held(anatomy).to_json(tmp_path / f"run-{place}.report.json")
+        as_public(anatomy).to_json(tmp_path / f"run-{place}.report.json")
     (of_files,) = opanatomy.compare(tmp_path, after).warnings
     assert of_files.endswith(": run-3.report.json is the same run as run-1.report.json, counted once")
 
@@ -757,7 +757,7 @@ def test_figures_that_no_like_step_has_are_marked_where_steps_are_set_aside(on_d
     for other in (aside(on_device, "a pause is in it"), on_device):
         assert not any(row.all_steps for row in opanatomy.compare(other, on_device).figures)
     # Shares are those of the times of the like steps; where no step is set aside they are the report's, too.
-    rows, known = {row.name: row.values[0] for row in comparison.figures}, held(on_device).metrics()
+    rows, known = {row.name: row.values[0] for row in comparison.figures}, as_public(on_device).metrics()
     assert rows["idle_share"] == pytest.approx(
         (rows["idle_ns"] or 0) / ((rows["window_ns"] or 0) - (rows["outside_ns"] or 0))
     )

@@ -13,11 +13,11 @@ import pytest
 
 import opanatomy
 from opanatomy.__main__ import main as command
-from opanatomy.api import held
 from opanatomy.cli.main import main
 from opanatomy.records.anatomy import Machine, Measured
 from opanatomy.report.formats import FORMATS
 from opanatomy.report.formats.json import json_report
+from opanatomy.results import as_public
 from tests import anatomies
 from tests.experiments import experiment
 from tests.made_trace import GEMM, H100, MAP, TraceBuilder
@@ -168,7 +168,7 @@ def test_an_experiment_is_shown_again_as_it_was_written(
     assert "Peak and time of each technique" in Path("kept.html").read_text()
     read = opanatomy.read("kept.json")
     assert isinstance(read, opanatomy.Techniques)
-    assert read == held(experiment())
+    assert read == as_public(experiment())
     assert read.to_json() == text
     assert "<svg" in read._repr_html_()
     assert list(read.to_pandas()["name"]) == [row.name for row in read.rows]

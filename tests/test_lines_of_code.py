@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from torch import nn
 
 import opanatomy
-from opanatomy import api
+from opanatomy import results
 from opanatomy.analysis.ranks import step_over
 from opanatomy.capture.lines import line_ranges
 from opanatomy.capture.run import profiled
@@ -114,7 +114,7 @@ class Script:
         """Run the file as a module, and return it."""
         return loaded("made_script", self.file)
 
-    def record(self, **options: Any) -> api.Anatomy:
+    def record(self, **options: Any) -> results.Anatomy:
         """The anatomy of a recording of the script's loop, line by line."""
         main = self.run().main
         settings = {"lines": True, "steps": STEPS, "warmup": WARMUP, "force": True, **options}
@@ -584,11 +584,11 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Script:
 
 
 @pytest.fixture(scope="module")
-def by_line(training: Script) -> api.Anatomy:
+def by_line(training: Script) -> results.Anatomy:
     return training.record()
 
 
-def test_each_call_of_a_plain_training_has_a_line(training: Script, by_line: api.Anatomy) -> None:
+def test_each_call_of_a_plain_training_has_a_line(training: Script, by_line: results.Anatomy) -> None:
     assert by_line.lines
     assert [row for row in by_line.lines if not row.stack] == []
     assert all(places(row.stack)[-1].startswith("train.py:") for row in by_line.lines)
@@ -597,7 +597,7 @@ def test_each_call_of_a_plain_training_has_a_line(training: Script, by_line: api
     assert {row.phase for row in by_line.lines} >= {FORWARD, BACKWARD}
 
 
-def test_the_section_shows_the_whole(by_line: api.Anatomy, tmp_path: Path) -> None:
+def test_the_section_shows_the_whole(by_line: results.Anatomy, tmp_path: Path) -> None:
     """Its rows, the rest in their last, sum to the work of a step; the report that is read again has the same lines."""
     (section,) = [section for section in sections_of(by_line) if section.name == "lines"]
     times = [row.cells["time"] for row in section.rows]
@@ -610,7 +610,7 @@ def test_the_section_shows_the_whole(by_line: api.Anatomy, tmp_path: Path) -> No
     assert "train.py" in json.dumps(by_line.chart("lines").to_dict())
 
 
-def test_no_figure_comes_from_the_step_by_line(training: Script, by_line: api.Anatomy) -> None:
+def test_no_figure_comes_from_the_step_by_line(training: Script, by_line: results.Anatomy) -> None:
     """What it alone ran is nowhere; a recording without it has the same calls, and neither lines nor their section."""
     plain = training.record(lines=False)
     assert plain.lines == ()

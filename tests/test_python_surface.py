@@ -23,18 +23,18 @@ from msgspec.structs import replace
 from torch import nn
 
 import opanatomy
-from opanatomy.api import Anatomy, Comparison, held
 from opanatomy.checks.counts import require_agreement
 from opanatomy.records.anatomy import Provenance, StepRow, StreamRow
 from opanatomy.records.workload import Workload
 from opanatomy.report.formats.json import json_report
 from opanatomy.report.frames import columns_of, table_names
+from opanatomy.results import Anatomy, Comparison, as_public
 from tests import anatomies
 
 ROOT = Path(__file__).parent.parent
 TRACES = Path(__file__).parent / "traces"
 REPORT = ROOT / "reports" / "bert-large-uncased.json"
-MADE = [held(anatomies.bert_on_cpu()), held(anatomies.llama_on_gpu()), held(anatomies.nothing())]
+MADE = [as_public(anatomies.bert_on_cpu()), as_public(anatomies.llama_on_gpu()), as_public(anatomies.nothing())]
 EVERY = pytest.mark.parametrize("anatomy", MADE, ids=["cpu", "gpu", "nothing"])
 X = torch.ones(3, 4)
 
@@ -66,7 +66,7 @@ def records_in(value: Any) -> Iterator[Struct]:
     if isinstance(value, tuple):
         for item in value:
             yield from records_in(item)
-    elif isinstance(value, Struct) and type(value).__module__.startswith(("opanatomy.records.", "opanatomy.api")):
+    elif isinstance(value, Struct) and type(value).__module__.startswith(("opanatomy.records.", "opanatomy.results")):
         yield value
         for name in value.__struct_fields__:
             yield from records_in(getattr(value, name))
@@ -120,7 +120,7 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;\x1b[31
 
 
 def hostile_anatomy() -> Anatomy:
-    anatomy = held(anatomies.llama_on_gpu())
+    anatomy = as_public(anatomies.llama_on_gpu())
     operators = tuple(replace(row, operator=HOSTILE) for row in anatomy.operators)
     return replace(
         anatomies.with_tables(anatomy, operators=operators),
@@ -138,7 +138,7 @@ def test_a_notebook_shows_the_first_screen_as_tables_of_text(ranks: Anatomy) -> 
         assert not {"script", "img", "a"} & set(page.tags)
         assert not set(page.text) & {"\x1b", "‮"}
     assert "<script>alert(1)</script>" in page.text
-    page = elements(held(anatomies.bert_on_cpu()))
+    page = elements(as_public(anatomies.bert_on_cpu()))
     assert page.tags.count("table") >= 3
     for text in ("google-bert/bert-large-uncased", "9.35 s", "tensor contraction", "aten::addmm", "82.1 %"):
         assert text in page.text
@@ -152,7 +152,7 @@ def test_a_report_is_written_whole_and_read_back(tmp_path: Path) -> None:
         def __fspath__(self) -> str:
             return str(tmp_path / "report.json")
 
-    anatomy = held(anatomies.bert_on_cpu())
+    anatomy = as_public(anatomies.bert_on_cpu())
     text = anatomy.to_json(Named())
     assert (tmp_path / "report.json").read_text() == text == json_report(anatomy)
     assert {name: anatomy.to_dict()[name] for name in json.loads(text)} == json.loads(text)
@@ -160,8 +160,8 @@ def test_a_report_is_written_whole_and_read_back(tmp_path: Path) -> None:
         assert opanatomy.read(name) == anatomy
     with pytest.raises(opanatomy.OutputError, match="it exists already - give force=True"):
         anatomy.to_json(tmp_path / "report.json")
-    held(anatomies.nothing()).to_json(tmp_path / "report.json", force=True)
-    assert opanatomy.read(tmp_path / "report.json") == held(anatomies.nothing())
+    as_public(anatomies.nothing()).to_json(tmp_path / "report.json", force=True)
+    assert opanatomy.read(tmp_path / "report.json") == as_public(anatomies.nothing())
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
@@ -197,13 +197,13 @@ COMPARED: dict[str, Callable[[], Comparison]] = {
     "gates": lambda: opanatomy.compare(*RANK_FILES, fail_if=["time > +50%", "flops > +10%"]),
     "redacted": lambda: opanatomy.compare(*RANK_FILES, redact=True),
     "cpu": lambda: opanatomy.compare(TRACES / "bert_cpu.json.gz", TRACES / "bert_checkpointing_amp_cpu.json.gz"),
-    "nothing": lambda: opanatomy.compare(held(anatomies.nothing()), held(anatomies.nothing())),
+    "nothing": lambda: opanatomy.compare(as_public(anatomies.nothing()), as_public(anatomies.nothing())),
     "huge": lambda: opanatomy.compare(
         anatomies.with_tables(
-            held(anatomies.llama_on_gpu()),
-            operators=(replace(held(anatomies.llama_on_gpu()).operators[0], flops=2**60 + 1),),
+            as_public(anatomies.llama_on_gpu()),
+            operators=(replace(as_public(anatomies.llama_on_gpu()).operators[0], flops=2**60 + 1),),
         ),
-        held(anatomies.llama_on_gpu()),
+        as_public(anatomies.llama_on_gpu()),
     ),
 }
 OF_EACH = pytest.mark.parametrize("name", COMPARED)
@@ -290,7 +290,7 @@ def tables_in(value: dict[str, Any], prefix: str) -> Iterator[tuple[str, list[di
 
 
 def test_the_table_of_metrics_has_units() -> None:
-    anatomy = held(anatomies.bert_on_cpu())
+    anatomy = as_public(anatomies.bert_on_cpu())
     name, value, unit, better, lower_bound, at_most, exact = columns_of(anatomy, "metrics", "x")
     assert dict(zip(name.values, value.values, strict=True)) == anatomy.metrics()
     assert (unit.values[0], better.values[0]) == ("ns", "lower")
@@ -301,7 +301,7 @@ def test_the_table_of_metrics_has_units() -> None:
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_frames_hold_what_the_records_do(library: str, ranks: Anatomy) -> None:
     pandas = pytest.importorskip("pandas")
-    llama, to_frame = held(anatomies.llama_on_gpu()), f"to_{library}"
+    llama, to_frame = as_public(anatomies.llama_on_gpu()), f"to_{library}"
     frame = getattr(llama, to_frame)()
     assert list(frame.columns) == list(type(llama.operators[0]).__struct_fields__)
     assert list(frame["time_ns"]) == [row.time_ns for row in llama.operators]
@@ -322,7 +322,7 @@ def test_frames_hold_what_the_records_do(library: str, ranks: Anatomy) -> None:
 def test_a_library_that_is_missing_is_named_with_the_extra(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(opanatomy.OpanatomyError, match=rf"to_{library} needs {library}, which is not") as caught:
-        getattr(held(anatomies.nothing()), f"to_{library}")()
+        getattr(as_public(anatomies.nothing()), f"to_{library}")()
     assert "'opanatomy[data]'" in str(caught.value)
 
 
@@ -394,7 +394,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "twice": (lambda: opanatomy.analyze([BERT, BERT]), "bert_cpu.json.gz"),
     "comparison": (lambda: opanatomy.compare(compared("two"), REPORT), "compare"),  # type: ignore[arg-type]
     "write address": (lambda: MADE[2].to_json("gs://bucket/r.json"), "gs://"),
-    "check": (lambda: require_agreement(held(anatomies.llama_on_gpu())), "leave check out"),
+    "check": (lambda: require_agreement(as_public(anatomies.llama_on_gpu())), "leave check out"),
 }  # fmt: skip
 
 
@@ -484,7 +484,7 @@ def test_a_notebook_fetches_nothing_and_keeps_its_own_headings() -> None:
     """A picture is shown as it is, not by a script from elsewhere; altair still knows it as its own."""
     import altair
 
-    anatomy = held(anatomies.llama_on_gpu())
+    anatomy = as_public(anatomies.llama_on_gpu())
     for name in ("step", "classes"):
         chart = anatomy.chart(name)
         assert isinstance(chart, altair.TopLevelMixin)

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.statistics import mann_whitney, runs_needed
 from opanatomy.errors import UsageError
+from opanatomy.levers import Context, option_text
 from opanatomy.options import RUN, RunOptions
 from opanatomy.predict.experiment import advice_of, repetitions_for, timed
-from opanatomy.levers import Context, option_text
 from opanatomy.predict.techniques import BASELINE, TECHNIQUE, variants_of
 from opanatomy.predict.workers import JobFailed, planned, run_job
 from opanatomy.records.comparison import SIGNIFICANT, memory_agrees, time_agrees, time_error, within_noise

@@ -10,11 +10,11 @@ import torch
 
 import opanatomy
 from opanatomy.__main__ import main
-from opanatomy.api import Anatomy
 from opanatomy.capture.model.workload import Plan, Prepared, plan_of, prepare
 from opanatomy.capture.silence import quiet_libraries
 from opanatomy.errors import OpanatomyError
 from opanatomy.options import RunOptions
+from opanatomy.results import Anatomy
 
 BERT = "google-bert/bert-base-uncased"
 

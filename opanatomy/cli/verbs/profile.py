@@ -86,8 +86,8 @@ def run(arguments: argparse.Namespace) -> None:
         ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
         take = (options, where, ceilings, arguments.suggest)
         if arguments.oom:
-            from opanatomy.api import oom_report
             from opanatomy.capture.memory.history import is_recordable
+            from opanatomy.recorder import oom_report
 
             if is_recordable():
                 stack.enter_context(oom_report("profile", trace.path if trace else None, "report"))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from opanatomy.errors import UsageError
 from opanatomy.options import PAGE, REDACT, REPORT, SCRIPT, Kind, Option
+
+if TYPE_CHECKING:
+    from opanatomy.script import RunSettings
 
 DESCRIPTION: Final = (
     "Run a training script, unchanged, and report some of its steps at its end. Its output, exit code, signals and"
@@ -28,6 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Check what can be known before, and become the script."""
     from opanatomy.cli.output import destination, in_folder, stem_of, typed_command
     from opanatomy.io.files import output_file
+    from opanatomy.script import RunSettings
 
     given = arguments.script[arguments.script[:1] == ["--"] :]
     if not given:
@@ -44,23 +49,23 @@ def run(arguments: argparse.Namespace) -> None:
         output_file(trace, force=arguments.force, numbered=numbered)
         with destination(arguments, stem=stem, traces=[trace], stream=sys.stderr):
             pass
-        settings = {
-            "process": os.getpid(),
-            "path": os.environ.get("PYTHONPATH"),
-            "folder": os.getcwd(),
-            "trace": os.path.abspath(trace),
-            "numbered": numbered,
-            "command": typed_command(),
-            "words": _words(arguments),
-            "steps": arguments.steps,
-            "after": arguments.after,
-            "stop": arguments.stop,
-            "memory": arguments.memory,
-            "lines": arguments.lines,
-            "check": not arguments.no_check,
-            "redact": arguments.redact,
-            "force": arguments.force,
-        }
+        settings = RunSettings(
+            process=os.getpid(),
+            path=os.environ.get("PYTHONPATH"),
+            folder=os.getcwd(),
+            trace=os.path.abspath(trace),
+            numbered=numbered,
+            command=typed_command(),
+            words=tuple(_words(arguments)),
+            steps=arguments.steps,
+            after=arguments.after,
+            stop=arguments.stop,
+            memory=arguments.memory,
+            lines=arguments.lines,
+            check=not arguments.no_check,
+            redact=arguments.redact,
+            force=arguments.force,
+        )
     _become([*_interpreter(), *(["-m"] if arguments.module else []), *given], settings)
 
 
@@ -91,11 +96,15 @@ def _interpreter() -> list[str]:
     return kept
 
 
-def _become(words: list[str], settings: dict[str, Any]) -> None:
+def _become(words: list[str], settings: RunSettings) -> None:
     from opanatomy.capture import loop
 
     start = os.path.join(os.path.dirname(os.path.abspath(loop.__file__)), "start")
-    path = os.pathsep.join(filter(None, (start, settings["path"])))
+    path = os.pathsep.join(filter(None, (start, settings.path)))
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, words, {**os.environ, "PYTHONPATH": path, "OPANATOMY_RUN": json.dumps(settings)})
+    os.execve(
+        sys.executable,
+        words,
+        {**os.environ, "PYTHONPATH": path, "OPANATOMY_RUN": msgspec.json.encode(settings).decode()},
+    )

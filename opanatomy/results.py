@@ -1,0 +1,274 @@
+"""What a user holds: an `Anatomy`, a `Comparison` or `Techniques`, the records of the stages with methods."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast, overload
+
+from msgspec import structs
+
+from opanatomy.analysis.replay import changes_of
+from opanatomy.arguments import Name, path_of
+from opanatomy.attribution.phases import PhaseRule
+from opanatomy.errors import UsageError
+from opanatomy.io.files import Address, check_no_address, output_file
+from opanatomy.io.sources import is_stream
+from opanatomy.pipeline import replayed
+from opanatomy.records.anatomy import Anatomy as AnatomyRecord
+from opanatomy.records.anatomy import Replay
+from opanatomy.records.comparison import Comparison as ComparisonRecord
+from opanatomy.records.experiment import Techniques as TechniquesRecord
+from opanatomy.records.reports import Report
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report import units
+from opanatomy.report.formats.json import json_report, report_as_dict
+from opanatomy.report.frames import pandas_frame, polars_frame
+from opanatomy.report.metrics import metrics_of, metrics_of_comparison
+from opanatomy.report.section import LABEL, cut, printable
+
+if TYPE_CHECKING:
+    pass
+
+
+#: Cells of a name.
+_NAME_WIDTH: Final = 48
+
+
+_REPORT_BYTES: Final = 1 << 20
+
+
+#: What an anatomy has besides its fields, and no copy or file of it: its traces, and the rules of their phases.
+_TRACES: Final = "_traces"
+
+
+class _Report:
+    """Methods of every report that a user holds."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON report as dictionaries, lists, texts and numbers, of one run with the rows of its tables."""
+        return report_as_dict(cast("Report", self))
+
+    def to_json(self, path: Name | None = None, *, force: bool = False) -> str:
+        """Return the JSON report, which `opanatomy.read` takes back, and write it to the new file `path` if given.
+
+        `force` writes in place of an old file. Raises `OutputError` if it cannot be written.
+        """
+        text = json_report(cast("Report", self))
+        if path is not None:
+            target = path_of("to_json: path", path)
+            check_no_address("to_json: path", os.fspath(path))
+            output = output_file(target, force=force, forced_by="give force=True", needed_bytes=_REPORT_BYTES)
+            with output.written() as partial:
+                partial.write_text(text, encoding="utf-8")
+        return text
+
+    def to_html(self, path: Name, *, force: bool = False) -> None:
+        """Write the page of the report to the new file `path`: one file that opens from disk, with all in it.
+
+        `force` writes in place of an old file. Raises `OutputError` if it cannot be written.
+        """
+        from opanatomy.report.formats.html import html_report
+        from opanatomy.report.section import Page
+
+        target = path_of("to_html: path", path)
+        check_no_address("to_html: path", os.fspath(path))
+        output = output_file(target, force=force, forced_by="give force=True", needed_bytes=_REPORT_BYTES)
+        with output.written() as partial:
+            partial.write_text(html_report(cast("Report", self), Page()), encoding="utf-8")
+
+    def chart(self, name: str) -> Any:
+        """Return a picture of the report as a chart of `altair`, which a notebook shows offline and `save` writes.
+
+        Of an anatomy: step, advice, lanes, steps, classes, roofline, modules, lines, memory, segments, components,
+        ranks; of a comparison: difference; of an experiment: techniques.
+        Raises `UsageError` for another name, `OpanatomyError` with the reason if the report has no data for it.
+        """
+        from opanatomy.report.charts import chart_of, for_a_notebook
+
+        return for_a_notebook(chart_of(cast("Report", self), name))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the first screen of the report, of a comparison and an experiment the page."""
+        from opanatomy.report.notebook import notebook_html
+
+        return notebook_html(cast("Report", self))
+
+
+class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True, dict=True):  # noqa: D101  # the record's
+    __doc__ = AnatomyRecord.__doc__
+
+    def metrics(self) -> dict[str, int | float]:
+        """Return the headline figures as one flat dictionary of numbers, for any logger.
+
+        Times are in nanoseconds, sizes in bytes, shares fractions, all of one step; what is not known is left out.
+        docs/metrics.md has each name; `to_pandas("metrics")` has units and which direction is good.
+        """
+        return {name: metric.value for name, metric in metrics_of(self).items()}
+
+    def to_pandas(self, table: str = "operators") -> Any:
+        """Return a table as a `pandas.DataFrame`: a column for each field, in base units, `<NA>` if not known.
+
+        Tables: work, of which the next six are sums, operators, kernels, modules, lines, classes, ratios, steps, memory
+        (its components), curve (allocated bytes), blocks (at the peak), activations, snapshots, devices, streams,
+        collectives, communication, ranks, spread, waiting, advice, host, chains, lanes, spans, checks, batches,
+        tokenizers, metrics; others as the JSON report has them ("memory.terms"). Raises `UsageError` with all names for
+        another one, `OpanatomyError` without pandas (the extra `data`).
+        """
+        return pandas_frame(self, table)
+
+    def to_polars(self, table: str = "operators") -> Any:
+        """Return a table as a `polars.DataFrame`, null where not known; tables and errors as of `to_pandas`."""
+        return polars_frame(self, table)
+
+    def what_if(self, *changes: str) -> Replay:
+        """Return the replay with the step's time after changes like "aten::mm x0.5" or "synchronization 0".
+
+            replay = anatomy.what_if("aten::mm x0.5", "synchronization 0")
+            print(replay.step_ns, [answer.step_ns for answer in replay.answers])
+
+        `answers` has each change and, of several, all together. It is for the trace of a GPU that
+        `opanatomy.analyze` read, or that `profile` and `record` kept. An anatomy holds no events, which need more
+        memory than the file: the first call reads it again, and the events of the trace asked about last stay in
+        memory. Raises `UsageError` for what is no change or no part of the step, and without a trace to read.
+        """
+        asked = changes_of(texts_of("what_if", changes))
+        paths, phases = vars(self).get(_TRACES, ((), ()))
+        if self.replay is not None and not paths:
+            raise UsageError(
+                "what_if: this anatomy is from a report or a copy, or its trace was not kept, and it holds no events -"
+                " give the trace to opanatomy.analyze"
+            )
+        return replayed(self, paths, phases, asked)
+
+    def __repr__(self) -> str:
+        """Return one line: model or trace, step time, top operator class, peak memory."""
+        figures = self.metrics()
+        parts = [f"{len(self.ranks)} ranks"] if len(self.ranks) > 1 else []
+        if "step_time_ns" in figures:
+            parts.append(f"step {units.duration(figures['step_time_ns'])}")
+        shares = {item: figures.get(f"class.{item}.time_share", 0) for item in OperatorClass}
+        largest = max(OperatorClass, key=lambda item: shares[item])
+        if shares[largest]:
+            parts.append(f"{LABEL[largest]} {units.share(shares[largest], 1)}")
+        if "peak_memory_bytes" in figures:
+            parts.append(f"peak {units.size(figures['peak_memory_bytes'])}")
+        name = self.workload.model or self.provenance.trace
+        of = "" if name is None else f" of {cut(printable(name), _NAME_WIDTH)}"
+        return f"<Anatomy{of}: {', '.join(parts) or 'no device work'}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        names = (("model", self.workload.model), ("trace", self.provenance.trace))
+        return [*((label, name) for label, name in names if name is not None), ("metrics", self.metrics())]
+
+
+class Comparison(_Report, ComparisonRecord, frozen=True, kw_only=True):  # noqa: D101  # the record's
+    __doc__ = ComparisonRecord.__doc__
+
+    def metrics(self) -> dict[str, int | float]:
+        """Return every figure of every side as one flat dictionary of numbers, for any logger.
+
+        Of two sides each figure of `Anatomy.metrics()` has `.before`, `.after` and `.change` (after over before, less
+        one) behind its name, of more the number of the side (`.1`, `.2`, ...). `like_step_ns.change.CAUSE` is what a
+        cause adds to the difference, in nanoseconds. What is not known is left out, and so is each change of sides
+        that are `not_comparable`. `mfu` and `hfu` of a side are lower bounds where its `mfu_covered` is below 1.
+        """
+        return {name: metric.value for name, metric in metrics_of_comparison(self).items()}
+
+    def to_pandas(self, table: str | None = None) -> Any:
+        """Return a table as a `pandas.DataFrame`: a column for each field, in base units, `<NA>` if not known.
+
+        Tables: parts (of the difference, if it is known: by default), peak_parts (of two memory snapshots), figures (a
+        column `values.SIDE` for each side: by default where there are no parts), sides, kinds, gates, metrics. Raises
+        `UsageError` with all names for another
+        one, `OpanatomyError` without pandas (the extra `data`).
+        """
+        return pandas_frame(self, table)
+
+    def to_polars(self, table: str | None = None) -> Any:
+        """Return a table as a `polars.DataFrame`, null where not known; tables and errors as of `to_pandas`."""
+        return polars_frame(self, table)
+
+    def __repr__(self) -> str:
+        """Return one line: the sides, the step of each, and the difference of two."""
+        names = " against ".join(cut(printable(side.name), _NAME_WIDTH) for side in self.sides)
+        parts = self.decomposition
+        if parts is None:
+            return f"<Comparison of {names}>"
+        row = next((row for row in self.figures if row.name == "step_unprofiled_ns"), None)
+        plain = [] if row is None else [value for value in row.values if value is not None]
+        before, after = plain if len(plain) == 2 else (parts.before_ns, parts.after_ns)
+        change = f"{units.duration_change(after - before)} ({units.change(after, before)})"
+        return f"<Comparison of {names}: step {units.duration(before)} to {units.duration(after)}, {change}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [*(("side", side.name) for side in self.sides), ("metrics", self.metrics())]
+
+
+class Techniques(_Report, TechniquesRecord, frozen=True, kw_only=True):  # noqa: D101  # the record's
+    __doc__ = TechniquesRecord.__doc__
+
+    def to_pandas(self, table: str = "techniques") -> Any:
+        """Return a table as a `pandas.DataFrame`: a column for each field, in base units, `<NA>` if not known.
+
+        Tables: techniques (the baseline and each technique), advice. Raises `UsageError` with all names for another
+        one, `OpanatomyError` without pandas (the extra `data`).
+        """
+        return pandas_frame(self, table)
+
+    def to_polars(self, table: str = "techniques") -> Any:
+        """Return a table as a `polars.DataFrame`, null where not known; tables and errors as of `to_pandas`."""
+        return polars_frame(self, table)
+
+    def __repr__(self) -> str:
+        """Return one line: the model, the techniques, the peak of the baseline and the least one."""
+        of = f" of {cut(printable(self.workload.model), _NAME_WIDTH)}" if self.workload.model else ""
+        peaks = {row.name: one.peak_bytes for row in self.rows if (one := row.measured or row.predicted) is not None}
+        known = {name: size for name, size in peaks.items() if size is not None}
+        parts = [f"{len(self.rows) - 1} techniques"]
+        if (before := known.get(self.baseline.name)) is not None:
+            least = min(known, key=lambda name: known[name])
+            parts.append(f"peak {units.size(before)}, least {units.size(known[least])} ({least})")
+        return f"<Techniques{of}: {', '.join(parts)}>"
+
+
+def located(anatomy: AnatomyRecord, paths: Sequence[Path | Address], phases: Sequence[PhaseRule] = ()) -> Anatomy:
+    """Return the anatomy with the places of its traces, for `what_if`; a pipe cannot be read again."""
+    made = as_public(anatomy)
+    if not any(isinstance(path, Path) and is_stream(path) for path in paths):
+        vars(made)[_TRACES] = paths, phases
+    return made
+
+
+def texts_of(what: str, given: object) -> list[str]:
+    """Return the texts that are given; raise `UsageError` that begins with `what` for anything else."""
+    several = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    texts = [text for text in several if isinstance(text, str)]
+    if len(texts) < len(several):
+        raise UsageError(f"{what}: not all are texts - give changes such as 'aten::mm x0.5'")
+    return texts
+
+
+@overload
+def as_public(record: AnatomyRecord) -> Anatomy: ...
+
+
+@overload
+def as_public(record: ComparisonRecord) -> Comparison: ...
+
+
+@overload
+def as_public(record: Report) -> Anatomy | Comparison | Techniques: ...
+
+
+def as_public(record: Report) -> Anatomy | Comparison | Techniques:
+    """Return a report of the stages with the methods that a user calls."""
+    if isinstance(record, (Anatomy, Comparison, Techniques)):
+        return record
+    if isinstance(record, TechniquesRecord):
+        return Techniques(**structs.asdict(record))
+    kind = Comparison if isinstance(record, ComparisonRecord) else Anatomy
+    return kind(**structs.asdict(record))
