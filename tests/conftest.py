@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.paths import GOLDEN
+
 #: Tests run side by side, one a core: the threads of one would only wait for those of the others.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-GOLDEN = Path(__file__).parent / "golden"
 #: How many modules were imported when the garbage collector was last told to leave out what is there.
 _frozen_modules = 0
 
@@ -82,11 +83,11 @@ def imports_are_no_garbage() -> None:
 def jobs_begin_with_models() -> Iterator[None]:
     """The processes of an experiment are forked with the models that most tests build: they need not be imported."""
     from opanatomy.predict import workers
-    from tests.command import begun
+    from tests.support.command import begun
 
     context = workers._context
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers, "_PRELOAD", "tests.preload")
+        patch.setattr(workers, "_PRELOAD", "tests.support.preload")
         patch.setattr(workers, "_context", cache(lambda: begun(context())))
         yield
 
@@ -119,8 +120,8 @@ def nothing_suggested() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def distributed_runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Runs on several ranks by name (`tests.distributed_runs.Runs`), each made when it is first asked for."""
-    from tests.distributed_runs import Runs
+    """Runs on several ranks by name (`tests.support.distributed_runs.Runs`), each made when it is first asked for."""
+    from tests.support.distributed_runs import Runs
 
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return Runs(tmp_path_factory.mktemp("ranks"))
