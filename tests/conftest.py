@@ -137,6 +137,23 @@ def one_timed_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def quick_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ceilings are measured in a second: the effort is no option, and the real one takes a minute."""
+    from opanatomy.capture.ceilings import Effort
+
+    effort = Effort(
+        min_s=0.02,
+        max_s=0.05,
+        patience_s=0.01,
+        turn_s=0.001,
+        shapes=((32, 32, 32), (64, 64, 64)),
+        array_bytes=1 << 20,
+        chunk_bytes=1 << 18,
+    )
+    monkeypatch.setattr("opanatomy.capture.ceilings.default_effort", lambda device: effort)
+
+
+@pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory of 80 columns, without the Hub."""
     folder = tmp_path / "here"

@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 
 from opanatomy.__main__ import main
-from tests.support.command import Fork, run, started
+from tests.support.command import Fork, left_in, run, started
 from tests.support.made_trace import training_step
 from tests.support.paths import ROOT
 
@@ -25,10 +25,6 @@ TINY = (
     "--set", "hidden_size=32", "--set", "num_attention_heads=2", "--set", "intermediate_size=64",
     "--set", "vocab_size=200", "--layers", "2", "--batch", "2", "--seq", "16",
 )  # fmt: skip
-
-
-def left_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture(scope="module")

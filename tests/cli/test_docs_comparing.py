@@ -20,9 +20,9 @@ import pytest
 import yaml
 
 from opanatomy.report.gates import gates_of
-from tests.compare.test_comparison import DLRM, events_of, moment, pause
 from tests.support.command import ENVIRONMENT, run
 from tests.support.paths import ROOT
+from tests.support.pauses import DLRM, events_of, moment, pause
 
 PAGE = (ROOT / "docs" / "comparing.md").read_text()
 TINY = {

@@ -22,6 +22,7 @@ from opanatomy.capture.run import profile
 from opanatomy.capture.run.progress import NullProgress
 from opanatomy.errors import ModelError, OutOfMemory
 from opanatomy.options import RunOptions
+from tests.support.command import left_in
 from tests.support.made_trace import training_step
 from tests.support.tiny import message_of, on_cpu
 
@@ -66,10 +67,6 @@ def huge(): raise MemoryError
 @pytest.fixture
 def trace(tmp_path: Path) -> str:
     return str(training_step().write(tmp_path / "step.json.gz"))
-
-
-def left_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 def lines_of(text: str) -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 import opanatomy
 from opanatomy.mcp import server_of
 from opanatomy.report.metrics import metrics_of
-from tests.rules.test_replay import read_back, two_streams
+from tests.support.made_steps import read_back, two_streams
 from tests.support.made_trace import GEMM, MATRICES, on_gpu, training_step
 from tests.support.paths import TRACES
 

@@ -26,16 +26,13 @@ from opanatomy.errors import OutputError
 from opanatomy.io.files import OutputFile, output_file
 from opanatomy.io.redact import of_process
 from opanatomy.records.workload import Capture, Environment, Workload
+from tests.support.command import left_in
 from tests.support.made_trace import training_step
 
 
 @pytest.fixture
 def trace(tmp_path: Path) -> str:
     return str(training_step().write(tmp_path / "step.json.gz"))
-
-
-def left_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 def fill(output: OutputFile, meanwhile: Callable[[], object], text: str = "mine") -> Path:

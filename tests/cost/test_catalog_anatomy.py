@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from math import prod
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import FlopCounterMode
 
 import opanatomy
 from opanatomy.capture.model.workload import prepare
@@ -19,56 +17,11 @@ from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.work import OperatorRow
 from tests.support.made_trace import page
 from tests.support.observer import BY_MASK, depends_on_values
-from tests.support.tiny import DISTINCT, tiny, tiny_request
+from tests.support.tiny import DISTINCT, NO_SDPA, one_thread, tiny, tiny_request
 from tests.support.tiny import profiled as profiled_words
+from tests.support.torch_counter import MENDED
 
 pytestmark = pytest.mark.usefixtures("one_timed_step")
-
-
-def grouped_mm_flops(a: Any, b: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
-    """2 m k n over all groups together; torch has no formula for it."""
-    a, b, out = tuple(a), tuple(b), tuple(out_shape)
-    if len(a) == len(b) == 2:
-        return 2 * a[0] * a[1] * b[1]
-    return 2 * prod(out) * a[-1] if len(a) == 2 else 2 * prod(a) * b[-1]
-
-
-def grouped_convolution_backward(
-    grad: Any,
-    x: Any,
-    weight: Any,
-    _b: Any,
-    _s: Any,
-    _p: Any,
-    _d: Any,
-    transposed: bool,
-    _o: Any,
-    groups: int,
-    mask: Any,
-    out_shape: Any = None,
-) -> int:
-    """Each gradient asked for costs what the forward costs: torch's formula ignores `groups`."""
-    forward = conv_flop_count(list(x), list(weight), list(grad), transposed=transposed)
-    return (bool(mask[0]) + bool(mask[1])) * forward
-
-
-def flash_for_cpu(query: Any, key: Any, value: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
-    return sdpa_flop_count(query, key, value)
-
-
-def flash_for_cpu_backward(
-    grad: Any, query: Any, key: Any, value: Any, *_: Any, out_shape: Any = None, **__: Any
-) -> int:
-    return sdpa_backward_flop_count(grad, query, key, value)
-
-
-#: What torch's counter is known to get wrong or to leave out.
-MENDED = {
-    torch.ops.aten._grouped_mm: grouped_mm_flops,
-    torch.ops.aten.convolution_backward: grouped_convolution_backward,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: flash_for_cpu,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: flash_for_cpu_backward,
-}
 
 
 def counted(module: torch.nn.Module, inputs: dict[str, Any], amp: torch.dtype | None) -> tuple[int, int]:
@@ -107,14 +60,6 @@ def check_sums(anatomy: Anatomy) -> None:
         assert by_class == sum(getattr(row, name) or 0 for row in anatomy.operators)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def _is_not_known(row: OperatorRow) -> bool:
     """Whether nobody can say what it costs: values decide, or an index is not observed (there is no warm-up here)."""
     return depends_on_values(row.operator, row.signature) or (row.operator in BY_MASK and ", -" in row.signature)
@@ -125,7 +70,6 @@ VARIANTS = [
     pytest.param("eager", None, id="eager"),
     pytest.param("sdpa", "bf16", id="sdpa-amp"),
 ]
-NO_SDPA = ("deberta", "mamba", "resnet")
 
 
 @pytest.mark.parametrize(("attention", "amp"), VARIANTS)

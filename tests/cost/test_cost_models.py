@@ -13,9 +13,8 @@ import torch
 from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.silence import quiet_libraries
 from opanatomy.cost.registry import cost
-from tests.cost.test_catalog_anatomy import NO_SDPA, one_thread
 from tests.support.observer import Call, Observer, Tally, compare
-from tests.support.tiny import DISTINCT, tiny_request
+from tests.support.tiny import DISTINCT, NO_SDPA, one_thread, tiny_request
 
 BERT = "google-bert/bert-base-uncased"
 #: These have calls whose results are as large as the data say: a time mask, CTC lengths, whether any label is padded.

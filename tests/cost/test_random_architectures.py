@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.architectures import IN_CATALOG, Result, check, drawn, run
-from tests.cost.test_catalog_anatomy import one_thread
+from tests.support.tiny import one_thread
 
 SEED = 1
 #: The state-space, mixture-of-experts and sparse models that a draw of three may miss; one each.

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 import opanatomy
 from opanatomy.__main__ import main
-from opanatomy.capture.ceilings import Effort, load_of, measure
+from opanatomy.capture.ceilings import load_of, measure
 from opanatomy.capture.device.environment import environment_of
 from opanatomy.devices.ceilings import ceilings_for, load, machine_of, measured_ceilings, store
 from opanatomy.devices.match import match
@@ -294,24 +294,11 @@ def test_an_unknown_device_has_a_line_or_the_given_ones(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------------------------- command
 
 
-#: A measurement in a second.
-TINY = Effort(
-    min_s=0.02,
-    max_s=0.05,
-    patience_s=0.01,
-    turn_s=0.001,
-    shapes=((32, 32, 32), (64, 64, 64)),
-    array_bytes=1 << 20,
-    chunk_bytes=1 << 18,
-)
-
-
+@pytest.mark.usefixtures("quick_ceilings")
 def test_the_command_measures_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    # The effort is no option, and the real one takes a minute.
-    monkeypatch.setattr("opanatomy.capture.ceilings.default_effort", lambda device: TINY)
 
     def ceilings(*words: str) -> Any:
         assert main(["ceilings", "--device", "cpu", *words, "-f", "json"]) == 0

@@ -7,37 +7,21 @@ import json
 import logging
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
+from torch.profiler import tensorboard_trace_handler
 
 import opanatomy
 from tests.support.command import ENVIRONMENT
+from tests.support.profiled_loop import train
 
 #: What torch says of a schedule with several cycles, and of one without a warm-up.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning"),
     pytest.mark.filterwarnings("ignore:Profiler won't be using warmup:UserWarning"),
 ]
-
-
-def train(handler: Any, steps: int, slow: int | None = None, usual_s: float = 0.0, **plan: int) -> None:
-    """A loop under a profiler that is the user's."""
-    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 8))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with profile(
-        activities=[ProfilerActivity.CPU], schedule=schedule(**plan), on_trace_ready=handler, record_shapes=True
-    ) as profiler:
-        for step in range(steps):
-            model(torch.ones(32, 64)).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            time.sleep(2.0 if step == slow else usual_s)
-            profiler.step()
 
 
 def test_each_cycle_has_a_trace_a_digest_and_its_figures(tmp_path: Path) -> None:
@@ -109,7 +93,7 @@ def test_what_is_no_argument(arguments: Any, said: str) -> None:
 def test_the_end_of_a_program_waits_for_its_digests(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        "import opanatomy\nfrom tests.loops.test_handler import train\n"
+        "import opanatomy\nfrom tests.support.profiled_loop import train\n"
         "handler = opanatomy.trace_handler('runs', log=lambda text: print(text, flush=True))\n"
         "train(handler, 3, wait=0, warmup=1, active=1, repeat=1)\nprint('trained', flush=True)\n"
     )

@@ -36,7 +36,7 @@ from opanatomy.records.workload import LINE_RANGE, LINES_STEP
 from opanatomy.report.section import Bytes, Flops, Time
 from opanatomy.report.sections import sections_of
 from opanatomy.trace.read import Functions
-from tests.loops.test_run import UNDER, python
+from tests.support.command import UNDER, python
 from tests.support.made_trace import MATRICES, US, TraceBuilder
 
 CONTRACTION: Final = OperatorClass.TENSOR_CONTRACTION
@@ -1034,7 +1034,7 @@ def test_trainer(tmp_path: Path) -> None:
     from accelerate.state import AcceleratorState
     from transformers import Trainer
 
-    from tests.loops.test_trainer_callback import trainer
+    from tests.support.trainings import trainer
 
     class Own(Trainer):  # type: ignore[misc]
         def compute_loss(self, *arguments: Any, **options: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 import opanatomy
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
-from tests.loops.test_run import UNDER, python
+from tests.support.command import UNDER, python
 
 EXHAUSTIVE = pytest.mark.exhaustive
 HEAD = """

@@ -19,10 +19,9 @@ import opanatomy
 from opanatomy.capture.loop.updates import Cycle
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
-from tests.support.command import ENVIRONMENT, run_code
+from tests.support.command import ENVIRONMENT, UNDER, python, run_code
 from tests.support.paths import SCRIPTS
 
-UNDER: Final = ("-m", "opanatomy", "run")
 ON_TWO_RANKS: Final = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
 
 
@@ -100,24 +99,6 @@ OTHERS: Final = (
     Script(name="thread"),
     Script(name="notebook"),
 )  # fmt: skip
-
-
-def python(*words: str | Path, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """What a Python of its own did with these words; gloo's threads may abort a process that is done, then again."""
-    for _ in range(3):
-        done = subprocess.run(
-            [sys.executable, *map(str, words)],
-            cwd=cwd,
-            env={**os.environ, **ENVIRONMENT},
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        if "terminate called without an active exception" not in done.stderr:
-            break
-    return done
 
 
 def words_of(script: Script) -> tuple[str | Path, ...]:

@@ -27,16 +27,22 @@ from opanatomy.memory.snapshots import memory_of_snapshot
 from opanatomy.records.memory import Memory
 from opanatomy.report import terminal_report
 from opanatomy.trace.snapshot import is_pickle, read_snapshot
-from tests.loops.test_trainer_callback import trainer
 from tests.snapshots.decoder import SMALL, decoder
-from tests.support.paths import ROOT, SHARED, SNAPSHOTS, TRACES
+from tests.support.made_snapshot import (
+    BESIDE,
+    CURRENT,
+    MIB,
+    WITH_SHARED,
+    SnapshotBuilder,
+    StandIn,
+    a_step,
+    forward_stack,
+)
+from tests.support.paths import ROOT, SNAPSHOTS, TRACES
+from tests.support.trainings import trainer
 
 NO_HISTORY = "no_history"
 NAMES = sorted({path.name.removesuffix(".pickle.gz") for path in SNAPSHOTS.glob("*.pickle.gz")} - {NO_HISTORY})
-BESIDE = SHARED / "snapshots"
-WITH_SHARED = pytest.mark.skipif(
-    not BESIDE.exists(), reason="the folder of shared snapshots is not next to the checkout"
-)
 ACTIVATIONS, WEIGHTS, STATE, GRADIENTS = "forward_activations", "weights", "optimizer_state", "gradients"
 CASTS, ROUNDING, PENDING = "autocast_weight_casts", "allocator_rounding", "pending_free"
 
@@ -253,102 +259,6 @@ def test_two_lengths_are_compared_in_parts_that_sum_to_the_difference() -> None:
 # ------------------------------------------------------------------------------------- hand-made, in torch's own format
 
 
-MODEL, LIBRARY = "/home/me/model.py", "/env/lib/python3.12/site-packages/torch"
-
-
-def frame(name: str, filename: str = "??", line: int = 0) -> dict[str, Any]:
-    return {"name": name, "filename": filename, "line": line}
-
-
-def forward_stack(line: int, operator: str = "mm", function: str = "forward") -> list[dict[str, Any]]:
-    """An operator called by a line of a module's forward."""
-    return [
-        frame("c10::cuda::CUDACachingAllocator::Native::malloc(int)"),
-        frame(f"at::_ops::{operator}::call(at::Tensor)"),
-        frame(function, MODEL, line),
-        frame("_call_impl", f"{LIBRARY}/nn/modules/module.py", 1_790),
-        frame("<module>", "/home/me/train.py", 9),
-    ]
-
-
-BACKWARD = [
-    frame("at::_ops::mm::call(at::Tensor)"),
-    frame("torch::autograd::Engine::evaluate_function(std::shared_ptr)"),
-]
-OPTIMIZER = [frame("step", f"{LIBRARY}/optim/adamw.py", 7), frame("<module>", "/home/me/train.py", 11)]
-
-
-class Made:
-    """A snapshot in the making: events of one device after the other."""
-
-    def __init__(self) -> None:
-        self.events: dict[int, list[dict[str, Any]]] = {}
-        self.segments: list[dict[str, Any]] = []
-        self.time = 1_000
-
-    def event(self, action: str, address: int, size: int, device: int = 0, **more: Any) -> Made:
-        self.time += 10
-        row = {"action": action, "addr": address, "size": size, "stream": 0, "time_us": self.time, **more}
-        self.events.setdefault(device, []).append(row)
-        return self
-
-    def alloc(self, address: int, size: int, frames: Any = None, **more: Any) -> Made:
-        return self.event("alloc", address, size, **({} if frames is None else {"frames": frames}), **more)
-
-    def free(self, address: int, size: int, frames: Any = None, **more: Any) -> Made:
-        given = {} if frames is None else {"frames": frames}
-        self.event("free_requested", address, size, **given, **more)
-        return self.event("free_completed", address, size, **given, **more)
-
-    def segment(self, address: int, total: int, *blocks: tuple[int, int, str], **more: Any) -> Made:
-        rows = [{"address": at, "size": size, "requested_size": size, "state": state} for at, size, state in blocks]
-        self.segments.append(
-            {
-                "device": 0,
-                "address": address,
-                "total_size": total,
-                "stream": 0,
-                "segment_type": "large",
-                "segment_pool_id": (0, 0),
-                "is_expandable": False,
-                "blocks": rows,
-                **more,
-            }
-        )
-        return self
-
-    def written(self, path: Path, protocol: int = 4, **more: Any) -> Path:
-        devices = range(max(self.events, default=-1) + 1)
-        traces = [self.events.get(device, []) for device in devices]
-        path.write_bytes(pickle.dumps({"segments": self.segments, "device_traces": traces, **more}, protocol))
-        return path
-
-
-def a_step() -> Made:
-    """A step by hand: 100 of weights and 200 of moments from before; 40 + 20 kept, 10 for a while, 100 of gradients."""
-    return (
-        Made()
-        .alloc(1_000, 40, forward_stack(5))
-        .alloc(2_000, 10, forward_stack(6, "exp"))
-        .alloc(3_000, 20, forward_stack(7, "index_Tensor"))
-        .free(2_000, 10, forward_stack(8))
-        .alloc(4_000, 100, BACKWARD)
-        .free(3_000, 20, BACKWARD)
-        .free(1_000, 40, BACKWARD)
-        .alloc(5_000, 7, OPTIMIZER)
-        .free(5_000, 7, OPTIMIZER)
-        .segment(
-            100_000,
-            1_024,
-            (100_000, 100, "active_allocated"),
-            (100_100, 100, "active_allocated"),
-            (100_200, 100, "active_allocated"),
-            (100_300, 724, "inactive"),
-        )
-        .segment(0, 8_192, (0, 4_000, "inactive"), (4_000, 100, "active_allocated"), (4_100, 4_092, "inactive"))
-    )
-
-
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_step_by_hand(protocol: int, packed: bool, tmp_path: Path) -> None:
@@ -410,7 +320,7 @@ def test_a_device_whose_peak_is_not_known_leaves_that_of_all_unknown(
 
 
 def test_unlike_moments_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = Made()
+    made = SnapshotBuilder()
     made.segments = [held((0, 8 * MIB, 8 * MIB, "active_allocated"))]
     sides = [made.written(tmp_path / "a.pickle"), a_step().written(tmp_path / "b.pickle")]
     assert main(["compare", *map(str, sides)]) == 0
@@ -421,7 +331,7 @@ def test_unlike_moments_are_not_compared(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_private_pools_expandable_segments_and_pending_blocks_by_hand(tmp_path: Path) -> None:
-    made = Made().alloc(9, 8).free(9, 8).event("segment_map", 0, 64)
+    made = SnapshotBuilder().alloc(9, 8).free(9, 8).event("segment_map", 0, 64)
     made.alloc(0, 30, forward_stack(1)).event("free_requested", 0, 30)
     made.event("segment_alloc", 1_000, 100).event("segment_free", 2_000, 50)
     made.segment(0, 64, (0, 30, "active_pending_free"), (30, 34, "inactive"), is_expandable=True, stream=7)
@@ -451,13 +361,10 @@ def test_a_failure_by_hand_says_whether_the_rest_would_have_been_enough(tmp_path
 
 def test_a_history_that_was_cut_off_and_one_without_stacks(tmp_path: Path) -> None:
     """What is freed without an allocation was there before; without stacks nothing is said of phases."""
-    made = Made().free(1_000, 40).alloc(2_000, 10).segment(0, 4_096, (2_000, 10, "active_allocated"))
+    made = SnapshotBuilder().free(1_000, 40).alloc(2_000, 10).segment(0, 4_096, (2_000, 10, "active_allocated"))
     memory = opanatomy.analyze(made.written(tmp_path / "s.pickle")).memory
     assert (memory.peak_bytes, by_component(memory)) == (40, {"before_window": 40})
     assert any("no stacks" in note for note in memory.notes)
-
-
-MIB = 1 << 20
 
 
 def held(*blocks: tuple[int, int, int, str], device: int = 0, total: int = 20 * MIB) -> dict[str, Any]:
@@ -471,29 +378,29 @@ def held(*blocks: tuple[int, int, int, str], device: int = 0, total: int = 20 * 
 def test_whole_blocks_by_the_allocators_rules(tmp_path: Path) -> None:
     """A request is rounded up; a rest of at most 1 MiB goes with it; what was there before is known by neighbors."""
 
-    def peak_of(made: Made, *blocks: tuple[int, int, int, str], **settings: Any) -> Memory:
+    def peak_of(made: SnapshotBuilder, *blocks: tuple[int, int, int, str], **settings: Any) -> Memory:
         made.segments = [held(*blocks)]
         return opanatomy.analyze(made.written(tmp_path / "s.pickle", allocator_settings=settings)).memory
 
     asked = 19 * MIB + 1
-    unsplit = peak_of(Made().event("segment_alloc", 0, 20 * MIB).alloc(0, asked).free(0, asked))
+    unsplit = peak_of(SnapshotBuilder().event("segment_alloc", 0, 20 * MIB).alloc(0, asked).free(0, asked))
     assert (unsplit.peak_bytes, unsplit.requested_peak_bytes) == (20 * MIB, asked)
-    two = Made().event("segment_alloc", 0, 20 * MIB).alloc(0, 2 * MIB + 1).alloc(2 * MIB + 512, MIB + 1)
+    two = SnapshotBuilder().event("segment_alloc", 0, 20 * MIB).alloc(0, 2 * MIB + 1).alloc(2 * MIB + 512, MIB + 1)
     two.free(0, 2 * MIB + 1)
     live = (2 * MIB + 512, MIB + 512, MIB + 1, "active_allocated")
     rest = (0, 2 * MIB + 512, 0, "inactive")
     assert peak_of(two, rest, live).peak_bytes == 3 * MIB + 1_024
     # Between 2 and 4 MiB in four divisions: 2 MiB and a byte are 2.5 MiB, and 1 MiB and a byte 1.25 MiB.
     powers = {str(1 << power): 4 if power == 1 else 0 for power in range(16)}
-    rounded = Made().event("segment_alloc", 0, 20 * MIB).alloc(0, 2 * MIB + 1).free(0, 2 * MIB + 1)
+    rounded = SnapshotBuilder().event("segment_alloc", 0, 20 * MIB).alloc(0, 2 * MIB + 1).free(0, 2 * MIB + 1)
     assert peak_of(rounded, roundup_power2_divisions=powers).peak_bytes == 2 * MIB + MIB // 2
-    whole = Made().event("segment_alloc", 0, 20 * MIB).alloc(0, 5 * MIB).free(0, 5 * MIB)
+    whole = SnapshotBuilder().event("segment_alloc", 0, 20 * MIB).alloc(0, 5 * MIB).free(0, 5 * MIB)
     assert peak_of(whole, max_split_size=4 * MIB).peak_bytes == 20 * MIB
     # From before the recording: half a MiB behind it can be no free block, more can.
     live = (3 * MIB, 17 * MIB, 17 * MIB, "active_allocated")
     assert (
         peak_of(
-            Made().free(0, 2 * MIB + MIB // 2).alloc(0, 512),
+            SnapshotBuilder().free(0, 2 * MIB + MIB // 2).alloc(0, 512),
             (0, 512, 512, "active_allocated"),
             (512, 3 * MIB - 512, 0, "inactive"),
             live,
@@ -501,7 +408,7 @@ def test_whole_blocks_by_the_allocators_rules(tmp_path: Path) -> None:
         == 20 * MIB
     )
     unknown = peak_of(
-        Made().free(0, MIB + 512).alloc(0, 512),
+        SnapshotBuilder().free(0, MIB + 512).alloc(0, 512),
         (0, 512, 512, "active_allocated"),
         (512, 3 * MIB - 512, 0, "inactive"),
         live,
@@ -513,7 +420,7 @@ def test_whole_blocks_by_the_allocators_rules(tmp_path: Path) -> None:
 def test_without_a_history_the_peak_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What lives at the end has no peak, no component by its size alone, and a gate on it is not met."""
     path = tmp_path / "s.pickle"
-    made = Made()
+    made = SnapshotBuilder()
     made.segments = [
         held((0, 8 * MIB + 512, 8 * MIB + 1, "active_allocated"), (9 * MIB, 4 * MIB, 4 * MIB, "active_pending_free"))
     ]
@@ -569,7 +476,7 @@ def test_snapshots_are_compared_by_their_peaks(tmp_path: Path) -> None:
 
 
 def test_a_module_that_was_noted_beside_an_allocation_is_its_module(tmp_path: Path) -> None:
-    made = Made().alloc(1_000, 40, forward_stack(5), user_metadata="opanatomy.module/layers.3.attn")
+    made = SnapshotBuilder().alloc(1_000, 40, forward_stack(5), user_metadata="opanatomy.module/layers.3.attn")
     made.alloc(2_000, 20, forward_stack(6), user_metadata="someone else's").segment(0, 4_096)
     memory = opanatomy.analyze(made.written(tmp_path / "s.pickle")).memory
     modules = {part.name: part.bytes for part in memory.parts if part.of == "module"}
@@ -680,30 +587,6 @@ def test_weights_are_named_and_a_trace_beside_a_snapshot_is_refused(
 # ----------------------------------------------------------------------------------------- where a device runs out
 
 
-class StandIn:
-    """An allocator that refuses: torch's functions for its history, without a device."""
-
-    def __init__(self) -> None:
-        self.observer: Any = None
-        self.calls: list[Any] = []
-        self.metadata: list[str] = []
-
-    def record(self, enabled: Any = "all", **options: Any) -> None:
-        self.calls.append((enabled, options))
-
-    def attach(self, observer: Any) -> None:
-        self.observer = observer
-
-    def snapshot(self) -> dict[str, Any]:
-        made = a_step().event("oom", 0, 500, device_free=123, frames=forward_stack(77))
-        return {"segments": made.segments, "device_traces": [made.events[0]]}
-
-    def refuse(self) -> None:
-        """Run out of memory as torch does: the observer first, then the error."""
-        self.observer(0, 500, 1_000, 123)
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 500 bytes.")
-
-
 @pytest.fixture
 def allocator(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     stand_in = StandIn()
@@ -753,7 +636,7 @@ def test_profile_reports_where_memory_runs_out(
         opanatomy.profile(Refuses(), torch.ones(2), trace=tmp_path / "step.json", oom="report")
     told(tmp_path, capsys.readouterr().err, "step")
     (tmp_path / "models.py").write_text(
-        "import torch\nfrom tests.memory.test_snapshots import CURRENT\n\n\nclass R(torch.nn.Module):\n"
+        "import torch\nfrom tests.support.made_snapshot import CURRENT\n\n\nclass R(torch.nn.Module):\n"
         "    def forward(self, x):\n        CURRENT[0].refuse()\n\n\ndef make():\n    return R(), (torch.ones(2),)\n"
     )
     monkeypatch.chdir(tmp_path)
@@ -762,16 +645,12 @@ def test_profile_reports_where_memory_runs_out(
     told(tmp_path, capsys.readouterr().err, "cli")
 
 
-#: The stand-in that a user's file reaches.
-CURRENT: list[StandIn] = []
-
-
 def test_a_script_ends_with_its_own_error_and_exit_code(tmp_path: Path) -> None:
     """In a process of its own, where what refuses is torch's own function."""
     script = tmp_path / "train.py"
     script.write_text(
         "import sys, torch, opanatomy\nfrom opanatomy.capture.memory import history\n"
-        "from tests.memory.test_snapshots import StandIn\nstand_in = StandIn()\nhistory.is_recordable = lambda: True\n"
+        "from tests.support.made_snapshot import StandIn\nstand_in = StandIn()\nhistory.is_recordable = lambda: True\n"
         "torch.cuda.memory._record_memory_history = stand_in.record\ntorch.cuda.memory._snapshot = stand_in.snapshot\n"
         "torch._C._cuda_attach_out_of_memory_observer = stand_in.attach\n"
         "try:\n    with opanatomy.record('s.json', oom='report'):\n        stand_in.refuse()\n"

@@ -6,9 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from html.parser import HTMLParser
-from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,19 +25,15 @@ from opanatomy.report.charts import CHARTS, NoChart, chart_of, parts_of_step, st
 from opanatomy.report.formats import html
 from opanatomy.report.section import Page
 from opanatomy.report.sections import PAGE, PARTS, sections_of
-from tests.support.anatomies import bert_on_cpu, llama_on_gpu, nothing, with_tables
+from tests.support.anatomies import HOSTILE, bert_on_cpu, llama_on_gpu, named, nothing
 from tests.support.experiments import experiment
 from tests.support.made_trace import GEMM, on_gpu
-from tests.traces.test_golden_traces import KEPT
+from tests.support.paths import KEPT
 
 BERT: Final = next(path for path in KEPT if path.name == "bert_cpu.json.gz")
 RESNET: Final = BERT.with_name("gpu_v100_resnet_2021.json.gz")
 #: Parts of the report that are a picture on the page, or its title.
 DRAWN: Final = {"memory-curve"}
-HOSTILE: Final = (
-    "</script><script>alert(1)</script>", "\"'><img src=x onerror=alert(1)>", "\u202egnp.exe", "javascript:alert(1)",
-    "x" * 10_000, "=cmd()", "<!--", "]]>", "{{7*7}}", "' + alert(1) + '", "datum['constructor']", "\u2028",
-)  # fmt: skip
 
 
 class Elements(HTMLParser):
@@ -202,26 +196,6 @@ def test_a_still_picture_tells_a_bound_from_a_replayed_gain() -> None:
     assert fills == ["rgba(138, 138, 138, 0.1)"] * 2
     assert not {*fills} & {fill for text, fill in marks if not text.startswith("at least")}
     assert len(marks) == 7
-
-
-def named(names: Sequence[str]) -> Anatomy:
-    """A step whose kernels, operators, modules, model, trace and warnings have these names, in turns."""
-    anatomy, turns = llama_on_gpu(), cycle(names)
-    renamed = with_tables(
-        anatomy,
-        operators=tuple(replace(row, operator=next(turns)) for row in anatomy.operators),
-        modules=tuple(
-            replace(row, module=next(turns).replace(".", ""), kind=next(turns)) for row in bert_on_cpu().modules
-        ),
-        kernels=tuple(replace(row, kernel=next(turns)) for row in anatomy.kernels),
-    )
-    return replace(
-        renamed,
-        workload=replace(anatomy.workload, model=next(turns)),
-        provenance=replace(anatomy.provenance, trace=next(turns)),
-        warnings=tuple(names),
-        caveats=tuple(names),
-    )
 
 
 @pytest.mark.parametrize("first", [0, 1])

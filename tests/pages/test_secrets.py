@@ -28,7 +28,6 @@ from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.report.formats import FORMATS
 from opanatomy.report.formats.json import json_report
 from opanatomy.trace.write import Annotated
-from tests.devices.test_ceilings import TINY as LITTLE
 from tests.support.made_trace import TraceBuilder, training_step
 from tests.support.planted import FORMS, SPELLINGS, TOLD, TOLD_VALUES, VALUES, VARIABLES, leaks, leaks_in
 
@@ -138,12 +137,11 @@ def remembering(run: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any
 
 
 @pytest.fixture
-def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_ceilings: None) -> Path:
     """A working folder with sources that have secrets, in a process whose environment has them."""
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache-{NAMED}"))
-    monkeypatch.setattr("opanatomy.capture.ceilings.default_effort", lambda device: LITTLE)
     monkeypatch.setattr("opanatomy.predict.workers.followed_apart", remembering(followed_apart))
     sources = tmp_path / "sources"
     sources.mkdir()

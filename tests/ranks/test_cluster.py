@@ -40,7 +40,7 @@ from opanatomy.pipeline import analyze_trace, analyze_traces, reduced
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report import terminal_report
 from opanatomy.report.formats.json import json_report
-from tests.ranks.test_ranks import message, rank_trace
+from tests.support.made_steps import message, rank_trace
 
 NOT_KEPT = ClusterSettings(keep=False)
 

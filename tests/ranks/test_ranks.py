@@ -19,52 +19,13 @@ from opanatomy.records.communication import Collective
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment, Workload
 from tests.support.command import run
+from tests.support.made_steps import message, rank_trace
 from tests.support.made_trace import GEMM, NCCL, US, TraceBuilder, page, training_step
 from tests.support.paths import SHARED
 
 #: 15 November 2025, in ns.
 BASE = 1_763_224_346_000_000_000
 S = 1_000_000
-
-
-def message(
-    name: str = "allreduce", sent: int = 1000, got: int = 1000, group: int = 4, dtype: str = "Float"
-) -> dict[str, Any]:
-    """What c10d says of a collective."""
-    return {
-        "Collective name": name,
-        "In msg nelems": sent,
-        "Out msg nelems": got,
-        "Group size": group,
-        "dtype": dtype,
-        "In split size": "[]",
-        "Process Group Name": "0",
-    }
-
-
-def rank_trace(
-    rank: int | None,
-    *,
-    waits: float = 50,
-    world: int = 4,
-    kernel: str = NCCL,
-    shape: list[int] | None = None,
-    message: dict[str, Any] | None = None,
-    on_kernel: bool = True,
-) -> TraceBuilder:
-    """A step of 900 us with an all-reduce that takes `waits` us and that nothing hides, as c10d and NCCL leave it: an
-    operator, `record_param_comms`, an annotation, a launch, a kernel."""
-    trace = training_step()
-    if rank is not None:
-        trace.metadata["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": world}
-    trace.host("c10d::allreduce_", 580, 15)
-    trace.host("record_param_comms", 581, 13)
-    trace.events[-1]["args"] |= message or {}
-    shapes: dict[str, Any] = {} if shape is None else {"shapes": [shape], "types": ["float"]}
-    trace.host("nccl:all_reduce", 582, 11, category="user_annotation", **shapes)
-    trace.launch(583, 90)
-    trace.kernel(kernel, 600, waits, 90, stream=20, **((message or {}) if on_kernel else {}))
-    return trace
 
 
 def folder_of(tmp_path: Path, *traces: TraceBuilder, pattern: str = "rank{}.json.gz") -> Path:

@@ -17,8 +17,17 @@ from opanatomy.records.anatomy import Advice, Anatomy
 from opanatomy.records.communication import Straggler
 from opanatomy.records.run import CompilerEvent, RunClock, SlowStep
 from opanatomy.records.workload import TextFigures
-from tests.memory.test_snapshots import BACKWARD, BESIDE, MIB, WITH_SHARED, Made, a_step, forward_stack, frame
-from tests.rules.test_verdict import of_ranks
+from tests.support.made_reports import of_ranks
+from tests.support.made_snapshot import (
+    BACKWARD,
+    BESIDE,
+    MIB,
+    WITH_SHARED,
+    SnapshotBuilder,
+    a_step,
+    forward_stack,
+    frame,
+)
 from tests.support.made_trace import GEMM, MAP, NCCL, US, TraceBuilder, on_gpu
 from tests.support.paths import ROOT
 
@@ -735,7 +744,7 @@ def test_kernels_that_change_the_layout_of_images(tmp_path: Path) -> None:
 def recomputing(memory: int) -> Anatomy:
     from opanatomy.records.taxonomy import OperatorClass, Phase
     from opanatomy.records.work import ClassRow
-    from tests.rules.test_verdict import made
+    from tests.support.made_reports import made
 
     anatomy = made((OperatorClass.ELEMENTWISE, 600), (OperatorClass.ELEMENTWISE, 400, None, Phase.RECOMPUTE))
     assert isinstance(anatomy.classes[0], ClassRow)
@@ -880,9 +889,9 @@ SCORES = ("bmm", 400), ("div_Tensor", 400), ("_softmax", 400), ("native_dropout"
 OUTSIDE = [frame("<module>", "/home/me/train.py", 12)]
 
 
-def calls_of(*operators: tuple[str, int], function: str = "forward", times: int = 2) -> Made:
+def calls_of(*operators: tuple[str, int], function: str = "forward", times: int = 2) -> SnapshotBuilder:
     """Layers whose function allocates these, one after the other; what is divided is freed at once."""
-    made = Made()
+    made = SnapshotBuilder()
     for number, (operator, size) in enumerate(operators * times):
         at = 1_000 + 512 * number
         made.alloc(at, size, forward_stack(10 + number % len(operators), operator, function))
@@ -891,7 +900,7 @@ def calls_of(*operators: tuple[str, int], function: str = "forward", times: int 
     return made
 
 
-def with_backward(made: Made) -> Made:
+def with_backward(made: SnapshotBuilder) -> SnapshotBuilder:
     """A backward that frees what was kept, and one gradient of 100 for the weight from before."""
     freed = {row["addr"] for row in made.events[0] if row["action"] == "free_requested"}
     kept = [row for row in made.events[0] if row["action"] == "alloc" and row["addr"] not in freed]
@@ -966,12 +975,12 @@ def test_autocasts_copies_go_with_the_weights(tmp_path: Path) -> None:
     """Kept in half precision, weights are half as large and not copied; without a backward the cache may go instead."""
     cast = [*forward_stack(5, "_to_copy")]
     cast.insert(2, frame("at::autocast::cached_cast(c10::ScalarType, at::Tensor const&, c10::DeviceType)"))
-    made = Made().alloc(1_000, 50, cast).alloc(2_000, 30, forward_stack(6))
+    made = SnapshotBuilder().alloc(1_000, 50, cast).alloc(2_000, 30, forward_stack(6))
     found = advised_of(with_backward(made).written(tmp_path / "s.pickle"))
     assert (found["weights"].gain_bytes, found["weights"].peak_bytes) == (100 // 2 + 50, 280)
     assert "autocast copies none (this changes the training)" in found["weights"].tries[0]
     assert "cache_enabled" not in str(found)
-    made = Made().alloc(1_000, 50, cast).alloc(2_000, 30, forward_stack(6)).free(1_000, 50, OUTSIDE)
+    made = SnapshotBuilder().alloc(1_000, 50, cast).alloc(2_000, 30, forward_stack(6)).free(1_000, 50, OUTSIDE)
     made.segment(80_000, 4_096, (80_000, 100, "active_allocated"), (80_100, 3_996, "inactive"))
     made.segment(0, 8_192, (0, 2_000, "inactive"), (2_000, 30, "active_allocated"), (2_030, 6_162, "inactive"))
     found = advised_of(made.written(tmp_path / "t.pickle"))
@@ -981,9 +990,9 @@ def test_autocasts_copies_go_with_the_weights(tmp_path: Path) -> None:
     assert "weights" not in found
 
 
-def forwards(kept: int, freed: int, times: int = 2) -> Made:
+def forwards(kept: int, freed: int, times: int = 2) -> SnapshotBuilder:
     """Forward passes that keep blocks of 10 until code outside of the model drops them, and free others of 30."""
-    made = Made()
+    made = SnapshotBuilder()
     for _ in range(times):
         for _ in range(freed):
             made.alloc(50_000, 30, forward_stack(20, "mm")).free(50_000, 30, forward_stack(20, "mm"))
@@ -1018,7 +1027,7 @@ def test_a_cache_that_stays_after_inference_is_no_activation(tmp_path: Path) -> 
 def test_a_first_forward_that_runs_out_may_be_that_of_a_training(tmp_path: Path) -> None:
     """Alone and out of memory it is checkpointed first; one that ended is more likely no training."""
     for fails, first in ((True, "Checkpoint"), (False, "If nothing is trained")):
-        made = Made().alloc(1_000, 300, forward_stack(5)).alloc(2_000, 100, forward_stack(6))
+        made = SnapshotBuilder().alloc(1_000, 300, forward_stack(5)).alloc(2_000, 100, forward_stack(6))
         if fails:
             made.event("oom", 0, 500, device_free=0, frames=forward_stack(7))
         made.segment(
@@ -1064,7 +1073,11 @@ def test_temporary_buffers_of_inference_name_their_line(tmp_path: Path) -> None:
 def test_fragments_are_put_together_by_the_allocators_settings(
     settings: dict[str, str], asked: int, cure: str | None, tmp_path: Path
 ) -> None:
-    made = Made().event("segment_alloc", 0, 32 * MIB).event("oom", 0, asked * MIB, device_free=0, frames=OUTSIDE)
+    made = (
+        SnapshotBuilder()
+        .event("segment_alloc", 0, 32 * MIB)
+        .event("oom", 0, asked * MIB, device_free=0, frames=OUTSIDE)
+    )
     made.segment(0, 32 * MIB, (0, 32 * MIB, "inactive"))
     found = opanatomy.analyze(made.written(tmp_path / "s.pickle", allocator_settings=settings)).advice
     assert [advice.tries[0].startswith(cure or "-") for advice in found] == [True] * (cure is not None)

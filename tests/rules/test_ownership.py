@@ -24,8 +24,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import opanatomy
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from tests.cost.test_catalog_anatomy import MENDED
 from tests.support.made_trace import MATRICES, TraceBuilder, on_gpu
+from tests.support.torch_counter import MENDED
 
 F = nn.functional
 R = torch.randn

@@ -16,21 +16,16 @@ from opanatomy.devices.overrides import parse_overrides
 from opanatomy.errors import TraceError, UsageError
 from opanatomy.pipeline import with_ceilings
 from opanatomy.records.anatomy import Replay
+from tests.support.made_steps import one_step, read_back, two_streams
 from tests.support.made_trace import GEMM, H100, MAP, NCCL, TraceBuilder
 from tests.support.paths import TRACES
 
 US = 1_000
 
 
-def made(length: int) -> TraceBuilder:
-    trace = TraceBuilder(metadata={"schemaVersion": 1, "deviceProperties": [H100]})
-    trace.step(0, length)
-    return trace
-
-
 def serial() -> TraceBuilder:
     """The host takes 100 us for each of ten kernels of 20 us, which begin 8 us after their launch."""
-    trace = made(1_000)
+    trace = one_step(1_000)
     for call in range(10):
         trace.host("aten::mm", 100 * call + 10, 60)
         trace.run(GEMM, 100 * call + 60, 100 * call + 68, 20)
@@ -39,41 +34,16 @@ def serial() -> TraceBuilder:
 
 def queued() -> TraceBuilder:
     """Ten kernels of 100 us, 1 us apart, that the host launches in the first 100 us."""
-    trace = made(200)
+    trace = one_step(200)
     for call in range(10):
         trace.host("aten::mm" if call % 2 else "aten::relu", 10 * call, 8)
         trace.run(GEMM if call % 2 else MAP, 10 * call + 2, 10 + 101 * call, 100)
     return trace
 
 
-def read_back() -> TraceBuilder:
-    """A kernel of 500 us, a wait of the host that returns 8 us later, 300 us of host and a kernel of 100 us, thrice."""
-    trace = made(2_784)
-    for step in range(3):
-        begin = 928 * step
-        trace.host("aten::mm", begin, 10)
-        trace.run(GEMM, begin + 2, begin + 10, 500)
-        trace.launch(begin + 20, 0, name="cudaStreamSynchronize", duration=498)
-        trace.host("aten::relu", begin + 805, 10)
-        trace.run(MAP, begin + 812, begin + 820, 100)
-    return trace
-
-
-def two_streams() -> TraceBuilder:
-    """A product of 400 us beside a collective of 600 us, and a map that waits for both."""
-    trace = made(40)
-    trace.host("aten::mm", 0, 10)
-    trace.run(GEMM, 2, 10, 400)
-    trace.host("c10d::allreduce_", 10, 8)
-    trace.run(NCCL, 12, 20, 600, stream=20)
-    trace.host("aten::relu", 20, 10)
-    trace.run(MAP, 22, 622, 98)
-    return trace
-
-
 def across(late: float) -> TraceBuilder:
     """A collective of 600 us, and a map of 98 that waits for it and begins `late` us after its end."""
-    trace = made(40)
+    trace = one_step(40)
     trace.host("c10d::allreduce_", 0, 8)
     trace.run(NCCL, 2, 10, 600, stream=20)
     trace.host("aten::relu", 20, 10)
@@ -83,7 +53,7 @@ def across(late: float) -> TraceBuilder:
 
 def first_launch() -> TraceBuilder:
     """Nine maps of 20 us; the launch of the first takes 5,000 us, and its work begins as it returns."""
-    trace = made(5_500)
+    trace = one_step(5_500)
     trace.host("aten::relu", 0, 5_010)
     trace.launch(2, 900, duration=5_000)
     trace.kernel(MAP, 5_002, 20, 900)
@@ -95,7 +65,7 @@ def first_launch() -> TraceBuilder:
 
 def ranged() -> TraceBuilder:
     """300 us of a range before the launch of the only kernel, of 50."""
-    trace = made(410)
+    trace = one_step(410)
     trace.host("augment", 100, 300, category="user_annotation")
     trace.host("aten::relu", 400, 10)
     trace.run(MAP, 402, 410, 50)
@@ -104,7 +74,7 @@ def ranged() -> TraceBuilder:
 
 def two_threads() -> TraceBuilder:
     """The main thread launches a product of 100 us, then waits, and autograd's launches another after 200 us."""
-    trace = made(410)
+    trace = one_step(410)
     trace.host("aten::mm", 0, 20)
     trace.run(GEMM, 2, 10, 100)
     trace.host("MmBackward0", 200, 200, thread=2)
@@ -114,7 +84,7 @@ def two_threads() -> TraceBuilder:
 
 def blocking_copy() -> TraceBuilder:
     """A copy of 500 us whose call lasts until it is done, and a map of 20 us that the host launches 50 us later."""
-    trace = made(600)
+    trace = one_step(600)
     trace.host("aten::copy_", 0, 520)
     trace.launch(2, 900, name="cudaMemcpyAsync", duration=510)
     trace.kernel("Memcpy DtoH (Device -> Pageable)", 10, 500, 900, category="gpu_memcpy")
@@ -187,7 +157,7 @@ def test_a_host_that_was_ahead_when_recording_began_is_said_to_be_slowed(tmp_pat
 
 
 def test_a_wait_for_unrecorded_work_is_not_trusted(tmp_path: Path) -> None:
-    trace = made(6_000)
+    trace = one_step(6_000)
     trace.host("aten::mm", 0, 10)
     trace.run(GEMM, 2, 10, 500)
     trace.launch(20, 0, name="cudaDeviceSynchronize", duration=5_900)

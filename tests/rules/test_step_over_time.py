@@ -15,8 +15,9 @@ import opanatomy
 from opanatomy.analysis.lanes import MOST_SPANS, fewer
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.lanes import LaneKind
+from tests.support.made_steps import many_kernels
 from tests.support.made_trace import GEMM, MAP, NCCL, US, TraceBuilder, on_gpu
-from tests.traces.test_golden_traces import KEPT
+from tests.support.paths import KEPT
 
 Row: TypeAlias = "dict[str, Any]"
 
@@ -142,16 +143,6 @@ def test_the_step_nearest_to_the_mean_is_drawn(tmp_path: Path) -> None:
     lanes = trace.analyze(tmp_path).lanes
     assert lanes is not None
     assert (lanes.step, lanes.wall_ns) == (3, 112 * US)
-
-
-def many_kernels(count: int = 16_000) -> TraceBuilder:
-    """Kernels of 1 us with 1 us between them."""
-    trace = on_gpu()
-    trace.step(0, 2 * count + 100)
-    for place in range(count):
-        trace.host("aten::mm", 2 * place, 1)
-        trace.run((GEMM, MAP)[place % 2], 2 * place + 0.5, 2 * place + 1, 1)
-    return trace
 
 
 def test_of_many_spans_the_times_stay_exact(tmp_path: Path) -> None:

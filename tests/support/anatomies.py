@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -23,6 +24,21 @@ from tests.support.made_trace import NCCL, TraceBuilder
 BERT_LARGE, LLAMA = 335_143_938, 1_235_814_400
 LAYERS = 4
 ATTENTION = "bert.encoder.layer.0.attention.self"
+#: Names that a trace may have and a page must show as text.
+HOSTILE: Final = (
+    "</script><script>alert(1)</script>",
+    "\"'><img src=x onerror=alert(1)>",
+    "\u202egnp.exe",
+    "javascript:alert(1)",
+    "x" * 10_000,
+    "=cmd()",
+    "<!--",
+    "]]>",
+    "{{7*7}}",
+    "' + alert(1) + '",
+    "datum['constructor']",
+    "\u2028",
+)
 #: Phase, operator, sizes of its tensors, calls of a step, microseconds of each.
 Row = tuple[str, str, list[Any], int, float]
 
@@ -331,3 +347,23 @@ def with_tables(anatomy: Anatomy, **tables: Any) -> Anatomy:
     known = {name: getattr(anatomy, name) for name in names} | tables
     kinds = None if known["breakdown"] is None else tuple(one.kind for one in known["breakdown"].kinds)
     return replace(anatomy, work=work_of_tables(**known), step_kinds=kinds)
+
+
+def named(names: Sequence[str]) -> Anatomy:
+    """A step whose kernels, operators, modules, model, trace and warnings have these names, in turns."""
+    anatomy, turns = llama_on_gpu(), cycle(names)
+    renamed = with_tables(
+        anatomy,
+        operators=tuple(replace(row, operator=next(turns)) for row in anatomy.operators),
+        modules=tuple(
+            replace(row, module=next(turns).replace(".", ""), kind=next(turns)) for row in bert_on_cpu().modules
+        ),
+        kernels=tuple(replace(row, kernel=next(turns)) for row in anatomy.kernels),
+    )
+    return replace(
+        renamed,
+        workload=replace(anatomy.workload, model=next(turns)),
+        provenance=replace(anatomy.provenance, trace=next(turns)),
+        warnings=tuple(names),
+        caveats=tuple(names),
+    )

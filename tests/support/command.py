@@ -23,6 +23,8 @@ from tests.support.paths import ROOT
 
 #: One thread each: where all cores have a test to run, more threads only wait for each other.
 ENVIRONMENT: Final = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "COLUMNS": "80", "OMP_NUM_THREADS": "1"}
+#: Runs a script, behind the words of a launcher.
+UNDER: Final = ("-m", "opanatomy", "run")
 #: That of no test.
 _AT_FIRST: Final = dict(os.environ)
 
@@ -57,6 +59,29 @@ def run(
 def run_code(code: str, *arguments: str, cwd: Path = ROOT, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """What `python -c` does with this code, as a fork."""
     return Fork(*arguments, cwd=cwd, timeout=timeout, code=code).wait()
+
+
+def python(*words: str | Path, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """What a Python of its own did with these words; gloo's threads may abort a process that is done, then again."""
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, *map(str, words)],
+            cwd=cwd,
+            env={**os.environ, **ENVIRONMENT},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        if "terminate called without an active exception" not in done.stderr:
+            break
+    return done
+
+
+def left_in(folder: Path) -> list[str]:
+    """The names of what is in a folder."""
+    return sorted(path.name for path in folder.iterdir())
 
 
 class Fork:
@@ -185,6 +210,7 @@ def _be_the_command(
     code: str | None,
     data_bytes: int | None,
 ) -> None:
+
     import signal
 
     exit_code: Any = 1

@@ -9,6 +9,7 @@ ROOT: Final = Path(__file__).parents[2]
 TRACES: Final = ROOT / "tests" / "traces"
 SNAPSHOTS: Final = ROOT / "tests" / "snapshots"
 SCRIPTS: Final = ROOT / "tests" / "scripts"
+KEPT: Final = sorted(TRACES.glob("*.json.gz"))
 GOLDEN: Final = ROOT / "tests" / "golden"
 #: Real traces and snapshots of others, beside the checkout; tests that read them are left out where it is not there.
 SHARED: Final = ROOT.parent / "shared"

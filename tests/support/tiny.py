@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -23,6 +25,8 @@ TINY: dict[str, tuple[tuple[str, str], ...]] = {}
 #: What else `RunOptions` takes for the tiny models: batch, and the length where they have one.
 TINY_BATCH = 2
 TINY_SEQ: dict[str, int] = {}
+#: Words in the names of those that have no `sdpa` attention.
+NO_SDPA = ("deberta", "mamba", "resnet")
 
 
 def _tiny(name: str, seq: int | None = 16, **settings: Any) -> None:
@@ -218,3 +222,12 @@ def message_of(options: RunOptions, kind: type[OpanatomyError]) -> str:
     assert "\n" not in message
     assert " - " in message or ": " in message
     return message
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute on one thread: what is so small takes longer on several."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

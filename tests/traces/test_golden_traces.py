@@ -14,9 +14,8 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import read_anatomy, terminal_report
 from opanatomy.report.formats.json import json_report
-from tests.support.paths import TRACES
+from tests.support.paths import KEPT, TRACES
 
-KEPT = sorted(TRACES.glob("*.json.gz"))
 EVERY = pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name.removesuffix(".json.gz"))
 LEDGER = (
     "device_work_ns", "linked_ns", "graph_launched_ns", "no_launch_record_ns", "outside_window_ns", "classed_ns",

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 import opanatomy
 from opanatomy.__main__ import main
-from tests.cli.test_cli import left_in
-from tests.support.command import run
+from tests.support.command import left_in, run
 from tests.support.made_trace import GEMM, MATRICES, TraceBuilder, training_step
 
 #: Of the names that Chrome's trace viewer reserves (tr.b.ColorScheme), those in use here.

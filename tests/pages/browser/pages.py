@@ -16,9 +16,9 @@ from opanatomy.explanation import read_report
 from opanatomy.records.memory import MemoryFailure
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import Phase
-from tests.rules.test_graph_annotations import by_profiler, with_ids
-from tests.rules.test_step_over_time import many_kernels
 from tests.support.anatomies import nothing
+from tests.support.graphs import by_profiler, with_ids
+from tests.support.made_steps import many_kernels
 from tests.support.made_trace import GEMM, MAP, on_gpu
 from tests.support.paths import ROOT, SHARED, SNAPSHOTS, TRACES
 

@@ -11,9 +11,11 @@ import pytest
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report import units
 from opanatomy.report.charts import timeline_of
-from tests.pages.browser.pages import FEW, OWN, SHARED, report_of
-from tests.pages.browser.test_page import Opened, browser, folder, page_of, pytestmark  # noqa: F401
+from tests.pages.browser.opened import LOOKED_AT, Opened, page_of
+from tests.pages.browser.pages import FEW, OWN, report_of
+from tests.support.paths import SHARED
 
+pytestmark = LOOKED_AT
 #: Pages with a step over time.
 TIMED: Final = [
     pytest.param(name, marks=() if name in FEW else pytest.mark.exhaustive)
@@ -43,7 +45,7 @@ IN_VIEW: Final = """([place, low, high]) => {
 }"""
 
 
-def rows_of(name: str, folder: Path) -> list[dict[str, Any]]:  # noqa: F811
+def rows_of(name: str, folder: Path) -> list[dict[str, Any]]:
     report = report_of(name, folder)
     assert isinstance(report, Anatomy)
     assert report.lanes is not None
@@ -64,7 +66,7 @@ def under(opened: Opened, row: int) -> list[str]:
 
 
 @pytest.mark.parametrize("name", TIMED)
-def test_what_is_under_the_pointer_is_the_span_of_the_trace(name: str, browser: Any, folder: Path) -> None:  # noqa: F811
+def test_what_is_under_the_pointer_is_the_span_of_the_trace(name: str, browser: Any, folder: Path) -> None:
     """Forty spans, by chance: name, kind, length and begin, operator, module, grid, launch are those of the report."""
     rows, words = rows_of(name, folder), timeline_of(report_of(name, folder))  # type: ignore[arg-type]
     kinds = dict(zip(report_of(name, folder).lanes.spans.plain()["kind"]["values"], words["kinds"], strict=True))  # type: ignore[union-attr]
@@ -97,7 +99,7 @@ def test_what_is_under_the_pointer_is_the_span_of_the_trace(name: str, browser: 
 
 
 @pytest.mark.parametrize("name", TIMED)
-def test_lanes_sum_up_at_every_zoom(name: str, browser: Any, folder: Path) -> None:  # noqa: F811
+def test_lanes_sum_up_at_every_zoom(name: str, browser: Any, folder: Path) -> None:
     """The time of each kind in view is that of the report's spans, clipped to the view."""
     rows, words = rows_of(name, folder), timeline_of(report_of(name, folder))  # type: ignore[arg-type]
     kinds = dict(zip(report_of(name, folder).lanes.spans.plain()["kind"]["values"], words["kinds"], strict=True))  # type: ignore[union-attr]
@@ -116,7 +118,7 @@ def test_lanes_sum_up_at_every_zoom(name: str, browser: Any, folder: Path) -> No
                 assert opened.page.evaluate(IN_VIEW, [place, low, high]) == times
 
 
-def test_the_step_is_looked_at_closer(browser: Any, folder: Path) -> None:  # noqa: F811
+def test_the_step_is_looked_at_closer(browser: Any, folder: Path) -> None:
     """A half of what is seen, then the next quarter, the whole again; never beyond the step."""
     with Opened(browser, page_of("two_ranks", folder)) as opened:
         view = "opanatomy.timeline.view()"
@@ -133,7 +135,7 @@ def test_the_step_is_looked_at_closer(browser: Any, folder: Path) -> None:  # no
             assert opened.page.evaluate(view) == pytest.approx([low, high])
 
 
-def test_the_keyboard_goes_from_span_to_span(browser: Any, folder: Path) -> None:  # noqa: F811
+def test_the_keyboard_goes_from_span_to_span(browser: Any, folder: Path) -> None:
     """Right to the next of the lane, down to the lane below, Enter to the span, L to what it comes from."""
     name = "compiled_gpt" if SHARED.is_dir() else "schema_2021"
     rows = rows_of(name, folder)
@@ -164,7 +166,7 @@ def test_the_keyboard_goes_from_span_to_span(browser: Any, folder: Path) -> None
         assert opened.page.evaluate(picked) == -1
 
 
-def test_a_name_is_found(browser: Any, folder: Path) -> None:  # noqa: F811
+def test_a_name_is_found(browser: Any, folder: Path) -> None:
     rows = rows_of("bert_cpu", folder)
     wanted = [row for row in rows if "addmm" in f"{row['name']} {row['operator']} {row['module']}".lower()]
     spent: dict[str, int] = {}
@@ -187,7 +189,7 @@ def test_a_name_is_found(browser: Any, folder: Path) -> None:  # noqa: F811
         assert f"{units.duration(sum(row['length_ns'] for row in forward))} in phases" in told
 
 
-def test_moments_are_told_apart_at_every_zoom(browser: Any, folder: Path) -> None:  # noqa: F811
+def test_moments_are_told_apart_at_every_zoom(browser: Any, folder: Path) -> None:
     """The ends of what is shown have the digits that tell them from each other."""
     with Opened(browser, page_of("bert_cpu", folder)) as opened:
         for _ in range(30):
