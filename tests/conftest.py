@@ -81,7 +81,11 @@ def imports_are_no_garbage() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def jobs_begin_with_models() -> Iterator[None]:
-    """The processes of an experiment are forked with the models that most tests build: they need not be imported."""
+    """The processes of an experiment are forked with the models that most tests build: they need not be imported.
+
+    Of the session, not of the tests that ask for it: Python has one server of forks for a process, and who begins it
+    first decides what all its forks have. Those of `tests.support.command` are made by it too.
+    """
     from opanatomy.predict import workers
     from tests.support.command import begun
 
@@ -92,30 +96,12 @@ def jobs_begin_with_models() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True, scope="session")
-def one_core() -> Iterator[None]:
-    """Processes beside for the traces of several ranks are where a test asks for them: another test has that core."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("opanatomy.parallel._cores", lambda: 1)
-        yield
-
-
 @pytest.fixture(autouse=True)
 def no_secrets_of_others() -> None:
     """A process knows its secrets to its end; what one test plants is no secret of the next."""
     values = sys.modules.get("opanatomy.io.redact")
     if values is not None:
         values._seen.clear()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def nothing_suggested() -> Iterator[None]:
-    """`profile` does not look for what would save most, which takes longer than a small capture itself."""
-    from opanatomy.predict import suggestions
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(suggestions, "LOOKED_AT", ())
-        yield
 
 
 @pytest.fixture(scope="session")

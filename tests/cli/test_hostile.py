@@ -166,6 +166,7 @@ def test_too_little_memory_to_build_names_what_to_lower(
         inside.append(resource.getrlimit(resource.RLIMIT_DATA)[0])
         raise MemoryError
 
+    # Where the limit holds; when memory ends cannot be said to the byte.
     monkeypatch.setattr("opanatomy.capture.model.workload.make_batch", fail)
     assert main(TINY) == 1
     err = capsys.readouterr().err
@@ -186,6 +187,7 @@ def test_too_little_memory_to_build_names_what_to_lower(
 def test_what_cannot_fit_says_what_takes_the_memory(
     options: dict[str, Any], parts: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A machine with so little memory.
     monkeypatch.setattr(profile, "available_bytes", lambda: 10**8)
     wanted = RunOptions(model="bert-base-uncased", device="cpu", **options)
     with pytest.raises(OutOfMemory) as caught:
@@ -309,6 +311,8 @@ def test_a_stderr_that_takes_nothing_stops_nothing(here: Path, trace: str, monke
 
 
 def stopped_by(number: int) -> Any:
+    """A capture in whose midst a signal comes; a real one would take seconds, and the signal come anywhere."""
+
     def stop(*_: object, **__: object) -> None:
         os.kill(os.getpid(), number)
 

@@ -258,6 +258,7 @@ def test_a_file_and_a_line_are_a_new_verb(
     (tmp_path / "greet.py").write_text(GREET)
     (tmp_path / "stray.py").write_text("this is no Python")
     monkeypatch.setattr(verbs, "__path__", [*verbs.__path__, str(tmp_path)])
+    # Each module has imported the table by its name.
     for module in (verbs, parser, command_line):
         monkeypatch.setattr(module, "VERBS", {**verbs.VERBS, "greet": "say a name back"})
     monkeypatch.delitem(sys.modules, "opanatomy.cli.verbs.greet", raising=False)

@@ -264,6 +264,7 @@ class Exporting:
 def test_a_large_trace_is_written_by_another_process_as_by_this_one(
     executable: str, everything: bool, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # So small a trace would be written by this process.
     monkeypatch.setattr(export, "HANDED_OVER_BYTES", 0)
     monkeypatch.setenv("MY_API_KEY", Exporting.secret)
     of_process()
@@ -282,6 +283,7 @@ def test_a_large_trace_is_written_by_another_process_as_by_this_one(
 
 
 def test_what_the_other_process_cannot_write_is_said_here(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # So small a trace would be written by this process.
     monkeypatch.setattr(export, "HANDED_OVER_BYTES", 0)
     capture = Capture(version="0", command="", created="", environment=Environment(), workload=Workload())
     output = output_file(Path("t.json"))

@@ -23,6 +23,7 @@ THREE = Cost(flops=1, read_bytes=2, written_bytes=3)
 
 @pytest.fixture(autouse=True)
 def _registry_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is gone after it: there is no way to take a formula back."""
     for name in ("_FORMULAS", "_BY_DEVICE", "_SPARSE", "_PATTERNS"):
         monkeypatch.setattr(registry, name, getattr(registry, name).copy())
 

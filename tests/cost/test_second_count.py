@@ -148,7 +148,7 @@ def test_an_operator_that_the_trace_lost_altogether_is_missed_by_its_time(
 
 
 def test_profile_checks_itself(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", *tiny(BERT, "--check")]) == 0
+    assert main(["profile", *tiny(BERT, "--check", "--suggest", "0")]) == 0
     out, err = capsys.readouterr()
     assert "confirmed  " in out
     assert "may be wrong" not in out

@@ -281,7 +281,9 @@ def test_the_sentence_of_the_same_calls_says_that_the_clock_differs() -> None:
 
 def test_ceilings_wait_until_the_card_is_cool_and_say_their_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = install(FakeMachine(gpus=(replace(H100, temperature=80, reasons=POWER_CAP, cools=4),)), monkeypatch)
+    # Readings without a second between them.
     monkeypatch.setattr(states, "_SECOND", 0.0)
+    # The measurement itself is in `test_ceilings.py`.
     measured = ceilings.Measured(machine=Machine(device="NVIDIA H100", kind="cuda"))
     monkeypatch.setattr(ceilings, "_measured", lambda *_: measured)
     stages: list[str] = []
@@ -302,6 +304,7 @@ def test_ceilings_wait_until_the_card_is_cool_and_say_their_clock(monkeypatch: p
 
 def test_a_device_that_stays_hot_is_waited_for_a_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     install(FakeMachine(gpus=(replace(H100, temperature=90, reasons=HEAT),)), monkeypatch)
+    # Readings without a second between them.
     monkeypatch.setattr(states, "_SECOND", 0.0)
     stages: list[str] = []
     with watching("cuda:0") as watch:

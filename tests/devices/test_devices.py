@@ -79,6 +79,7 @@ def test_a_model_is_built_and_run_with_its_device_current(monkeypatch: pytest.Mo
         current.append(torch.cuda.current_device())
         return None, prepared
 
+    # There is no second GPU to build and to run on: these are where it has to be current.
     monkeypatch.setattr(profile, "_prepared", build)
     monkeypatch.setattr(profile, "record_step", lambda *arguments: current.append(torch.cuda.current_device()))
     profile.capture_model(
@@ -102,6 +103,7 @@ def test_a_borrowed_module_leaves_the_current_device(monkeypatch: pytest.MonkeyP
         yield
         order.append(f"leave {device}")
 
+    # A guard that notes what runs inside of it.
     monkeypatch.setattr(step_runner, "current_device", guard)
     opanatomy.profile(Watched(order), torch.ones(1, 2), warmup=1)
     assert (order[0], order[-1]) == ("enter cpu", "leave cpu")
@@ -146,6 +148,7 @@ def test_all_devices_are_waited_for_around_each_reading_of_the_clock(monkeypatch
     order: list[str] = []
 
     clock = step_runner.time.perf_counter_ns
+    # Two devices that are not here, and a clock that notes when it is read.
     monkeypatch.setattr(step_runner, "devices_of", lambda module, device: ("cpu", "cuda:1"))
     monkeypatch.setattr(step_runner, "synchronize", lambda held: order.append(f"wait {' '.join(held)}"))
     monkeypatch.setattr(step_runner.time, "perf_counter_ns", lambda: (order.append("clock"), clock())[1])

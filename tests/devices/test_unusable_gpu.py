@@ -24,6 +24,7 @@ VERSION = torch.__version__
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of its own, on a machine on which Linux shows no GPU and no test has been warned yet."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(environment, "_warning", None)
     monkeypatch.setattr(environment, "_PROC", tmp_path / "gpus")
@@ -117,6 +118,7 @@ def test_weights_that_do_not_fit_say_what_else_is_on_the_gpu(
 
     held = replace(H100, used_bytes=70 * GIB, processes=(FakeProcess(pid=7, name="vllm", used_bytes=69 * GIB),))
     install(FakeMachine(gpus=(held,)), monkeypatch)
+    # The build comes as far as the weights, whose memory is taken.
     monkeypatch.setattr(building, "_from_config", no_room)
     monkeypatch.setattr("opanatomy.capture.model.workload.build_on_meta", lambda *arguments: torch.nn.Linear(1, 1))
     monkeypatch.setattr("opanatomy.capture.model.workload.choose_shape", lambda *arguments: None)

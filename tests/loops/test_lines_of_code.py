@@ -912,6 +912,7 @@ def test_a_loop_in_another_thread_has_lines(tmp_path: Path) -> None:
 def test_of_a_function_that_runs_very_often_lines_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After so many events its work is told by the function, after twice as many calls by its caller's line; none of
     the work is lost."""
+    # The limit of a run is so high that the function would have to run for a while.
     monkeypatch.setattr(profiled, "line_ranges", partial(line_ranges, most=50))
     script = Script(
         tmp_path,

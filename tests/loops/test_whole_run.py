@@ -259,6 +259,7 @@ def test_a_clock_that_cannot_be_written_is_a_warning(tmp_path: Path, monkeypatch
     def full(*_: object, **__: object) -> None:
         raise OSError("no space left")
 
+    # The disk is full when the clock is written, not before.
     monkeypatch.setattr("opanatomy.capture.run.export.with_run", full)
     with pytest.warns(UserWarning, match=r"the clock of the whole loop is not in .*: no space left"):
         anatomy, _ = trained(DataLoader(Rows(14, 0), batch_size=2), tmp_path / "step.json")

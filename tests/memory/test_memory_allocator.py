@@ -280,6 +280,7 @@ def test_nvml_is_asked_by_the_device_of_torch(
     answer: nvml.Answer, context: bool, points: Any, notes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
+    # NVML as it answers on machines that are not here.
     monkeypatch.setattr(nvml, "answer", lambda index: (asked.append(index), answer)[1])
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda index: context, raising=False)

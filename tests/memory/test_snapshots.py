@@ -589,6 +589,7 @@ def test_weights_are_named_and_a_trace_beside_a_snapshot_is_refused(
 
 @pytest.fixture
 def allocator(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """torch's history of allocations by a stand-in, in a process that has not been observed: there is no GPU."""
     stand_in = StandIn()
     monkeypatch.setattr(history, "is_recordable", lambda: True)
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", stand_in.record)

@@ -110,6 +110,7 @@ def test_a_catalog_name_touches_no_network(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("socket.create_connection", refuse)
     monkeypatch.setattr("socket.getaddrinfo", refuse)
+    # Nor is it asked by a library that has a connection already.
     monkeypatch.setattr(configuration, "download_configuration", refuse)
     assert planned(model="gpt2").source == "catalog"
 

@@ -145,6 +145,7 @@ def test_what_the_hub_answers(monkeypatch: pytest.MonkeyPatch, error: str, said:
     def fail(*_: object, **__: object) -> str:
         raise kind.__new__(kind, "what the hub says")
 
+    # As if the Hub could be reached.
     monkeypatch.setattr(configuration, "hub_answers", lambda: True)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
     assert said in message_of(on_cpu(model="someone/bert-base-uncasd"), ModelError)
@@ -159,6 +160,7 @@ def test_a_model_of_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         asked.append(name)
         return str(path)
 
+    # As if the Hub could be reached.
     monkeypatch.setattr(configuration, "hub_answers", lambda: True)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     plan = planned(model="someone/bert-mini")  # an old configuration: the type is in the name

@@ -142,6 +142,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_ceilings: Non
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache-{NAMED}"))
+    # The same steps for each format: what is asserted is what is written.
     monkeypatch.setattr("opanatomy.predict.workers.followed_apart", remembering(followed_apart))
     sources = tmp_path / "sources"
     sources.mkdir()
@@ -172,7 +173,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_ceilings: Non
 
 def profile(sources: Path, name: str) -> Commands:
     folder, cpu = str(sources / NAMED), ["--device", "cpu"]
-    options = ["--set", f"auth_token={SET}", "--batch", "1", "--seq", "8", *cpu]
+    options = ["--set", f"auth_token={SET}", "--batch", "1", "--seq", "8", "--suggest", "0", *cpu]
     return [
         ([folder, *options, "-f", name, "-o", f"report.{name}"], 0),
         (["leaking_model:leaking", *cpu, "-f", name, "--trace", "own.json"], 0),

@@ -199,7 +199,9 @@ def test_times_of_a_phase_are_those_of_its_calls_with_all_that_they_call(tmp_pat
 
 
 def test_times_of_a_trace_are_those_of_its_operators(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words = tiny(BERT, "--optimizer", "adamw", "--memory", "--trace", "step.json", "-o", "report.json")
+    words = tiny(
+        BERT, "--optimizer", "adamw", "--memory", "--suggest", "0", "--trace", "step.json", "-o", "report.json"
+    )
     assert main(["profile", *words]) == 0
     anatomy = opanatomy.read("report.json")
     known = call_times(here / "step.json")

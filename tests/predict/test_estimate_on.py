@@ -224,6 +224,7 @@ def test_on_the_cpu_flops_and_bytes_are_those_of_the_run(
     model: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By phase and class, and of products by operator and shape: what the profiled step did."""
+    # A CPU has no data sheet: one is lent to it.
     known = KnownCeilings(ceilings_of(next(sheet for sheet in SHEETS if sheet.device == "H100 SXM")))
     monkeypatch.setattr(estimate, "ceilings_for", lambda _: known)
     words = tiny(model, "--optimizer", "adamw")

@@ -20,15 +20,7 @@ SIZES = (
     "--layers", "2", "--batch", "4", "--seq", "64", "--set", "hidden_size=64", "--set", "num_attention_heads=2",
     "--set", "intermediate_size=256", "--set", "vocab_size=256",
 )  # fmt: skip
-#: As it is before conftest.py empties it.
-LOOKED_AT = ("sdpa", "fused-loss", "checkpointing", "amp", "adamw", "checkpointing-segments", "accumulation")
 COMMAND = ("profile", BERT, "--device", "cpu", "--optimizer", "adamw", "--no-trace", *SIZES)
-
-
-@pytest.fixture(autouse=True)
-def all_looked_at(nothing_suggested: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that `profile` looks at where no test says otherwise."""
-    monkeypatch.setattr(suggestions, "LOOKED_AT", LOOKED_AT)
 
 
 @pytest.fixture

@@ -225,6 +225,7 @@ def test_traces_that_have_not_changed_are_not_read_again_and_damaged_summaries_a
 def test_summaries_of_another_trace_program_or_rule_are_not_used(
     folder: Path, settings: ClusterSettings, reductions: list[str], monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
+    # As above: the files were touched just before.
     monkeypatch.setattr("opanatomy.parallel._MOMENT_NS", 0)
     path = folder / "rank2.json.gz"
     path.write_bytes(gzip.decompress(path.read_bytes()))  # unpacked, for its size to stay
@@ -232,6 +233,7 @@ def test_summaries_of_another_trace_program_or_rule_are_not_used(
     reductions.clear()
     phases = phase_rules(["forward=own"]) if changed == "phases" else ()
     if changed == "code":
+        # Another version of the program is not here.
         monkeypatch.setattr(parallel, "code_digest", lambda: "another")
     if changed == "trace":  # of the same size and with the time of before
         status = path.stat()
@@ -302,6 +304,7 @@ def test_without_the_extra_and_with_what_was_kept(
     assert capsys.readouterr().out == expected
     kept = Path(os.environ["XDG_CACHE_HOME"], "opanatomy", "summaries")
     assert kept.is_dir()
+    # No trace is read again.
     monkeypatch.setattr("opanatomy.pipeline.reduced", never)
     assert main(["analyze", str(folder), "-f", "json"]) == 0
     assert capsys.readouterr().out == json_report(opanatomy.analyze(folder)) == expected
@@ -324,6 +327,7 @@ def test_dask_gives_the_same_bytes_though_a_worker_dies(
 
 
 def test_no_scheduler_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not the twenty seconds that a user waits.
     monkeypatch.setattr("opanatomy.parallel._CONNECT_SECONDS", 0.2)
     with pytest.raises(UsageError, match=r"dask='tcp://127.0.0.1:1': no scheduler answers there"):
         report_of(folder, ClusterSettings(dask="tcp://127.0.0.1:1", keep=False))

@@ -170,12 +170,10 @@ def _server() -> Server:
 
 def serve(connection: Connection) -> None:
     """Answer each request: a child that is forked by its number, one that is waited for by its exit code."""
-    import opanatomy.parallel
     import tests.support.preload
 
     sys.path[:] = tests.support.preload.PATH
     _fork_jobs()
-    opanatomy.parallel._cores = lambda: 1  # as in the process of the tests
     while True:
         try:
             request = connection.recv()
@@ -210,7 +208,6 @@ def _be_the_command(
     code: str | None,
     data_bytes: int | None,
 ) -> None:
-
     import signal
 
     exit_code: Any = 1

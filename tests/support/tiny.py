@@ -185,10 +185,10 @@ def tiny(model: str, *more: str) -> tuple[str, ...]:
 
 
 def profiled(*words: str) -> Anatomy:
-    """The report of `opanatomy profile` with these words, in this process."""
+    """The report of `opanatomy profile` with these words, in this process, without predictions: they take longer."""
     with tempfile.TemporaryDirectory() as folder:
         report = f"{folder}/report.json"
-        assert main(["profile", *words, "--trace", f"{folder}/trace.json", "-o", report]) == 0
+        assert main(["profile", *words, "--suggest", "0", "--trace", f"{folder}/trace.json", "-o", report]) == 0
         anatomy = opanatomy.read(report)
     assert isinstance(anatomy, Anatomy)
     return anatomy
