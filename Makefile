@@ -16,14 +16,14 @@ test: $(READY)
 
 ## make test-browser: the pages of twelve reports in a real browser (apt install chromium; CHROMIUM=PATH is another one)
 test-browser: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadscope --exhaustive tests/browser
+	$(BIN)/python -m pytest -n 2 --dist loadscope --exhaustive tests/pages/browser
 
 ## make test-scripts: opanatomy run on scripts of other frameworks, which it installs in .venv-scripts (6 GB, never in CI)
 SCRIPTS := .venv-scripts
 test-scripts:
 	$(PYTHON) -m venv $(SCRIPTS)
 	$(SCRIPTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r tests/scripts/requirements.txt -e '.[dev]'
-	OMP_NUM_THREADS=1 $(SCRIPTS)/bin/python -m pytest -n 2 --exhaustive tests/test_run.py
+	OMP_NUM_THREADS=1 $(SCRIPTS)/bin/python -m pytest -n 2 --exhaustive tests/loops/test_run.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

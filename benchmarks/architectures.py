@@ -33,8 +33,8 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from opanatomy.capture.silence import quiet_libraries  # noqa: E402
 from opanatomy.cost.registry import cost  # noqa: E402
-from tests.observer import Call, Observer, Tally, compare  # noqa: E402
-from tests.test_catalog_anatomy import MENDED  # noqa: E402
+from tests.support.observer import Call, Observer, Tally, compare  # noqa: E402
+from tests.support.torch_counter import MENDED  # noqa: E402
 
 #: A size by what its name says; the first that matches decides.
 SIZES: tuple[tuple[str, int], ...] = (

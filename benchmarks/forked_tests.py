@@ -27,7 +27,7 @@ from msgspec import Struct
 #: Stands for any line of a file in `Reach.lines`.
 ANY_LINE = 0
 _PROJECT = ("opanatomy", "tests", "benchmarks", "cli")
-_SERVER = "tests/command.py"
+_SERVER = "tests/support/command.py"
 #: The plugins were imported by the process that forks; what a fork leaves open is no fault.
 _OPTIONS = (
     "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:unraisableexception", "--tb=no",
@@ -313,7 +313,7 @@ def _lines_of(path: Path, head: str) -> range:
 
 def _drop_what_functions_keep() -> None:
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in ("opanatomy", "tests") and name != "tests.command":
+        if name.partition(".")[0] in ("opanatomy", "tests") and name != "tests.support.command":
             for value in list(vars(module).values()):
                 if hasattr(value, "cache_clear"):
                     value.cache_clear()

@@ -36,19 +36,25 @@ from forked_tests import ANY_LINE, FileReach, end_with_parent, first_failure, pr
 from msgspec import Struct
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Package -> its test files, the quickest first; those after the bar run against what the others left alive.
+#: Package -> its test files by folder, the quickest first; those after the bar run against what the others left alive.
 TESTS = {
-    "attribution": "attribution phases_foreign golden_traces checks timeline writer | phases ownership ranks "
-    "trace_devices",
-    "classification": "classification roofline golden_traces | causality trace_devices timeline",
-    "cost": "cost_worked formulas cost_registry cost_flops cost_bytes cost_sparse golden_traces | cost_models",
-    "memory": "memory_theory memory_allocator report golden_traces | memory_trace memory_live",
-    "analysis": "timeline roofline theory golden_traces ranks waiting comparison communication advice replay "
-    "report_verdict | report generation attribution",
-    "checks": "checks causality gates | generation",
-    "records": "table roofline golden_traces ranks comparison report | explain python_surface generation",
-    "io": "outputs redaction secrets pipes | hostile",
-    "trace": "trace golden_traces writer attribution redaction | trace_devices hostile pipes secrets",
+    "attribution": "rules/attribution rules/phases traces/golden_traces rules/checks rules/timeline traces/writer | "
+    "rules/phases_of_captures rules/ownership ranks/ranks traces/trace_devices",
+    "classification": "rules/classification rules/roofline traces/golden_traces | rules/causality "
+    "traces/trace_devices rules/timeline",
+    "cost": "cost/cost_worked cost/formulas cost/cost_registry cost/cost_flops cost/cost_bytes cost/cost_sparse "
+    "traces/golden_traces | cost/cost_models",
+    "memory": "memory/memory_theory memory/memory_allocator pages/formats traces/golden_traces | "
+    "memory/memory_trace memory/memory_live",
+    "analysis": "rules/timeline rules/roofline cost/contraction_theory traces/golden_traces ranks/ranks "
+    "rules/waiting compare/comparison ranks/communication rules/advice rules/replay rules/verdict | pages/formats "
+    "models/generation rules/attribution",
+    "checks": "rules/checks rules/causality cli/gates | models/generation",
+    "records": "python/tables rules/roofline traces/golden_traces ranks/ranks compare/comparison pages/formats | "
+    "pages/explain python/python_surface models/generation",
+    "io": "cli/outputs pages/redaction pages/secrets cli/pipes | cli/hostile",
+    "trace": "traces/reading traces/golden_traces traces/writer rules/attribution pages/redaction | "
+    "traces/trace_devices cli/hostile cli/pipes pages/secrets",
 }  # fmt: skip
 ROUNDS = 2
 #: Of these operators each becomes the other.
@@ -229,7 +235,8 @@ def is_whole(mutant: Mutant) -> bool:
 
 def files_of(package: str, number: int) -> list[str]:
     """The test files of a package in the first or the second round."""
-    return [f"tests/test_{name}.py" for name in TESTS[package].split("|")[number].split()]
+    names = (name.rpartition("/") for name in TESTS[package].split("|")[number].split())
+    return [f"tests/{folder}/test_{name}.py" for folder, _, name in names]
 
 
 def lines_wanted(mutants: Sequence[Mutant]) -> dict[str, list[int]]:

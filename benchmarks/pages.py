@@ -2,9 +2,9 @@
 
     python benchmarks/pages.py [NAME ...]
 
-The reports are those of tests/browser, a step of 20,000 signatures and one of 512 ranks. The script that draws is kept
-already: the first page of a machine takes a second more. Seconds are those of one process after the imports of the text
-report, so that they hold altair's.
+The reports are those of tests/pages/browser, a step of 20,000 signatures and one of 512 ranks. The script that draws
+is kept already: the first page of a machine takes a second more. Seconds are those of one process after the imports of
+the text report, so that they hold altair's.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from opanatomy.records.reports import Report
 from opanatomy.report import terminal_report
 from opanatomy.report.formats.html import html_report
 from opanatomy.report.section import Page
-from tests.browser.pages import OTHERS, OWN, SHARED
-from tests.made_trace import GEMM, NCCL, on_gpu
+from tests.pages.browser.pages import OTHERS, OWN, SHARED
+from tests.support.made_trace import GEMM, NCCL, on_gpu
 
 
 def signatures(folder: Path) -> Report:

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from opanatomy.capture.step.stepper import Stepper
 from opanatomy.records.taxonomy import Phase
-from tests.test_catalog_anatomy import MENDED
+from tests.support.torch_counter import MENDED
 
 aten = torch.ops.aten
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.paths import GOLDEN
+
 #: Tests run side by side, one a core: the threads of one would only wait for those of the others.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-GOLDEN = Path(__file__).parent / "golden"
 #: How many modules were imported when the garbage collector was last told to leave out what is there.
 _frozen_modules = 0
 
@@ -80,22 +81,18 @@ def imports_are_no_garbage() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def jobs_begin_with_models() -> Iterator[None]:
-    """The processes of an experiment are forked with the models that most tests build: they need not be imported."""
+    """The processes of an experiment are forked with the models that most tests build: they need not be imported.
+
+    Of the session, not of the tests that ask for it: Python has one server of forks for a process, and who begins it
+    first decides what all its forks have. Those of `tests.support.command` are made by it too.
+    """
     from opanatomy.predict import workers
-    from tests.command import begun
+    from tests.support.command import begun
 
     context = workers._context
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers, "_PRELOAD", "tests.preload")
+        patch.setattr(workers, "_PRELOAD", "tests.support.preload")
         patch.setattr(workers, "_context", cache(lambda: begun(context())))
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_core() -> Iterator[None]:
-    """Processes beside for the traces of several ranks are where a test asks for them: another test has that core."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("opanatomy.parallel._cores", lambda: 1)
         yield
 
 
@@ -107,20 +104,10 @@ def no_secrets_of_others() -> None:
         values._seen.clear()
 
 
-@pytest.fixture(autouse=True, scope="session")
-def nothing_suggested() -> Iterator[None]:
-    """`profile` does not look for what would save most, which takes longer than a small capture itself."""
-    from opanatomy.predict import suggestions
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(suggestions, "SUGGESTED", ())
-        yield
-
-
 @pytest.fixture(scope="session")
 def distributed_runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Runs on several ranks by name (`tests.distributed_runs.Runs`), each made when it is first asked for."""
-    from tests.distributed_runs import Runs
+    """Runs on several ranks by name (`tests.support.distributed_runs.Runs`), each made when it is first asked for."""
+    from tests.support.distributed_runs import Runs
 
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return Runs(tmp_path_factory.mktemp("ranks"))
@@ -133,6 +120,23 @@ def one_timed_step(monkeypatch: pytest.MonkeyPatch) -> None:
     from opanatomy.capture.run import step_runner
 
     monkeypatch.setattr(step_runner, "_TIMED_STEPS", 1)
+
+
+@pytest.fixture
+def quick_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ceilings are measured in a second: the effort is no option, and the real one takes a minute."""
+    from opanatomy.capture.ceilings import Effort
+
+    effort = Effort(
+        min_s=0.02,
+        max_s=0.05,
+        patience_s=0.01,
+        turn_s=0.001,
+        shapes=((32, 32, 32), (64, 64, 64)),
+        array_bytes=1 << 20,
+        chunk_bytes=1 << 18,
+    )
+    monkeypatch.setattr("opanatomy.capture.ceilings.default_effort", lambda device: effort)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from opanatomy.records.taxonomy import Phase
 from tests.gpu import figures
 from tests.gpu.figures import Figure
 from tests.gpu.runs import Run, profile
-from tests.tiny import TINY, TINY_BATCH, TINY_SEQ
+from tests.support.tiny import TINY, TINY_BATCH, TINY_SEQ
 
 BERT = "google-bert/bert-base-uncased"
 #: Without dropout attention is one operator on the CPU too, with five products backward.

@@ -11,8 +11,8 @@ from typing import Final
 
 from opanatomy.cli.main import main
 from tests.allocator import FOLDER as ALLOCATOR
+from tests.support.paths import ROOT
 
-_ROOT: Final = Path(__file__).parent.parent.parent
 #: Recording -> what `PYTORCH_ALLOC_CONF` (`PYTORCH_CUDA_ALLOC_CONF` before torch 2.9) says for it.
 _BACKENDS: Final = {
     "native": "",
@@ -41,7 +41,7 @@ def _recorded(name: str, settings: str, folder: Path) -> str:
     """One recording, in a process of its own: the allocator's backend is chosen when torch is loaded."""
     environment = {**os.environ, "PYTORCH_ALLOC_CONF": settings, "PYTORCH_CUDA_ALLOC_CONF": settings}
     command = [sys.executable, "-m", "tests.allocator.record", name]
-    done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         return f"NOT renewed: {name}: {(done.stderr.strip().splitlines() or ['no word'])[-1]}"
     made, kept = ALLOCATOR / f"{name}.json", folder / f"{name}.json"

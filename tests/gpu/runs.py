@@ -12,8 +12,8 @@ from msgspec import Struct
 from opanatomy.errors import OpanatomyError
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report import read_anatomy
+from tests.support.paths import ROOT
 
-_ROOT = Path(__file__).parent.parent.parent
 _LONGEST_S = 300
 
 
@@ -37,10 +37,10 @@ def profile(name: str, folder: Path, *words: str) -> Run:
     trace = folder / f"{name}.trace.json.gz"
     command = [sys.executable, "-m", "opanatomy", "profile", *words, "--trace", str(trace), "--force", "-f", "json"]
     command += ["--suggest", "0"]  # predictions take as long as the run
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     try:
         done = subprocess.run(
-            command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=_LONGEST_S, check=False
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_LONGEST_S, check=False
         )
     except subprocess.TimeoutExpired:
         return Run(command=" ".join(words), anatomy=None, code=-1, notes=f"longer than {_LONGEST_S} s", trace=trace)

@@ -1,0 +1,1 @@
+"""Recordings of torch's memory snapshots, and what renews and damages them."""

@@ -18,9 +18,9 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from opanatomy.io.redact import Redaction
+from tests.support.paths import TRACES
 
 Event: TypeAlias = "dict[str, Any]"
-FOLDER: Final = Path(__file__).parent
 #: Kept trace -> its source, and the annotation of the step that is kept; `None` keeps all of them.
 SOURCES: Final[Mapping[str, tuple[str, str | None]]] = {
     "gpu_a100_alexnet": ("traces/infer_a100_alexnet_cudasync", None),
@@ -96,7 +96,7 @@ def write(source: Path, step: str | None, target: Path) -> None:
 def main(folder: Path) -> None:
     """Write every kept trace."""
     for name, (source, step) in SOURCES.items():
-        target = FOLDER / f"{name}.json.gz"
+        target = TRACES / f"{name}.json.gz"
         write(folder / f"{source}.json.gz", step, target)
         print(f"{target.name}: {target.stat().st_size:,} bytes")
 

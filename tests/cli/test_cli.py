@@ -1,0 +1,194 @@
+"""The command line as a process: stdout, stderr and exit code apart."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from opanatomy.__main__ import main
+from tests.support.command import Fork, left_in, run, started
+from tests.support.made_trace import training_step
+from tests.support.paths import ROOT
+
+TINY = (
+    "--set", "hidden_size=32", "--set", "num_attention_heads=2", "--set", "intermediate_size=64",
+    "--set", "vocab_size=200", "--layers", "2", "--batch", "2", "--seq", "16",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return training_step().write(tmp_path_factory.mktemp("trace") / "step.json.gz")
+
+
+def test_help_and_analysis_import_no_torch(trace: Path) -> None:
+    code = (
+        "import sys; from opanatomy.__main__ import main\n"
+        "try: main(sys.argv[2:])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in sys.argv[1].split() if name in sys.modules], file=sys.stderr)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    slow = "torch transformers rich numpy"
+    for heavy, words in (
+        (slow, ["--help"]),
+        (slow, ["--version"]),
+        (slow, ["profile", "--help"]),
+        ("torch", ["analyze", str(trace)]),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, heavy, *words], env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stderr.strip() == "[]", words
+        assert "opanatomy" in done.stdout or "anatomy" in done.stdout
+
+
+def test_profile_from_end_to_end(tmp_path: Path) -> None:
+    words = (*TINY, "--device", "cpu", "--optimizer", "adamw", "--suggest", "0")
+    done = run("profile", "bert-base-uncased", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert left_in(tmp_path) == ["bert-base-uncased.trace.json.gz"]
+    for words in ("contraction", "normalization", "bert-base-uncased", "ledger"):
+        assert words in done.stdout.lower().replace("_", " "), words
+    # A run that is quoted in a command is one word.
+    assert max(len(line) for line in done.stdout.splitlines() if not line.startswith("  --run")) <= 80
+    assert "the CPU is the device" in done.stderr
+    assert "opanatomy analyze bert-base-uncased.trace.json.gz" in done.stderr
+    # The trace gives the same report, always the same one, and names no host and no folder.
+    assert started("analyze", "bert-base-uncased.trace.json.gz", cwd=tmp_path).stdout == done.stdout
+    first, second = (run("analyze", "bert-base-uncased.trace.json.gz", "-f", "json", cwd=tmp_path) for _ in range(2))
+    assert first.stdout == second.stdout
+    report = json.loads(first.stdout)
+    assert (report["schema"], report["environment"]["device_kind"]) == (3, "cpu")
+    assert report["workload"]["optimizer"] == "adamw"
+    assert {*report["work"]["phase"]["values"]} >= {"forward", "backward", "optimizer"}
+    text = gzip.decompress((tmp_path / "bert-base-uncased.trace.json.gz").read_bytes())
+    assert "host_name" not in json.loads(text)
+    assert str(ROOT).encode() not in text
+
+
+def test_a_report_file_and_overwriting(trace: Path, tmp_path: Path) -> None:
+    first = run("analyze", str(trace), "-o", "report.json", cwd=tmp_path)
+    assert (first.returncode, first.stdout) == (0, "")
+    assert json.loads((tmp_path / "report.json").read_text())["schema"] == 3
+    again = run("analyze", str(trace), "-o", "report.json", cwd=tmp_path)
+    assert again.returncode == 1
+    assert "exists already - add --force" in again.stderr
+    assert run("analyze", str(trace), "-o", "report.json", "--force", cwd=tmp_path).returncode == 0
+    assert run("analyze", str(trace), "-o", "-", "-f", "csv", cwd=tmp_path).stdout.startswith("operator,")
+    assert left_in(tmp_path) == ["report.json"]
+
+
+def test_a_closed_pipe_is_quiet(trace: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = f"{sys.executable} -m opanatomy analyze {trace} -f json | head -c 10"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert len(done.stdout) == 10
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    process = Fork("profile", "bert-base-uncased", "--device", "cpu", "--layers", "2", cwd=tmp_path)
+    while "building" not in process.stderr.read_text():
+        time.sleep(0.01)
+    time.sleep(0.2)
+    os.kill(process.pid, signal.SIGINT)
+    done = process.wait()
+    assert done.returncode == 130
+    assert done.stdout == ""
+    assert done.stderr.strip().splitlines()[-1] == "opanatomy: interrupted; nothing was written"
+    assert left_in(tmp_path) == []
+
+
+def test_a_limit_of_memory(trace: Path, tmp_path: Path) -> None:
+    for kind, size, code, said in (
+        (resource.RLIMIT_AS, 10**8, 1, "opanatomy: not enough memory: the process may take 100 MB (ulimit -v)"),
+        (resource.RLIMIT_DATA, 10**8, 1, "opanatomy: not enough memory: the process may take 100 MB (ulimit -d)"),
+        (resource.RLIMIT_DATA, 180 << 20, 0, ""),
+    ):
+        limit = partial(resource.setrlimit, kind, (size, size))
+        done = started("analyze", str(trace), cwd=tmp_path, preexec_fn=limit)
+        assert (done.returncode, done.stderr.startswith(said), done.stderr.count("\n")) == (code, True, code)
+
+
+BERT = ("profile", "bert-base-uncased", "--device", "cpu")
+WRONG: list[tuple[tuple[str, ...], int, str]] = [
+    (("profle", "gpt2"), 2, "did you mean 'profile'?"),
+    (("gpt2",), 2, "did you mean 'profile gpt2'?"),
+    (("step.json.gz",), 2, "did you mean 'analyze step.json.gz'?"),
+    (("analyze", ""), 2, "the name of a trace is empty"),
+    (("profile", "gpt2", "--bacth", "4"), 2, "unknown --bacth 4 - did you mean --batch?"),
+    (("techniques", "gpt2", "--memory"), 2, "unknown --memory - it is an option of profile and of run (see "),
+    (
+        ("analyze", "x.json", "--amp=bf16"),
+        2,
+        "it is an option of profile and of techniques and of estimate (see ",
+    ),
+    (("analyze", "x.json", "--format=json", "--outptu=y"), 2, "unknown --outptu=y - did you mean --output?"),
+    (("profile", "--checkpointing", "gpt2"), 2, "MODEL goes before it: opanatomy profile gpt2 --checkpointing"),
+    (("profile",), 2, "the following arguments are required: MODEL"),
+    (("profile", "gpt2", "--trace", "x.txt"), 2, "must end in .json or .json.gz"),
+    (("profile", "gpt2", "-f", "xml"), 2, "not known - "),
+    (("profile", "gpt2", "-o", "report.docx"), 2, "no report format has this ending"),
+    (("profile", "gpt2", "--inference", "--optimizer", "adamw"), 2, "--inference has no backward"),
+    ((*BERT, "--device", "tpu"), 2, "--device tpu: torch knows no such device"),
+    ((*BERT, "--device", "meta"), 2, "--device meta: no step runs on meta"),
+    ((*BERT, "-o", ""), 2, "-o: the name is empty"),
+    ((*BERT, "--trace", "x.json", "-o", "./x.json"), 2, "that is the trace - choose another name for the report"),
+    ((*BERT, "--set", "hidden"), 2, "--set hidden: not of the form key=value"),
+    ((*BERT, "--set", "model_type=gpt2"), 2, "name another MODEL"),
+    ((*BERT, "--set", "dtype=float16"), 2, "use --dtype"),
+    ((*BERT, "--set", "_attn_implementation=eager"), 2, "use --attention"),
+    ((*BERT, "--set", "hiden_size=64"), 2, "did you mean hidden_size"),
+    ((*BERT, "--set", "num_attention_heads=7", "--layers", "1"), 1, "num_attention_heads"),
+    ((*BERT, "--seq", "4096"), 2, "512"),
+    ((*BERT, "--layers", "40"), 2, "12"),
+    ((*BERT, "--task", "poetry"), 2, "poetry"),
+    (("profile", "bert-large-uncasd", "--device", "cpu"), 1, "bert-large-uncased"),
+    (("profile", "nobody/nothing-at-all", "--device", "cpu"), 1, "nobody/nothing-at-all"),
+    (("profile", "malformed", "--device", "cpu"), 1, "config.json"),
+    (("profile", "untyped", "--device", "cpu"), 1, "model_type"),
+    (("profile", "remote", "--device", "cpu"), 1, "--trust-remote-code"),
+    (("profile", "os.path:nothing", "--device", "cpu"), 1, "nothing"),
+    (("profile", "meta-llama/Llama-3.1-8B", "--dtype", "float64", "--device", "cpu"), 1, "--layers"),
+    (("profile", "gpt2", "--trace", "missing/t.json.gz"), 1, "does not exist"),
+    (("profile", "gpt2", "--trace", "/proc/t.json.gz"), 1, "cannot write /proc/t.json.gz"),
+]
+CONFIGURATIONS: Final = {
+    "malformed": '{"model_type": "bert", ',
+    "untyped": "{}",
+    "remote": '{"model_type": "mine", "auto_map": {"AutoConfig": "c.Mine"}, "architectures": ["Mine"]}',
+}
+
+
+@pytest.mark.parametrize(("words", "code", "said"), WRONG, ids=[" ".join(row[0]) for row in WRONG])
+def test_what_cannot_be_done_is_one_line(
+    words: tuple[str, ...], code: int, said: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in CONFIGURATIONS.items():
+        if name in words:
+            (here / name).mkdir()
+            (here / name / "config.json").write_text(text)
+    try:
+        ended = main(words)
+    except SystemExit as error:
+        ended = int(str(error.code))
+    out, err = capsys.readouterr()
+    lines = [line for line in err.splitlines() if "the CPU is the device" not in line]
+    assert (ended, out, len(lines)) == (code, "", 1), err
+    assert said in lines[0]
+    assert "building" not in lines[0]
+    assert [name for name in left_in(here) if name not in CONFIGURATIONS] == []

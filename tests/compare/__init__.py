@@ -1,0 +1,1 @@
+"""Two or more sides next to each other: `compare`, and runs in turns."""

@@ -1,0 +1,1 @@
+"""What `profile` runs: where models come from, their batches and texts, generation, training techniques."""

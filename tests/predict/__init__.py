@@ -1,0 +1,1 @@
+"""Predictions: `estimate`, `--for`, `techniques`, suggestions, GPUs that are not here."""

@@ -1,0 +1,1 @@
+"""Several ranks: one report of all, launchers, clusters, collectives of real ranks."""
