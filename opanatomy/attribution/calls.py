@@ -419,11 +419,12 @@ def with_classes_of_kernels(
 
     `called` has the name of each device event's call, -1 if none; `kernel` has the event's own name.
     """
-    events = np.flatnonzero(at_class(operators, called) == UNKNOWN)
-    pairs = unique(called[events] * len(operators.operator_class) + kernel[events])
+    classes = operators.operator_class
+    events = np.flatnonzero((called >= 0) & (classes[called] == UNKNOWN)) if len(classes) else called[:0]
+    pairs = unique(called[events] * len(classes) + kernel[events])
     spent = np.zeros(len(pairs.values), dtype=np.int64)
     np.add.at(spent, pairs.inverse, duration_ns[events])
-    operator_class, rule = operators.operator_class.copy(), operators.rule.decoded()
+    operator_class, rule = classes.copy(), operators.rule.decoded()
     for pair in np.lexsort((pairs.first, spent)).tolist():
         event = events[pairs.first[pair]]
         operator, name = int(called[event]), int(kernel[event])
@@ -431,11 +432,6 @@ def with_classes_of_kernels(
         rule[operator] = f"its kernels: {kernels.rule.at(name)}"
     texts = [text or "" for text in rule]
     return replace(operators, operator_class=operator_class, rule=categorical_of(texts, np.arange(len(texts))))
-
-
-def at_class(operators: OperatorNames, names: Int64) -> Int64:
-    """Return the class of each of these names, -1 for name -1."""
-    return np.where(names >= 0, operators.operator_class[names], -1) if len(operators.operator_class) else names
 
 
 def _codes(classifications: Sequence[Classification]) -> Int64:
@@ -537,54 +533,45 @@ _INDICES = frozenset({"aten::crow_indices", "aten::col_indices", "aten::ccol_ind
 _Seen = dict[tuple[int, tuple[int, ...]], set[tuple[str, Tensor]]]
 
 
-def with_stored(
-    names: Sequence[str], name: Int64, parent: Int64, signature: Int64, signatures: list[Signature | None]
-) -> Int64:
-    """Return the signature of each host row with stored sizes of sparse tensors where seen; `signatures` grows."""
-    unknown = np.array([call is not None and any(map(_is_unknown, call.tensors())) for call in signatures], dtype=bool)
+def stored_signatures(
+    names: Sequence[str], host: HostTable, signatures: Sequence[Signature | None]
+) -> tuple[list[Signature | None], Int64]:
+    """Return (all signatures, that of each host row), with stored sizes of sparse tensors where recorded."""
+    stored, column = list(signatures), host.signature
+    unknown = np.array([call is not None and any(map(_is_unknown, call.tensors())) for call in stored], dtype=bool)
     if not unknown.any():
-        return signature
-    numbers = {call: number for number, call in enumerate(signatures) if call is not None}
-    fuller_signature = signature.copy()
-    seen = _seen_below(names, name, parent, signature, signatures, unknown)
+        return stored, column
+
+    # What is taken out of sparse tensors below each call that has one.
+    aliases = [number for number, text in enumerate(names) if text == "aten::alias"]
+    seen: _Seen = {}
+    for row in np.flatnonzero(isin(host.name, np.array(aliases, dtype=np.int64)) & (host.parent >= 0)).tolist():
+        taker = int(host.parent[row])
+        vector, source = _first(stored, int(column[row])), _first(stored, int(column[taker]))
+        operator = names[int(host.name[taker])]
+        if vector is None or source is None or (operator != _VALUES and operator not in _INDICES):
+            continue
+        above = taker
+        while (above := int(host.parent[above])) >= 0:
+            if column[above] >= 0 and unknown[column[above]]:
+                seen.setdefault((above, source.shape), set()).add((operator, Tensor(vector.shape, vector.dtype)))
+
+    numbers = {call: number for number, call in enumerate(stored) if call is not None}
+    fuller_column = column.copy()
     for row in sorted({row for row, _ in seen}):
-        known = signatures[int(signature[row])]
+        known = stored[int(column[row])]
         if known is None:
             continue
         fuller = _filled(known, row, seen)
         if fuller not in numbers:
-            numbers[fuller] = len(signatures)
-            signatures.append(fuller)
-        fuller_signature[row] = numbers[fuller]
-    return fuller_signature
+            numbers[fuller] = len(stored)
+            stored.append(fuller)
+        fuller_column[row] = numbers[fuller]
+    return stored, fuller_column
 
 
 def _is_unknown(tensor: Tensor) -> bool:
     return tensor.sparse is not None and tensor.sparse.elements is None
-
-
-def _seen_below(
-    names: Sequence[str],
-    name: Int64,
-    parent: Int64,
-    signature: Int64,
-    signatures: Sequence[Signature | None],
-    unknown: Bool,
-) -> _Seen:
-    """Return what is taken out of sparse tensors below each call that has one."""
-    aliases = [number for number, text in enumerate(names) if text == "aten::alias"]
-    seen: _Seen = {}
-    for row in np.flatnonzero(isin(name, np.array(aliases, dtype=np.int64)) & (parent >= 0)).tolist():
-        taker = int(parent[row])
-        vector, source = _first(signatures, int(signature[row])), _first(signatures, int(signature[taker]))
-        operator = names[int(name[taker])]
-        if vector is None or source is None or (operator != _VALUES and operator not in _INDICES):
-            continue
-        above = taker
-        while (above := int(parent[above])) >= 0:
-            if signature[above] >= 0 and unknown[signature[above]]:
-                seen.setdefault((above, source.shape), set()).add((operator, Tensor(vector.shape, vector.dtype)))
-    return seen
 
 
 def _first(signatures: Sequence[Signature | None], number: int) -> Tensor | None:
@@ -613,15 +600,6 @@ def _filled(known: Signature, row: int, seen: _Seen) -> Signature:
 
 
 # ----- arguments of calls
-
-
-def stored_signatures(
-    names: Sequence[str], host: HostTable, signatures: Sequence[Signature | None]
-) -> tuple[list[Signature | None], Int64]:
-    """Return (all signatures, that of each host row), with stored sizes of sparse tensors where recorded."""
-    known = list(signatures)
-    column = with_stored(names, host.name, host.parent, host.signature, known)
-    return known, column
 
 
 def own_signatures(host: HostTable, signatures: Sequence[Signature | None]) -> tuple[list[Signature | None], Int64]:
@@ -667,12 +645,8 @@ def _unstacked(above: Signature | None, below: Signature | None) -> Signature | 
 # ----- element types of tensor lists, from kernel names
 
 
+#: Operators that take a list of tensors, whose element types Kineto does not record.
 _LISTED: Final = regex(r"^aten::(?:_?cat|stack|concat\w*|hstack|vstack|_foreach_\w+)$")
-
-
-def wants_element_type(operator: str) -> bool:
-    """Return whether the operator takes a list of tensors, whose element types Kineto does not record."""
-    return _LISTED.match(operator) is not None
 
 
 def with_element_type(signature: Signature, dtype: str) -> Signature:
@@ -848,7 +822,7 @@ def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, 
     element_type = kernels.element_type[work.name]
     events = np.flatnonzero((called >= 0) & (element_type >= 0))
     if len(events):
-        listed = np.array([wants_element_type(name) for name in trace.names], dtype=bool)
+        listed = np.array([_LISTED.match(name) is not None for name in trace.names], dtype=bool)
         events = events[listed[host.name[called[events]]]]
         element[called[events]] = element_type[events]
     device_kind = None if trace.on_device else "cpu"

@@ -331,22 +331,20 @@ def _threads(
             chosen[number] = None
             continue
         paired = forward[made[number]][forward[made[number]] >= 0]
-        votes = rows.thread[paired] if len(paired) else threads[_among(keys, unique(key[made[number]]).values)]
-        votes = votes if len(paired) else votes[free[votes]]
+        votes = rows.thread[paired]
+        if not len(paired):
+            # The places of the nodes' keys in `keys`, which are sorted.
+            wanted = unique(key[made[number]]).values
+            low, high = np.searchsorted(keys, wanted), np.searchsorted(keys, wanted, side="right")
+            counts = high - low
+            places = np.arange(int(counts.sum())) + np.repeat(low - (np.cumsum(counts) - counts), counts)
+            votes = threads[places]
+            votes = votes[free[votes]]
         if len(votes):
             thread = int(np.bincount(votes).argmax())
             chosen[number] = thread
             free[thread : thread + 1] = False
     return chosen
-
-
-def _among(keys: Int64, wanted: Int64) -> Int64:
-    """Return the places of the wanted keys in `keys`, which are sorted."""
-    low, high = np.searchsorted(keys, wanted), np.searchsorted(keys, wanted, side="right")
-    counts = high - low
-    begins = np.cumsum(counts) - counts
-    places: Int64 = np.arange(int(counts.sum())) + np.repeat(low - begins, counts)
-    return places
 
 
 #: The forward thread of events that are not nodes; nodes have the thread that made them.
@@ -565,12 +563,22 @@ def moments_of(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, dif
     outer = np.flatnonzero(np.append(True, start[1:] >= end[:-1])[: len(order)])
     steps = Spans(start[outer], end[np.append(outer[1:], len(order)) - 1] if len(order) else end)
 
+    # Those in which forward operators run, until the last node (or operator) in them ends.
+    end = np.full(len(steps.start_ns), -1, dtype=np.int64)
+    for marked in (differentiated, nodes.is_node):
+        place = steps.at(rows.start_ns[marked])
+        inside = place >= 0
+        last = np.full(len(end), -1, dtype=np.int64)
+        np.maximum.at(last, place[inside], rows.end_ns[marked][inside])
+        end = np.where((end >= 0) | (marked is differentiated), np.maximum(end, last), end)
+    closures = Spans(steps.start_ns[end >= 0], end[end >= 0])
+
     return Moments(
         nodes=np.sort(rows.start_ns[nodes.is_node]),
         breaks=np.sort(rows.start_ns[nodes.is_node | optimizer]),
         steps=np.sort(rows.start_ns[is_step]),
         updates=_updates(rows, kinds, backward, optimizer, differentiated, steps),
-        closures=_closures(rows, nodes, differentiated, steps),
+        closures=closures,
         forward=forward,
         autograd=autograd,
         marks=(rows.start_ns[marks], phase),
@@ -604,19 +612,6 @@ def _last_before(times: Int64, limit: Int64) -> Int64:
     """Return the last of the sorted times up to each limit; -1 if none."""
     place = np.searchsorted(times, limit, side="right") - 1
     return np.where(place >= 0, times[np.maximum(place, 0)], -1) if len(times) else np.full(len(limit), -1)
-
-
-def _closures(rows: HostRows, nodes: Nodes, differentiated: Bool, steps: Spans) -> Spans:
-    """Return optimizer steps in which forward operators run, until the last node (or operator) in them ends."""
-    end = np.full(len(steps.start_ns), -1, dtype=np.int64)
-    for marked in (differentiated, nodes.is_node):
-        place = steps.at(rows.start_ns[marked])
-        inside = place >= 0
-        last = np.full(len(end), -1, dtype=np.int64)
-        np.maximum.at(last, place[inside], rows.end_ns[marked][inside])
-        end = np.where((end >= 0) | (marked is differentiated), np.maximum(end, last), end)
-    runs = end >= 0
-    return Spans(steps.start_ns[runs], end[runs])
 
 
 # ----- phases inferred from autograd nodes, optimizer ranges and differentiated operators
