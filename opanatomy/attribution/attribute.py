@@ -107,19 +107,24 @@ def match(work: DeviceWork, launch: Launch) -> Matched:
     several = (index >= 0) & isin(work.correlation, repeated(launch.correlation))
     if not several.any():
         return Matched(index, ambiguous)
-    threads = _threads_by_device(work.device, launch.thread, np.where(several, -1, index))
+    # The threads that launched on each device, from events whose launch is certain.
+    sure = np.flatnonzero((index >= 0) & ~several)
+    threads = {
+        device: unique(launch.thread[index[sure[places]]]).values for device, places in rows_by_value(work.device[sure])
+    }
     for events, candidates in _alike(np.flatnonzero(several), work, launch):
-        candidates = _of_threads(candidates, launch.thread, threads.get(int(work.device[events[0]])))
-        index[events] = _latest_before(candidates, launch.start_ns, work.start_ns[events])
+        # Keep candidates on launching threads; keep all if there are none.
+        launching = threads.get(int(work.device[events[0]]), sure[:0])
+        near = candidates[isin(launch.thread[candidates], launching)]
+        candidates = near if len(near) else candidates
+        # The last candidate that started by each event's time, else the first candidate.
+        candidates = candidates[np.argsort(launch.start_ns[candidates], kind="stable")]
+        starts = launch.start_ns[candidates]
+        last = starts[np.maximum(np.searchsorted(starts, work.start_ns[events], side="right") - 1, 0)]
+        index[events] = candidates[np.searchsorted(starts, last)]
         hosts = launch.host[candidates]
         ambiguous[events] = hosts.min() != hosts.max()
     return Matched(index, ambiguous)
-
-
-def _threads_by_device(device: Int64, thread: Int64, launch: Int64) -> dict[int, Int64]:
-    """Return the threads that launched on each device, from events whose launch is certain."""
-    sure = np.flatnonzero(launch >= 0)
-    return {number: unique(thread[launch[sure[places]]]).values for number, places in rows_by_value(device[sure])}
 
 
 def _alike(events: Int64, work: DeviceWork, launch: Launch) -> Iterator[tuple[Int64, Int64]]:
@@ -146,20 +151,6 @@ def _numbered(first: Int64, second: Int64) -> tuple[Int64, Int64]:
     """Number the values of two columns, equal values alike."""
     numbers = unique(np.concatenate((first, second))).inverse
     return numbers[: len(first)], numbers[len(first) :]
-
-
-def _of_threads(candidates: Int64, thread: Int64, threads: Int64 | None) -> Int64:
-    """Keep candidates on launching threads; keep all if there are none."""
-    near = candidates[isin(thread[candidates], threads)] if threads is not None else candidates[:0]
-    return near if len(near) else candidates
-
-
-def _latest_before(candidates: Int64, start_ns: Int64, times_ns: Int64) -> Int64:
-    """Return for each time the last candidate that started by then, else the first candidate."""
-    candidates = candidates[np.argsort(start_ns[candidates], kind="stable")]
-    starts = start_ns[candidates]
-    last = starts[np.maximum(np.searchsorted(starts, times_ns, side="right") - 1, 0)]
-    return candidates[np.searchsorted(starts, last)]
 
 
 #: Steps from an event to the one around it before leaps are worth preparing.
@@ -191,17 +182,8 @@ def enclosing_rows(thread: Int64, start_ns: Int64, end_ns: Int64, parents: Int64
             return rows
         rows[over] = parents[rows[over]]
         over = over[_over(rows[over], end_ns, at[1][over])]
-    return _leap(rows, end_ns, parents, at[1])
 
-
-def _over(rows: Int64, end_ns: Int64, time_ns: Int64) -> Int64:
-    """Return the places of the rows that have ended by these times."""
-    places = np.flatnonzero(rows >= 0)
-    return places[end_ns[rows[places]] <= time_ns[places]]
-
-
-def _leap(rows: Int64, end_ns: Int64, parents: Int64, time: Int64) -> Int64:
-    """Do the same for events nested by the thousand, in leaps of 1, 2, 4, ... ancestors that outlast their children."""
+    # Events nested by the thousand: leaps of 1, 2, 4, ... ancestors that outlast their children.
     above = parents.tolist()
     ends = end_ns.tolist()
     for row in range(len(above)):
@@ -210,12 +192,18 @@ def _leap(rows: Int64, end_ns: Int64, parents: Int64, time: Int64) -> Int64:
     leaps = [np.array(above, dtype=np.int64)]
     while (leaps[-1] >= 0).any():
         leaps.append(np.where(leaps[-1] >= 0, leaps[-1][leaps[-1]], -1))
-    over = (rows >= 0) & (end_ns[rows] <= time)
+    ended = (rows >= 0) & (end_ns[rows] <= at[1])
     for leap in reversed(leaps):
         there = np.where(rows >= 0, leap[rows], -1)
-        far = over & (there >= 0) & (end_ns[there] <= time)
+        far = ended & (there >= 0) & (end_ns[there] <= at[1])
         rows = np.where(far, there, rows)
-    return np.where(over, leaps[0][rows], rows)
+    return np.where(ended, leaps[0][rows], rows)
+
+
+def _over(rows: Int64, end_ns: Int64, time_ns: Int64) -> Int64:
+    """Return the places of the rows that have ended by these times."""
+    places = np.flatnonzero(rows >= 0)
+    return places[end_ns[rows[places]] <= time_ns[places]]
 
 
 def link_work(work: DeviceWork, launch: Launch, host_external: Int64) -> Links:
@@ -329,7 +317,15 @@ def attribute(
     placed = place(rows, kinds, flows)
     annotated_steps = steps_of(rows, kinds)
     steps = annotated_steps or steps_by_updates(names, rows, placed.nodes)
-    links = _link(names, host.external_id[order], (thread, start, duration, parent), launches, work)
+    launch = Launch(
+        thread=launches.thread,
+        start_ns=launches.start_ns,
+        correlation=launches.correlation,
+        external_id=launches.external_id,
+        is_graph=rows_named(_GRAPH, names, launches.name),
+        host=enclosing_rows(thread, start, start + duration, parent, (launches.thread, launches.start_ns)),
+    )
+    links = link_work(work, launch, host.external_id[order])
     window = _window(steps, start, duration, work)
     table = HostTable(
         name=host.name[order],
@@ -348,10 +344,17 @@ def attribute(
         in_window=(start >= window[0]) & (start <= window[1]),
     )
     work_table = _work_table(work, links, placed, window, bool(steps), scopes)
-    annotated, stated = annotated_phases(names, rows, kinds, placed, _timed(table, work_table))
+    # The events that take time: device work, or on the CPU operators with their self times.
+    if len(work.name):
+        timed = Timed(row=work_table.host, duration_ns=work_table.duration_ns, phase=work_table.phase)
+    else:
+        operators = np.flatnonzero(table.annotation == 0)
+        timed = Timed(row=operators, duration_ns=table.self_ns[operators], phase=table.phase[operators])
+    annotated, stated = annotated_phases(names, rows, kinds, placed, timed)
     if stated is not placed:
         table = replace(table, phase=stated.phase)
         work_table = replace(work_table, phase=stated.of_launches(links.enclosing, links.thread, links.launched_ns))
+    present = [names[number] for number in unique(rows.name[own_ranges(rows, kinds)]).values.tolist()]
     return Attribution(
         host=table,
         work=work_table,
@@ -360,42 +363,8 @@ def attribute(
         window=window,
         spans=placed.spans,
         annotated=annotated,
-        unused_rules=_unused(names, rows.name[own_ranges(rows, kinds)], rules),
+        unused_rules=tuple(rule for rule in rules if not any(rule.pattern.search(name) for name in present)),
     )
-
-
-def _timed(host: HostTable, work: WorkTable) -> Timed:
-    """Return the events that take time: device work, or on the CPU operators with their self times."""
-    if len(work.name):
-        return Timed(row=work.host, duration_ns=work.duration_ns, phase=work.phase)
-    rows = np.flatnonzero(host.annotation == 0)
-    return Timed(row=rows, duration_ns=host.self_ns[rows], phase=host.phase[rows])
-
-
-def _unused(names: Sequence[str], ranges: Int64, rules: Sequence[PhaseRule]) -> tuple[PhaseRule, ...]:
-    """Return the rules whose pattern matches the name of no range."""
-    present = [names[number] for number in unique(ranges).values.tolist()]
-    return tuple(rule for rule in rules if not any(rule.pattern.search(name) for name in present))
-
-
-def _link(
-    names: Sequence[str],
-    host_external: Int64,
-    host: tuple[Int64, Int64, Int64, Int64],
-    launches: Launches,
-    work: DeviceWork,
-) -> Links:
-    thread, start, duration, parent = host
-    at = (launches.thread, launches.start_ns)
-    launch = Launch(
-        thread=launches.thread,
-        start_ns=launches.start_ns,
-        correlation=launches.correlation,
-        external_id=launches.external_id,
-        is_graph=rows_named(_GRAPH, names, launches.name),
-        host=enclosing_rows(thread, start, start + duration, parent, at),
-    )
-    return link_work(work, launch, host_external)
 
 
 def _window(steps: tuple[Step, ...], start: Int64, duration: Int64, work: DeviceWork) -> tuple[int, int]:

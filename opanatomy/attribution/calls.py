@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -81,29 +81,26 @@ def assign_owners(rows: Candidates) -> Int64:
 
     The outermost operator that computes owns everything below it: a copy inside `aten::addmm` is part of the addmm. An
     operator that `delegates` owns only if it works itself: on an accelerator if it launched device work, on the CPU if
-    nothing below it can do its work (`_carried`). One that directly calls another overload of that name hands over
+    nothing below it can do its work. One that directly calls another overload of that name hands over
     to it: under autocast `aten::mm` of float32 casts, then calls `aten::mm` of bfloat16.
     """
     parents = rows.parent
-    idle = _carried(rows, parents) if rows.works is None else ~rows.works
-    can = (rows.kind >= 0) & ~(rows.passes | _repeated(rows.name, parents) | (rows.delegates & idle))
+    if rows.works is None:
+        # Only a contraction does the work of a contraction, and no copy, fill or allocation that of anything but data
+        # movement: on the CPU `aten::_convolution` of a transposed convolution runs a kernel without an event next to
+        # copies that have one. A `composite` is what it calls, whatever that is.
+        anything = above_any(rows.kind >= 0, parents)
+        arithmetic = above_any((rows.kind >= 0) & (rows.kind != _MOVEMENT), parents)
+        product = above_any(rows.kind == _CONTRACTION, parents)
+        needed = np.where(rows.kind == _CONTRACTION, product, np.where(rows.kind == _MOVEMENT, anything, arithmetic))
+        idle = np.where(rows.composite, anything, needed)
+    else:
+        idle = ~rows.works
+    repeated = np.zeros(len(parents), dtype=bool)
+    repeated[parents[redispatched(rows.name, parents)]] = True
+    can = (rows.kind >= 0) & ~(rows.passes | repeated | (rows.delegates & idle))
     above = np.where(parents >= 0, nearest_above(can, parents)[parents], -1)
     return nearest_above(can & (above < 0), parents)
-
-
-def _carried(rows: Candidates, parents: Int64) -> Bool:
-    """Return whether something below each row can do the work that its name stands for.
-
-    Only a contraction does the work of a contraction, and no copy, fill or allocation that of anything but data
-    movement: on the CPU `aten::_convolution` of a transposed convolution runs a kernel without an event next to copies
-    that have one. A `composite` is what it calls, whatever that is.
-    """
-    anything = above_any(rows.kind >= 0, parents)
-    arithmetic = above_any((rows.kind >= 0) & (rows.kind != _MOVEMENT), parents)
-    product = above_any(rows.kind == _CONTRACTION, parents)
-    needed = np.where(rows.kind == _CONTRACTION, product, np.where(rows.kind == _MOVEMENT, anything, arithmetic))
-    carried: Bool = np.where(rows.composite, anything, needed)
-    return carried
 
 
 def above_any(marked: Bool, parents: Int64) -> Bool:
@@ -117,13 +114,6 @@ def above_any(marked: Bool, parents: Int64) -> Bool:
         holds_one[level] = True
         level = parents[level]
     return holds_one
-
-
-def _repeated(names: Int64, parents: Int64) -> Bool:
-    """Return whether a direct child of each row has its name."""
-    repeated = np.zeros(len(parents), dtype=bool)
-    repeated[parents[redispatched(names, parents)]] = True
-    return repeated
 
 
 def redispatched(names: Int64, parents: Int64) -> Int64:
@@ -215,19 +205,15 @@ def not_executed(rows: Dispatched, recomputed: Bool) -> Bool:
         return candidates
     deeper = above_any(~named(rows, _SAVES), rows.parent)
     forward = ~recomputed & (rows.kind >= 0)
-    alike = 2 * rows.name + _called_again(rows)
+    # Called from within itself: with cast arguments under autocast, or by a mode.
+    again = (rows.parent >= 0) & named(rows, _INTERCEPTS)[rows.parent]
+    again[redispatched(rows.name, rows.parent)] = True
+    alike = 2 * rows.name + again
     exact = alike * (int(rows.signature.max(initial=-1)) + 2) + rows.signature + 1
     same, named_alike = (_always(key, deeper, forward, candidates) for key in (exact, alike))
     always = np.where((same < 0) & (rows.kind == _CONTRACTION), named_alike, same) > 0
     never_ran: Bool = candidates & ~deeper & always
     return never_ran
-
-
-def _called_again(rows: Dispatched) -> Bool:
-    """Return which operators are called from within themselves: with cast arguments under autocast, or by a mode."""
-    within: Bool = (rows.parent >= 0) & named(rows, _INTERCEPTS)[rows.parent]
-    within[redispatched(rows.name, rows.parent)] = True
-    return within
 
 
 def observed_unrun(rows: Dispatched, recomputed: Bool, node: Int64, observed: Mapping[str, int]) -> Bool:
@@ -324,7 +310,16 @@ def run_in_hooks(rows: Dispatched, kernels: Kernels, numbered: Bool, whole: Bool
         foreign = ~_called(rows, kernels.calls, below) | crossing[below]
         own = computing & whole
         by_hooks[below[foreign & own[below]]] = True
-        by_hooks[below[_before_kernel(rows, kernels, below, by_hooks) & own[below]]] = True
+
+        # Before a product's kernel: before a row of a hook, or before the kernel began.
+        products = np.array([bool(begins) for begins in kernels.begins], dtype=bool)
+        above = rows.parent[below]
+        limit = np.full(len(rows.name), -1, dtype=np.int64)
+        begun = below[_called(rows, kernels.begins, below)][::-1]
+        limit[rows.parent[begun]] = begun
+        np.maximum.at(limit, above[by_hooks[below]], below[by_hooks[below]])
+        before = products[rows.name[above]] & (below < limit[above]) & ~named(rows, _FILLS)[below]
+        by_hooks[below[before & own[below]]] = True
     return by_hooks
 
 
@@ -336,18 +331,6 @@ def _called(rows: Dispatched, known: Sequence[frozenset[str] | None], below: Int
         rows.names[pair % len(rows.names)] in (known[pair // len(rows.names)] or ()) for pair in keys.values.tolist()
     ]
     return np.array(called, dtype=bool)[keys.inverse]
-
-
-def _before_kernel(rows: Dispatched, kernels: Kernels, below: Int64, foreign: Bool) -> Bool:
-    """Return whether each row `below` ran before a product's kernel: before a row of a hook, or before it began."""
-    products = np.array([bool(begins) for begins in kernels.begins], dtype=bool)
-    above = rows.parent[below]
-    limit = np.full(len(rows.name), -1, dtype=np.int64)
-    begun = below[_called(rows, kernels.begins, below)][::-1]
-    limit[rows.parent[begun]] = begun
-    np.maximum.at(limit, above[foreign[below]], below[foreign[below]])
-    before: Bool = products[rows.name[above]] & (below < limit[above]) & ~named(rows, _FILLS)[below]
-    return before
 
 
 # ----- operator and kernel names as columns
@@ -397,10 +380,13 @@ def operator_names(names: Sequence[str], column: Int64, *, on_device: bool) -> O
     classifications = [DISPATCHING] * len(names)
     for number in unique(column).values.tolist():
         name = f"aten::{names[number]}" if bare and classify_operator(f"aten::{names[number]}") else names[number]
-        classifications[number] = _with_formula(name, classify_operator(name)) or otherwise
+        known = classify_operator(name)
+        # An operator with a formula but no rule is a call; its kernels' names decide its class.
+        unknown = known is None or (known.operator_class is None and name.startswith("torch::autograd::CppNode<"))
+        classifications[number] = UNKNOWN_OPERATOR if unknown and has_formula(name) else known or otherwise
     return OperatorNames(
         operator_class=_codes(classifications),
-        rule=_rules(classifications),
+        rule=categorical_of([known.rule for known in classifications], np.arange(len(names))),
         delegates=np.array([known.delegates for known in classifications], dtype=bool),
         composite=np.array([known.composite for known in classifications], dtype=bool),
     )
@@ -419,7 +405,7 @@ def kernel_names(names: Sequence[str], column: Int64) -> KernelNames:
         element_type[number] = -1 if known.element_type is None else ELEMENT_TYPES.index(known.element_type)
     return KernelNames(
         operator_class=_codes(classifications),
-        rule=_rules(classifications),
+        rule=categorical_of([known.rule for known in classifications], np.arange(len(names))),
         tensor_cores=tensor_cores,
         element_type=element_type,
         crosses_host_link=crosses,
@@ -433,11 +419,12 @@ def with_classes_of_kernels(
 
     `called` has the name of each device event's call, -1 if none; `kernel` has the event's own name.
     """
-    events = np.flatnonzero(at_class(operators, called) == UNKNOWN)
-    pairs = unique(called[events] * len(operators.operator_class) + kernel[events])
+    classes = operators.operator_class
+    events = np.flatnonzero((called >= 0) & (classes[called] == UNKNOWN)) if len(classes) else called[:0]
+    pairs = unique(called[events] * len(classes) + kernel[events])
     spent = np.zeros(len(pairs.values), dtype=np.int64)
     np.add.at(spent, pairs.inverse, duration_ns[events])
-    operator_class, rule = operators.operator_class.copy(), operators.rule.decoded()
+    operator_class, rule = classes.copy(), operators.rule.decoded()
     for pair in np.lexsort((pairs.first, spent)).tolist():
         event = events[pairs.first[pair]]
         operator, name = int(called[event]), int(kernel[event])
@@ -447,26 +434,11 @@ def with_classes_of_kernels(
     return replace(operators, operator_class=operator_class, rule=categorical_of(texts, np.arange(len(texts))))
 
 
-def at_class(operators: OperatorNames, names: Int64) -> Int64:
-    """Return the class of each of these names, -1 for name -1."""
-    return np.where(names >= 0, operators.operator_class[names], -1) if len(operators.operator_class) else names
-
-
-def _with_formula(name: str, known: Classification | None) -> Classification | None:
-    """Make an operator with a formula but no rule a call; its kernels' names decide its class."""
-    unknown = known is None or (known.operator_class is None and name.startswith("torch::autograd::CppNode<"))
-    return UNKNOWN_OPERATOR if unknown and has_formula(name) else known
-
-
 def _codes(classifications: Sequence[Classification]) -> Int64:
     return np.array(
         [-1 if known.operator_class is None else CLASS_CODE[known.operator_class] for known in classifications],
         dtype=np.int64,
     )
-
-
-def _rules(classifications: Sequence[Classification]) -> Categorical[str]:
-    return categorical_of([known.rule for known in classifications], np.arange(len(classifications)))
 
 
 # ----- owners of host events
@@ -485,17 +457,38 @@ def owners(
     `works` marks the rows that launched device work (`None` on the CPU), `crossing` those that launched a copy between
     host and device.
     """
+    # One entry for each signature, and a last one for rows without any.
+    tensors = [*(signature.tensors() if signature else () for signature in signatures), ()]
+    numbers: dict[frozenset[str | None], int] = {}
+    types = [numbers.setdefault(frozenset(one.dtype for one in listed), len(numbers)) for listed in tensors[:-1]]
+    sparse = [any(one.sparse is not None for one in listed) for listed in tensors]
     rows = Dispatched(
         names=trace.names,
         name=host.name,
         parent=host.parent,
         kind=operators.operator_class[host.name],
         signature=host.signature,
-        types=_numbered([_types(signature) for signature in signatures])[host.signature],
-        sparse=np.array([*(_is_sparse(signature) for signature in signatures), False], dtype=bool)[host.signature],
+        types=np.array([*types, -1], dtype=np.int64)[host.signature],
+        sparse=np.array(sparse, dtype=bool)[host.signature],
     )
     rows = replace(rows, parent=np.where(are_derivatives(rows), -1, rows.parent))
-    rows = replace(rows, parent=np.where(_hooked(host, rows, signatures, crossing), -1, rows.parent))
+
+    kernels = Kernels(
+        calls=[called_by_kernels_of(name) for name in rows.names],
+        begins=[kernel_begins_with(name) for name in rows.names],
+    )
+    # Without shapes a converted number looks like a hook's: only products are safe, as their kernels convert none.
+    products = np.array([bool(begins) for begins in kernels.begins], dtype=bool)[rows.name]
+    # A first tensor that can require a gradient, and one that has dimensions.
+    floats = [not listed or listed[0].dtype is None or is_floating(listed[0].dtype) for listed in tensors]
+    floating = np.array(floats, dtype=bool)[host.signature] & (host.signature >= 0)
+    whole = np.array([not listed or bool(listed[0].shape) for listed in tensors], dtype=bool)[host.signature]
+    # An operator that a dispatch mode answers passes its work on as it is: nothing below it is part of it.
+    saves = (host.sequence >= 0) & (floating | (products & (host.signature < 0))) & ~intercepted(rows)
+    saves &= ~rows.sparse  # kernels of sparse matrices call what they like
+    by_hooks = run_in_hooks(rows, kernels, saves, whole, crossing)
+    rows = replace(rows, parent=np.where(by_hooks, -1, rows.parent))
+
     passes = intercepted(rows) | transformed(rows) | overloaded(rows, [stands_for(name) for name in trace.names])
     return assign_owners(
         Candidates(
@@ -527,48 +520,6 @@ def _unrun(trace: Trace, host: HostTable, rows: Dispatched) -> Bool:
     return lacking | observed_unrun(rows, recomputed & ~lacking, node, observed)
 
 
-def _hooked(host: HostTable, rows: Dispatched, signatures: Sequence[Signature | None], crossing: Bool) -> Bool:
-    """Return the rows that saved-tensor hooks run inside an operator's event."""
-    kernels = Kernels(
-        calls=[called_by_kernels_of(name) for name in rows.names],
-        begins=[kernel_begins_with(name) for name in rows.names],
-    )
-    # Without shapes a converted number looks like a hook's: only products are safe, as their kernels convert none.
-    products = np.array([bool(begins) for begins in kernels.begins], dtype=bool)[rows.name]
-    floating = np.array([*(_saved(signature) for signature in signatures), False], dtype=bool)[host.signature]
-    whole = np.array([*(_whole(signature) for signature in signatures), True], dtype=bool)[host.signature]
-    # An operator that a dispatch mode answers passes its work on as it is: nothing below it is part of it.
-    saves = (host.sequence >= 0) & (floating | (products & (host.signature < 0))) & ~intercepted(rows)
-    saves &= ~rows.sparse  # kernels of sparse matrices call what they like
-    return run_in_hooks(rows, kernels, saves, whole, crossing)
-
-
-def _numbered(values: Sequence[object]) -> Int64:
-    """Number the values, equal ones alike; the last entry, -1, is for rows without one."""
-    numbers: dict[object, int] = {}
-    return np.array([*(numbers.setdefault(value, len(numbers)) for value in values), -1], dtype=np.int64)
-
-
-def _is_sparse(signature: Signature | None) -> bool:
-    return any(tensor.sparse is not None for tensor in signature.tensors()) if signature else False
-
-
-def _types(signature: Signature | None) -> frozenset[str | None]:
-    return frozenset(tensor.dtype for tensor in signature.tensors()) if signature else frozenset()
-
-
-def _saved(signature: Signature | None) -> bool:
-    """Return whether the first tensor can require a gradient."""
-    tensors = signature.tensors() if signature else ()
-    return not tensors or tensors[0].dtype is None or is_floating(tensors[0].dtype)
-
-
-def _whole(signature: Signature | None) -> bool:
-    """Return whether the first tensor has dimensions."""
-    tensors = signature.tensors() if signature else ()
-    return not tensors or bool(tensors[0].shape)
-
-
 # ----- sizes of sparse tensors
 #
 # `aten::values` of a compressed tensor (CSR, CSC, BSR, BSC) is an `aten::alias` of the stored vector, whose size is
@@ -582,53 +533,45 @@ _INDICES = frozenset({"aten::crow_indices", "aten::col_indices", "aten::ccol_ind
 _Seen = dict[tuple[int, tuple[int, ...]], set[tuple[str, Tensor]]]
 
 
-def with_stored(
-    names: Sequence[str], name: Int64, parent: Int64, signature: Int64, signatures: list[Signature | None]
-) -> Int64:
-    """Return the signature of each host row with stored sizes of sparse tensors where seen; `signatures` grows."""
-    unknown = np.array([call is not None and any(map(_is_unknown, call.tensors())) for call in signatures], dtype=bool)
+def stored_signatures(
+    names: Sequence[str], host: HostTable, signatures: Sequence[Signature | None]
+) -> tuple[list[Signature | None], Int64]:
+    """Return (all signatures, that of each host row), with stored sizes of sparse tensors where recorded."""
+    stored, column = list(signatures), host.signature
+    unknown = np.array([call is not None and any(map(_is_unknown, call.tensors())) for call in stored], dtype=bool)
     if not unknown.any():
-        return signature
-    numbers = {call: number for number, call in enumerate(signatures) if call is not None}
-    fuller_signature = signature.copy()
-    seen = _seen_below(names, name, parent, signature, signatures, unknown)
+        return stored, column
+
+    # What is taken out of sparse tensors below each call that has one.
+    aliases = [number for number, text in enumerate(names) if text == "aten::alias"]
+    seen: _Seen = {}
+    for row in np.flatnonzero(isin(host.name, np.array(aliases, dtype=np.int64)) & (host.parent >= 0)).tolist():
+        taker = int(host.parent[row])
+        vector, source = _first(stored, int(column[row])), _first(stored, int(column[taker]))
+        operator = names[int(host.name[taker])]
+        if vector is None or source is None or (operator != _VALUES and operator not in _INDICES):
+            continue
+        above = taker
+        while (above := int(host.parent[above])) >= 0:
+            if column[above] >= 0 and unknown[column[above]]:
+                seen.setdefault((above, source.shape), set()).add((operator, Tensor(vector.shape, vector.dtype)))
+
+    numbers = {call: number for number, call in enumerate(stored) if call is not None}
+    fuller_column = column.copy()
     for row in sorted({row for row, _ in seen}):
-        known = signatures[int(signature[row])]
+        known = stored[int(column[row])]
         if known is None:
             continue
         fuller = _filled(known, row, seen)
         if fuller not in numbers:
-            numbers[fuller] = len(signatures)
-            signatures.append(fuller)
-        fuller_signature[row] = numbers[fuller]
-    return fuller_signature
+            numbers[fuller] = len(stored)
+            stored.append(fuller)
+        fuller_column[row] = numbers[fuller]
+    return stored, fuller_column
 
 
 def _is_unknown(tensor: Tensor) -> bool:
     return tensor.sparse is not None and tensor.sparse.elements is None
-
-
-def _seen_below(
-    names: Sequence[str],
-    name: Int64,
-    parent: Int64,
-    signature: Int64,
-    signatures: Sequence[Signature | None],
-    unknown: Bool,
-) -> _Seen:
-    """Return what is taken out of sparse tensors below each call that has one."""
-    aliases = [number for number, text in enumerate(names) if text == "aten::alias"]
-    seen: _Seen = {}
-    for row in np.flatnonzero(isin(name, np.array(aliases, dtype=np.int64)) & (parent >= 0)).tolist():
-        taker = int(parent[row])
-        vector, source = _first(signatures, int(signature[row])), _first(signatures, int(signature[taker]))
-        operator = names[int(name[taker])]
-        if vector is None or source is None or (operator != _VALUES and operator not in _INDICES):
-            continue
-        for above in _above(parent, taker):
-            if signature[above] >= 0 and unknown[signature[above]]:
-                seen.setdefault((above, source.shape), set()).add((operator, Tensor(vector.shape, vector.dtype)))
-    return seen
 
 
 def _first(signatures: Sequence[Signature | None], number: int) -> Tensor | None:
@@ -638,44 +581,25 @@ def _first(signatures: Sequence[Signature | None], number: int) -> Tensor | None
     return value if isinstance(value, Tensor) else None
 
 
-def _above(parent: Int64, row: int) -> Iterator[int]:
-    while (row := int(parent[row])) >= 0:
-        yield row
-
-
 def _filled(known: Signature, row: int, seen: _Seen) -> Signature:
     """Fill the stored sizes into a call's arguments; two sparse tensors of one shape stay unknown."""
     shapes = [tensor.shape for tensor in known.tensors() if _is_unknown(tensor)]
-
-    def filled(value: Argument) -> Argument:
-        if not isinstance(value, Tensor) or not _is_unknown(value) or shapes.count(value.shape) > 1:
-            return value
-        stored = _stored(seen.get((row, value.shape), set()))
-        return value if stored is None else replace(value, sparse=stored)
-
-    return Signature(tuple(map(filled, known.arguments)))
-
-
-def _stored(taken: set[tuple[str, Tensor]]) -> Stored | None:
-    """Return the stored sizes if one vector of values and two of indices were taken out, else `None`."""
-    values = [vector for operator, vector in taken if operator == _VALUES]
-    indices = [vector.bytes for operator, vector in taken if operator in _INDICES]
-    operators = {operator for operator, _ in taken}
-    if len(values) != 1 or len(indices) != 2 or len(operators) != 3 or None in indices:
-        return None
-    return Stored(values[0].numel, sum(size for size in indices if size is not None))
+    arguments: list[Argument] = []
+    for value in known.arguments:
+        filled = value
+        if isinstance(value, Tensor) and _is_unknown(value) and shapes.count(value.shape) == 1:
+            taken = seen.get((row, value.shape), set())
+            values = [vector for operator, vector in taken if operator == _VALUES]
+            indices = [vector.bytes for operator, vector in taken if operator in _INDICES]
+            operators = {operator for operator, _ in taken}
+            if len(values) == 1 and len(indices) == 2 and len(operators) == 3 and None not in indices:
+                stored = Stored(values[0].numel, sum(size for size in indices if size is not None))
+                filled = replace(value, sparse=stored)
+        arguments.append(filled)
+    return Signature(tuple(arguments))
 
 
 # ----- arguments of calls
-
-
-def stored_signatures(
-    names: Sequence[str], host: HostTable, signatures: Sequence[Signature | None]
-) -> tuple[list[Signature | None], Int64]:
-    """Return (all signatures, that of each host row), with stored sizes of sparse tensors where recorded."""
-    known = list(signatures)
-    column = with_stored(names, host.name, host.parent, host.signature, known)
-    return known, column
 
 
 def own_signatures(host: HostTable, signatures: Sequence[Signature | None]) -> tuple[list[Signature | None], Int64]:
@@ -721,25 +645,22 @@ def _unstacked(above: Signature | None, below: Signature | None) -> Signature | 
 # ----- element types of tensor lists, from kernel names
 
 
+#: Operators that take a list of tensors, whose element types Kineto does not record.
 _LISTED: Final = regex(r"^aten::(?:_?cat|stack|concat\w*|hstack|vstack|_foreach_\w+)$")
-
-
-def wants_element_type(operator: str) -> bool:
-    """Return whether the operator takes a list of tensors, whose element types Kineto does not record."""
-    return _LISTED.match(operator) is not None
 
 
 def with_element_type(signature: Signature, dtype: str) -> Signature:
     """Return the signature with this type for list tensors that have none."""
-    return Signature(tuple(_typed(value, dtype) for value in signature.arguments))
-
-
-def _typed(value: Argument, dtype: str) -> Argument:
-    if not isinstance(value, tuple):
-        return value
-    return tuple(
-        replace(item, dtype=dtype) if isinstance(item, Tensor) and item.dtype is None else item for item in value
-    )
+    arguments: list[Argument] = []
+    for value in signature.arguments:
+        typed = value
+        if isinstance(value, tuple):
+            typed = tuple(
+                replace(item, dtype=dtype) if isinstance(item, Tensor) and item.dtype is None else item
+                for item in value
+            )
+        arguments.append(typed)
+    return Signature(tuple(arguments))
 
 
 # ----- costs
@@ -785,17 +706,34 @@ def costs_of(
     width, kinds = len(signatures) + 1, len(ELEMENT_TYPES) + 1
     keys = unique((name * width + signature + 1) * kinds + element + 1)
     calls: list[int] = np.bincount(keys.inverse, minlength=len(keys.values)).tolist()
-    first = keys.first
-    costs = [
-        _cost(names[operator], signatures[number] if number >= 0 else None, kind, device_kind)
-        for operator, number, kind in zip(
-            name[first].tolist(), signature[first].tolist(), element[first].tolist(), strict=True
-        )
-    ]
-    totals = [count * _largest_figure(known) if known else 0 for count, known in zip(calls, costs, strict=True)]
-    limit = _largest_possible(totals)
-    possible = [known if total <= limit else None for known, total in zip(costs, totals, strict=True)]
-    table = np.array([_figures(known) for known in possible], dtype=np.int64).reshape(-1, 5).T
+    costs: list[Cost | None] = []
+    totals = []
+    distinct = (column[keys.first].tolist() for column in columns)
+    for count, operator, number, kind in zip(calls, *distinct, strict=True):
+        call = signatures[number] if number >= 0 else None
+        if call is not None and kind >= 0:
+            call = with_element_type(call, ELEMENT_TYPES[kind])
+        known = cost(names[operator], call, device_kind) if call is not None else None
+        costs.append(known)
+        totals.append(0)
+        if known is not None:
+            figures = (known.flops, known.read_bytes, known.written_bytes, known.causal_flops or 0)
+            totals[-1] = count * max(*figures, known.normalization_flops)
+
+    # The largest total up to which all totals together are possible; equal ones count alike.
+    spent = limit = 0
+    for total, alike in groupby(sorted(totals)):
+        spent += total * len(list(alike))
+        if spent > _MAX_COST:
+            break
+        limit = total
+
+    table = np.full((5, len(costs)), -1, dtype=np.int64)
+    for place, (known, total) in enumerate(zip(costs, totals, strict=True)):
+        if known is not None and total <= limit:
+            causal = -1 if known.causal_flops is None else known.causal_flops
+            normalization = known.normalization_flops or -1
+            table[:, place] = known.flops, known.read_bytes, known.written_bytes, causal, normalization
     costs_of_calls = CallCosts(
         row=keys.inverse,
         flops=table[0],
@@ -820,36 +758,6 @@ def _once_over_link(costs: CallCosts, copies: Bool) -> CallCosts:
     }
     columns["read_bytes"][count:] = 0
     return CallCosts(row=row, **columns)
-
-
-def _cost(operator: str, signature: Signature | None, element: int, device_kind: str | None) -> Cost | None:
-    if signature is None:
-        return None
-    return cost(
-        operator, with_element_type(signature, ELEMENT_TYPES[element]) if element >= 0 else signature, device_kind
-    )
-
-
-def _largest_figure(known: Cost) -> int:
-    return max(known.flops, known.read_bytes, known.written_bytes, known.causal_flops or 0, known.normalization_flops)
-
-
-def _largest_possible(totals: Iterable[int]) -> int:
-    """Return the largest total up to which all totals together are possible; equal ones count alike."""
-    spent = largest = 0
-    for total, alike in groupby(sorted(totals)):
-        spent += total * len(list(alike))
-        if spent > _MAX_COST:
-            break
-        largest = total
-    return largest
-
-
-def _figures(known: Cost | None) -> tuple[int, ...]:
-    if known is None:
-        return (-1,) * 5
-    causal = -1 if known.causal_flops is None else known.causal_flops
-    return known.flops, known.read_bytes, known.written_bytes, causal, known.normalization_flops or -1
 
 
 #: Ranges that some releases write as operators.
@@ -908,12 +816,26 @@ def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, 
     if trace.on_device:
         called_name = at(host.name, called)
         operators = with_classes_of_kernels(operators, kernels, called_name, work.name, work.duration_ns)
-    element = _element_types(trace.names, host, kernels.element_type[work.name], called)
+
+    # The element type of a call's tensor lists is in the name of one of its kernels.
+    element = np.full(len(host.name), -1, dtype=np.int64)
+    element_type = kernels.element_type[work.name]
+    events = np.flatnonzero((called >= 0) & (element_type >= 0))
+    if len(events):
+        listed = np.array([_LISTED.match(name) is not None for name in trace.names], dtype=bool)
+        events = events[listed[host.name[called[events]]]]
+        element[called[events]] = element_type[events]
     device_kind = None if trace.on_device else "cpu"
     costs, warnings = costs_of(trace.names, signatures, (host.name, signature, element), device_kind)
     over_link = kernels.crosses_host_link[work.name]
-    copies, others = (rows_with_events(events, called, len(host.name)) for events in (over_link, ~over_link))
+    copies, others = (rows_with_events(crosses, called, len(host.name)) for crosses in (over_link, ~over_link))
     costs = _once_over_link(costs, copies & ~others)
+
+    # Ranges and annotations are no operators.
+    is_operator = np.array([not name.startswith(_NO_OPERATOR) for name in trace.names], dtype=bool)[host.name]
+    starting = np.flatnonzero(starts_work(trace.names, trace.launches))
+    moments = (trace.launches.thread[starting], trace.launches.start_ns[starting])
+    around = enclosing_rows(host.thread, host.start_ns, host.start_ns + host.duration_ns, host.parent, moments)
     calls = TraceCalls(
         names=trace.names,
         on_device=trace.on_device,
@@ -924,10 +846,10 @@ def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, 
         signatures=signatures,
         signature=signature,
         owner=owner,
-        operator=_innermost_operators(trace.names, host),
+        operator=nearest_above((host.annotation == 0) & is_operator, host.parent),
         time_ns=time_ns,
         launched=launched,
-        starts_work=_starting_work(trace, host),
+        starts_work=mask_of(around[around >= 0], len(host.name)),
         costs=costs,
     )
     return calls, warnings
@@ -941,14 +863,6 @@ def only_in(calls: TraceCalls, host: Bool, work: Bool) -> TraceCalls:
     events = replace(calls.work, link=np.where(work, calls.work.link, OUTSIDE))
     time_ns, launched = _device_time(rows, events, on_device=calls.on_device)
     return replace(calls, host=rows, work=events, time_ns=time_ns, launched=launched)
-
-
-def _starting_work(trace: Trace, host: HostTable) -> Bool:
-    """Return whether a launch that starts device work lies directly in each host row."""
-    rows = np.flatnonzero(starts_work(trace.names, trace.launches))
-    moments = (trace.launches.thread[rows], trace.launches.start_ns[rows])
-    around = enclosing_rows(host.thread, host.start_ns, host.start_ns + host.duration_ns, host.parent, moments)
-    return mask_of(around[around >= 0], len(host.name))
 
 
 def rows_with_events(events: Bool, row: Int64, count: int) -> Bool:
@@ -966,23 +880,3 @@ def _device_time(host: HostTable, work: WorkTable, *, on_device: bool) -> tuple[
     time = np.zeros(rows, dtype=np.int64)
     np.add.at(time, launching, work.duration_ns[inside])
     return time, np.bincount(launching, minlength=rows).astype(np.int64)
-
-
-def _element_types(names: Sequence[str], host: HostTable, element_type: Int64, called: Int64) -> Int64:
-    """Return for each host row the element type of its tensor lists, from the name of one of its kernels.
-
-    `element_type` is the type in the name of each device event, `called` the event's call.
-    """
-    column = np.full(len(host.name), -1, dtype=np.int64)
-    events = np.flatnonzero((called >= 0) & (element_type >= 0))
-    if len(events):
-        listed = np.array([wants_element_type(name) for name in names], dtype=bool)
-        events = events[listed[host.name[called[events]]]]
-        column[called[events]] = element_type[events]
-    return column
-
-
-def _innermost_operators(names: Sequence[str], host: HostTable) -> Int64:
-    """Return the innermost operator at or around each host row; ranges and annotations do not count."""
-    named = np.array([not name.startswith(_NO_OPERATOR) for name in names], dtype=bool)
-    return nearest_above((host.annotation == 0) & named[host.name], host.parent)

@@ -68,7 +68,27 @@ class Announced(Struct, frozen=True, kw_only=True):
 def announced(trace: Trace, calls: TraceCalls, rows: Int64) -> Announced:
     """Merge what the events at and around each host row say of a collective; the best informed decides."""
     kind = kinds_of_names(calls)[calls.host.name]
-    said = _said(trace, calls, kind)
+    # What each host row alone says of a collective.
+    host, numbers = calls.host, dict[CollectiveArguments, int]()
+    said = np.full(len(host.name), -1, dtype=np.int64)
+    if trace.host_collectives:
+        on_host = np.flatnonzero(kind == PARAMETERS)
+        places = zip(host.thread[on_host].tolist(), host.start_ns[on_host].tolist(), strict=True)
+        said[on_host] = [number_of(numbers, trace.host_collectives.get(place)) for place in places]
+    by_name = np.flatnonzero(kind > PARAMETERS)
+    pairs = unique(host.name[by_name] * (len(calls.signatures) + 1) + host.signature[by_name] + 1)
+    by_pair = []
+    for first in by_name[pairs.first].tolist():
+        name, signature = calls.names[host.name[first]], _signature(calls, first)
+        if match := _C10D.match(name):
+            arguments = _of_c10d(match["name"], signature)
+        else:
+            elements = _elements(signature)
+            dtype = None if elements is None or signature is None else signature.tensors()[0].dtype
+            arguments = CollectiveArguments(name.partition(":")[2], in_elements=elements, dtype=dtype)
+        by_pair.append(number_of(numbers, arguments))
+    said[by_name] = np.array(by_pair, dtype=np.int64)[pairs.inverse]
+
     call, *codes = np.full((1 + C10D, len(rows)), -1, dtype=np.int64)
     current = rows.copy()
     while len(active := np.flatnonzero(current >= 0)):
@@ -76,11 +96,11 @@ def announced(trace: Trace, calls: TraceCalls, rows: Int64) -> Announced:
         kinds = kind[row]
         for place, code in enumerate(codes, PARAMETERS):
             here = active[(kinds == place) & (code[active] < 0)]
-            code[here] = said.codes[current[here]]
+            code[here] = said[current[here]]
         call[active] = np.where((kinds == PARAMETERS) | (kinds == BACKEND), row, call[active])
         call[active] = np.where((kinds == C10D) & (call[active] < 0), row, call[active])
         current[active] = np.where(kinds == C10D, -1, calls.host.parent[row])
-    return Announced(call=call, arguments=merged(codes, said.values))
+    return Announced(call=call, arguments=merged(codes, tuple(numbers)))
 
 
 def merged(codes: Sequence[Int64], values: Sequence[CollectiveArguments]) -> Categorical[CollectiveArguments]:
@@ -94,20 +114,16 @@ def merged(codes: Sequence[Int64], values: Sequence[CollectiveArguments]) -> Cat
     of_kind = []
     for row in kinds.first.tolist():
         known = [values[code[row]] for code in codes if code[row] >= 0]
-        of_kind.append(numbers.setdefault(_together(known), len(numbers)) if known else -1)
+        if not known:
+            of_kind.append(-1)
+            continue
+        # The parameters before c10d's operator (both sides) and the annotation (one).
+        *others, together = known
+        for arguments in reversed(others):
+            fields = {name: getattr(arguments, name) for name in arguments.__struct_fields__}
+            together = replace(together, **{name: value for name, value in fields.items() if value not in ("", None)})
+        of_kind.append(numbers.setdefault(together, len(numbers)))
     return Categorical(np.array(of_kind, dtype=np.int64)[kinds.inverse], tuple(numbers))
-
-
-def _together(known: list[CollectiveArguments]) -> CollectiveArguments:
-    """Merge records of one collective: the parameters before c10d's operator (both sides) and the annotation (one)."""
-    *others, last = known
-    merged = last
-    for arguments in reversed(others):
-        fields = {
-            name: value for name in arguments.__struct_fields__ if (value := getattr(arguments, name)) not in ("", None)
-        }
-        merged = replace(merged, **fields)
-    return merged
 
 
 def joined_to_operators(calls: TraceCalls, annotations: Int64) -> Int64:
@@ -119,7 +135,13 @@ def joined_to_operators(calls: TraceCalls, annotations: Int64) -> Int64:
     host = calls.host
     operators = np.flatnonzero(kinds_of_names(calls)[host.name] == C10D)
     operators = operators[np.argsort(host.start_ns[operators], kind="stable")]
-    waiting = [(row, *_asked(calls, row)) for row in operators.tolist()]
+    # Each operator with its collective and the known element counts of its sides.
+    waiting = []
+    for row in operators.tolist():
+        match = _C10D.match(calls.names[host.name[row]])
+        arguments = _of_c10d(match["name"] if match else "", _signature(calls, row))
+        sizes = {size for size in (arguments.in_elements, arguments.out_elements) if size is not None}
+        waiting.append((row, named(arguments.collective), sizes))
     joined = np.full(len(annotations), -1, dtype=np.int64)
     for place in np.argsort(host.start_ns[annotations], kind="stable").tolist():
         row = int(annotations[place])
@@ -132,14 +154,6 @@ def joined_to_operators(calls: TraceCalls, annotations: Int64) -> Int64:
                 del waiting[number]
                 break
     return joined
-
-
-def _asked(calls: TraceCalls, row: int) -> tuple[str | None, set[int]]:
-    """Return (the collective of c10d's operator, the known element counts of its sides)."""
-    match = _C10D.match(calls.names[calls.host.name[row]])
-    arguments = _of_c10d(match["name"] if match else "", _signature(calls, row))
-    sizes = {size for size in (arguments.in_elements, arguments.out_elements) if size is not None}
-    return named(arguments.collective), sizes
 
 
 def modules_served(calls: TraceCalls, rows: Int64) -> Categorical[str]:
@@ -182,33 +196,9 @@ def annotations_of_backends(calls: TraceCalls, within: Bool) -> Int64:
     return np.flatnonzero(rows & (kinds_of_names(calls)[calls.host.name] == BACKEND))
 
 
-def _said(trace: Trace, calls: TraceCalls, kind: Int64) -> Categorical[CollectiveArguments]:
-    """Return what each host row alone says of a collective."""
-    host, numbers = calls.host, dict[CollectiveArguments, int]()
-    codes = np.full(len(host.name), -1, dtype=np.int64)
-    if trace.host_collectives:
-        rows = np.flatnonzero(kind == PARAMETERS)
-        places = zip(host.thread[rows].tolist(), host.start_ns[rows].tolist(), strict=True)
-        codes[rows] = [number_of(numbers, trace.host_collectives.get(place)) for place in places]
-    rows = np.flatnonzero(kind > PARAMETERS)
-    pairs = unique(host.name[rows] * (len(calls.signatures) + 1) + host.signature[rows] + 1)
-    by_pair = [number_of(numbers, _by_name(calls, row)) for row in rows[pairs.first].tolist()]
-    codes[rows] = np.array(by_pair, dtype=np.int64)[pairs.inverse]
-    return Categorical(codes, tuple(numbers))
-
-
 def number_of(numbers: dict[CollectiveArguments, int], arguments: CollectiveArguments | None) -> int:
     """Return the number of these arguments, adding new ones; -1 for `None`."""
     return -1 if arguments is None else numbers.setdefault(arguments, len(numbers))
-
-
-def _by_name(calls: TraceCalls, row: int) -> CollectiveArguments:
-    name, signature = calls.names[calls.host.name[row]], _signature(calls, row)
-    if match := _C10D.match(name):
-        return _of_c10d(match["name"], signature)
-    elements = _elements(signature)
-    dtype = None if elements is None or signature is None else signature.tensors()[0].dtype
-    return CollectiveArguments(name.partition(":")[2], in_elements=elements, dtype=dtype)
 
 
 def _of_c10d(plain: str, signature: Signature | None) -> CollectiveArguments:
@@ -216,7 +206,13 @@ def _of_c10d(plain: str, signature: Signature | None) -> CollectiveArguments:
 
     Reductions and broadcasts have one size; gathers and scatters without an output argument tell only their input.
     """
-    first, second = (_side(signature, place) for place in (0, 1))
+    # (elements, data type) of the first two arguments' tensors; `None` unless they have one data type.
+    sides: list[tuple[int, str | None] | None] = []
+    for place in (0, 1):
+        tensors = _tensors(signature.get(place)) if signature else []
+        types = {tensor.dtype for tensor in tensors}
+        sides.append((sum(tensor.numel for tensor in tensors), types.pop()) if len(types) == 1 else None)
+    first, second = sides
     if plain in _RESULT_FIRST:
         out, given = first, second
     else:
@@ -225,13 +221,6 @@ def _of_c10d(plain: str, signature: Signature | None) -> CollectiveArguments:
     return CollectiveArguments(
         plain, in_elements=given[0] if given else None, out_elements=out[0] if out else None, dtype=dtype
     )
-
-
-def _side(signature: Signature | None, place: int) -> tuple[int, str | None] | None:
-    """Return (elements, data type) of one argument's tensors; `None` unless they have one data type."""
-    tensors = _tensors(signature.get(place)) if signature else []
-    types = {tensor.dtype for tensor in tensors}
-    return (sum(tensor.numel for tensor in tensors), types.pop()) if len(types) == 1 else None
 
 
 def _tensors(argument: Argument) -> list[Tensor]:
@@ -319,24 +308,22 @@ def exchanged_bytes(trace: Trace, calls: TraceCalls, wanted: Int64) -> tuple[Int
 
 def bytes_of(arguments: Categorical[CollectiveArguments]) -> Int64:
     """Return the bytes that each row's collective sends and receives, shape (rows, 2); -1 if unknown."""
-    return np.array([_sides(known) for known in arguments.values] + [(-1, -1)], dtype=np.int64)[arguments.codes]
+    sides = np.full((len(arguments.values) + 1, 2), -1, dtype=np.int64)
+    for place, known in enumerate(arguments.values):
+        dtype = dtype_of(known.dtype)
+        elements: tuple[int | None, int | None] | None = both_sides(known)
+        if elements is None and named(known.collective) == "all_to_all":
+            elements = known.in_elements, known.out_elements
+        for side, count in enumerate(elements or ()):
+            if dtype is not None and count is not None:
+                sides[place, side] = count * ITEM_SIZE[dtype]
+    return sides[arguments.codes]
 
 
 def _of_both_sides(arguments: Categorical[CollectiveArguments]) -> Int64:
     """Return `bytes_of`, with -1 for both sides if one is unknown."""
     sides = bytes_of(arguments)
     return np.where((sides >= 0).all(axis=1, keepdims=True), sides, -1)
-
-
-def _sides(arguments: CollectiveArguments) -> tuple[int, int]:
-    dtype = dtype_of(arguments.dtype)
-    if dtype is None:
-        return -1, -1
-    elements: tuple[int | None, int | None] | None = both_sides(arguments)
-    if elements is None and named(arguments.collective) == "all_to_all":
-        elements = arguments.in_elements, arguments.out_elements
-    sent, got = elements or (None, None)
-    return -1 if sent is None else sent * ITEM_SIZE[dtype], -1 if got is None else got * ITEM_SIZE[dtype]
 
 
 def _without_number(arguments: Categorical[CollectiveArguments]) -> Categorical[CollectiveArguments]:

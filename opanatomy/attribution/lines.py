@@ -54,7 +54,9 @@ def stacks_of(trace: Trace, host: HostTable) -> Stacks | None:
     frames = trace.capture.lines if trace.capture is not None else ()
     if frames and LINES_STEP in trace.names:
         rows = np.flatnonzero(host.name == trace.names.index(LINES_STEP))
-        texts = [_number_of(name, len(frames)) for name in trace.names]
+        # The number in the name of a line's range; no other name has one.
+        numbers = [name.removeprefix(LINE_RANGE) if name.startswith(LINE_RANGE) else "" for name in trace.names]
+        texts = [one if one.isdecimal() and int(one) < len(frames) else None for one in numbers]
         if len(rows):
             begin = int(host.start_ns[rows[0]])
             own = _innermost(trace, host, None, texts)
@@ -64,12 +66,6 @@ def stacks_of(trace: Trace, host: HostTable) -> Stacks | None:
         labels = [*[None] * len(trace.names), *map(str, range(len(stacks)))]
         return Stacks(of_row=_texts(_innermost(trace, host, functions, labels), stacks), step=None)
     return None
-
-
-def _number_of(name: str, count: int) -> str | None:
-    """Return the number in the name of a line's range; `None` for any other name."""
-    number = name.removeprefix(LINE_RANGE)
-    return number if number != name and number.isdecimal() and int(number) < count else None
 
 
 def _innermost(
@@ -191,18 +187,14 @@ def with_lines(
     their_ns, own_ns = _moments(theirs, trace, by_line, their_kernels), _moments(table, trace, calls, kernels)
     key = _keys(theirs, table, _ALIKE)
     made = _by_order(key, stack, their_ns, own_ns, steps)
-    left = [np.flatnonzero(~isin(key[here], unique(key[there]).values)) for here, there in _sides(len(their_ns))]
-    if len(left[1]):
-        rest = _keys(_rows(theirs, left[0]), _rows(table, left[1]), _ALIKE_BUT_FOR_ARGUMENTS)
-        told = _by_order(rest, stack.take(left[0]), their_ns[left[0]], own_ns[left[1]], steps)
-        made.codes[left[1]] = told.codes
+    their_key, own_key = key[: len(their_ns)], key[len(their_ns) :]
+    their_left = np.flatnonzero(~isin(their_key, unique(own_key).values))
+    own_left = np.flatnonzero(~isin(own_key, unique(their_key).values))
+    if len(own_left):
+        rest = _keys(_rows(theirs, their_left), _rows(table, own_left), _ALIKE_BUT_FOR_ARGUMENTS)
+        told = _by_order(rest, stack.take(their_left), their_ns[their_left], own_ns[own_left], steps)
+        made.codes[own_left] = told.codes
     return replace(table, stack=made)
-
-
-def _sides(count: int) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
-    """Return the places of their rows, which come first, and of our own: each with those of the other side."""
-    theirs, own = slice(None, count), slice(count, None)
-    return (theirs, own), (own, theirs)
 
 
 def _rows(table: CallTable, rows: Int64) -> dict[str, Categorical[Any]]:

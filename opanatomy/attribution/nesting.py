@@ -74,31 +74,23 @@ def _by_depth(start: Int64, end: Int64) -> Int64 | None:
 def _one_by_one(start: Int64, end: Int64) -> Int64:
     """Return the parents on one thread, for any events."""
     parents = [-1] * len(start)
+    # The open events: (row, end, place of the next one below that outlasts it).
     stack: list[tuple[int, int, int]] = []
     for row, (begins, ends) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
         while stack and stack[-1][1] <= begins:
             stack.pop()
-        parents[row] = _enclosing(stack, begins, ends)
-        stack.append((row, ends, _outlasting(stack, ends)))
+        place = len(stack) - 1
+        while place >= 0:
+            outer, outer_end, below = stack[place]
+            if begins < outer_end and ends <= outer_end + SLACK_NS:
+                parents[row] = outer
+                break
+            place = below
+        outlasting = len(stack) - 1
+        while outlasting >= 0 and stack[outlasting][1] <= ends:
+            outlasting = stack[outlasting][2]
+        stack.append((row, ends, outlasting))
     return np.array(parents, dtype=np.int64)
-
-
-def _enclosing(stack: list[tuple[int, int, int]], start: int, end: int) -> int:
-    """Return the topmost enclosing row; each entry has the place of the next one below that outlasts it."""
-    place = len(stack) - 1
-    while place >= 0:
-        row, stack_end, below = stack[place]
-        if start < stack_end and end <= stack_end + SLACK_NS:
-            return row
-        place = below
-    return -1
-
-
-def _outlasting(stack: list[tuple[int, int, int]], end: int) -> int:
-    place = len(stack) - 1
-    while place >= 0 and stack[place][1] <= end:
-        place = stack[place][2]
-    return place
 
 
 def nearest_above(marked: Bool, parents: Int64) -> Int64:

@@ -170,10 +170,22 @@ class NameKinds(Struct, frozen=True):
 def kinds_of(names: Sequence[str], rules: Sequence[PhaseRule] = ()) -> NameKinds:
     """Classify each name."""
     numbers = {name: number for number, name in enumerate(names)}
+    phase, mapped, known = (np.full(len(names), -1, dtype=np.int64) for _ in range(3))
+    for number, name in enumerate(names):
+        range_of = name.removeprefix(LOOP_RANGE).removeprefix(PHASE_RANGE)
+        if name.startswith(PHASE_RANGE) and range_of in set(Phase):
+            phase[number] = PHASE_CODE[Phase(range_of)]
+        mapped[number] = next((PHASE_CODE[rule.phase] for rule in rules if rule.pattern.search(name)), -1)
+        if _OTHER.search(name):
+            known[number] = OTHER
+        elif _OPTIMIZER.search(name):
+            known[number] = OPTIMIZER
+        elif _BACKWARD.match(name):
+            known[number] = BACKWARD
     return NameKinds(
-        phase=np.array([_phase_place(name) for name in names], dtype=np.int64),
-        mapped=np.array([_mapped_place(name, rules) for name in names], dtype=np.int64),
-        known=np.array([_known_place(name) for name in names], dtype=np.int64),
+        phase=phase,
+        mapped=mapped,
+        known=known,
         module=[name.removeprefix(MODULE_RANGE) if name.startswith(MODULE_RANGE) else None for name in names],
         node=are_nodes(names),
         derivative=_flags(_DERIVATIVE.match(name) for name in names),
@@ -221,23 +233,6 @@ def _flags(values: Iterable[object]) -> Bool:
     return np.array([bool(value) for value in values], dtype=bool)
 
 
-def _phase_place(name: str) -> int:
-    phase = name.removeprefix(LOOP_RANGE).removeprefix(PHASE_RANGE)
-    return PHASE_CODE[Phase(phase)] if name.startswith(PHASE_RANGE) and phase in set(Phase) else -1
-
-
-def _mapped_place(name: str, rules: Sequence[PhaseRule]) -> int:
-    return next((PHASE_CODE[rule.phase] for rule in rules if rule.pattern.search(name)), -1)
-
-
-def _known_place(name: str) -> int:
-    if _OTHER.search(name):
-        return OTHER
-    if _OPTIMIZER.search(name):
-        return OPTIMIZER
-    return BACKWARD if _BACKWARD.match(name) else -1
-
-
 # Find autograd nodes, the operators that they differentiate, and what is recomputed inside them.
 
 
@@ -259,20 +254,28 @@ def forward_of(rows: HostRows, is_node: Bool, same_node: Int64, flows: Flows) ->
     number that recomputation reused on the device thread is not mistaken for one of the forward.
     """
     forward = np.full(len(rows.name), -1, dtype=np.int64)
-    _by_flows(rows, is_node, flows, forward)
-    inside = _inside(rows, is_node, same_node)
-    _by_numbers(rows, is_node, inside, forward)
-    _by_numbers(rows, is_node, np.full(len(inside), -1, dtype=np.int64), forward)
-    _within_evaluations(rows, is_node, same_node, forward)
-    return forward
-
-
-def _by_flows(rows: HostRows, is_node: Bool, flows: Flows, forward: Int64) -> None:
     node = _starting(rows, flows.backward_thread, flows.backward_ns, is_node, None)
     number = at(rows.sequence, node)
     operator = _starting(rows, flows.forward_thread, flows.forward_ns, ~is_node, np.where(number >= 0, number, -2))
     known = (node >= 0) & (operator >= 0)
     forward[node[known]] = operator[known]
+
+    # The innermost node around each row (for a node, around its evaluation); -1 outside all nodes.
+    outer = at(nearest_above(is_node, rows.parent), rows.parent)
+    evaluated = is_node & (at(same_node, outer) == rows.name) & (outer >= 0)
+    inside = np.where(evaluated, at(outer, outer), outer)
+    _by_numbers(rows, is_node, inside, forward)
+    _by_numbers(rows, is_node, np.full(len(inside), -1, dtype=np.int64), forward)
+
+    # An evaluation and the node that it runs have the same forward operator.
+    nodes = np.flatnonzero(is_node & (rows.parent >= 0))
+    outer = nearest_above(is_node, rows.parent)[rows.parent[nodes]]
+    same = (outer >= 0) & (at(same_node, outer) == rows.name[nodes])
+    inner, outer = nodes[same], outer[same]
+    either = np.maximum(forward[inner], forward[outer])
+    forward[inner] = np.where(forward[inner] < 0, either, forward[inner])
+    forward[outer] = np.where(forward[outer] < 0, either, forward[outer])
+    return forward
 
 
 def _starting(rows: HostRows, thread: Int64, time_ns: Int64, wanted: Bool, sequence: Int64 | None) -> Int64:
@@ -290,19 +293,13 @@ def _starting(rows: HostRows, thread: Int64, time_ns: Int64, wanted: Bool, seque
     return np.where(fits, row, -1) if len(row) else row
 
 
-def _inside(rows: HostRows, is_node: Bool, same_node: Int64) -> Int64:
-    """Return the innermost node around each row (for a node, around its evaluation); -1 outside all nodes."""
-    outer = at(nearest_above(is_node, rows.parent), rows.parent)
-    evaluated = is_node & (at(same_node, outer) == rows.name) & (outer >= 0)
-    return np.where(evaluated, at(outer, outer), outer)
-
-
 def _by_numbers(rows: HostRows, is_node: Bool, inside: Int64, forward: Int64) -> None:
     """Pair nodes that have no operator yet with operators of the same number and place (`inside`)."""
     nodes = np.flatnonzero(is_node & (rows.sequence >= 0))
     operators = np.flatnonzero(~is_node & (rows.sequence >= 0))
     operators = operators[isin(rows.sequence[operators], rows.sequence[nodes])]
-    key = _keys(rows.sequence, inside)
+    numbers = unique(rows.sequence)
+    key = numbers.inverse + len(numbers.values) * (inside + 1)  # one for each pair of number and place
     by_thread = {thread: operators[places] for thread, places in rows_by_value(rows.thread[operators])}
     made = {number: nodes[places] for number, places in rows_by_value(rows.forward_thread[nodes])}
     for made_on, thread in _threads(rows, key, made, operators, forward).items():
@@ -315,12 +312,6 @@ def _by_numbers(rows: HostRows, is_node: Bool, inside: Int64, forward: Int64) ->
             forward[left[known]] = last[place[known]]
 
 
-def _keys(sequence: Int64, inside: Int64) -> Int64:
-    """Number each pair of sequence number and place."""
-    numbers = unique(sequence)
-    return numbers.inverse + len(numbers.values) * (inside + 1)
-
-
 def _threads(
     rows: HostRows, key: Int64, made: dict[int, Int64], operators: Int64, forward: Int64
 ) -> dict[int, int | None]:
@@ -328,8 +319,11 @@ def _threads(
 
     Flows decide, else the thread with most of the nodes' numbers; numbers with most nodes choose first.
     """
-    candidates = _first_each(rows, key, operators)
-    threads, keys = rows.thread[candidates], key[candidates]
+    # One operator for each key and thread, sorted by key.
+    order = operators[np.lexsort((rows.thread[operators], key[operators]))]
+    threads, keys = rows.thread[order], key[order]
+    first = np.append(True, (threads[1:] != threads[:-1]) | (keys[1:] != keys[:-1]))[: len(order)]
+    threads, keys = threads[first], keys[first]
     free = np.ones(int(threads.max(initial=-1)) + 1, dtype=bool)
     chosen: dict[int, int | None] = {}
     for number in sorted(made, key=lambda number: (-len(made[number]), number))[:MAX_THREADS]:
@@ -337,42 +331,20 @@ def _threads(
             chosen[number] = None
             continue
         paired = forward[made[number]][forward[made[number]] >= 0]
-        votes = rows.thread[paired] if len(paired) else threads[_among(keys, unique(key[made[number]]).values)]
-        votes = votes if len(paired) else votes[free[votes]]
+        votes = rows.thread[paired]
+        if not len(paired):
+            # The places of the nodes' keys in `keys`, which are sorted.
+            wanted = unique(key[made[number]]).values
+            low, high = np.searchsorted(keys, wanted), np.searchsorted(keys, wanted, side="right")
+            counts = high - low
+            places = np.arange(int(counts.sum())) + np.repeat(low - (np.cumsum(counts) - counts), counts)
+            votes = threads[places]
+            votes = votes[free[votes]]
         if len(votes):
             thread = int(np.bincount(votes).argmax())
             chosen[number] = thread
             free[thread : thread + 1] = False
     return chosen
-
-
-def _first_each(rows: HostRows, key: Int64, among: Int64) -> Int64:
-    """Return one of the rows `among` for each key and thread, sorted by key."""
-    order = among[np.lexsort((rows.thread[among], key[among]))]
-    thread, number = rows.thread[order], key[order]
-    first = np.append(True, (thread[1:] != thread[:-1]) | (number[1:] != number[:-1]))
-    first_rows: Int64 = order[first[: len(order)]]
-    return first_rows
-
-
-def _among(keys: Int64, wanted: Int64) -> Int64:
-    """Return the places of the wanted keys in `keys`, which are sorted."""
-    low, high = np.searchsorted(keys, wanted), np.searchsorted(keys, wanted, side="right")
-    counts = high - low
-    begins = np.cumsum(counts) - counts
-    places: Int64 = np.arange(int(counts.sum())) + np.repeat(low - begins, counts)
-    return places
-
-
-def _within_evaluations(rows: HostRows, is_node: Bool, same_node: Int64, forward: Int64) -> None:
-    """Give an evaluation and the node that it runs the same forward operator."""
-    nodes = np.flatnonzero(is_node & (rows.parent >= 0))
-    outer = nearest_above(is_node, rows.parent)[rows.parent[nodes]]
-    same = (outer >= 0) & (at(same_node, outer) == rows.name[nodes])
-    inner, outer = nodes[same], outer[same]
-    known = np.maximum(forward[inner], forward[outer])
-    forward[inner] = np.where(forward[inner] < 0, known, forward[inner])
-    forward[outer] = np.where(forward[outer] < 0, known, forward[outer])
 
 
 #: The forward thread of events that are not nodes; nodes have the thread that made them.
@@ -437,40 +409,30 @@ def _own_numbers(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
     """
     numbered = (rows.sequence >= 0) & (rows.forward_thread == _FORWARD_THREAD) & (nodes.enclosing >= 0) & ~nodes.is_node
     numbered &= ~kinds.communication[rows.name]
-    numbered &= ~(_with_gradients(rows, kinds, nodes) | _differentiates_own_scalar(rows, kinds, nodes))[nodes.enclosing]
+
+    # A node that starts a backward from ones differentiates a scalar that it computes for it. A forward that is run
+    # again to be differentiated gets the incoming gradient instead.
+    ones = np.flatnonzero(kinds.ones[rows.name] & (nodes.enclosing >= 0))
+    following = np.minimum(rows.last[ones] + 1, len(rows.name) - 1)
+    ones = ones[nodes.is_node[following] & (rows.parent[following] == rows.parent[ones])]
+    differentiates_own_scalar = np.zeros(len(rows.name), dtype=bool)
+    differentiates_own_scalar[nodes.enclosing[ones]] = True
+    numbered &= ~(_with_gradients(rows, kinds, nodes) | differentiates_own_scalar)[nodes.enclosing]
     operators = numbered & kinds.dispatched[rows.name]
-    nested = nodes.is_node & (rows.parent >= 0) & (nodes.enclosing[rows.parent] >= 0)
-    functions = contains(rows, operators) | _saves_again(rows, kinds, nodes)
-    functions[nodes.forward[nested & (nodes.forward >= 0)]] = True
-    of_forward: Bool = operators | (numbered & functions)
-    return of_forward
 
-
-def _saves_again(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
-    """Return which rows apply the function that their node differentiates, and detach what it saves.
-
-    Checkpointing without reentry does so, at the end of the function and only when it runs again.
-    """
+    # Checkpointing without reentry detaches what a function saves, at its end and only when it runs again.
     last = np.full(len(rows.name), -1, dtype=np.int64)
     below = np.flatnonzero(rows.parent >= 0)
     last[rows.parent[below]] = below
     detaches = (last >= 0) & kinds.detach[rows.name[last]]
     forward = at(nodes.forward, nodes.enclosing)
-    same: Bool = (forward >= 0) & (at(rows.name, forward) == rows.name) & ~kinds.dispatched[rows.name]
-    return same & detaches & ~detaches[forward]
+    applied = (forward >= 0) & (at(rows.name, forward) == rows.name) & ~kinds.dispatched[rows.name]
 
-
-def _differentiates_own_scalar(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
-    """Return which nodes start a backward from ones, to differentiate a scalar that they compute for it.
-
-    A forward that is run again to be differentiated gets the incoming gradient instead.
-    """
-    ones = np.flatnonzero(kinds.ones[rows.name] & (nodes.enclosing >= 0))
-    following = np.minimum(rows.last[ones] + 1, len(rows.name) - 1)
-    ones = ones[nodes.is_node[following] & (rows.parent[following] == rows.parent[ones])]
-    differentiates = np.zeros(len(rows.name), dtype=bool)
-    differentiates[nodes.enclosing[ones]] = True
-    return differentiates
+    functions = contains(rows, operators) | (applied & detaches & ~detaches[forward])
+    nested = nodes.is_node & (rows.parent >= 0) & (nodes.enclosing[rows.parent] >= 0)
+    functions[nodes.forward[nested & (nodes.forward >= 0)]] = True
+    of_forward: Bool = operators | (numbered & functions)
+    return of_forward
 
 
 def _with_gradients(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
@@ -484,13 +446,16 @@ def _with_gradients(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
     called = called[kinds.derivative[rows.name[rows.parent[called]]] & nodes.is_node[rows.parent[called]]]
     last = np.full(count, -1, dtype=np.int64)
     last[rows.parent[called]] = called  # in nesting order: the last one stays
-    root = _root(rows, kinds, nodes)
+    # The evaluation that runs each node, or the node itself; -1 for other rows.
+    outer = np.where(rows.parent >= 0, nodes.enclosing[rows.parent], -1)
+    same = (outer >= 0) & (at(kinds.same_node, at(rows.name, outer)) == rows.name)
+    root = np.where(nodes.is_node, np.where(same, outer, np.arange(count)), -1)
     known = np.flatnonzero(last >= 0)
     mode = np.full(count, -1, dtype=np.int64)
     mode[root[known]] = rows.sequence[last[known]] >= 0
     if not (mode > 0).any():
         return np.zeros(count, dtype=bool)
-    level = at(root, np.where(rows.parent >= 0, nodes.enclosing[rows.parent], -1))
+    level = at(root, outer)
     order = np.lexsort((rows.start_ns, level))
     begins = (~nodes.is_node & (rows.sequence >= 0))[order] | np.append(True, np.diff(level[order]) != 0)
     passes, mode = np.cumsum(begins), mode[order]
@@ -503,14 +468,6 @@ def _with_gradients(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
     with_gradients[order] = nearest > 0
     of_nodes: Bool = nodes.is_node & with_gradients[np.maximum(root, 0)]
     return of_nodes
-
-
-def _root(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Int64:
-    """Return for each node the evaluation that runs it, or the node itself; -1 for other rows."""
-    place = np.arange(len(rows.name))
-    outer = np.where(rows.parent >= 0, nodes.enclosing[rows.parent], -1)
-    same = (outer >= 0) & (at(kinds.same_node, at(rows.name, outer)) == rows.name)
-    return np.where(nodes.is_node, np.where(same, outer, place), -1)
 
 
 def modules_of(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Categorical[str]:
@@ -589,28 +546,44 @@ def moments_of(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, dif
     for thread, places in rows_by_value(rows.thread[operators]):
         on_thread = operators[places]
         forward[thread] = (rows.start_ns[on_thread], np.maximum.accumulate(rows.end_ns[on_thread]))
-    steps_of_optimizer = _outermost(rows, optimizer & ~kinds.dispatched[rows.name])
+
+    # Threads with nodes and nothing of the training loop: no forward operator, step or range around nodes. The loop
+    # runs somewhere: there are none if no other thread has an operator.
+    ranges = (rows.annotation != 0) & ~kinds.machinery[rows.name] & contains(rows, nodes.is_node)
+    of_loop = differentiated | is_step | ranges | ((known >= 0) & (known != BACKWARD))
+    threads = unique(rows.thread[nodes.is_node]).values
+    autograd = threads[~isin(threads, rows.thread[(nodes.enclosing < 0) & of_loop])]
+    if isin(rows.thread[rows.annotation == 0], autograd).all():
+        autograd = autograd[:0]
+
+    # The outermost of an optimizer's ranges.
+    order = np.flatnonzero(optimizer & ~kinds.dispatched[rows.name])
+    order = order[np.argsort(rows.start_ns[order], kind="stable")]
+    start, end = rows.start_ns[order], np.maximum.accumulate(rows.end_ns[order]) if len(order) else order
+    outer = np.flatnonzero(np.append(True, start[1:] >= end[:-1])[: len(order)])
+    steps = Spans(start[outer], end[np.append(outer[1:], len(order)) - 1] if len(order) else end)
+
+    # Those in which forward operators run, until the last node (or operator) in them ends.
+    end = np.full(len(steps.start_ns), -1, dtype=np.int64)
+    for marked in (differentiated, nodes.is_node):
+        place = steps.at(rows.start_ns[marked])
+        inside = place >= 0
+        last = np.full(len(end), -1, dtype=np.int64)
+        np.maximum.at(last, place[inside], rows.end_ns[marked][inside])
+        end = np.where((end >= 0) | (marked is differentiated), np.maximum(end, last), end)
+    closures = Spans(steps.start_ns[end >= 0], end[end >= 0])
+
     return Moments(
         nodes=np.sort(rows.start_ns[nodes.is_node]),
         breaks=np.sort(rows.start_ns[nodes.is_node | optimizer]),
         steps=np.sort(rows.start_ns[is_step]),
-        updates=_updates(rows, kinds, backward, optimizer, differentiated, steps_of_optimizer),
-        closures=_closures(rows, nodes, differentiated, steps_of_optimizer),
+        updates=_updates(rows, kinds, backward, optimizer, differentiated, steps),
+        closures=closures,
         forward=forward,
-        autograd=_autograd_threads(rows, kinds, nodes, known, differentiated | is_step),
+        autograd=autograd,
         marks=(rows.start_ns[marks], phase),
         backward=unique(rows.thread[backward]).values,
     )
-
-
-def _outermost(rows: HostRows, marked: Bool) -> Spans:
-    """Return the marked rows that lie in no other marked row."""
-    order = np.flatnonzero(marked)
-    order = order[np.argsort(rows.start_ns[order], kind="stable")]
-    start, end = rows.start_ns[order], np.maximum.accumulate(rows.end_ns[order]) if len(order) else order
-    outer = np.append(True, start[1:] >= end[:-1])[: len(order)]
-    places = np.flatnonzero(outer)
-    return Spans(start[places], end[np.append(places[1:], len(order)) - 1] if len(order) else end)
 
 
 def _updates(
@@ -639,32 +612,6 @@ def _last_before(times: Int64, limit: Int64) -> Int64:
     """Return the last of the sorted times up to each limit; -1 if none."""
     place = np.searchsorted(times, limit, side="right") - 1
     return np.where(place >= 0, times[np.maximum(place, 0)], -1) if len(times) else np.full(len(limit), -1)
-
-
-def _closures(rows: HostRows, nodes: Nodes, differentiated: Bool, steps: Spans) -> Spans:
-    """Return optimizer steps in which forward operators run, until the last node (or operator) in them ends."""
-    end = np.full(len(steps.start_ns), -1, dtype=np.int64)
-    for marked in (differentiated, nodes.is_node):
-        place = steps.at(rows.start_ns[marked])
-        inside = place >= 0
-        last = np.full(len(end), -1, dtype=np.int64)
-        np.maximum.at(last, place[inside], rows.end_ns[marked][inside])
-        end = np.where((end >= 0) | (marked is differentiated), np.maximum(end, last), end)
-    runs = end >= 0
-    return Spans(steps.start_ns[runs], end[runs])
-
-
-def _autograd_threads(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, of_loop: Bool) -> Int64:
-    """Return threads with nodes and nothing of the training loop: no forward operator, step or range around nodes.
-
-    The loop runs somewhere: there are none if no other thread has an operator.
-    """
-    outside = nodes.enclosing < 0
-    ranges = (rows.annotation != 0) & ~kinds.machinery[rows.name] & contains(rows, nodes.is_node)
-    loop = outside & (of_loop | ranges | ((known >= 0) & (known != BACKWARD)))
-    threads = unique(rows.thread[nodes.is_node]).values
-    autograd = threads[~isin(threads, rows.thread[loop])]
-    return autograd if not isin(rows.thread[rows.annotation == 0], autograd).all() else autograd[:0]
 
 
 # ----- phases inferred from autograd nodes, optimizer ranges and differentiated operators
@@ -697,7 +644,12 @@ def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
     moments = moments_of(rows, kinds, nodes, known, differentiated)
     code = np.where(nodes.is_node, BACKWARD, known)
     code[differentiated] = FORWARD
-    code[(code < 0) & _encloses_forward(rows, kinds, differentiated, moments)] = FORWARD
+    # Events around forward operators in which no backward and no update begins; steps do not count.
+    is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
+    enclosing = np.flatnonzero((code < 0) & contains(rows, differentiated) & ~is_step)
+    begun, ended = (np.searchsorted(moments.breaks, times[enclosing]) for times in (rows.start_ns, rows.end_ns))
+    code[enclosing[begun == ended]] = FORWARD
+
     marker = nearest_above(code >= 0, rows.parent)
     phase = at(code, marker)
     in_closure = (phase == OPTIMIZER) & (moments.closures.at(rows.start_ns) >= 0)
@@ -711,8 +663,14 @@ def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
     phase[_seeds(rows, kinds, moments) & (nodes.enclosing < 0)] = BACKWARD
     gradients = within(rows, kinds.gradient[rows.name] & ~differentiated & (nodes.enclosing < 0))
     phase[gradients & isin(phase, np.array([FORWARD, OTHER]))] = BACKWARD
-    helpers, launched = _helpers(rows, kinds, np.flatnonzero(marker < 0))
-    phase[helpers] = phase[launched]
+
+    # The annotations on a backend's own threads take the phase of the collective last started before each.
+    helpers = np.flatnonzero((marker < 0) & kinds.backend[rows.name] & (rows.parent < 0))
+    launches = np.flatnonzero(kinds.communication[rows.name] & ~kinds.backend[rows.name])
+    launches = launches[np.argsort(rows.start_ns[launches], kind="stable")]
+    last = np.searchsorted(rows.start_ns[launches], rows.start_ns[helpers], side="right") - 1
+    phase[helpers[last >= 0]] = phase[launches[last[last >= 0]]]
+
     wraps = (marker < 0) & contains(rows, code >= 0)
     return Inference(phase, wraps, moments, bool(differentiated.any()))
 
@@ -722,16 +680,6 @@ def differentiated_operators(nodes: Nodes) -> Bool:
     operators = np.zeros(len(nodes.forward), dtype=bool)
     operators[nodes.forward[nodes.forward >= 0]] = True
     return operators & (nodes.enclosing < 0)
-
-
-def _encloses_forward(rows: HostRows, kinds: NameKinds, differentiated: Bool, moments: Moments) -> Bool:
-    """Return events around forward operators in which no backward and no update begins; steps do not count."""
-    is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
-    enclosing = np.flatnonzero(contains(rows, differentiated) & ~is_step)
-    begun, ended = (np.searchsorted(moments.breaks, times[enclosing]) for times in (rows.start_ns, rows.end_ns))
-    encloses = np.zeros(len(rows.name), dtype=bool)
-    encloses[enclosing[begun == ended]] = True
-    return encloses
 
 
 def _by_time(moments: Moments, thread: Int64, time_ns: Int64) -> Int64:
@@ -764,18 +712,38 @@ def _unmarked(
     thread, start = rows.thread[places], rows.start_ns[places]
     by_time = _by_time(moments, thread, start)
     before, after = _between_forward(moments, thread, start)
+    next_forward = start.copy()
+    for here, begins, _ in _forward_on(moments, thread):
+        place = np.searchsorted(begins, start[here], side="right")
+        next_forward[here] = np.where(place < len(begins), begins[np.minimum(place, len(begins) - 1)], start[here])
     same_step = np.searchsorted(moments.steps, start, side="right") == np.searchsorted(
-        moments.steps, _next_forward(moments, thread, start), side="right"
+        moments.steps, next_forward, side="right"
     )
     numbered = within(rows, (rows.sequence >= 0) | kinds.sharded[rows.name])[places]
-    aside = _aside(rows, kinds, nodes, differentiated)[places] & ~inside
-    last_mark, next_mark = _marks_with(moments, start)
+
+    # Ranges of the loop without differentiated operators: loading, metrics.
+    is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
+    operator = nearest_above((rows.sequence >= 0) & (rows.annotation == 0), rows.parent)
+    ranges = (rows.annotation != 0) & ~is_step & ~kinds.machinery[rows.name] & ~kinds.backend[rows.name]
+    ranges &= (operator < 0) & (kinds.known[rows.name] < 0) & (nodes.module != np.arange(len(rows.name)))
+    aside = within(rows, ranges & ~contains(rows, differentiated))[places] & ~inside
+
+    # What began last before each row, and what begins next.
+    mark_ns, mark_phase = moments.marks
+    mark = np.searchsorted(mark_ns, start, side="right")
+    padded = np.concatenate(([OTHER], mark_phase, [OTHER]))
+    last_mark, next_mark = padded[mark], padded[mark + 1]
     sends, receives = (within(rows, kind[rows.name])[places] for kind in (kinds.sends, kinds.receives))
     passes = np.array([FORWARD, BACKWARD])
     # Without a known forward, what lies between two nodes on the loop's thread may be one.
     within_backward = (last_mark == BACKWARD) & (next_mark == BACKWARD) & isin(thread, moments.backward)
     within_backward &= differentiated.any() | isin(thread, moments.autograd)
-    updated = ~before & _after_backward(moments, start)
+    # An optimizer's own work follows a node, not a forward or another optimizer.
+    last_break = np.searchsorted(moments.breaks, start, side="right") - 1
+    if len(moments.breaks):
+        last_break = np.where(last_break >= 0, moments.breaks[np.maximum(last_break, 0)], -1)
+    updated = ~before & isin(last_break, moments.nodes)
+
     return np.select(
         [
             sends & isin(last_mark, passes),
@@ -792,15 +760,6 @@ def _unmarked(
     )
 
 
-def _next_forward(moments: Moments, thread: Int64, time_ns: Int64) -> Int64:
-    """Return when the next forward operator on the thread starts; the time itself if none does."""
-    following = time_ns.copy()
-    for here, start, _ in _forward_on(moments, thread):
-        place = np.searchsorted(start, time_ns[here], side="right")
-        following[here] = np.where(place < len(start), start[np.minimum(place, len(start) - 1)], time_ns[here])
-    return following
-
-
 def _forward_on(moments: Moments, thread: Int64) -> Iterator[tuple[Int64, Int64, Int64]]:
     """Yield for each thread with a forward its places in `thread`, and the starts and latest ends of its operators."""
     for number, places in rows_by_value(thread):
@@ -808,43 +767,10 @@ def _forward_on(moments: Moments, thread: Int64) -> Iterator[tuple[Int64, Int64,
             yield places, *moments.forward[number]
 
 
-def _after_backward(moments: Moments, time_ns: Int64) -> Bool:
-    """Return whether the last node or optimizer to begin before each time was a node."""
-    breaks = np.searchsorted(moments.breaks, time_ns, side="right") - 1
-    last = np.where(breaks >= 0, moments.breaks[np.maximum(breaks, 0)], -1) if len(moments.breaks) else breaks
-    return isin(last, moments.nodes)
-
-
-def _marks_with(moments: Moments, time_ns: Int64) -> tuple[Int64, Int64]:
-    """Return the phases of what began last before each time, and of what begins next."""
-    starts, phases = moments.marks
-    place = np.searchsorted(starts, time_ns, side="right")
-    padded = np.concatenate(([OTHER], phases, [OTHER]))
-    return padded[place], padded[place + 1]
-
-
-def _helpers(rows: HostRows, kinds: NameKinds, unmarked: Int64) -> tuple[Int64, Int64]:
-    """Return the annotations on a backend's own threads, and the collective last started before each."""
-    helpers = unmarked[kinds.backend[rows.name[unmarked]] & (rows.parent[unmarked] < 0)]
-    launches = np.flatnonzero(kinds.communication[rows.name] & ~kinds.backend[rows.name])
-    launches = launches[np.argsort(rows.start_ns[launches], kind="stable")]
-    place = np.searchsorted(rows.start_ns[launches], rows.start_ns[helpers], side="right") - 1
-    return helpers[place >= 0], launches[place[place >= 0]]
-
-
 def within(rows: HostRows, marked: Bool) -> Bool:
     """Return whether a row is marked or inside a marked one."""
     inside: Bool = nearest_above(marked, rows.parent) >= 0
     return inside
-
-
-def _aside(rows: HostRows, kinds: NameKinds, nodes: Nodes, differentiated: Bool) -> Bool:
-    """Return whether an event lies in a range of the loop without differentiated operators: loading, metrics."""
-    is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
-    operator = nearest_above((rows.sequence >= 0) & (rows.annotation == 0), rows.parent)
-    ranges = (rows.annotation != 0) & ~is_step & ~kinds.machinery[rows.name] & ~kinds.backend[rows.name]
-    ranges &= (operator < 0) & (kinds.known[rows.name] < 0) & (nodes.module != np.arange(len(rows.name)))
-    return within(rows, ranges & ~contains(rows, differentiated))
 
 
 def _seeds(rows: HostRows, kinds: NameKinds, moments: Moments) -> Bool:
@@ -906,7 +832,21 @@ class Placed(Struct, frozen=True, kw_only=True):
 def place(rows: HostRows, kinds: NameKinds, flows: Flows = NO_FLOWS) -> Placed:
     """Return the phase and module of every host event."""
     nodes = nodes_of(rows, kinds, flows)
-    spans = _spans(rows, kinds)
+    # In a user's own loop the ranges are those of its calls and of the time between them.
+    calls = [
+        MarkedCall(
+            int(rows.start_ns[row]),
+            int(rows.end_ns[row]),
+            PHASES[kinds.phase[rows.name[row]]],
+            bool(kinds.in_loop[rows.name[row]]),
+        )
+        for row in np.flatnonzero(kinds.phase[rows.name] >= 0).tolist()
+    ]
+    if any(call.decides for call in calls):
+        spans = list(loop_spans(calls, [step.start_ns for step in steps_of(rows, kinds)]))
+    else:
+        spans = sorted(call[:3] for call in calls)
+
     inference = None if spans else infer(rows, kinds, nodes)
     if inference is None:
         at_that_time = phases_at(spans, rows.start_ns)
@@ -927,23 +867,6 @@ def place(rows: HostRows, kinds: NameKinds, flows: Flows = NO_FLOWS) -> Placed:
         inference=inference,
         mapped=mapped >= 0,
     )
-
-
-def _spans(rows: HostRows, kinds: NameKinds) -> list[tuple[int, int, Phase]]:
-    """Return the phase ranges of a capture; in a user's own loop those of its calls and of the time between them."""
-    ranges = np.flatnonzero(kinds.phase[rows.name] >= 0).tolist()
-    calls = [
-        MarkedCall(
-            int(rows.start_ns[row]),
-            int(rows.end_ns[row]),
-            PHASES[kinds.phase[rows.name[row]]],
-            bool(kinds.in_loop[rows.name[row]]),
-        )
-        for row in ranges
-    ]
-    if any(call.decides for call in calls):
-        return list(loop_spans(calls, [step.start_ns for step in steps_of(rows, kinds)]))
-    return sorted(call[:3] for call in calls)
 
 
 def _mapped(rows: HostRows, kinds: NameKinds, nodes: Nodes, inference: Inference | None) -> Int64:
@@ -1117,7 +1040,16 @@ def annotated_phases(
     check = _check(names, rows, timed, compared, ranges)
     may_be_taken = placed.inference is not None and not (kinds.mapped >= 0).any()
     stated = ranges.inside(kinds.known[rows.name] >= 0)
-    again = _run_again(rows, placed, stated)
+    # Rows that run a forward again, to differentiate it, in a range of a backward: the first run is in a range of a
+    # forward, with no fewer operators of that name that nothing differentiates.
+    differentiated = differentiated_operators(placed.nodes)
+    operator = nearest_above(differentiated, rows.parent)
+    width = int(rows.name.max(initial=0)) + 1
+    first_runs, next_runs = (
+        np.bincount(rows.name[there], minlength=width)
+        for there in ((stated == FORWARD) & (operator < 0), (stated == BACKWARD) & differentiated)
+    )
+    again = (stated == BACKWARD) & (operator >= 0) & (first_runs >= next_runs)[at(rows.name, operator)]
     if not check.unexplained or not may_be_taken or not _states(placed, timed, compared, again):
         return check, placed
     # Inside them autograd still decides: recomputation, a loss in a backward, a gradient in a forward.
@@ -1256,45 +1188,44 @@ def _states(placed: Placed, timed: Timed, compared: _Compared, again: Bool) -> b
     return True
 
 
-def _run_again(rows: HostRows, placed: Placed, stated: Int64) -> Bool:
-    """Return which rows run a forward again, to differentiate it, in a range of a backward.
-
-    The first run is in a range of a forward, with no fewer operators of that name that nothing differentiates.
-    """
-    differentiated = differentiated_operators(placed.nodes)
-    operator = nearest_above(differentiated, rows.parent)
-    width = int(rows.name.max(initial=0)) + 1
-    once, again = (
-        np.bincount(rows.name[there], minlength=width)
-        for there in ((stated == FORWARD) & (operator < 0), (stated == BACKWARD) & differentiated)
-    )
-    run_again: Bool = (stated == BACKWARD) & (operator >= 0) & (once >= again)[at(rows.name, operator)]
-    return run_again
-
-
 def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: _Compared, ranges: _Ranges) -> Check:
-    index, expected, places = compared.index, compared.expected, compared.placed
-    duration = timed.duration_ns[index]
     differences = []
     for phase in compared.phases:
-        annotated = int(duration[expected == phase].sum())
-        wrong = (expected == phase) & (places != phase)
-        missing = int(duration[wrong].sum())
-        if missing > _TOLERATED * annotated:
-            is_forward = phase == BACKWARD and _is_forward(rows, timed, compared, wrong, _TOLERATED * annotated)
-            evidence = _evidence(names, rows.name[timed.row[index[wrong]]], places[wrong], duration[wrong])
-            option = f"{ranges.option(phase)} takes the annotation"
-            differences.append(
-                Difference(
-                    operator=f"annotated as {PHASES[phase]}",
-                    phase=PHASES[phase],
-                    ours=annotated - missing,
-                    other=annotated,
-                    cause=f"{DIFFERENTIATED} - {option}" if is_forward else None,
-                    evidence=evidence if is_forward else f"{evidence} - {option}",
-                    time_ns=missing,
-                )
+        expected = compared.expected == phase
+        annotated = int(timed.duration_ns[compared.index[expected]].sum())
+        wrong = expected & (compared.placed != phase)
+        row, duration, places = (
+            timed.row[compared.index[wrong]],
+            timed.duration_ns[compared.index[wrong]],
+            compared.placed[wrong],
+        )
+        missing = int(duration.sum())
+        if missing <= _TOLERATED * annotated:
+            continue
+        # Autograd explains it if everything assigned elsewhere has numbers like a forward, and most is differentiated.
+        forward = (rows.sequence[row] >= 0) & (places == FORWARD)
+        differentiated = duration[forward & compared.differentiated[row]].sum()
+        is_forward = duration[~forward].sum() <= _TOLERATED * annotated and 2 * differentiated > missing
+        explained = phase == BACKWARD and is_forward
+
+        spent: dict[tuple[int, int], int] = {}
+        for key in zip(rows.name[row].tolist(), places.tolist(), duration.tolist(), strict=True):
+            spent[key[:2]] = spent.get(key[:2], 0) + key[2]
+        longest = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
+        listed = [f"{names[number]} as {PHASES[place]} {time:,} ns" for (number, place), time in longest[:_NAMED]]
+        evidence = ", ".join(listed) + (f", {len(longest) - _NAMED} more" if len(longest) > _NAMED else "")
+        option = f"{ranges.option(phase)} takes the annotation"
+        differences.append(
+            Difference(
+                operator=f"annotated as {PHASES[phase]}",
+                phase=PHASES[phase],
+                ours=annotated - missing,
+                other=annotated,
+                cause=f"{DIFFERENTIATED} - {option}" if explained else None,
+                evidence=evidence if explained else f"{evidence} - {option}",
+                time_ns=missing,
             )
+        )
     return Check(
         quantity="annotated phases",
         source="the trace's own annotations",
@@ -1304,21 +1235,3 @@ def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: _Compar
         differences=tuple(differences),
         not_checked=None if compared.phases else "no work was launched in the annotated ranges",
     )
-
-
-def _is_forward(rows: HostRows, timed: Timed, compared: _Compared, wrong: Bool, tolerated: float) -> bool:
-    """Return whether everything assigned elsewhere has numbers like a forward, and most of it is differentiated."""
-    row, duration = timed.row[compared.index[wrong]], timed.duration_ns[compared.index[wrong]]
-    forward = (rows.sequence[row] >= 0) & (compared.placed[wrong] == FORWARD)
-    differentiated = duration[forward & compared.differentiated[row]].sum()
-    return bool(duration[~forward].sum() <= tolerated and 2 * differentiated > duration.sum())
-
-
-def _evidence(names: Sequence[str], name: Int64, places: Int64, duration_ns: Int64) -> str:
-    """Return the operators with most time in another phase, and that phase."""
-    spent: dict[tuple[int, int], int] = {}
-    for key in zip(name.tolist(), places.tolist(), duration_ns.tolist(), strict=True):
-        spent[key[:2]] = spent.get(key[:2], 0) + key[2]
-    longest = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
-    listed = [f"{names[number]} as {PHASES[place]} {time:,} ns" for (number, place), time in longest[:_NAMED]]
-    return ", ".join(listed) + (f", {len(longest) - _NAMED} more" if len(longest) > _NAMED else "")

@@ -16,7 +16,6 @@ from opanatomy.attribution.collectives import exchanged_bytes
 from opanatomy.classification.kernels import compute_type, lacks_tensor_cores
 from opanatomy.records.columns import (
     NO_UNITS,
-    Bool,
     CallTable,
     Categorical,
     Int64,
@@ -51,6 +50,8 @@ def kernel_table(calls: TraceCalls, devices: Sequence[TraceDevice] = ()) -> Kern
     nameless = (by_name == UNKNOWN) & (call >= 0)
     # The row that launched a part of a call is the operator, `nccl:all_reduce` too; else the innermost around it.
     operator = np.where(call >= 0, work.host, at(calls.operator, work.host))
+    rules = calls.kernels.rule
+    rule = np.where(nameless, len(rules.values), rules.codes[work.name])
     without = np.array([device.number for device in devices if lacks_tensor_cores(device.name)], dtype=np.int64)
     return KernelTable(
         kernel=Categorical(work.name, names),
@@ -67,7 +68,7 @@ def kernel_table(calls: TraceCalls, devices: Sequence[TraceDevice] = ()) -> Kern
         module=work.module,
         operator_class=Categorical(np.where(call >= 0, by_call, by_name), CLASSES),
         kernel_class=Categorical(np.where(nameless, by_call, by_name), CLASSES),
-        kernel_rule=_kernel_rules(calls, nameless),
+        kernel_rule=categorical_of((*rules.values, _BY_OPERATOR), rule),
         tensor_cores=np.where(isin(work.device, without), NO_UNITS, calls.kernels.tensor_cores[work.name]),
     )
 
@@ -80,12 +81,6 @@ def class_of_calls(calls: TraceCalls, rows: Int64) -> Int64:
     return np.where((rows >= 0) & (codes >= 0), codes, UNKNOWN)
 
 
-def _kernel_rules(calls: TraceCalls, nameless: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Categorical[str]:
-    rules = calls.kernels.rule
-    codes = np.where(nameless, len(rules.values), rules.codes[calls.work.name])
-    return categorical_of((*rules.values, _BY_OPERATOR), codes)
-
-
 _COMMUNICATION: Final = CLASS_CODE[OperatorClass.COMMUNICATION]
 #: Costs of an operator inside another call, which counts them.
 _INSIDE: Final = {"flops": 0, "read_bytes": 0, "written_bytes": 0, "causal_flops": -1, "normalization_flops": -1}
@@ -95,7 +90,15 @@ def call_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | None) -> 
     """Return one row per call in the window, then one per device event without; on the CPU `kernels` is `None`."""
     if kernels is None:
         return _calls(trace, calls, cpu_rows(calls, within=True))
-    return _stacked(_calls(trace, calls, _device_rows(calls)), _work_without_call(calls, kernels))
+    # Host rows that launched work, and the owners of these rows.
+    launching = np.flatnonzero((calls.launched > 0) & (calls.owner >= 0))
+    rows = unique(np.concatenate((launching, calls.owner[launching]))).values
+    first, second = _calls(trace, calls, rows), _work_without_call(calls, kernels)
+    columns: dict[str, Any] = {}
+    for name in CallTable.__struct_fields__:
+        above, below = getattr(first, name), getattr(second, name)
+        columns[name] = joined(above, below) if isinstance(above, Categorical) else np.concatenate((above, below))
+    return CallTable(**columns)
 
 
 def cpu_rows(calls: TraceCalls, *, within: bool) -> Int64:
@@ -104,42 +107,15 @@ def cpu_rows(calls: TraceCalls, *, within: bool) -> Int64:
     return np.flatnonzero(works & calls.host.in_window if within else works)
 
 
-def _device_rows(calls: TraceCalls) -> Int64:
-    """Return host rows that launched work, and the owners of these rows."""
-    launching = np.flatnonzero((calls.launched > 0) & (calls.owner >= 0))
-    return unique(np.concatenate((launching, calls.owner[launching]))).values
-
-
 def _calls(trace: Trace, calls: TraceCalls, rows: Int64) -> CallTable:
     """Return the calls at host rows that have an owner."""
     host, owner = calls.host, calls.owner[rows]
-    name, owner_name, inner = host.name[rows], host.name[owner], rows != owner
+    owner_name, inner = host.name[owner], rows != owner
     signature = calls.signature[rows]
-    return CallTable(
-        operator=Categorical(name, calls.names),
-        signature=calls.texts_of(signature),
-        phase=Categorical(host.phase[rows], PHASES),
-        module=host.module.take(rows),
-        operator_class=Categorical(class_of_calls(calls, owner), CLASSES),
-        rule=calls.operators.rule.take(owner_name),
-        part_of=Categorical(np.where(inner, owner_name, -1), calls.names),
-        host_row=rows,
-        start_ns=host.start_ns[rows],
-        time_ns=calls.time_ns[rows],
-        kernels=calls.launched[rows],
-        inner=inner,
-        crosses_host_link=_crossing(calls)[owner],
-        compute_type=_compute_types(calls, owner, signature),
-        stack=Categorical(np.full(len(rows), -1, dtype=np.int64), ()),
-        **_costs(trace, calls, owner, inner),
-    )
+    crosses = calls.kernels.crosses_host_link[calls.work.name]
 
-
-def _costs(trace: Trace, calls: TraceCalls, owner: Int64, inner: Bool) -> dict[str, Any]:
-    """Return the columns of costs: from formulas, and the bytes of collectives whose events record them.
-
-    A collective without sizes has 0 FLOPs all the same.
-    """
+    # The costs are from formulas; for collectives, from the bytes that their events record. One without sizes has 0
+    # FLOPs all the same.
     costs = calls.costs
     known = costs.flops[costs.row[owner]] >= 0
     columns = {
@@ -154,36 +130,45 @@ def _costs(trace: Trace, calls: TraceCalls, owner: Int64, inner: Bool) -> dict[s
         columns["read_bytes"][said] = np.where(inner, 0, sent[owner])[said]
         columns["written_bytes"][said] = np.where(inner, 0, received[owner])[said]
         known = known | said
-    return {"costed": known, **columns}
 
-
-def _crossing(calls: TraceCalls) -> Bool:
-    """Return the host rows of calls with an event that copies between host and device."""
-    crosses = calls.kernels.crosses_host_link[calls.work.name]
-    return rows_with_events(crosses, calls.call_of_event, len(calls.host.name))
+    return CallTable(
+        operator=Categorical(host.name[rows], calls.names),
+        signature=calls.texts_of(signature),
+        phase=Categorical(host.phase[rows], PHASES),
+        module=host.module.take(rows),
+        operator_class=Categorical(class_of_calls(calls, owner), CLASSES),
+        rule=calls.operators.rule.take(owner_name),
+        part_of=Categorical(np.where(inner, owner_name, -1), calls.names),
+        host_row=rows,
+        start_ns=host.start_ns[rows],
+        time_ns=calls.time_ns[rows],
+        kernels=calls.launched[rows],
+        inner=inner,
+        crosses_host_link=rows_with_events(crosses, calls.call_of_event, len(host.name))[owner],
+        compute_type=_compute_types(calls, owner, signature),
+        stack=Categorical(np.full(len(rows), -1, dtype=np.int64), ()),
+        costed=known,
+        **columns,
+    )
 
 
 def _compute_types(calls: TraceCalls, owner: Int64, signature: Int64) -> Categorical[str]:
     """Return what the float32 operands of each call were computed in, by its longest kernel whose name tells."""
     numbers = unique(signature)
-    float32 = np.array([_is_float32(calls, number) for number in numbers.values.tolist()], dtype=bool)[numbers.inverse]
+    known = [calls.signatures[number] if number >= 0 else None for number in numbers.values.tolist()]
+    is_float32 = [one is not None and one.compute_dtype == FLOAT32 for one in known]
+    float32 = np.array(is_float32, dtype=bool)[numbers.inverse]
     called = calls.call_of_event
     events = np.flatnonzero(mask_of(owner[float32], len(calls.host.name) + 1)[called])
     kernels = unique(calls.work.name[events])
     types = [compute_type(calls.names[number]) for number in kernels.values.tolist()]
-    places = [-1 if known is None else COMPUTE_TYPES.index(known) for known in types]
+    places = [-1 if one is None else COMPUTE_TYPES.index(one) for one in types]
     code = np.array(places, dtype=np.int64)[kernels.inverse]
     telling = np.flatnonzero(code >= 0)
     telling = telling[np.argsort(calls.work.duration_ns[events[telling]], kind="stable")]
     of_call = np.full(len(calls.host.name), -1, dtype=np.int64)
     of_call[called[events[telling]]] = code[telling]
     return Categorical(np.where(float32, of_call[owner], -1), COMPUTE_TYPES)
-
-
-def _is_float32(calls: TraceCalls, number: int) -> bool:
-    """Return whether the first floating-point tensor is float32."""
-    signature = calls.signatures[number] if number >= 0 else None
-    return signature is not None and signature.compute_dtype == FLOAT32
 
 
 def _work_without_call(calls: TraceCalls, kernels: KernelTable) -> CallTable:
@@ -218,78 +203,47 @@ def _work_without_call(calls: TraceCalls, kernels: KernelTable) -> CallTable:
     )
 
 
-def _stacked(first: CallTable, second: CallTable) -> CallTable:
-    """Append the second table to the first."""
-    columns: dict[str, Any] = {}
-    for name in CallTable.__struct_fields__:
-        above, below = getattr(first, name), getattr(second, name)
-        columns[name] = joined(above, below) if isinstance(above, Categorical) else np.concatenate((above, below))
-    return CallTable(**columns)
-
-
 # ----- overlay for an annotated trace
 
 
 def overlay_of(calls: TraceCalls, kernels: KernelTable | None, threads: Sequence[tuple[object, object]]) -> Overlay:
     """Return each device event, or without `kernels` each call; `threads` has (process, thread) of each thread."""
-    return _of_calls(calls, threads) if kernels is None else _of_kernels(calls.costs, kernels)
-
-
-def _of_kernels(costs: CallCosts, kernels: KernelTable) -> Overlay:
-    inside = kernels.inside
-    device, stream = unique(kernels.device), unique(kernels.stream)
-    pairs = unique(device.inverse * len(stream.values) + stream.inverse)
-    labels = [f"device {kernels.device[event]} stream {kernels.stream[event]}" for event in pairs.first.tolist()]
-    tracks, track = _used(Categorical(pairs.inverse, labels))
-    operators, operator = _used(kernels.operator)
-    modules, module = _used(_submodules(kernels.module))
-    flops, moved = _shares(costs, np.where(inside, kernels.call, -1), kernels.duration_ns)
+    if kernels is None:
+        host = calls.host
+        rows = np.flatnonzero(calls.owner == np.arange(len(host.name)))
+        on_track = Categorical(host.thread[rows], [f"thread {thread}" for _, thread in threads])
+        called, module = Categorical(at(host.name, calls.operator[rows]), calls.names), host.module.take(rows)
+        start_ns, duration_ns, inside = host.start_ns[rows], host.duration_ns[rows], host.in_window[rows]
+        operator_class, phase = class_of_calls(calls, rows), host.phase[rows]
+        flops, moved = _shares(calls.costs, np.where(inside, rows, -1), duration_ns)
+    else:
+        device, stream = unique(kernels.device), unique(kernels.stream)
+        pairs = unique(device.inverse * len(stream.values) + stream.inverse)
+        labels = [f"device {kernels.device[event]} stream {kernels.stream[event]}" for event in pairs.first.tolist()]
+        on_track, called, module = Categorical(pairs.inverse, labels), kernels.operator, kernels.module
+        start_ns, duration_ns, inside = kernels.start_ns, kernels.duration_ns, kernels.inside
+        operator_class, phase = kernels.operator_class.codes, kernels.phase.codes
+        flops, moved = _shares(calls.costs, np.where(inside, kernels.call, -1), duration_ns)
+    # The root of the modules is the same everywhere.
+    submodule = Categorical(np.where(module.equals(""), -1, module.codes), module.values)
+    tracks, track = _used(on_track)
+    operators, operator = _used(called)
+    modules, module_place = _used(submodule)
     return Overlay(
         tracks=tracks,
         operators=operators,
         modules=modules,
         track=track,
-        start_ns=kernels.start_ns,
-        duration_ns=kernels.duration_ns,
+        start_ns=start_ns,
+        duration_ns=duration_ns,
         operator=operator,
-        module=module,
-        operator_class=kernels.operator_class.codes,
-        phase=kernels.phase.codes,
+        module=module_place,
+        operator_class=operator_class,
+        phase=phase,
         flops=flops,
         bytes=moved,
         inside=inside,
     )
-
-
-def _of_calls(calls: TraceCalls, threads: Sequence[tuple[object, object]]) -> Overlay:
-    host = calls.host
-    rows = np.flatnonzero(calls.owner == np.arange(len(host.name)))
-    inside = host.in_window[rows]
-    tracks, track = _used(Categorical(host.thread[rows], [f"thread {thread}" for _, thread in threads]))
-    operators, operator = _used(Categorical(at(host.name, calls.operator[rows]), calls.names))
-    modules, module = _used(_submodules(host.module.take(rows)))
-    flops, moved = _shares(calls.costs, np.where(inside, rows, -1), host.duration_ns[rows])
-    return Overlay(
-        tracks=tracks,
-        operators=operators,
-        modules=modules,
-        track=track,
-        start_ns=host.start_ns[rows],
-        duration_ns=host.duration_ns[rows],
-        operator=operator,
-        module=module,
-        operator_class=class_of_calls(calls, rows),
-        phase=host.phase[rows],
-        flops=flops,
-        bytes=moved,
-        inside=inside,
-    )
-
-
-def _submodules(module: Categorical[str]) -> Categorical[str]:
-    """Return the modules without the root, which is the same everywhere."""
-    root = module.equals("")
-    return Categorical(np.where(root, -1, module.codes), module.values)
 
 
 def _used(column: Categorical[str]) -> tuple[tuple[str, ...], Int64]:
@@ -353,7 +307,13 @@ def padding_flops(
     calls: TraceCalls, table: CallTable, batch: TextBatch, *, steps: int, micro_batches: int = 1
 ) -> PaddingFlops:
     """Return the FLOPs of one of `steps` steps on a batch; those of unclear shapes are not assigned."""
-    sizes = _sizes_of(batch, micro_batches)
+    pairs = sum(length * length for length in batch.lengths)
+    sizes = _Sizes(
+        rows=len(batch.lengths) // micro_batches,
+        length=batch.length,
+        useful=Fraction(batch.useful_tokens, batch.tokens),
+        useful_pairs=Fraction(pairs, batch.tokens * batch.length),
+    )
     contraction = table.operator_class.equals(OperatorClass.TENSOR_CONTRACTION)
     rows = np.flatnonzero(contraction & ~table.inner & (table.flops > 0) & (table.host_row >= 0))
     total = assigned = 0
@@ -373,28 +333,30 @@ def padding_flops(
     return PaddingFlops(flops=total // steps, assigned_flops=assigned // steps, padding_flops=round(padding / steps))
 
 
-def _sizes_of(batch: TextBatch, micro_batches: int) -> _Sizes:
-    pairs = sum(length * length for length in batch.lengths)
-    return _Sizes(
-        rows=len(batch.lengths) // micro_batches,
-        length=batch.length,
-        useful=Fraction(batch.useful_tokens, batch.tokens),
-        useful_pairs=Fraction(pairs, batch.tokens * batch.length),
-    )
-
-
 def _useful(signature: Signature, sizes: _Sizes) -> Fraction | None:
     """Return the useful part of a contraction; `None` if its shapes do not tell."""
     factors = [tensor for tensor in signature.tensors() if len(tensor.shape) >= 2]
     if len(factors) >= 2 and all(len(tensor.shape) == 4 for tensor in factors[:3]):
-        return _of_attention(factors, sizes)
+        # Fused attention, where both sequences are those of the texts.
+        of_texts = all(sizes.length in tensor.shape[1:3] and tensor.shape[0] == sizes.rows for tensor in factors[:3])
+        return sizes.useful_pairs if of_texts else None
     pair = _multiplied(factors)
     if pair is None:
         return None
     first, second = pair
     if len(first.shape) == len(second.shape) == 3:
-        return _of_matrices(first, second, sizes)
-    return _of_product(first, second, sizes)
+        # A matrix for each text, or each head of it: `[b, m, k]` by `[b, k, n]`.
+        (batch, m, k), n = first.shape, second.shape[2]
+        parts = (None, sizes.useful, sizes.useful_pairs, sizes.useful_pairs)
+        return None if batch % sizes.rows else parts[(m, k, n).count(sizes.length)]
+    # `[m, k]` by `[k, n]`, with tokens in the rows of the first or summed over.
+    m, k, n = prod(first.shape[:-1]), first.shape[-1], second.shape[-1]
+    tokens = sizes.rows * sizes.length
+    # A pooled token's weight gradient sums over texts, even if as many features as tokens are left.
+    sums_texts = sizes.rows in (m, k) and not (m == tokens and k == sizes.rows and n != tokens)
+    if sums_texts and sizes.length > 1:
+        return Fraction(1)
+    return sizes.useful if tokens in (m, k) else None
 
 
 def _multiplied(tensors: list[Tensor]) -> tuple[Tensor, Tensor] | None:
@@ -405,29 +367,3 @@ def _multiplied(tensors: list[Tensor]) -> tuple[Tensor, Tensor] | None:
         if first.shape[-1] == second.shape[-2] and all(other.shape == product for other in others):
             return first, second
     return (tensors[0], tensors[1]) if len(tensors) == 2 else None
-
-
-def _of_attention(factors: list[Tensor], sizes: _Sizes) -> Fraction | None:
-    """Return the useful part of fused attention, where both sequences are those of the texts."""
-    tokens = all(sizes.length in tensor.shape[1:3] and tensor.shape[0] == sizes.rows for tensor in factors[:3])
-    return sizes.useful_pairs if tokens else None
-
-
-def _of_matrices(first: Tensor, second: Tensor, sizes: _Sizes) -> Fraction | None:
-    """Return the useful part with a matrix for each text, or each head of it: `[b, m, k]` by `[b, k, n]`."""
-    (batch, m, k), n = first.shape, second.shape[2]
-    if batch % sizes.rows:
-        return None
-    tokens = (m, k, n).count(sizes.length)
-    return (None, sizes.useful, sizes.useful_pairs, sizes.useful_pairs)[tokens]
-
-
-def _of_product(first: Tensor, second: Tensor, sizes: _Sizes) -> Fraction | None:
-    """Return the useful part of `[m, k]` by `[k, n]`, with tokens in the rows of the first or summed over."""
-    m, k, n = prod(first.shape[:-1]), first.shape[-1], second.shape[-1]
-    tokens = sizes.rows * sizes.length
-    # A pooled token's weight gradient sums over texts, even if as many features as tokens are left.
-    of_texts = sizes.rows in (m, k) and not (m == tokens and k == sizes.rows and n != tokens)
-    if of_texts and sizes.length > 1:
-        return Fraction(1)
-    return sizes.useful if tokens in (m, k) else None

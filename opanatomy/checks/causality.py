@@ -122,9 +122,11 @@ class _Events:
         self.waits_ns = np.sort(launches.start_ns[self.launches_named(_WAITS)])
         processes = {str(trace.threads[number][0]) for number in unique(launches.thread).values.tolist()}
         self.one_process = len(processes) == 1
-        self.streams = [
-            (self._name_of_stream(rows), rows) for _, rows in rows_by_value(_pairs(self.work.device, self.work.stream))
-        ]
+        self.streams: list[tuple[str, Int64]] = []
+        several = len(unique(self.work.device).values) > 1
+        for _, rows in rows_by_value(_pairs(self.work.device, self.work.stream)):
+            device, stream = int(self.work.device[rows[0]]), int(self.work.stream[rows[0]])
+            self.streams.append((f"work on stream {stream}" + (f" of device {device}" if several else ""), rows))
 
     def launches_named(self, pattern: re.Pattern[str]) -> Bool:
         """Return which runtime calls have a name that contains the pattern."""
@@ -135,11 +137,6 @@ class _Events:
         columns = (self.launch_ns[rows], self.end_ns[rows], self.work.start_ns[rows])
         ordered: Int64 = rows[np.lexsort(columns)]
         return ordered
-
-    def _name_of_stream(self, rows: Int64) -> str:
-        device, stream = int(self.work.device[rows[0]]), int(self.work.stream[rows[0]])
-        several = len(unique(self.work.device).values) > 1
-        return f"work on stream {stream}" + (f" of device {device}" if several else "")
 
 
 def _pairs(first: Int64, second: Int64) -> Int64:
@@ -178,7 +175,11 @@ def _classes(events: _Events) -> Check:
     wrong = isin(of_operator, np.array(_PROJECTED)) & ((of_kernel == _CONTRACTION) | (of_kernel == _COMMUNICATION))
     wrong |= (of_operator == _CONTRACTION) & (of_kernel == _COMMUNICATION)
     wrong |= (of_operator == _COMMUNICATION) & ((of_kernel == _CONTRACTION) | compiled_kernel)
-    wrong |= compiled_operator & compiled_kernel & (name != kernel) & ~_begins_with(names, kernel, name)
+    # A kernel's name begins with its operator's: older compilers append the types.
+    pairs = unique(kernel * len(names) + name)
+    begins = [names[key // len(names)].startswith(names[key % len(names)]) for key in pairs.values.tolist()]
+    own_kernel = np.array(begins, dtype=bool)[pairs.inverse]
+    wrong |= compiled_operator & compiled_kernel & (name != kernel) & ~own_kernel
     differences = []
     keys = np.stack((name, calls.work.phase[linked], kernel), axis=1)[wrong]
     for key in sorted(set(map(tuple, keys.tolist()))):
@@ -201,14 +202,6 @@ def _classes(events: _Events) -> Check:
     return _check(CLASSES_OF_KERNELS, "the kernels' own names", "ns", compared, int(wrong.sum()), differences)
 
 
-def _begins_with(names: Sequence[str], kernel: Int64, operator: Int64) -> Bool:
-    """Return whether each kernel's name begins with its operator's: older compilers append the types."""
-    pairs = unique(kernel * len(names) + operator)
-    begins = [names[key // len(names)].startswith(names[key % len(names)]) for key in pairs.values.tolist()]
-    rows: Bool = np.array(begins, dtype=bool)[pairs.inverse]
-    return rows
-
-
 def _short(kernel: str) -> str:
     """Return a kernel's name without its arguments."""
     return re.split(r"[<(]", kernel.removeprefix("void "))[0] or kernel
@@ -218,38 +211,34 @@ def _short(kernel: str) -> str:
 
 
 def _disordered(events: _Events) -> Bool:
-    """Return the fewest events without which each stream ran its work in the order of its launches."""
+    """Return the fewest events without which each stream ran its work in the order of its launches.
+
+    They are outside a longest run of launches in order; of two that contradict only each other they are both. Launches
+    that overlap, on two threads, may have come in either order.
+    """
     disordered = np.zeros(len(events.work.name), dtype=bool)
     if not events.one_process:
         return disordered
     for _, stream in events.streams:
         rows = events.in_order(stream[events.sure[stream]])
-        begins, ends = events.launch_ns[rows], events.launch_end_ns[rows]
-        if (np.diff(begins) < 0).any():
-            disordered[rows[_out_of_order(begins.tolist(), ends.tolist())]] = True
+        if not (np.diff(events.launch_ns[rows]) < 0).any():
+            continue
+        begins, ends = events.launch_ns[rows].tolist(), events.launch_end_ns[rows].tolist()
+        kept = _longest_run(begins)
+        values = [begins[place] for place in kept]
+        for place in sorted(set(range(len(begins))) - set(kept)):
+            by_time, by_launch = bisect_left(kept, place), bisect_left(values, begins[place])
+            low, high = sorted((by_time, by_launch))
+            against = [
+                other
+                for other in kept[low:high]
+                if (begins[other] >= ends[place] if other < place else begins[place] >= ends[other])
+            ]
+            if against:
+                disordered[rows[place]] = True
+            if len(against) == 1:
+                disordered[rows[against]] = True
     return disordered
-
-
-def _out_of_order(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """Return the places outside a longest run of launches in order; both of two that contradict only each other.
-
-    Launches that overlap, on two threads, may have come in either order.
-    """
-    kept = _longest_run(begins)
-    values = [begins[place] for place in kept]
-    wrong: set[int] = set()
-    for place in sorted(set(range(len(begins))) - set(kept)):
-        by_time, by_launch = bisect_left(kept, place), bisect_left(values, begins[place])
-        low, high = sorted((by_time, by_launch))
-        against = [
-            other
-            for other in kept[low:high]
-            if (begins[other] >= ends[place] if other < place else begins[place] >= ends[other])
-        ]
-        if against:
-            wrong.add(place)
-            wrong.update(against if len(against) == 1 else ())
-    return sorted(wrong)
 
 
 def _longest_run(values: Sequence[int]) -> list[int]:
@@ -405,21 +394,19 @@ def _held_ns(events: _Events, stream: Int64) -> int:
     """
     if not events.one_process or (len(events.streams) > 1 and not len(events.waits_ns)):
         return 0
-    rows, before, _ = _in_turn(events, stream)
-    free = (before <= events.launch_ns[rows]) & ~_behind_waits(events)[events.launch[rows]]
-    if free.sum() < _LATE:
-        return 0
-    return int((events.work.start_ns[rows] - events.launch_end_ns[rows])[free].min())
-
-
-def _behind_waits(events: _Events) -> Bool:
-    """Return which launches follow a wait for an event on their thread, with no other launch in between."""
+    # The launches that follow a wait for an event on their thread, with no other launch in between.
     launches = events.trace.launches
     waits, starts = events.launches_named(_WAITS), starts_work(events.names, launches)
     chosen = np.flatnonzero(waits | starts)
     chosen = chosen[np.lexsort((launches.start_ns[chosen], launches.thread[chosen]))]
     behind = waits[chosen[:-1]] & (launches.thread[chosen[:-1]] == launches.thread[chosen[1:]])
-    return mask_of(chosen[1:][behind], len(waits))
+    behind_waits = mask_of(chosen[1:][behind], len(waits))
+
+    rows, before, _ = _in_turn(events, stream)
+    free = (before <= events.launch_ns[rows]) & ~behind_waits[events.launch[rows]]
+    if free.sum() < _LATE:
+        return 0
+    return int((events.work.start_ns[rows] - events.launch_end_ns[rows])[free].min())
 
 
 def _in_turn(events: _Events, stream: Int64) -> tuple[Int64, Int64, Bool]:
@@ -607,9 +594,18 @@ def _doubled(events: _Events) -> Check:
         for column in (work.start_ns, work.duration_ns, work.name, work.correlation):
             same &= column[rows[1:]] == column[rows[:-1]]
         twice = rows[1:][same]
+        # What begins well before all earlier events of its stream have ended; nodes of graphs may.
+        crossing = rows[:0]
+        others = rows[events.sure[rows] & ~isin(rows, twice)]
+        if len(others) > 1 and events.one_process:
+            others = others[np.argsort(work.start_ns[others], kind="stable")]
+            before_ns = np.maximum.accumulate(events.end_ns[others])[:-1]
+            others = others[1:]
+            early = before_ns - work.start_ns[others] > OVERLAP_NS
+            crossing = others[early & ~overlapping[events.launch[others]]]
         for copies, what in (
             (twice, "more than once in the trace"),
-            (_beside(events, rows, twice, overlapping), "while the one before still runs"),
+            (crossing, "while the one before still runs"),
         ):
             spent = int(events.time_ns[copies].sum())
             wrong += len(copies)
@@ -626,43 +622,31 @@ def _doubled(events: _Events) -> Check:
     return _check(EVENTS, "their stream, which runs one at a time", "events", len(work.name), wrong, differences)
 
 
-def _beside(events: _Events, rows: Int64, twice: Int64, overlapping: Bool) -> Int64:
-    """Return the events that begin well before all earlier ones on their stream have ended; nodes of graphs may."""
-    rows = rows[events.sure[rows] & ~isin(rows, twice)]
-    if len(rows) < 2 or not events.one_process:
-        return rows[:0]
-    rows = rows[np.argsort(events.work.start_ns[rows], kind="stable")]
-    before = np.maximum.accumulate(events.end_ns[rows])[:-1]
-    rows = rows[1:]
-    beside: Int64 = rows[(before - events.work.start_ns[rows] > OVERLAP_NS) & ~overlapping[events.launch[rows]]]
-    return beside
-
-
 def _check(
     quantity: str, source: str, unit: str, compared: int, wrong: int, differences: Sequence[Difference]
 ) -> Check:
     """Return the check with its longest differences, all others summed."""
     ranked = sorted(differences, key=lambda one: (one.cause is not None, -(one.time_ns or 0)))
+    shown, rest = ranked[:_ROWS], ranked[_ROWS:]
+    # One row for the unexplained differences, and one for each cause.
+    for cause in dict.fromkeys(difference.cause for difference in rest):
+        alike = [difference for difference in rest if difference.cause == cause]
+        times = [one.time_ns for one in alike if one.time_ns is not None]
+        shown.append(
+            Difference(
+                operator="others",
+                cause=cause,
+                time_ns=sum(times) if len(times) == len(alike) else None,
+                ours=sum(one.ours or 0 for one in alike),
+                other=sum(one.other or 0 for one in alike),
+                evidence=f"{_count(len(alike), 'difference')} more of the kind",
+            )
+        )
     return Check(
         quantity=quantity,
         source=source,
         unit=unit,
         compared=compared,
         equal=max(compared - wrong, 0),
-        differences=(*ranked[:_ROWS], *_rest(ranked[_ROWS:])),
+        differences=tuple(shown),
     )
-
-
-def _rest(differences: Sequence[Difference]) -> Iterator[Difference]:
-    """Yield one row for the unexplained differences, and one for each cause."""
-    for cause in dict.fromkeys(difference.cause for difference in differences):
-        alike = [difference for difference in differences if difference.cause == cause]
-        times = [one.time_ns for one in alike if one.time_ns is not None]
-        yield Difference(
-            operator="others",
-            cause=cause,
-            time_ns=sum(times) if len(times) == len(alike) else None,
-            ours=sum(one.ours or 0 for one in alike),
-            other=sum(one.other or 0 for one in alike),
-            evidence=f"{_count(len(alike), 'difference')} more of the kind",
-        )

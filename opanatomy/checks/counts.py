@@ -20,8 +20,8 @@ from opanatomy.errors import GateError
 from opanatomy.memory.allocations import CPU
 from opanatomy.options import as_asked
 from opanatomy.records.anatomy import Anatomy, Check, Difference
-from opanatomy.records.columns import Bool, CallTable, Int64, mask_of, unique
-from opanatomy.records.communication import Communication, ExpectedCommunication, Waiting
+from opanatomy.records.columns import CallTable, mask_of, unique
+from opanatomy.records.communication import Communication, Waiting
 from opanatomy.records.memory import AllocatorFigures, Memory, MemoryDevice
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass, Phase
@@ -67,8 +67,22 @@ def dispatched(calls: TraceCalls, table: CallTable, observed: Collection[str]) -
     called = np.flatnonzero(table.host_row >= 0)
     call_ns = np.zeros(len(calls.host.name), dtype=np.int64)
     np.add.at(call_ns, calls.owner[table.host_row[called]], table.time_ns[called])
-    host_rows = _dispatching_rows(calls, observed)[table.host_row[rows]]
-    enclosed = _enclosed(calls, observed)[host_rows]
+
+    # The outermost observed operator around each host row that delegates (computes only if nothing below it does),
+    # else the row itself.
+    operators, parents = calls.operators, calls.host.parent
+    is_observed = np.array([name in observed for name in calls.names], dtype=bool)[calls.host.name]
+    delegating = (operators.delegates | operators.composite) & operators.computes
+    nearest = np.append(nearest_above(is_observed & delegating[calls.host.name], parents), -1)
+    enclosing = nearest[parents]  # row -1 has none
+    outermost = np.arange(len(parents), dtype=np.int64)
+    while (further := enclosing >= 0).any():
+        outermost = np.where(further, enclosing, outermost)
+        enclosing = np.where(further, nearest[parents[np.maximum(enclosing, 0)]], -1)
+    host_rows = outermost[table.host_row[rows]]
+    around = nearest_above(is_observed, parents)
+    enclosed = ((parents >= 0) & (around[parents] >= 0))[host_rows]
+
     counts: dict[tuple[str, Phase], Dispatched] = {}
     seen: set[int] = set()
     for row, host_row, inside in zip(rows.tolist(), host_rows.tolist(), enclosed.tolist(), strict=True):
@@ -83,12 +97,9 @@ def dispatched(calls: TraceCalls, table: CallTable, observed: Collection[str]) -
         counted.enclosed_copies += inside and kind is OperatorClass.DATA_MOVEMENT
         if kind is OperatorClass.TENSOR_CONTRACTION:
             counted.contracts = True
-            counted.contraction_flops = _sum(counted.contraction_flops, int(table.flops[row]))
+            flops, total = int(table.flops[row]), counted.contraction_flops
+            counted.contraction_flops = None if total is None or flops < 0 else total + flops
     return counts
-
-
-def _sum(total: int | None, flops: int) -> int | None:
-    return None if total is None or flops < 0 else total + flops
 
 
 def inner_copies(calls: TraceCalls, table: CallTable) -> Counter[tuple[str, Phase]]:
@@ -99,39 +110,6 @@ def inner_copies(calls: TraceCalls, table: CallTable) -> Counter[tuple[str, Phas
     for row in rows[classes == CLASS_CODE[OperatorClass.DATA_MOVEMENT]].tolist():
         copies[in_place(str(table.operator.at(row))), table.phase.at(row) or Phase.OTHER] += 1
     return copies
-
-
-def _named(calls: TraceCalls, observed: Collection[str]) -> Bool:
-    """Return which host rows are of an observed operator."""
-    names = np.array([name in observed for name in calls.names], dtype=bool)
-    rows: Bool = names[calls.host.name]
-    return rows
-
-
-def _delegating(calls: TraceCalls) -> Bool:
-    """Return which names are of operators that compute only if nothing below them does."""
-    names: Bool = (calls.operators.delegates | calls.operators.composite) & calls.operators.computes
-    return names
-
-
-def _dispatching_rows(calls: TraceCalls, observed: Collection[str]) -> Int64:
-    """Return the outermost observed operator around each host row that delegates, else the row itself."""
-    hands_on = _named(calls, observed) & _delegating(calls)[calls.host.name]
-    parents = calls.host.parent
-    nearest = np.append(nearest_above(hands_on, parents), -1)
-    enclosing = nearest[parents]  # row -1 has none
-    outermost = np.arange(len(parents), dtype=np.int64)
-    while (further := enclosing >= 0).any():
-        outermost = np.where(further, enclosing, outermost)
-        enclosing = np.where(further, nearest[parents[np.maximum(enclosing, 0)]], -1)
-    return outermost
-
-
-def _enclosed(calls: TraceCalls, observed: Collection[str]) -> Bool:
-    """Return whether an observed operator encloses each host row."""
-    parents = calls.host.parent
-    enclosing = nearest_above(_named(calls, observed), parents)
-    return np.asarray((parents >= 0) & (enclosing[parents] >= 0), dtype=bool)
 
 
 # ----- known causes of differences between a profiled step and what a dispatch mode saw
@@ -216,16 +194,6 @@ class Counts(Struct, frozen=True, kw_only=True):
         """Return the time of an operator in a phase: it is not known which of its calls have other FLOPs."""
         return self.ours[key].time_ns if key in self.ours else self.time_of_calls(key)
 
-    @property
-    def differentiates_forward(self) -> bool:
-        """Return whether forward-mode differentiation ran."""
-        return any(name.startswith(_DUAL) for name in self.watched | self.traced)
-
-    @property
-    def fuses_scripts(self) -> bool:
-        """Return whether TorchScript's fuser ran kernels; it names them without a namespace."""
-        return any(name.startswith("fused_") for name in self.traced)
-
     def took_fast_path(self, phase: Phase) -> bool:
         """Return whether the trace has an unwatched fast path, and all products of the phase cost the same."""
         if not (_FAST_PATHS & self.traced) - self.watched:
@@ -243,13 +211,13 @@ def cause_of_calls(key: Key, counts: Counts) -> str | None:
         return FAST_PATH
     if _is_outside_modules(key, counts.calls):
         return OUTSIDE_MODULES
-    if name in _ZEROS and phase is not Phase.FORWARD and _zeros_are_equal(counts, phase):
+    zeros = [counts.calls((zero, phase)) for zero in _ZEROS]
+    zeros_are_equal = sum(counted for counted, _ in zeros) == sum(observed for _, observed in zeros)
+    if name in _ZEROS and phase is not Phase.FORWARD and zeros_are_equal:
         return NO_IN_PLACE
-    if (
-        counts.of_first_step
-        and ours < watched
-        and _base(name).startswith((*_MAKES, *_RANDOM, *(_COPIES if phase is Phase.OPTIMIZER else ())))
-    ):
+    base = name.partition("::")[2].removeprefix("_foreach_")
+    kept = (*_MAKES, *_RANDOM, *(_COPIES if phase is Phase.OPTIMIZER else ()))
+    if counts.of_first_step and ours < watched and base.startswith(kept):
         return FIRST_STEP
     if 0 < watched - ours <= counts.inner_copies.get(key, 0):
         return KEPT_COPY
@@ -257,7 +225,9 @@ def cause_of_calls(key: Key, counts: Counts) -> str | None:
         return COPIED_GRADIENT
     if 0 < ours - watched <= counts.ours[key].enclosed_copies:
         return ENCLOSED
-    return SCRIPTED if ours < watched and counts.fuses_scripts else None
+    # TorchScript's fuser names its kernels without a namespace.
+    fuses_scripts = any(name.startswith("fused_") for name in counts.traced)
+    return SCRIPTED if ours < watched and fuses_scripts else None
 
 
 def cause_of_flops(key: Key, counts: Counts) -> str | None:
@@ -274,15 +244,6 @@ def _is_outside_modules(key: Key, figures: Callable[[Key], tuple[int | None, int
         return False
     moved = (forward or 0) - (seen_forward or 0)
     return moved > 0 and moved == (seen_other or 0) - (other or 0)
-
-
-def _base(name: str) -> str:
-    return name.partition("::")[2].removeprefix("_foreach_")
-
-
-def _zeros_are_equal(counts: Counts, phase: Phase) -> bool:
-    pairs = [counts.calls((name, phase)) for name in _ZEROS]
-    return sum(counted for counted, _ in pairs) == sum(observed for _, observed in pairs)
 
 
 VARYING: Final = "steps take different ways: those profiled do not all make the same calls"
@@ -308,27 +269,41 @@ def check_counts(
             Check(quantity="contraction FLOPs", source=OBSERVER, unit="FLOPs", not_checked=reason),
         )
     watched = frozenset(row.operator for row in capture.observed_counts)
+    # No mode sees work of generated code or of a backend's threads, or above autograd.
+    ours = {
+        key: count
+        for key, count in dispatched(calls, table, watched).items()
+        if not all(name.startswith(_UNSEEN) for name in count.operators)
+    }
     counts = Counts(
-        ours={key: count for key, count in dispatched(calls, table, watched).items() if not _is_unseen(count)},
+        ours=ours,
         observed=_computing(capture.observed_counts, steps),
         inner_copies=inner_copies(calls, table),
         of_first_step=capture.observed_step == 1,
         traced=frozenset(calls.names),
         watched=watched,
     )
-    checks = _check_calls(counts), _check_flops(counts)
-    unseen = FORWARD_AD if counts.differentiates_forward else capture.not_observed or (VARYING if steps_vary else None)
-    return tuple(_not_checked(check, unseen) if unseen and check.unexplained else check for check in checks)
 
+    keys = sorted({*counts.ours, *counts.observed})
+    differences = _differences(keys, counts.calls, lambda key: cause_of_calls(key, counts), counts.time_of_calls)
+    of_calls = Check(
+        quantity="call counts",
+        source=OBSERVER,
+        unit="calls",
+        compared=len(keys),
+        equal=len(keys) - len(differences),
+        differences=differences,
+    )
 
-def _not_checked(check: Check, reason: str) -> Check:
-    """Drop the differences of a check: it cannot be known which of them are mistakes."""
-    return replace(check, compared=0, equal=0, differences=(), not_checked=reason)
-
-
-def _is_unseen(count: Dispatched) -> bool:
-    """Return whether no mode sees the work: it is of generated code or a backend's threads, or above autograd."""
-    return all(name.startswith(_UNSEEN) for name in count.operators)
+    checks = of_calls, _check_flops(counts)
+    unseen = capture.not_observed or (VARYING if steps_vary else None)
+    if any(name.startswith(_DUAL) for name in counts.watched | counts.traced):
+        unseen = FORWARD_AD
+    if not unseen:
+        return checks
+    # It cannot be known which of the differences are mistakes.
+    dropped = {"compared": 0, "equal": 0, "differences": (), "not_checked": unseen}
+    return tuple(replace(check, **dropped) if check.unexplained else check for check in checks)
 
 
 def _computing(counts: Iterable[ObservedCount], steps: int) -> dict[Key, Observed]:
@@ -345,19 +320,6 @@ def _computing(counts: Iterable[ObservedCount], steps: int) -> dict[Key, Observe
     return observed
 
 
-def _check_calls(counts: Counts) -> Check:
-    keys = sorted({*counts.ours, *counts.observed})
-    differences = _differences(keys, counts.calls, lambda key: cause_of_calls(key, counts), counts.time_of_calls)
-    return Check(
-        quantity="call counts",
-        source=OBSERVER,
-        unit="calls",
-        compared=len(keys),
-        equal=len(keys) - len(differences),
-        differences=differences,
-    )
-
-
 def _check_flops(counts: Counts) -> Check:
     contractions = {key for key, count in counts.ours.items() if count.contracts}
     keys = sorted(contractions | {key for key, count in counts.observed.items() if count.sources})
@@ -365,9 +327,10 @@ def _check_flops(counts: Counts) -> Check:
     compared = [key for key in keys if key not in uncounted]
     differences = _differences(compared, counts.flops, lambda key: cause_of_flops(key, counts), counts.time_of_flops)
     names = ", ".join(sorted({name for name, _ in uncounted}))
+    sources = sorted({source for count in counts.observed.values() for source in count.sources})
     return Check(
         quantity="contraction FLOPs",
-        source=_sources(counts.observed),
+        source=" and ".join(sources) or OBSERVER,
         unit="FLOPs",
         compared=len(compared),
         equal=len(compared) - len(differences),
@@ -402,10 +365,6 @@ def _differences(
     return tuple(differences)
 
 
-def _sources(observed: Mapping[Key, Observed]) -> str:
-    return " and ".join(sorted({source for count in observed.values() for source in count.sources})) or OBSERVER
-
-
 # ----- time by operator against the profiler's own tree of events, as the run summed it up
 
 
@@ -425,7 +384,21 @@ def check_times(calls: TraceCalls, table: CallTable, capture: Capture | None) ->
         return Check(
             quantity="operator times", source=PROFILER, unit="ns", not_checked="the capture did not keep the sums"
         )
-    ours, theirs = _report_times(calls, table), capture.profiler_times_ns
+    called = table.host_row >= 0
+    host, names = calls.host, calls.names
+    in_table = np.zeros(len(host.name), dtype=np.int64)
+    in_table[table.host_row[called]] = table.time_ns[called]
+    dispatches = mask_of(host.name[(calls.owner < 0) & calls.operators.computes[host.name]], len(names))
+    time = np.where(dispatches[host.name], calls.time_ns, in_table)
+    computes = calls.operators.computes[host.name]
+    sums = np.zeros(len(names), dtype=np.int64)
+    np.add.at(sums, host.name[computes], time[computes])
+    ours: Counter[str] = Counter()
+    for number in unique(host.name[computes]).values.tolist():
+        if not names[number].startswith(BACKENDS):  # an annotation, which the profiler does not sum up
+            ours[names[number]] = int(sums[number])
+
+    theirs = capture.profiler_times_ns
     keys = sorted({*ours, *(name for name in theirs if _computes(name))})
     differences = tuple(
         Difference(
@@ -450,23 +423,6 @@ def _computes(name: str) -> bool:
     return known is not None and known.operator_class is not None
 
 
-def _report_times(calls: TraceCalls, table: CallTable) -> Counter[str]:
-    times: Counter[str] = Counter()
-    called = table.host_row >= 0
-    host, names = calls.host, calls.names
-    in_table = np.zeros(len(host.name), dtype=np.int64)
-    in_table[table.host_row[called]] = table.time_ns[called]
-    dispatches = mask_of(host.name[(calls.owner < 0) & calls.operators.computes[host.name]], len(names))
-    time = np.where(dispatches[host.name], calls.time_ns, in_table)
-    computes = calls.operators.computes[host.name]
-    sums = np.zeros(len(names), dtype=np.int64)
-    np.add.at(sums, host.name[computes], time[computes])
-    for number in unique(host.name[computes]).values.tolist():
-        if not names[number].startswith(BACKENDS):  # an annotation, which the profiler does not sum up
-            times[names[number]] = int(sums[number])
-    return times
-
-
 # ----- memory of a step against the allocators' own peak, and their total at each event
 
 
@@ -480,29 +436,35 @@ _FREED_UNPROFILED = "freed on a thread that is not profiled, which the CPU's all
 def check_memory(memory: Memory) -> tuple[Check, ...]:
     """Return the checks of a step that was looked at in depth, else those of a trace's memory events, else none."""
     if memory.allocator is not None:
-        return _of_capture(memory, memory.allocator)
+        figures = memory.allocator
+        return _peak(memory, figures), *_before(figures), _totals(figures)
     rows = [row for row in memory.devices if row.checked_events]
     main = [row for row in rows if row.device != CPU or row is memory.devices[0]]
-    return (_of_trace(main),) if main else ()
-
-
-def _of_capture(memory: Memory, figures: AllocatorFigures) -> tuple[Check, ...]:
-    return _peak(memory, figures), *_before(figures), _totals(figures)
+    if not main:
+        return ()
+    return (
+        Check(
+            quantity="allocated bytes",
+            source=TOTALS,
+            unit="B",
+            compared=sum(row.checked_events for row in main),
+            equal=sum(row.equal_events for row in main),
+            differences=tuple(difference for row in main for difference in _difference(row, None)),
+        ),
+    )
 
 
 def _peak(memory: Memory, figures: AllocatorFigures) -> Check:
     if figures.peak_bytes is None or figures.before_blocks_bytes is None:
-        why = "torch's CPU allocator keeps no peak of its own" if figures.device == CPU else _no_blocks(figures)
+        why = f"the allocator of {figures.device} ({figures.backend or 'unknown'}) reports no blocks to replay"
+        if figures.device == CPU:
+            why = "torch's CPU allocator keeps no peak of its own"
         return Check(quantity="memory peak", source=PEAK, unit="B", not_checked=why)
     ours, other = memory.peak_bytes, figures.peak_bytes
     differences = () if ours == other else (Difference(operator=figures.device, ours=ours, other=other),)
     return Check(
         quantity="memory peak", source=PEAK, unit="B", compared=1, equal=1 - len(differences), differences=differences
     )
-
-
-def _no_blocks(figures: AllocatorFigures) -> str:
-    return f"the allocator of {figures.device} ({figures.backend or 'unknown'}) reports no blocks to replay"
 
 
 def _before(figures: AllocatorFigures) -> tuple[Check, ...]:
@@ -539,17 +501,6 @@ def _totals(figures: AllocatorFigures) -> Check:
     )
 
 
-def _of_trace(rows: list[MemoryDevice]) -> Check:
-    return Check(
-        quantity="allocated bytes",
-        source=TOTALS,
-        unit="B",
-        compared=sum(row.checked_events for row in rows),
-        equal=sum(row.equal_events for row in rows),
-        differences=tuple(difference for row in rows for difference in _difference(row, None)),
-    )
-
-
 def _difference(row: AllocatorFigures | MemoryDevice, cause: str | None) -> tuple[Difference, ...]:
     """Return one row for a device: our bytes and the allocator's where they differ most."""
     unequal = row.checked_events - row.equal_events
@@ -575,17 +526,21 @@ def check_communication(communication: Communication | None, micro_batches: int 
     if communication is None or not communication.expected:
         return ()
     known = [row for row in communication.expected if row.measured_bytes is not None]
-    differences = tuple(
-        Difference(
-            operator=row.collective,
-            ours=row.measured_bytes,
-            other=row.expected_bytes,
-            evidence=row.module or "the whole model",
-            cause=_cause(row, micro_batches),
+    differences = []
+    for row in known:
+        if row.measured_bytes == row.expected_bytes:
+            continue
+        each_time = row.collective in _REDUCTIONS and micro_batches > 1
+        cause = f"reduced in each of {micro_batches} micro-batches: the loop has no no_sync()"
+        differences.append(
+            Difference(
+                operator=row.collective,
+                ours=row.measured_bytes,
+                other=row.expected_bytes,
+                evidence=row.module or "the whole model",
+                cause=cause if each_time and row.measured_bytes == micro_batches * row.expected_bytes else None,
+            )
         )
-        for row in known
-        if row.measured_bytes != row.expected_bytes
-    )
     unknown = len(communication.expected) - len(known)
     return (
         Check(
@@ -594,17 +549,10 @@ def check_communication(communication: Communication | None, micro_batches: int 
             unit="B",
             compared=len(known),
             equal=len(known) - len(differences),
-            differences=differences,
+            differences=tuple(differences),
             not_checked=f"the trace does not have {unknown} of the messages" if unknown else None,
         ),
     )
-
-
-def _cause(row: ExpectedCommunication, micro_batches: int) -> str | None:
-    each_time = row.collective in _REDUCTIONS and micro_batches > 1
-    if each_time and row.measured_bytes == micro_batches * row.expected_bytes:
-        return f"reduced in each of {micro_batches} micro-batches: the loop has no no_sync()"
-    return None
 
 
 def check_parts(waiting: Waiting | None) -> tuple[Check, ...]:
@@ -659,11 +607,12 @@ def require_agreement(anatomy: Anatomy) -> None:
     said = f"{' here and '.join(figures)} by {check.source}"
     if first.ours is None and first.other is None and first.evidence:
         said = first.evidence
+    below = below_alarm(anatomy)
+    also = f"; {below}" if below else ""
     raise GateError(
         f"check: {count:,} figure{'s are' if count > 1 else ' is'} not confirmed; the first:"
         f" {check.quantity} of {first.operator}{where}, {said}"
-        f"{_and(below_alarm(anatomy))} - "
-        + as_asked("see the top of the report", "leave check out, and see Anatomy.checks")
+        f"{also} - " + as_asked("see the top of the report", "leave check out, and see Anatomy.checks")
     )
 
 
@@ -675,7 +624,3 @@ def below_alarm(anatomy: Anatomy) -> str:
         return ""
     one = count == 1
     return f"{count:,} {'figure' if one else 'figures'} below 1 % of the work {'is' if one else 'are'} not confirmed"
-
-
-def _and(text: str) -> str:
-    return f"; {text}" if text else ""

@@ -76,7 +76,12 @@ class OutputFile(Struct, kw_only=True):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _publish(self, partial: Path) -> None:
-        _flush_to_device(partial)
+        # A network file system or a quota may report only now that there is no room.
+        file = os.open(partial, os.O_RDWR)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
         if self.force:
             os.replace(partial, self.target)
             return
@@ -131,39 +136,41 @@ def output_file(
     `force` allows a name that exists (`forced_by` says how to); a `numbered` name counts up to the next free one.
     """
     try:
-        return _output_file(path, force=force, numbered=numbered, needed_bytes=needed_bytes, forced_by=forced_by)
+        if os.path.isdir(path):
+            raise OutputError(f"cannot write {path}: it is a folder - give a file name")
+        if _is_stream(path):
+            target = Path(os.path.realpath(path))
+            return OutputFile(path=path, target=target, force=force, numbered=False, is_stream=True)
+        named, number = path, 1
+        while True:
+            with suppress(FileNotFoundError):
+                os.lstat(named)  # fails if no file can have this name
+            target = Path(os.path.realpath(named))
+            if force or not os.path.lexists(target):
+                break
+            if not numbered:
+                raise OutputError(f"cannot write {named}: it exists already - {forced_by} or choose another name")
+            number += 1
+            named = numbered_name(path, number)
+        folder = target.parent
+        if not folder.is_dir():
+            raise OutputError(f"cannot write {named}: the folder {folder} does not exist - create it first")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise OutputError(f"cannot write {named}: no permission to write in {folder} - choose another folder")
+        free = shutil.disk_usage(folder).free
+        if free < needed_bytes:
+            raise OutputError(
+                f"cannot write {named}: {free / 1e6:.1f} MB are free in {folder}, up to {needed_bytes / 1e6:.0f} MB are"
+                " needed - free some space or choose another folder"
+            )
+        for left in folder.glob(f"{_HIDDEN}*{_PARTIAL}"):
+            with suppress(OSError):
+                if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
     except OSError as error:
         other = "name" if error.errno == errno.ENAMETOOLONG else "folder"
         raise OutputError(f"cannot write {path}: {error.strerror or error} - choose another {other}") from error
-
-
-def _output_file(path: Path, *, force: bool, numbered: bool, needed_bytes: int, forced_by: str) -> OutputFile:
-    if os.path.isdir(path):
-        raise OutputError(f"cannot write {path}: it is a folder - give a file name")
-    if _is_stream(path):
-        return OutputFile(path=path, target=Path(os.path.realpath(path)), force=force, numbered=False, is_stream=True)
-    wanted, number = path, 1
-    while True:
-        with suppress(FileNotFoundError):
-            os.lstat(path)  # fails if no file can have this name
-        target = Path(os.path.realpath(path))
-        if force or not os.path.lexists(target):
-            break
-        if not numbered:
-            raise OutputError(f"cannot write {path}: it exists already - {forced_by} or choose another name")
-        number += 1
-        path = numbered_name(wanted, number)
-    folder = target.parent
-    if not folder.is_dir():
-        raise OutputError(f"cannot write {path}: the folder {folder} does not exist - create it first")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise OutputError(f"cannot write {path}: no permission to write in {folder} - choose another folder")
-    _check_room(path, folder, needed_bytes)
-    for left in folder.glob(f"{_HIDDEN}*{_PARTIAL}"):
-        with suppress(OSError):
-            if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
-    return OutputFile(path=path, target=target, force=force, numbered=numbered, is_stream=False)
+    return OutputFile(path=named, target=target, force=force, numbered=numbered, is_stream=False)
 
 
 def numbered_name(path: Path, number: int) -> Path:
@@ -227,27 +234,9 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _FULL
 
 
-def _check_room(path: Path, folder: Path, needed_bytes: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed_bytes:
-        raise OutputError(
-            f"cannot write {path}: {free / 1e6:.1f} MB are free in {folder}, up to {needed_bytes / 1e6:.0f} MB are"
-            " needed - free some space or choose another folder"
-        )
-
-
 def _cannot_write(path: Path, error: OSError) -> OutputError:
     todo = "free some space or choose another folder" if error.errno in _FULL else "choose another folder"
     return OutputError(f"cannot write {path}: {error.strerror or error} - {todo}")
-
-
-def _flush_to_device(path: Path) -> None:
-    """Flush a file; a network file system or a quota may report only now that there is no room."""
-    file = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def _move_exclusively(source: Path, target: Path) -> None:
@@ -360,31 +349,23 @@ def _download(scheme: str, name: str, file: str) -> str:
     if scheme in ("http", "https", "ftp"):
         return f"curl -fL -o {target} {source}"
     if scheme in ("az", "abfs", "abfss", "wasb", "wasbs"):
-        return _from_azure(name, target)
+        parts = urlsplit(name)
+        container, account = parts.username or parts.netloc, parts.hostname if parts.username else None
+        of_account = f" --account-name {shlex.quote(account.split('.')[0])}" if account else ""
+        blob = shlex.quote(parts.path.lstrip("/"))
+        return f"az storage blob download{of_account} -c {shlex.quote(container)} -n {blob} -f {target}"
     if scheme == "hf":
-        return _from_hub(name)
+        # `hf://[datasets/|spaces/]OWNER/NAME[@REVISION]/PATH`, into the current folder
+        words = name.split("://", 1)[-1].split("/")
+        kind = words.pop(0) if words[0] in ("datasets", "spaces") else None
+        repository, _, revision = "/".join(words[:2]).partition("@")
+        options = [f"--repo-type {kind.removesuffix('s')}"] if kind else []
+        options += [f"--revision {shlex.quote(revision)}"] if revision else []
+        wanted = " ".join(map(shlex.quote, (repository, "/".join(words[2:]))))
+        return " ".join(["hf download", wanted, *options, "--local-dir ."])
     if scheme in _COPY:
         return _COPY[scheme].format(source=source, target=target)
     return f"copy {source} to {target} with the tool of its store"
-
-
-def _from_azure(name: str, target: str) -> str:
-    parts = urlsplit(name)
-    container, account = parts.username or parts.netloc, parts.hostname if parts.username else None
-    of_account = f" --account-name {shlex.quote(account.split('.')[0])}" if account else ""
-    blob = shlex.quote(parts.path.lstrip("/"))
-    return f"az storage blob download{of_account} -c {shlex.quote(container)} -n {blob} -f {target}"
-
-
-def _from_hub(name: str) -> str:
-    """Return `hf download` of `hf://[datasets/|spaces/]OWNER/NAME[@REVISION]/PATH`, into the current folder."""
-    words = name.split("://", 1)[-1].split("/")
-    kind = words.pop(0) if words[0] in ("datasets", "spaces") else None
-    repository, _, revision = "/".join(words[:2]).partition("@")
-    options = [f"--repo-type {kind.removesuffix('s')}"] if kind else []
-    options += [f"--revision {shlex.quote(revision)}"] if revision else []
-    wanted = " ".join(map(shlex.quote, (repository, "/".join(words[2:]))))
-    return " ".join(["hf download", wanted, *options, "--local-dir ."])
 
 
 # Files at store addresses (`s3://`, `gs://`, `hf://`, `zip://`, `memory://`), by fsspec.
@@ -577,7 +558,10 @@ def _errors_of(address: Address) -> Iterator[None]:
     except FileNotFoundError as error:
         raise TraceError(f"cannot read {address}: there is no such file or folder - give another one") from error
     except (ImportError, ValueError) as error:
-        raise _refusal(str(address), f"cannot read {address}", _package_of(address, error)) from error
+        package = _PACKAGES.get(scheme_of(address.text.split("::")[-1]) or "")
+        if isinstance(error, ModuleNotFoundError) and error.name == "fsspec":
+            package = "opanatomy[cluster]"
+        raise _refusal(str(address), f"cannot read {address}", package) from error
     except Exception as error:  # each store has its own errors
         message = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TraceError(
@@ -589,10 +573,3 @@ def _refusal(name: str, what: str, package: str | None = None) -> UsageError:
     """Return the error for an address that is not read, with what to do about it."""
     install = f"pip install {shlex.quote(package)}, or " if package else ""
     return UsageError(f"{what}: it is an address, not a file - {install}download it first: {download_of(name)}")
-
-
-def _package_of(address: Address, error: Exception) -> str | None:
-    """Return the missing package that a store needs."""
-    if isinstance(error, ModuleNotFoundError) and error.name == "fsspec":
-        return "opanatomy[cluster]"
-    return _PACKAGES.get(scheme_of(address.text.split("::")[-1]) or "")

@@ -178,14 +178,6 @@ def _unquoted(value: str) -> str:
     return bare[1:-1].rstrip("\\") if bare[-1:] == bare[:1] and len(bare) > 1 else bare[1:]
 
 
-def _values_by_name(text: str) -> Iterator[str]:
-    """Yield the values under names of secrets: `abc` for `--set auth_token=abc`."""
-    for pattern in _PAIRS:
-        for match in pattern.finditer(text):
-            if is_secret_name(match["key"]) and not _PLAIN_VALUE.fullmatch(inner := _unquoted(match["value"])):
-                yield inner
-
-
 # --- secrets by their value, wherever it appears ---
 
 _MIN_LENGTH: Final = 8
@@ -287,7 +279,12 @@ def _leaves(name: str, value: object, depth: int = 0) -> Iterator[tuple[str, str
 
 def _secrets_of(name: str, text: str) -> set[str]:
     """Return the secrets in a text under a name: all of it, its items or lines, and those of logins and pairs in it."""
-    values = [] if text.isalnum() else [*_values_by_name(text)]
+    values = []
+    for pattern in _PAIRS if not text.isalnum() else ():
+        for match in pattern.finditer(text):
+            # `abc` for `--set auth_token=abc`
+            if is_secret_name(match["key"]) and not _PLAIN_VALUE.fullmatch(inner := _unquoted(match["value"])):
+                values.append(inner)
     values += [form for found in _LOGINS.findall(text) for login in found for form in (login, unquote(login))]
     variable, _, rest = text.partition("=")
     for key, value in ((name, text), (variable, rest)):
@@ -378,12 +375,6 @@ def _without_people(text: str) -> str:
     return _HOME.sub(rf"\1{USER}", _MAILBOX.sub(USER, _ADDRESSES.sub(ADDRESS, text)))
 
 
-def _is_person(key: str, text: str) -> bool:
-    """Return whether a text of a trace's metadata is the name of a user or a host."""
-    is_name = len(text) >= 4 and " " not in text and text.lower() not in _WORDS
-    return is_name and not _WHO.isdisjoint(re.split(r"[^a-z]+", key.lower()))
-
-
 # --- masking ---
 
 #: A text that is longer is no name; with `everything` it is left out unread.
@@ -436,7 +427,10 @@ class Texts:
         command = own.get("command") if isinstance(own, dict) else None
         leaves = [*_leaves("", {**metadata, METADATA_KEY: command})]
         secrets = {secret for key, text in leaves for secret in _secrets_of(key, text)}
-        self.know(secrets, {text for key, text in leaves if _is_person(key, text)})
+        people = {text for key, text in leaves if not _WHO.isdisjoint(re.split(r"[^a-z]+", key.lower()))}
+        self.know(
+            secrets, {name for name in people if len(name) >= 4 and " " not in name and name.lower() not in _WORDS}
+        )
 
     def know(self, secrets: Iterable[str], names: Iterable[str]) -> None:
         """Add secrets, hosts and users from the metadata of a trace."""
@@ -520,11 +514,22 @@ def _value(value: Any, field: str, texts: Texts) -> Any:
 
         return value if is_packed(value) else b""
     if isinstance(value, Struct):
-        return _record(value, texts)
+        values = {name: getattr(value, name) for name in value.__struct_fields__}
+        changed = {name: new for name, old in values.items() if (new := _value(old, name, texts)) is not old}
+        if texts.everything and values.get("model_source") in ("folder", "function"):
+            changed["model"] = PATH
+        return replace(value, **changed) if changed else value
     if isinstance(value, (tuple, list)):
         items = [_value(item, field, texts) for item in value]
         return type(value)(items) if any(map(is_not, items, value)) else value
-    return _mapping(value, field, texts) if isinstance(value, dict) else _table(value, texts)
+    if not isinstance(value, dict):
+        return _table(value, texts)
+    result: dict[Any, Any] = {}
+    for key, item in value.items():
+        name, masked = _value(key, field, texts), _value(item, field, texts)
+        # The times of names that become equal add up.
+        result[name] = result[name] + masked if name in result and type(masked) is int else masked
+    return value if result == value else result
 
 
 def _table(table: Any, texts: Texts) -> Any:
@@ -543,23 +548,6 @@ def _table(table: Any, texts: Texts) -> Any:
         if values != key.values:
             changed[name] = replace(key, values=values)
     return table.with_columns(changed, {}) if changed else table
-
-
-def _record(record: Any, texts: Texts) -> Any:
-    values = {name: getattr(record, name) for name in record.__struct_fields__}
-    changed = {name: new for name, value in values.items() if (new := _value(value, name, texts)) is not value}
-    if texts.everything and values.get("model_source") in ("folder", "function"):
-        changed["model"] = PATH
-    return replace(record, **changed) if changed else record
-
-
-def _mapping(mapping: dict[Any, Any], field: str, texts: Texts) -> dict[Any, Any]:
-    """Return the mapping redacted; add up the times of names that become equal."""
-    result: dict[Any, Any] = {}
-    for key, value in mapping.items():
-        name, masked = _value(key, field, texts), _value(value, field, texts)
-        result[name] = result[name] + masked if name in result and type(masked) is int else masked
-    return mapping if result == mapping else result
 
 
 def _text(text: str, field: str, texts: Texts) -> str:

@@ -78,10 +78,23 @@ def sources_of(paths: Sequence[Path | Address]) -> list[Source]:
         elif (other := other_tool(path)) is not None:
             raise TraceError(f"cannot read {path}: it is {other}")
         elif _is_zip(path):
-            sources += _in_zip(path)
+            members = [name for name in _members(path) if _is_trace(PurePosixPath(name).parts)]
+            if not members:
+                raise TraceError(
+                    f"no trace in the zip {path}: none of its files ends in .json or .json.gz - give another one"
+                )
+            sources += [Source(path, name, name) for name in sorted(members, key=_natural)]
         else:
             sources.append(Source(path, path.name))
-    return _told_apart(sources)
+
+    # Equal names (`run1/rank0.json`, `run2/rank0.json`) become whole paths.
+    names = Counter(source.name for source in sources)
+    for place, source in enumerate(sources):
+        if names[source.name] > 1:
+            path = source.path
+            file = path.text if isinstance(path, Address) else (path / (source.member or "")).as_posix()
+            sources[place] = replace(source, name=file)
+    return sources
 
 
 #: Files that other tools write: their ending, the bytes that they begin with, what they are and what to do.
@@ -111,18 +124,6 @@ def other_tool(path: Path) -> str | None:
         return "a file of torch.save, with weights or tensors - give a trace, or what _dump_snapshot wrote"
     name = path.name.lower()
     return next((what for ending, begin, what in _OTHERS if name.endswith(ending) and head.startswith(begin)), None)
-
-
-def _told_apart(sources: list[Source]) -> list[Source]:
-    """Return the sources; those with equal names (`run1/rank0.json`, `run2/rank0.json`) get their whole path."""
-    names = Counter(source.name for source in sources)
-    return [source if names[source.name] == 1 else replace(source, name=_whole_name(source)) for source in sources]
-
-
-def _whole_name(source: Source) -> str:
-    if isinstance(source.path, Address):
-        return source.path.text
-    return (source.path / source.member if source.member else source.path).as_posix()
 
 
 def _at_address(address: Address) -> list[Source]:
@@ -161,14 +162,6 @@ def _in_folder(folder: Path) -> list[Source]:
         f"no trace in the folder {folder}: none of its files ends in .json or .json.gz"
         f" - {'give another one' if other is None else f'it holds {other}'}"
     )
-
-
-def _in_zip(path: Path) -> list[Source]:
-    names = [name for name in _members(path) if _is_trace(PurePosixPath(name).parts)]
-    if not names:
-        raise TraceError(f"no trace in the zip {path}: none of its files ends in .json or .json.gz - give another one")
-    ordered = sorted(names, key=_natural)
-    return [Source(path, name, name) for name in ordered]
 
 
 def left_out_of(paths: Sequence[Path | Address]) -> list[str]:
@@ -246,7 +239,19 @@ def _unzipped(path: Path, member: str, folder: Path) -> Path:
                 with target.open("wb") as file:
                     _as_gzip(raw, info, file)
                 return target
-            return _unpacked(archive, info, folder)
+            # It is stored, or was packed before it was put into the zip.
+            if info.file_size > _MAX_REPACKED * max(info.compress_size, 1 << 20):
+                raise TraceError(
+                    f"cannot read {info.filename}: it unpacks to {info.file_size / 1e6:.0f} MB - is this a zip bomb?"
+                )
+            if info.file_size > shutil.disk_usage(folder).free // 2:
+                raise TraceError(
+                    f"cannot unpack {info.filename}: {info.file_size / 1e6:.0f} MB are needed in {folder.parent}"
+                )
+            target = folder / ("trace.json.gz" if info.filename.lower().endswith(".gz") else "trace.json")
+            with archive.open(info) as packed, target.open("wb") as file:
+                shutil.copyfileobj(packed, file, 1 << 20)
+            return target
     except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError, struct.error, EOFError) as error:
         if is_full(error):
             raise
@@ -267,20 +272,6 @@ def _as_gzip(raw: BinaryIO, info: zipfile.ZipInfo, target: BinaryIO) -> None:
         target.write(chunk)
         left -= len(chunk)
     target.write(struct.pack("<2L", info.CRC, info.file_size & 0xFFFFFFFF))
-
-
-def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path) -> Path:
-    """Write a member that is stored, or was packed before it was put into the zip."""
-    if info.file_size > _MAX_REPACKED * max(info.compress_size, 1 << 20):
-        raise TraceError(
-            f"cannot read {info.filename}: it unpacks to {info.file_size / 1e6:.0f} MB - is this a zip bomb?"
-        )
-    if info.file_size > shutil.disk_usage(folder).free // 2:
-        raise TraceError(f"cannot unpack {info.filename}: {info.file_size / 1e6:.0f} MB are needed in {folder.parent}")
-    target = folder / ("trace.json.gz" if info.filename.lower().endswith(".gz") else "trace.json")
-    with archive.open(info) as packed, target.open("wb") as file:
-        shutil.copyfileobj(packed, file, 1 << 20)
-    return target
 
 
 # Save a trace from a pipe as a file: a pipe can be read only once, an analysis reads twice.
@@ -314,7 +305,12 @@ def _spooled(path: Path, number: int) -> Iterator[Path]:
     name = "stdin" if str(path) in (STDIN, "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0") else str(path)
     called = "stdin" if name == "stdin" else path.name if path.suffix else f"pipe {number}"
     with temporary(called, "the trace that comes through a pipe") as file, _opened(path, name) as source:
-        _check_kind(name, os.fstat(source.fileno()), source.isatty())
+        if source.isatty():
+            raise TraceError(f"cannot read a trace from {name}: it is a terminal - {_EXAMPLE}")
+        status = os.fstat(source.fileno())
+        nothing = os.path.samestat(status, os.stat(os.devnull))
+        if stat.S_ISBLK(status.st_mode) or (stat.S_ISCHR(status.st_mode) and not nothing):
+            raise TraceError(f"cannot read a trace from {name}: it is a device - {_EXAMPLE}")
         _copy(source, file, name)
         try:
             yield file
@@ -335,14 +331,6 @@ def _opened(path: Path, name: str) -> nullcontext[BinaryIO] | BinaryIO:
         return path.open("rb")
     except OSError as error:
         raise TraceError(f"cannot read {name}: {error.strerror or error} - {_EXAMPLE}") from error
-
-
-def _check_kind(name: str, status: os.stat_result, terminal: bool) -> None:
-    if terminal:
-        raise TraceError(f"cannot read a trace from {name}: it is a terminal - {_EXAMPLE}")
-    nothing = os.path.samestat(status, os.stat(os.devnull))
-    if stat.S_ISBLK(status.st_mode) or (stat.S_ISCHR(status.st_mode) and not nothing):
-        raise TraceError(f"cannot read a trace from {name}: it is a device - {_EXAMPLE}")
 
 
 def _copy(source: BinaryIO, file: Path, name: str) -> None:

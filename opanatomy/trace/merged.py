@@ -47,20 +47,17 @@ def merged_ranks(trace: Trace) -> int:
     computing = _distinct(processes, trace.host.thread[trace.host.annotation == 0])
     launching = _distinct(processes, trace.launches.thread[starts_work(trace.names, trace.launches)])
     hosts = computing & launching if computing and launching else computing | launching
-    return max(len(hosts) or trace.work_processes, _same_steps(trace, processes), 1)
 
-
-def _same_steps(trace: Trace, processes: Int64) -> int:
-    """Return how many steps of one number a process has at once; its profiler marks them one after the other."""
+    # The steps of one number that a process has at once; its profiler marks them one after the other.
     host = trace.host
     rows = np.flatnonzero(rows_named(_STEP, trace.names, host.name))
-    most = 0
+    most = 1
     for _, same in rows_by_value(host.name[rows] * (len(processes) + 1) + processes[host.thread[rows]]):
         starts, first = np.unique(host.start_ns[rows[same]], return_index=True)
         ends = starts + host.duration_ns[rows[same]][first]
         at_once = np.arange(1, len(starts) + 1) - np.searchsorted(np.sort(ends), starts, side="right")
         most = max(most, int(at_once.max()))
-    return most
+    return max(len(hosts) or trace.work_processes, most)
 
 
 def _distinct(processes: Int64, threads: Int64) -> set[int]:
@@ -117,7 +114,22 @@ def taken_apart(path: Path, metadata: Mapping[str, Any], name: str) -> Iterator[
     with temporary("rank", f"the ranks of {name}") as base:
         numbers = sorted(set(ranks.values()))
         files = {number: base.with_name(f"rank-{number}.json") for number in numbers}
-        _write(path, metadata, ranks, files)
+        head = {key: value for key, value in metadata.items() if key != METADATA_KEY}
+        distributed = head.get("distributedInfo")
+        properties = head.get("deviceProperties")
+        if isinstance(properties, list):  # each rank's list, one after the other
+            head["deviceProperties"] = list({repr(entry): entry for entry in properties}.values())
+        with ExitStack() as stack:
+            targets = {number: stack.enter_context(file.open("wb")) for number, file in files.items()}
+            for number, target in targets.items():
+                head["distributedInfo"] = {**(distributed if isinstance(distributed, dict) else {}), "rank": number}
+                target.write(msgspec.json.encode(head)[:-1] + b',"traceEvents":[{}')
+            for text, event in _identities(path):
+                if (rank := ranks.get(event.pid)) is not None:
+                    labelled = event.name is not None and event.name.startswith(f"[R{rank}] ")
+                    targets[rank].write(b",\n" + (_NAME_LABEL.sub(rb"\1", bytes(text), count=1) if labelled else text))
+            for target in targets.values():
+                target.write(b"\n]}\n")
         sources = tuple(Source(files[number], f"{name}, rank {number}") for number in numbers)
         yield TakenApart(sources, f"{len(sources)} ranks were merged in this file: they are taken apart, numbered {by}")
 
@@ -210,23 +222,3 @@ def _by_launches(seen: Mapping[Process, _Seen]) -> dict[Process, int]:
         if pid not in ranks and alone and most > _LAUNCHED * len(process.work):
             ranks[pid] = launched.index(most)
     return ranks
-
-
-def _write(path: Path, metadata: Mapping[str, Any], ranks: Mapping[Process, int], files: Mapping[int, Path]) -> None:
-    """Write the events of each rank into its file."""
-    head = {key: value for key, value in metadata.items() if key != METADATA_KEY}
-    distributed = head.get("distributedInfo")
-    properties = head.get("deviceProperties")
-    if isinstance(properties, list):  # each rank's list, one after the other
-        head["deviceProperties"] = list({repr(entry): entry for entry in properties}.values())
-    with ExitStack() as stack:
-        targets = {number: stack.enter_context(file.open("wb")) for number, file in files.items()}
-        for number, target in targets.items():
-            head["distributedInfo"] = {**(distributed if isinstance(distributed, dict) else {}), "rank": number}
-            target.write(msgspec.json.encode(head)[:-1] + b',"traceEvents":[{}')
-        for text, event in _identities(path):
-            if (rank := ranks.get(event.pid)) is not None:
-                labelled = event.name is not None and event.name.startswith(f"[R{rank}] ")
-                targets[rank].write(b",\n" + (_NAME_LABEL.sub(rb"\1", bytes(text), count=1) if labelled else text))
-        for target in targets.values():
-            target.write(b"\n]}\n")

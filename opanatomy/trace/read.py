@@ -246,7 +246,11 @@ class _Times(_Packed):
         self._exact = False
 
     def extend(self, values: list[Any]) -> None:
-        self._exact = self._exact or _has_decimals(values)
+        if not self._exact:
+            try:
+                sum(values, 0.0)  # fails if one is a decimal or missing
+            except TypeError:
+                self._exact = Decimal in map(type, values)
         if self._exact:
             self._round()
             self._packed.append(struct.pack(f"{len(values)}q", *map(nanoseconds, values)))
@@ -268,14 +272,6 @@ class _Times(_Packed):
     def array(self) -> Int64:
         self._round()
         return np.frombuffer(self._joined(), dtype=np.int64)
-
-
-def _has_decimals(values: list[Any]) -> bool:
-    try:
-        sum(values, 0.0)  # fails if one is a decimal or missing
-    except TypeError:
-        return Decimal in map(type, values)
-    return False
 
 
 def nanoseconds(us: float | Decimal | None) -> int:
@@ -310,29 +306,22 @@ class Collectives:
             bytes(args.collective_dtype), bytes(args.group_name), bytes(args.group_ranks), bytes(args.group_sequence),
         )  # fmt: skip
         if raw not in self._known:
-            self._known[raw] = _decoded(raw)
+            collective, sent, got, size, dtype, name, ranks, sequence = map(_decode, raw)
+            # A group is its name and its ranks, as far as known: other ranks use the same name again.
+            group = [str(text) for text in (name, ranks) if isinstance(text, (str, int)) and str(text)]
+            known = None
+            if isinstance(collective, str) and collective:
+                known = CollectiveArguments(
+                    collective=collective,
+                    in_elements=_count(sent),
+                    out_elements=_count(got),
+                    group_size=_count(size) or None,
+                    dtype=dtype if isinstance(dtype, str) else None,
+                    group=" ".join(group) or None,
+                    sequence=_count(sequence),
+                )
+            self._known[raw] = known
         return self._known[raw]
-
-
-def _decoded(raw: RawCollective) -> CollectiveArguments | None:
-    collective, sent, got, size, dtype, name, ranks, sequence = map(_decode, raw)
-    if not isinstance(collective, str) or not collective:
-        return None
-    return CollectiveArguments(
-        collective=collective,
-        in_elements=_count(sent),
-        out_elements=_count(got),
-        group_size=_count(size) or None,
-        dtype=dtype if isinstance(dtype, str) else None,
-        group=_group(name, ranks),
-        sequence=_count(sequence),
-    )
-
-
-def _group(name: object, ranks: object) -> str | None:
-    """Return a process group's name and ranks, as far as known: other ranks use the same name again."""
-    texts = [str(text) for text in (name, ranks) if isinstance(text, (str, int)) and str(text)]
-    return " ".join(texts) or None
 
 
 def _decode(raw: bytes) -> object:
@@ -447,8 +436,15 @@ class Collector:
         return self._work.record()
 
     def profiler(self) -> ProfilerEvents:
-        """Return the profiler's own events and those of Python's stack, in the order of the file."""
-        return self._own_functions(self._profiler.record())
+        """Return the profiler's own events and those of Python's stack, in the order of the file.
+
+        Functions of libraries are left out if others are recorded: those are the user's.
+        """
+        events = self._profiler.record()
+        of_library = np.array([*self._functions.of_library, False], dtype=bool)
+        if of_library[:-1].all():
+            return events
+        return replace(events, function=np.where(of_library[events.function], -1, events.function))
 
     def graph_host_ns(self) -> Int64:
         """Return the start and duration of each host callback that a graph ran."""
@@ -528,10 +524,15 @@ class Collector:
         """Take an event of any category."""
         if event.ph == "X":
             kind = self._kinds[event.cat]
-            if kind == FOREIGN and self._on_stream(event):
+            if kind == FOREIGN and event.cat is not None and event.args and event.args.stream is not None:
+                # Work of an unknown accelerator: it runs on a stream.
+                self.foreign[event.cat] = self.foreign.get(event.cat, 0) + 1
                 kind = KERNEL
+            elif event.cat is None and event.pid == LEGACY_OPERATORS:
+                kind = OPERATOR
             elif kind == FOREIGN or event.cat is None:
-                kind = self._uncategorized(event)
+                self._count_unread(event, event.cat)
+                kind = IGNORED
             if kind in (PYTHON, OVERHEAD):
                 self._of_profiler.append(event)
                 return
@@ -544,7 +545,10 @@ class Collector:
             else:
                 self._batch[kind].append(event)
         elif event.ph == "M":
-            self._take_process(event)
+            args = event.args or _NO_ARGS
+            text = _decode(bytes(args.process_name if event.name == "process_name" else args.process_labels))
+            if event.name in ("process_name", "process_labels") and isinstance(text, str) and text:
+                self._processes.setdefault(event.pid, []).append(text)
         elif event.ts is not None:
             if event.name == MEMORY:
                 self._instants.append(event)
@@ -552,20 +556,6 @@ class Collector:
                 (self._flow_starts if event.ph == "s" else self._flow_ends).append(event)
             elif event.ph == "s" and event.cat is not None and event.cat.startswith(LEGACY_FLOW):
                 self._count_unread(event, f"{event.cat.removeprefix(LEGACY_FLOW)} (flows)")
-
-    def _take_process(self, event: Event) -> None:
-        """Keep the name or the labels of a process."""
-        args = event.args or _NO_ARGS
-        text = _decode(bytes(args.process_name if event.name == "process_name" else args.process_labels))
-        if event.name in ("process_name", "process_labels") and isinstance(text, str) and text:
-            self._processes.setdefault(event.pid, []).append(text)
-
-    def _uncategorized(self, event: Event) -> int:
-        """Return the kind of an interval whose category says nothing, and count it if no rule reads it."""
-        if event.cat is None and event.pid == LEGACY_OPERATORS:
-            return OPERATOR
-        self._count_unread(event, event.cat)
-        return IGNORED
 
     def _count_unread(self, event: Event, category: str | None) -> None:
         events, ns, tasks = self._unread.get((event.pid, category), (0, 0, 0))
@@ -576,13 +566,6 @@ class Collector:
         self._annotations.append(len(self._host_events))
         self._host_events.append(event)
 
-    def _on_stream(self, event: Event) -> bool:
-        """Return whether an event is work of an unknown accelerator: it runs on a stream."""
-        if event.cat is None or event.args is None or event.args.stream is None:
-            return False
-        self.foreign[event.cat] = self.foreign.get(event.cat, 0) + 1
-        return True
-
     def _add_host(self, events: list[Event]) -> None:
         args = _args_of(events)
         for row, collective in self._collectives_in(args, self._host.rows):
@@ -590,6 +573,16 @@ class Collector:
         annotation = [0] * len(events)
         for place in self._annotations:
             annotation[place] = 1
+        sequence = [item.sequence for item in args]
+        if -1 in sequence or None in sequence:
+            sequence = _filled(sequence, [item.sequence_2021 for item in args])
+        signature = [-1] * len(events)
+        dims = [item.dims or item.dims_2021 for item in args]
+        if any(dims):
+            signature = [
+                self._signatures[_BETWEEN.join((sizes, item.types, item.strides, item.constants))] if sizes else -1
+                for sizes, item in zip(dims, args, strict=True)
+            ]
         self._host.extend(
             len(events),
             name=self.names.of(_names_of(events)),
@@ -597,9 +590,9 @@ class Collector:
             start_ns=[event.ts for event in events],
             duration_ns=[event.dur for event in events],
             external_id=_external_ids(args),
-            sequence=_sequence_numbers(args),
+            sequence=sequence,
             forward_thread=[item.forward_thread for item in args],
-            signature=self._signatures_of(args),
+            signature=signature,
             annotation=annotation,
         )
 
@@ -620,12 +613,17 @@ class Collector:
         for row, collective in self._collectives_in(args, self._work.rows):
             self.work_collectives[row] = collective
         devices = [event.pid if item.device is None else item.device for event, item in zip(events, args, strict=True)]
+        # Copies that are all called `Memcpy` get their two ends.
+        names = [
+            f"Memcpy {item.copy_kind}" if name == "Memcpy" and item.copy_kind else name
+            for name, item in zip(_names_of(events), args, strict=True)
+        ]
         streams = [event.tid if item.stream is None else item.stream for event, item in zip(events, args, strict=True)]
         numbers = [number if isinstance(number, int) else self._of_text(number) for number in devices]
         self._work_processes.update(zip([event.pid for event in events], numbers, strict=True))
         self._work.extend(
             len(events),
-            name=self.names.of(_names_of_work(events)),
+            name=self.names.of(names),
             device=numbers,
             stream=[number if isinstance(number, int) else self._of_text(number) for number in streams],
             start_ns=[event.ts for event in events],
@@ -644,13 +642,6 @@ class Collector:
     def functions(self) -> tuple[str, ...]:
         """Return the functions of recorded Python stacks that are of no library, by number."""
         return tuple(self._functions.texts)
-
-    def _own_functions(self, events: ProfilerEvents) -> ProfilerEvents:
-        """Return the events without functions of libraries, if others are recorded: those are the user's."""
-        of_library = np.array([*self._functions.of_library, False], dtype=bool)
-        if of_library[:-1].all():
-            return events
-        return replace(events, function=np.where(of_library[events.function], -1, events.function))
 
     def grids(self) -> tuple[str, ...]:
         """Return the distinct grids and blocks of kernels in words."""
@@ -691,18 +682,19 @@ class Collector:
         long = [not python or (event.dur or 0) >= LONG_PYTHON_US for event, python in zip(events, stack, strict=True)]
         function = [self._functions[event.name] if of else -1 for event, of in zip(events, stack, strict=True)]
         timed = [kept or number >= 0 for kept, number in zip(long, function, strict=True)]
+        # A Python function is named without its file's folders and its object's address.
+        name = [
+            self.names[_ADDRESS.sub("", (event.name or "").rpartition("/")[2])] if kept else -1
+            for event, kept in zip(events, long, strict=True)
+        ]
         self._profiler.extend(
             len(events),
-            name=[self._profiled(event) if kept else -1 for event, kept in zip(events, long, strict=True)],
+            name=name,
             start_ns=[event.ts for event in events],
             duration_ns=[event.dur if kept else 0 for event, kept in zip(events, timed, strict=True)],
             function=function,
             thread=[thread if python else -1 for thread, python in zip(self._threads_of(events), stack, strict=True)],
         )
-
-    def _profiled(self, event: Event) -> int:
-        """Return the number of a name; of a Python function without its file's folders and its object's address."""
-        return self.names[_ADDRESS.sub("", (event.name or "").rpartition("/")[2])]
 
     def _threads_of(self, events: list[Event]) -> list[int]:
         processes, threads = [event.pid for event in events], [event.tid for event in events]
@@ -722,15 +714,6 @@ class Collector:
         rows = [(row, self._collectives.of(item)) for row, item in enumerate(args, first_row) if item.collective]
         return [(row, collective) for row, collective in rows if collective]
 
-    def _signatures_of(self, args: list[Args]) -> list[int]:
-        dims = [item.dims or item.dims_2021 for item in args]
-        if not any(dims):
-            return [-1] * len(args)
-        return [
-            self._signatures[_BETWEEN.join((sizes, item.types, item.strides, item.constants))] if sizes else -1
-            for sizes, item in zip(dims, args, strict=True)
-        ]
-
 
 class _Takers(dict["type[Event]", "Callable[[Event], object]"]):
     """The function that takes the events of each type."""
@@ -748,14 +731,6 @@ def _names_of(events: list[Event]) -> list[str]:
     return [event.name for event in events if event.name is not None]
 
 
-def _names_of_work(events: list[Event]) -> list[str]:
-    """Return the names of device work; copies that are all called `Memcpy` get their two ends."""
-    return [
-        f"Memcpy {event.args.copy_kind}" if name == "Memcpy" and event.args and event.args.copy_kind else name
-        for event, name in zip(events, _names_of(events), strict=True)
-    ]
-
-
 def _args_of(events: list[Event]) -> list[Args]:
     return [event.args or _NO_ARGS for event in events]
 
@@ -765,13 +740,6 @@ def _external_ids(args: list[Args]) -> list[int | None]:
     if -1 not in ids and None not in ids:
         return ids
     return _filled(ids, [item.external_id_2021 for item in args])
-
-
-def _sequence_numbers(args: list[Args]) -> list[int | None]:
-    numbers = [item.sequence for item in args]
-    if -1 not in numbers and None not in numbers:
-        return numbers
-    return _filled(numbers, [item.sequence_2021 for item in args])
 
 
 def _filled(numbers: list[int | None], numbers_2021: list[int | None]) -> list[int | None]:
@@ -832,22 +800,18 @@ class Trace(Struct, kw_only=True):
 _OLD_MEMORY = frozenset({"components", "timeline", "check_points"})
 
 
-def _why_not(source: Path) -> str:
-    """Return why a file cannot be read."""
-    try:
-        os.stat(source)
-    except (FileNotFoundError, NotADirectoryError):
-        return "no such file"
-    except OSError as error:
-        return error.strerror or str(error)
-    return "it is not a file"
-
-
 def read_trace(path: str | Path) -> Trace:
     """Read the trace in `path` (`.json`, `.json.gz`); raise `TraceError` if it cannot be read."""
     source = Path(path)
     if not os.path.isfile(source):
-        raise TraceError(f"cannot read the trace {source}: {_why_not(source)}")
+        try:
+            os.stat(source)
+            reason = "it is not a file"
+        except (FileNotFoundError, NotADirectoryError):
+            reason = "no such file"
+        except OSError as error:
+            reason = error.strerror or str(error)
+        raise TraceError(f"cannot read the trace {source}: {reason}")
     stream = EventStream(source)
     collector = Collector()
     enabled = gc.isenabled()
@@ -859,10 +823,7 @@ def read_trace(path: str | Path) -> Trace:
     finally:
         if enabled:
             gc.enable()
-    return _trace(collector, stream)
 
-
-def _trace(collector: Collector, stream: EventStream) -> Trace:
     metadata = stream.metadata
     _tell(collector, stream.warnings)
     capture, scopes = _capture(metadata, stream.warnings), collector.scopes()

@@ -275,7 +275,8 @@ def single_events(text: bytes, decoder: EventDecoder, *, ended: bool) -> Salvage
     """
     salvaged, characters = Salvaged(), text.decode("latin-1")  # one character a byte
     while True:
-        at = salvaged.rest = _end_of_gap(text, salvaged.rest)
+        gap = _GAP.match(text, salvaged.rest)
+        at = salvaged.rest = gap.end() if gap else salvaged.rest
         if at == len(text):
             return salvaged
         if text[at : at + 1] == b"]":
@@ -303,11 +304,6 @@ def _is_event(characters: str, place: int) -> bool:
         return "ph" in _scan(characters, place)[0]
     except (ValueError, RecursionError):
         return False
-
-
-def _end_of_gap(text: bytes, start: int) -> int:
-    match = _GAP.match(text, start)
-    return match.end() if match else start
 
 
 def _with_escaped_name(text: bytes, start: int, decoder: EventDecoder) -> tuple[Event, int] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any, Final, TypeAlias
@@ -129,7 +129,14 @@ def sizes_of(shape: list[Any]) -> tuple[int, ...]:
 def _tensor_list(shapes: list[Any], strides: Any, recorded: str) -> Argument:
     """Return the tensors of a list; `None` if neither trace nor capture has them (Kineto drops long lists)."""
     if recorded:
-        return tuple(_recorded_tensor(item) for item in recorded.split(";"))
+        tensors = []
+        for item in recorded.split(";"):
+            match = _RECORDED.match(item)
+            if not match:
+                raise _Implausible(f"{item} is no tensor")
+            sizes = [int(size) for size in (match[2] or "").split(",") if size]
+            tensors.append(Tensor(sizes_of(sizes), match[1] or None))
+        return tuple(tensors)
     if not shapes:
         return None
     known = strides if isinstance(strides, list) and len(strides) == len(shapes) else [None] * len(shapes)
@@ -138,13 +145,6 @@ def _tensor_list(shapes: list[Any], strides: Any, recorded: str) -> Argument:
         for item, own in zip(shapes, known, strict=True)
         if isinstance(item, list)
     )
-
-
-def _recorded_tensor(text: str) -> Tensor:
-    match = _RECORDED.match(text)
-    if not match:
-        raise _Implausible(f"{text} is no tensor")
-    return Tensor(sizes_of([int(size) for size in (match[2] or "").split(",") if size]), match[1] or None)
 
 
 def strides_of(shape: list[Any], stride: Any) -> tuple[int, ...] | None:
@@ -198,18 +198,32 @@ def fill_in_observed(
     Calls of one operator on like tensors are matched in their order. If the observed step made another number of them
     than each traced step (because routing changed, say) and they differ, nothing is filled in.
     """
+    import json
+
     by_tensors: dict[Key, list[Signature]] = {}
     lengths: dict[str, int] = {}
     for call in observed:
-        signature = _signature(call.arguments)
-        if signature is None:
-            continue
+        try:
+            signature = Signature(tuple(_observed_argument(value) for value in json.loads(call.arguments)))
+        except (ValueError, TypeError, RecursionError):
+            continue  # not in a capture's form
         for name in {call.operator, _WORKERS.get(call.operator, call.operator)}:
             by_tensors.setdefault((name, _tensors(signature)), []).append(signature)
             lengths[name] = len(signature.arguments)
+
+    # The rows of each call by the observed overload's tensors; an `out` tensor after them is its result.
+    called = [number for number, name in enumerate(names) if name in lengths]
+    rows = np.flatnonzero(isin(host.name, np.array(called, dtype=np.int64)) & (host.signature >= 0))
+    rows_by_key: dict[Key, list[int]] = {}
+    for row in rows[np.argsort(host.start_ns[rows], kind="stable")].tolist():
+        known = signatures[int(host.signature[row])]
+        if known is not None:
+            name = names[int(host.name[row])]
+            rows_by_key.setdefault((name, _tensors(known, lengths[name])), []).append(row)
+
     numbers: dict[Signature, int] = {}
-    for key, rows in _rows_by_key(names, host, signatures, lengths).items():
-        for row, signature in zip(rows, _in_order(by_tensors.get(key, []), len(rows)), strict=False):
+    for key, alike in rows_by_key.items():
+        for row, signature in zip(alike, _in_order(by_tensors.get(key, []), len(alike)), strict=False):
             known = signatures[int(host.signature[row])]
             merged = _merged(known, signature) if known else signature
             if merged not in numbers:
@@ -227,21 +241,6 @@ def _in_order(signatures: list[Signature], wanted: int) -> list[Signature]:
     return signatures * (wanted // len(signatures))
 
 
-def _rows_by_key(
-    names: Sequence[str], host: HostEvents, signatures: Sequence[Signature | None], wanted: Mapping[str, int]
-) -> dict[Key, list[int]]:
-    """Return the rows of each call by the observed overload's tensors; an `out` tensor after them is its result."""
-    numbers = [number for number, name in enumerate(names) if name in wanted]
-    rows = np.flatnonzero(isin(host.name, np.array(numbers, dtype=np.int64)) & (host.signature >= 0))
-    rows_by_key: dict[Key, list[int]] = {}
-    for row in rows[np.argsort(host.start_ns[rows], kind="stable")].tolist():
-        signature = signatures[int(host.signature[row])]
-        if signature is not None:
-            name = names[int(host.name[row])]
-            rows_by_key.setdefault((name, _tensors(signature, wanted[name])), []).append(row)
-    return rows_by_key
-
-
 def _tensors(signature: Signature, length: int | None = None) -> tuple[tuple[int, Tensor], ...]:
     return tuple(
         (place, Tensor(value.shape, value.dtype))
@@ -252,25 +251,13 @@ def _tensors(signature: Signature, length: int | None = None) -> tuple[tuple[int
 
 def _merged(known: Signature, observed: Signature) -> Signature:
     """Return the recorded arguments, with missing ones from the observation."""
+    merged: list[Argument] = []
+    for recorded, other in zip(known.arguments, observed.arguments, strict=False):
+        # The observation of a sparse tensor says how much it stores.
+        is_fuller = isinstance(other, Tensor) and isinstance(recorded, Tensor) and other.sparse is not None
+        merged.append(other if recorded is None or is_fuller else recorded)
     extra = observed.arguments[len(known.arguments) :]
-    pairs = zip(known.arguments, observed.arguments, strict=False)
-    merged = tuple(other if recorded is None or _is_fuller(other, recorded) else recorded for recorded, other in pairs)
     return Signature((*merged, *known.arguments[len(merged) :], *extra))
-
-
-def _is_fuller(observed: Argument, recorded: Argument) -> bool:
-    """Return whether the observation of a sparse tensor says how much it stores."""
-    return isinstance(observed, Tensor) and isinstance(recorded, Tensor) and observed.sparse is not None
-
-
-def _signature(text: str) -> Signature | None:
-    """Return the arguments of an observed call; `None` if they are not in a capture's form."""
-    import json
-
-    try:
-        return Signature(tuple(_observed_argument(value) for value in json.loads(text)))
-    except (ValueError, TypeError, RecursionError):
-        return None
 
 
 def _observed_argument(value: Any) -> Argument:
@@ -278,17 +265,14 @@ def _observed_argument(value: Any) -> Argument:
         shape, dtype = value.get("shape"), value.get("dtype")
         if not isinstance(shape, list) or not isinstance(dtype, str):
             raise ValueError(f"{value} is no tensor")
-        return Tensor(sizes_of(shape), dtype, strides_of(shape, value.get("strides")), _stored(value))
+        # What a sparse tensor stores, if the capture recorded it.
+        elements, index_bytes = value.get("elements"), value.get("index_bytes")
+        stored = None
+        if elements is not None or index_bytes is not None:
+            if type(elements) is not int or type(index_bytes) is not int or min(elements, index_bytes) < 0:
+                raise ValueError(f"{value} is no sparse tensor")
+            stored = Stored(elements, index_bytes)
+        return Tensor(sizes_of(shape), dtype, strides_of(shape, value.get("strides")), stored)
     if isinstance(value, list):
         return tuple(_observed_argument(item) for item in value)
     return value  # type: ignore[no-any-return]  # a JSON scalar
-
-
-def _stored(value: dict[str, Any]) -> Stored | None:
-    """Return what a sparse tensor stores, if the capture recorded it."""
-    elements, index_bytes = value.get("elements"), value.get("index_bytes")
-    if elements is None and index_bytes is None:
-        return None
-    if type(elements) is not int or type(index_bytes) is not int or min(elements, index_bytes) < 0:
-        raise ValueError(f"{value} is no sparse tensor")
-    return Stored(elements, index_bytes)

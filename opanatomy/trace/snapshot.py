@@ -12,7 +12,7 @@ import pickle
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from operator import itemgetter
 from pathlib import Path
@@ -159,7 +159,13 @@ def main() -> None:
 def sent_of(path: Path) -> Sent:
     """Return the columns of the snapshot in a file, or what is wrong with it in words."""
     try:
-        return Sent(snapshot=_columns(_unpickled(path)))
+        with path.open("rb") as file:
+            packed = file.read(2) == _GZIP
+        size = _unpacked_bytes(path) if packed else path.stat().st_size
+        _limit_memory(_OBJECTS * size + _BESIDES)
+        with path.open("rb") as file, gzip.open(file) if packed else nullcontext(file) as plain:
+            snapshot = _Plain(_Told(plain, size)).load()
+        return Sent(snapshot=_columns(snapshot))
     except _Refused as error:
         return Sent(error=str(error))
     except MemoryError:
@@ -168,15 +174,6 @@ def sent_of(path: Path) -> Sent:
         return Sent(error=error.strerror or str(error))
     except Exception as error:  # of unpickling what is damaged there are as many kinds as there are opcodes
         return Sent(error=f"it is damaged or cut off ({' '.join(str(error).split())[:200] or type(error).__name__})")
-
-
-def _unpickled(path: Path) -> Any:
-    with path.open("rb") as file:
-        packed = file.read(2) == _GZIP
-    size = _unpacked_bytes(path) if packed else path.stat().st_size
-    _limit_memory(_OBJECTS * size + _BESIDES)
-    with path.open("rb") as file, gzip.open(file) if packed else nullcontext(file) as plain:
-        return _Plain(_Told(plain, size)).load()
 
 
 def _unpacked_bytes(path: Path) -> int:
@@ -219,6 +216,15 @@ def _columns(snapshot: Any) -> dict[str, Any]:
     traces = snapshot.get("device_traces") or []
     histories = [tables.history(device, trace) for device, trace in enumerate(traces) if trace]
     segments, blocks = tables.segments(snapshot["segments"])
+    # The ranges that the allocator was told of, from their beginnings and ends.
+    annotations = []
+    begun: dict[tuple[str, int], list[int]] = {}
+    for row in snapshot.get("external_annotations") or []:
+        key = str(row["name"]), int(row.get("device", 0))
+        if row.get("stage") == "START":
+            begun.setdefault(key, []).append(int(row["time_us"]))
+        elif begun.get(key):
+            annotations.append((*key, begun[key].pop(), int(row["time_us"])))
     settings = snapshot.get("allocator_settings") or {}
     return {
         "histories": histories,
@@ -228,7 +234,7 @@ def _columns(snapshot: Any) -> dict[str, Any]:
         "stacks": list(tables.stack_of),
         "metadata": list(tables.metadata),
         "pools": list(tables.pools),
-        "annotations": list(_annotations(snapshot.get("external_annotations") or [])),
+        "annotations": annotations,
         "settings": {str(key): str(value) for key, value in settings.items()},
         "unknown_actions": list(tables.unknown),
     }
@@ -262,7 +268,13 @@ class _Tables:
                     "time_us": _packed([one.get("time_us", place) for place, one in enumerate(part, begin)]),
                     "stack": _packed([self._stack(one.get("frames")) for one in part]),
                     "metadata": _packed([self._text(one.get("user_metadata")) for one in part]),
-                    "compiled": _packed([self._compiled(one.get("compile_context")) for one in part]),
+                    # N/A outside of a compiled region
+                    "compiled": _packed(
+                        [
+                            -1 if one.get("compile_context") == "N/A" else self._text(one.get("compile_context"))
+                            for one in part
+                        ]
+                    ),
                 }
             )
             trace[begin : begin + _PART] = [{}] * len(part)
@@ -311,10 +323,6 @@ class _Tables:
     def _text(self, text: object) -> int:
         return self.metadata.setdefault(text, len(self.metadata)) if isinstance(text, str) and text else -1
 
-    def _compiled(self, region: object) -> int:
-        """Return the number of the compiled region that an event ran in; torch writes N/A outside of one."""
-        return -1 if region == "N/A" else self._text(region)
-
     def _stack(self, frames: Sequence[dict[str, Any]] | None) -> int:
         """Return the number of a stack; frames are shared between stacks, so that they are known by their place."""
         if not frames:
@@ -322,27 +330,15 @@ class _Tables:
         key = tuple(map(id, frames))
         known = self._seen.get(key)
         if known is None:
-            stack = tuple(self._frame(frame) for frame in frames)
-            known = self._seen[key] = self.stack_of.setdefault(stack, len(self.stack_of))
+            stack = []
+            for frame in frames:
+                place = self._places.get(id(frame))
+                if place is None:
+                    text = str(frame.get("name", "")), str(frame.get("filename", "")), int(frame.get("line") or 0)
+                    place = self._places[id(frame)] = self._frames.setdefault(text, len(self._frames)), frame
+                stack.append(place[0])
+            known = self._seen[key] = self.stack_of.setdefault(tuple(stack), len(self.stack_of))
         return known
-
-    def _frame(self, frame: dict[str, Any]) -> int:
-        known = self._places.get(id(frame))
-        if known is None:
-            key = str(frame.get("name", "")), str(frame.get("filename", "")), int(frame.get("line") or 0)
-            known = self._places[id(frame)] = self._frames.setdefault(key, len(self._frames)), frame
-        return known[0]
-
-
-def _annotations(rows: list[dict[str, Any]]) -> Iterator[tuple[str, int, int, int]]:
-    """Yield the ranges that the allocator was told of, from their beginnings and ends."""
-    begun: dict[tuple[str, int], list[int]] = {}
-    for row in rows:
-        key = str(row["name"]), int(row.get("device", 0))
-        if row.get("stage") == "START":
-            begun.setdefault(key, []).append(int(row["time_us"]))
-        elif begun.get(key):
-            yield *key, begun[key].pop(), int(row["time_us"])
 
 
 #: No address, size or time is larger; sums of them stay whole numbers.

@@ -114,6 +114,8 @@ class Gunzip:
 
     def _next(self, size: int) -> bytes | None:
         """Return some text, maybe empty; `None` at the end of the last member."""
+        from isal import isal_zlib
+
         packed = self._member.unconsumed_tail
         if self._member.eof:
             packed = self._member.unused_data
@@ -126,11 +128,6 @@ class Gunzip:
             packed = self._raw.read(_PACKED_CHUNK)
             if not packed:
                 raise EOFError(ENDS_EARLY)
-        return self._decompress(packed, size)
-
-    def _decompress(self, packed: bytes, size: int) -> bytes:
-        from isal import isal_zlib
-
         try:
             text: bytes = self._member.decompress(packed, size)
         except isal_zlib.error as error:  # type: ignore[misc]  # the stub calls it a value
@@ -163,11 +160,18 @@ def read_metadata(head: bytes, tail: bytes, warnings: list[str]) -> dict[str, ob
     metadata: dict[str, object] = {}
     left = _HEAVIEST
     for text in (head.rstrip(b", \t\r\n") + b"}", b"{" + tail.lstrip(b", \t\r\n")):
-        keys = _keys(text, warnings)
+        try:
+            keys = msgspec.json.decode(mend(text), type=dict[str, msgspec.Raw])
+        except NOT_DECODABLE as error:
+            warnings.append(f"the trace's metadata cannot be read ({error})")
+            continue
         for key, raw in keys.items():
-            weight = _weight(raw)
+            value_text = bytes(raw)
+            # Roughly how many bytes the decoded value takes at most.
+            weight = len(value_text) + 240 * value_text.count(b"{")
+            weight += 90 * value_text.count(b"[") + 60 * value_text.count(b",")
             if weight > left:
-                warnings.append(f"the trace's metadata {key[:40]} are too large ({len(bytes(raw)) / 1e6:.1f} MB)")
+                warnings.append(f"the trace's metadata {key[:40]} are too large ({len(value_text) / 1e6:.1f} MB)")
                 continue
             left -= weight
             try:
@@ -178,20 +182,6 @@ def read_metadata(head: bytes, tail: bytes, warnings: list[str]) -> dict[str, ob
                 continue
             metadata[key] = value
     return metadata
-
-
-def _keys(text: bytes, warnings: list[str]) -> dict[str, msgspec.Raw]:
-    try:
-        return msgspec.json.decode(mend(text), type=dict[str, msgspec.Raw])
-    except NOT_DECODABLE as error:
-        warnings.append(f"the trace's metadata cannot be read ({error})")
-        return {}
-
-
-def _weight(raw: msgspec.Raw) -> int:
-    """Return roughly how many bytes the decoded value takes at most."""
-    text = bytes(raw)
-    return len(text) + 240 * text.count(b"{") + 90 * text.count(b"[") + 60 * text.count(b",")
 
 
 # Values that no profiler writes, and columns without them: the sums of later stages must fit int64.
@@ -222,7 +212,8 @@ def without_negative(columns: Columns, warnings: list[str]) -> Columns:
     """Return the columns with durations of at least 0; raise `TraceError` if they add up to more than int64 holds."""
     negative = int((columns.duration_ns < 0).sum())
     if negative:
-        warnings.append(f"{_events(negative)} a negative duration, which is read as 0")
+        events = "1 event has" if negative == 1 else f"{negative:,} events have"
+        warnings.append(f"{events} a negative duration, which is read as 0")
         columns = replace(columns, duration_ns=np.maximum(columns.duration_ns, 0))
     if float(columns.duration_ns.astype(np.float64).sum()) > _MAX_NS:
         raise TraceError("cannot read the trace: its durations add up to more than 146 years - is this a trace?")
@@ -339,10 +330,6 @@ def _possible(part: Part, wrong: list[str]) -> Part:
     return replace(part, **nothing)
 
 
-def _events(count: int) -> str:
-    return "1 event has" if count == 1 else f"{count:,} events have"
-
-
 #: Small enough to keep the events of a batch in the processor's caches.
 CHUNK = 1 << 18
 #: gzip packs traces 15 to 75 times; a file packed better than this, after the first megabytes, is a bomb.
@@ -387,29 +374,27 @@ class EventStream:
                 self._file_bytes = raw.seek(0, 2)
                 raw.seek(0)
                 self._raw = HashedFile(raw)
-                yield from self._batches(open_text(self._raw))
+                text = open_text(self._raw)
+                head = self._find_events(text)
+                while True:
+                    before = len(self._buffer)
+                    events = self._take()
+                    self.events += len(events)
+                    if events:
+                        yield events
+                    if self._closed or self._ended:
+                        break
+                    # An incomplete event is tried again when its text has doubled.
+                    self._more(text, before or 1 if len(self._buffer) == before else 1)
+                if self._closed:
+                    self._finish(head, text)
+                else:
+                    self.cut_off = True
+                    self._tell_cut()
+                    self.metadata = read_metadata(head, b"}", self.warnings) if head else {}
                 self.sha256 = self._raw.hexdigest()
         except OSError as error:
             raise TraceError(f"cannot read the trace {self.path}: {error.strerror or error}") from error
-
-    def _batches(self, text: Decompressor) -> Iterator[list[Event]]:
-        head = self._find_events(text)
-        while True:
-            before = len(self._buffer)
-            events = self._take()
-            self.events += len(events)
-            if events:
-                yield events
-            if self._closed or self._ended:
-                break
-            # An incomplete event is tried again when its text has doubled.
-            self._more(text, before or 1 if len(self._buffer) == before else 1)
-        if self._closed:
-            self._finish(head, text)
-        else:
-            self.cut_off = True
-            self._tell_cut()
-            self.metadata = read_metadata(head, b"}", self.warnings) if head else {}
 
     def _find_events(self, text: Decompressor) -> bytes:
         """Return the text before the first event, and move the buffer to that event."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from io import BufferedWriter
@@ -241,8 +241,17 @@ def write_trace(source: Path, wanted: Annotated, overlay: Overlay, metadata: Map
             if text:
                 target.write(separator + text)
                 separator = b",\n"
-        process = next(number for number in _numbers() if number not in processes)
-        for batch in _batches(overlay_events(_redacted(overlay, redaction), process)):
+        process = FIRST_PROCESS
+        while process in processes:
+            process += 1
+        overlay = replace(
+            overlay,
+            tracks=tuple(map(redaction.texts.text, overlay.tracks)),
+            operators=tuple(map(redaction.texts.text, overlay.operators)),
+            modules=tuple(map(redaction.texts.module, overlay.modules)),
+        )
+        own_events = overlay_events(overlay, process)
+        while batch := list(islice(own_events, _BATCH)):
             target.write(separator + ",\n".join(batch).encode())
             separator = b",\n"
         target.write(b"\n]}\n")
@@ -259,7 +268,10 @@ class _TextDecoder(EventDecoder):
         array = listed(text)
         for mended in (False, True):
             try:
-                texts = self._texts.decode(_checked(mend(array) if mended else array))
+                whole = mend(array) if mended else array
+                if not whole.isascii():
+                    whole.decode()  # all of it must be UTF-8; the decoder does not check what it skips
+                texts = self._texts.decode(whole)
             except NOT_DECODABLE:
                 continue
             return texts if all(memoryview(raw)[0] == _BRACE for raw in texts) else None
@@ -281,36 +293,6 @@ def raw_events(source: Path) -> Iterator[list[msgspec.Raw]]:
     """Yield the events of a trace as checked JSON text, about a megabyte at a time."""
     for texts in _Texts(source):
         yield cast("list[msgspec.Raw]", texts)
-
-
-def _checked(text: bytes) -> bytes:
-    """Return the text if all of it is UTF-8; the decoder does not check what it skips."""
-    if not text.isascii():
-        text.decode()
-    return text
-
-
-def _redacted(overlay: Overlay, redaction: Redaction) -> Overlay:
-    texts = redaction.texts
-    return replace(
-        overlay,
-        tracks=tuple(map(texts.text, overlay.tracks)),
-        operators=tuple(map(texts.text, overlay.operators)),
-        modules=tuple(map(texts.module, overlay.modules)),
-    )
-
-
-def _numbers() -> Iterator[int]:
-    number = FIRST_PROCESS
-    while True:
-        yield number
-        number += 1
-
-
-def _batches(events: Iterable[str]) -> Iterator[list[str]]:
-    events = iter(events)
-    while batch := list(islice(events, _BATCH)):
-        yield batch
 
 
 @contextmanager
