@@ -81,7 +81,6 @@ def _times(running: Int64, first: int, second: int) -> Int64:
     return total
 
 
-_COMMUNICATES: Final = CLASS_CODE[OperatorClass.COMMUNICATION]
 THREADS: Final = "threads"
 
 
@@ -206,7 +205,11 @@ def _device_steps(time: DeviceTime, device: Any) -> _Steps:
     """Return the parts of the steps on one device."""
     begin, end, events = time.step_start, time.step_end, device.events
     start, stop = time.start, time.start + time.duration
-    kind = np.where(time.operator_class == _COMMUNICATES, COMMUNICATION, np.where(time.copies, COPY, COMPUTE))
+    kind = np.where(
+        time.operator_class == CLASS_CODE[OperatorClass.COMMUNICATION],
+        COMMUNICATION,
+        np.where(time.copies, COPY, COMPUTE),
+    )
     overlapped, alone = overlaps_of(kind[events], start[events], stop[events], begin, end)
     _, outside, unrecorded, *idle = device.parts(begin, end)
     on_device = np.zeros(len(start), dtype=bool)

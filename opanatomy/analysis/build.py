@@ -43,16 +43,13 @@ from opanatomy.records.columns import Bool, CallTable, Int64, KernelTable, at
 from opanatomy.records.communication import Communication
 from opanatomy.records.memory import Memory
 from opanatomy.records.patterns import regex
-from opanatomy.records.run import RunTrends
 from opanatomy.records.table import Table, concatenated
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.work import KEYS, ClassRow, TheoryRow
 from opanatomy.records.workload import (
     Capture,
     Environment,
-    ObservedTokenizer,
     PaddingFlops,
-    TextBatch,
     TextBatchRow,
     TextFigures,
     TextObservations,
@@ -191,27 +188,16 @@ def theory_rows(workload: Workload, theory: Theory | None = None) -> tuple[Theor
     `theory` is that of this step. Without it theory assumes that everything is trained if the workload says so;
     otherwise there is none.
     """
-    rows = (
-        TheoryRow(
-            operator_class=name,
-            flops=_theory_flops(name, workload, theory),
-            bytes=_theory_bytes(name, workload, theory),
-        )
-        for name in OperatorClass
-    )
-    return tuple(row for row in rows if row.flops is not None or row.bytes is not None)
-
-
-def _theory_flops(name: OperatorClass, workload: Workload, theory: Theory | None) -> float | None:
-    if theory is None or name is not OperatorClass.TENSOR_CONTRACTION:
-        return _all_trained(_FLOPS.get(name), workload)
-    return _with_recompute(theory.contraction_flops, workload)
-
-
-def _theory_bytes(name: OperatorClass, workload: Workload, theory: Theory | None) -> float | None:
-    if theory is not None and not theory.all_need_both:
-        return None
-    return _all_trained(_BYTES.get(name), workload)
+    rows = []
+    for name in OperatorClass:
+        flops, moved = _all_trained(_FLOPS.get(name), workload), _all_trained(_BYTES.get(name), workload)
+        if theory is not None and name is OperatorClass.TENSOR_CONTRACTION:
+            flops = _with_recompute(theory.contraction_flops, workload)
+        if theory is not None and not theory.all_need_both:
+            moved = None
+        if flops is not None or moved is not None:
+            rows.append(TheoryRow(operator_class=name, flops=flops, bytes=moved))
+    return tuple(rows)
 
 
 def _all_trained(plain: float | None, workload: Workload) -> float | None:
@@ -320,7 +306,14 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         window = timeline.window_ns
         timeline = Timeline(window_ns=window, busy_ns=0, idle_ns=0, unrecorded_ns=window)
         step = replace(step, busy_ns=None, kernel_time_ns=None, framework_ns=None, profiler_ns=None)
-    trends = _trends(capture) if capture else None
+    trends = None
+    if capture:  # what the run shows over its length, beside the recorded steps
+        batch = capture.workload.samples_together or capture.workload.batch
+        trends = trends_of(capture.run, capture.unprofiled_step_ns, capture.profiled_step_ns, batch)
+    device, time = DeviceFigures(), steps.time
+    if time is not None:
+        steps_ns = timeline.window_ns - (timeline.outside_ns or 0)
+        device = device_figures_of(device, time.launched, time.work, steps_ns)
     anatomy = Anatomy(
         provenance=inputs.provenance,
         environment=inputs.environment,
@@ -334,7 +327,7 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         memory=Memory(),
         timeline=timeline,
         communication=inputs.communication,
-        device=_device_figures(steps.time, timeline.window_ns - (timeline.outside_ns or 0)),
+        device=device,
         ledger=_ledger(calls, inputs.linked),
         conventions=CONVENTIONS | STEPS_BY_UPDATES if steps.window.by_updates else CONVENTIONS,
         run=capture.run if capture else None,
@@ -346,12 +339,6 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
     )
     check_conservation(anatomy)
     return replace(anatomy, generation=generation_of(capture, anatomy.classes, step.count))
-
-
-def _trends(capture: Capture) -> RunTrends | None:
-    """Return what the run shows over its length, beside the recorded steps."""
-    batch = capture.workload.samples_together or capture.workload.batch
-    return trends_of(capture.run, capture.unprofiled_step_ns, capture.profiled_step_ns, batch)
 
 
 def _work(inputs: AnatomyInputs) -> Table:
@@ -407,10 +394,6 @@ def _theory(calls: CallTable, capture: Capture | None) -> Theory | None:
     return Theory(contraction_flops=backward_over_forward(calls, gradients), all_need_both=all_need_both(gradients))
 
 
-def _device_figures(time: DeviceTime | None, steps_ns: int) -> DeviceFigures:
-    return DeviceFigures() if time is None else device_figures_of(DeviceFigures(), time.launched, time.work, steps_ns)
-
-
 def _ledger(calls: CallTable, linked: LinkedTime) -> Ledger:
     unknown = int(calls.time_ns[calls.operator_class.equals(OperatorClass.UNKNOWN)].sum())
     inside = linked.linked_ns + linked.graph_launched_ns + linked.no_launch_record_ns
@@ -442,9 +425,33 @@ def check_conservation(anatomy: Anatomy) -> None:
 
 def text_figures(observed: TextObservations, padding: PaddingFlops | None) -> TextFigures:
     """Return the figures of the texts of a run; `padding` has the FLOPs of its profiled batch."""
-    batches = tuple(_row(batch, place == observed.profiled) for place, batch in enumerate(observed.batches))
+    batches = tuple(
+        TextBatchRow(
+            texts=len(batch.lengths),
+            length=batch.length,
+            tokens=batch.tokens,
+            useful_tokens=batch.useful_tokens,
+            step_ns=mean(without_pauses(batch.step_ns)),
+            profiled=place == observed.profiled,
+        )
+        for place, batch in enumerate(observed.batches)
+    )
     timed_ns = sum(row.step_ns or 0 for row in batches) if all(row.step_ns for row in batches) else 0
     useful = _per_second(sum(row.useful_tokens for row in batches), timed_ns)
+    tokenizers = []
+    for tokenizer in observed.tokenizers:  # compared with the tokens a second that the steps take
+        rate = _per_second(tokenizer.tokens, tokenizer.duration_ns)
+        tokenizers.append(
+            TokenizerRow(
+                name=tokenizer.name,
+                slow=tokenizer.slow,
+                used=tokenizer.used,
+                trained_because=tokenizer.trained_because,
+                same_ids=tokenizer.same_ids,
+                tokens_per_second=rate,
+                holds_back=None if rate is None or useful is None else rate < useful,
+            )
+        )
     return TextFigures(
         file=observed.file,
         column=observed.column,
@@ -465,34 +472,9 @@ def text_figures(observed: TextObservations, padding: PaddingFlops | None) -> Te
         useful_tokens_per_second=useful,
         padding_flops=padding,
         batches=batches,
-        tokenizers=tuple(_tokenizer(tokenizer, useful) for tokenizer in observed.tokenizers),
+        tokenizers=tuple(tokenizers),
     )
 
 
 def _per_second(number: int, duration_ns: int) -> float | None:
     return number * 1e9 / duration_ns if duration_ns > 0 else None
-
-
-def _row(batch: TextBatch, profiled: bool) -> TextBatchRow:
-    return TextBatchRow(
-        texts=len(batch.lengths),
-        length=batch.length,
-        tokens=batch.tokens,
-        useful_tokens=batch.useful_tokens,
-        step_ns=mean(without_pauses(batch.step_ns)),
-        profiled=profiled,
-    )
-
-
-def _tokenizer(observed: ObservedTokenizer, steps: float | None) -> TokenizerRow:
-    """Compare a tokenizer with the tokens a second that the steps take."""
-    rate = _per_second(observed.tokens, observed.duration_ns)
-    return TokenizerRow(
-        name=observed.name,
-        slow=observed.slow,
-        used=observed.used,
-        trained_because=observed.trained_because,
-        same_ids=observed.same_ids,
-        tokens_per_second=rate,
-        holds_back=None if rate is None or steps is None else rate < steps,
-    )

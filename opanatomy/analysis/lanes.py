@@ -27,7 +27,6 @@ from opanatomy.records.columns import (
     Categorical,
     HostTable,
     Int64,
-    KernelTable,
     Launches,
     at,
     rows_named,
@@ -152,8 +151,16 @@ def _of_devices(trace: Trace, time: DeviceTime, place: int, step: tuple[int, int
     for number in np.argsort(-spent, kind="stable").tolist():
         rows = here[streams.codes[here] == number]
         when = time.start[rows], time.start[rows] + time.duration[rows]
-        keys, cause = _of_work(trace, time.work, time.launched.launch, work[rows])
-        keys["kind"] = Categorical(time.operator_class[rows], tuple(item.value for item in CLASSES))
+        # What is known of this work, and the thread and time of its launch.
+        of_trace, table, launches = work[rows], time.work, trace.launches
+        launch = time.launched.launch[of_trace]
+        keys: dict[str, Categorical[Any]] = {
+            **{name: getattr(table, name).take(of_trace) for name in ("operator", "signature", "module", "phase")},
+            "name": table.kernel.take(of_trace),
+            "grid": Categorical(trace.work.grid[of_trace], trace.grids),
+            "kind": Categorical(time.operator_class[rows], tuple(item.value for item in CLASSES)),
+        }
+        cause = Categorical(at(launches.thread, launch), _thread_names(trace)), at(launches.start_ns, launch)
         yield _lane(LaneKind.STREAM, streams.values[number], when, step, keys, cause)
 
 
@@ -163,19 +170,6 @@ def _streams(time: DeviceTime) -> Categorical[str]:
     numbers = [divmod(value, 1 << 32) for value in groups.values.tolist()]
     names = tuple(f"stream {stream}" + (f" of device {device}" if several else "") for device, stream in numbers)
     return Categorical(groups.inverse, names)
-
-
-def _of_work(
-    trace: Trace, table: KernelTable, launch: Int64, rows: Int64
-) -> tuple[dict[str, Categorical[Any]], tuple[Categorical[str], Int64]]:
-    """Return what is known of this work of the trace, and the thread and time of its launch."""
-    named = {name: getattr(table, name).take(rows) for name in ("operator", "signature", "module", "phase")}
-    launches, row = trace.launches, launch[rows]
-    thread = Categorical(at(launches.thread, row), _thread_names(trace))
-    return {**named, "name": table.kernel.take(rows), "grid": Categorical(trace.work.grid[rows], trace.grids)}, (
-        thread,
-        at(launches.start_ns, row),
-    )
 
 
 def _thread_names(trace: Trace) -> tuple[str, ...]:
@@ -260,6 +254,9 @@ def _threads(
         kinds = [OPERATORS, LAUNCHING, WAITING, RUNTIME, PYTHON]
         code = np.where(operators, 0, 4)
         works = called & starts_work(names, launches)
+    # Runtime calls launch, wait for the device or do something else.
+    waits, starts = rows_named(WAITS, names, launches.name), starts_work(names, launches)
+    code_of_call = np.where(waits, 2, np.where(starts, 1, 3))
     of_call = np.full(len(host.name), -1, dtype=np.int64)
     of_call[calls.host_row[calls.host_row >= 0]] = calls.signature.codes[calls.host_row >= 0]
     of_threads = host.thread[works] if time is None else launches.thread[works]
@@ -274,7 +271,7 @@ def _threads(
         own = np.flatnonzero(called & (launches.thread == thread))
         start, end, event, around = _innermost(host, rows, code, launches, own)
         # Events of the host first, then runtime calls, for which the event around them stands in.
-        codes = np.concatenate((code[rows], _codes_of(names, launches, own)))[event]
+        codes = np.concatenate((code[rows], code_of_call[own]))[event]
         is_call = event >= len(rows)
         row = np.concatenate((rows, around))[event]
         named = np.concatenate((host.name[rows], launches.name[own]))[event]
@@ -288,12 +285,6 @@ def _threads(
         }
         cause = None if time is None else _waited_for(time, start, end, codes == kinds.index(WAITING))
         yield _lane(LaneKind.HOST, titles[thread], (start, end), step, keys, cause)
-
-
-def _codes_of(names: Sequence[str], launches: Launches, calls: Int64) -> Int64:
-    """Return whether each call launches (1), waits for the device (2) or does something else (3)."""
-    waits = rows_named(WAITS, names, launches.name)[calls]
-    return np.where(waits, 2, np.where(starts_work(names, launches)[calls], 1, 3))
 
 
 def _waited_for(time: DeviceTime, start_ns: Int64, end_ns: Int64, waits: Bool) -> tuple[Categorical[str], Int64]:
@@ -506,13 +497,9 @@ def _binned(lane: Lane, spans: SpanTable, wall_ns: int, most: int) -> tuple[Lane
 
 def _sums_within(start_ns: Int64, spent_ns: Int64, edges: Int64) -> Int64:
     """Return the time of these spans between each two edges; those that run at once count each."""
-    # Before a moment: the time since each begin, less the time since each end.
-    begun, ended = (_time_since(np.sort(moments), edges) for moments in (start_ns, start_ns + spent_ns))
-    return np.diff(begun - ended)
-
-
-def _time_since(moments: Int64, edges: Int64) -> Int64:
-    """Return for each edge the sum of the times from each of the moments before it."""
-    count = np.searchsorted(moments, edges)
-    since: Int64 = count * edges - np.append(0, np.cumsum(moments))[count]
-    return since
+    # Before an edge: the sum of the times since each begin, less the times since each end.
+    since = []
+    for moments in (np.sort(start_ns), np.sort(start_ns + spent_ns)):
+        count = np.searchsorted(moments, edges)
+        since.append(count * edges - np.append(0, np.cumsum(moments))[count])
+    return np.diff(since[0] - since[1])

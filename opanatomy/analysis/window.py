@@ -13,7 +13,7 @@ from opanatomy.analysis.build import MeasuredSteps
 from opanatomy.analysis.idle import LOADS_DATA
 from opanatomy.analysis.intervals import Intervals, LaunchedWork, union, within
 from opanatomy.analysis.step import step_at
-from opanatomy.analysis.timeline import StepWindow
+from opanatomy.analysis.timeline import LAUNCHES, StepWindow
 from opanatomy.attribution.attribute import Attribution
 from opanatomy.attribution.calls import TraceCalls, only_in
 from opanatomy.attribution.table import cpu_rows
@@ -309,10 +309,6 @@ def _of_graphs(trace: Trace, attribution: Attribution) -> Iterator[str]:
         )
 
 
-#: Launches of kernels and graphs.
-_RUNS: Final = regex(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)
-
-
 def step_window_of(names: Sequence[str], attribution: Attribution, calls: TraceCalls) -> StepWindow:
     """Return the window and its steps on the host clock."""
     host = attribution.host
@@ -332,7 +328,7 @@ def launched_work(trace: Trace, attribution: Attribution) -> LaunchedWork:
     """Return the device work with its launches, in the order of the file, like the table of kernels."""
     # A copy of nothing leaves no event either: only kernels and graphs are known to have run.
     hidden = lost_launches(trace, attribution.window)
-    hidden = hidden[rows_named(_RUNS, trace.names, trace.launches.name[hidden])]
+    hidden = hidden[rows_named(LAUNCHES, trace.names, trace.launches.name[hidden])]
     starts = trace.launches.start_ns[hidden]
     return LaunchedWork(
         names=trace.names,
