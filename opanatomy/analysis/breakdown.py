@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.analysis.intervals import within
-from opanatomy.analysis.step import OTHERS_WORK, PAUSE, kinds_of, step_of_calls
+from opanatomy.analysis.step import OTHERS_WORK, PAUSE, kinds_of, step_at
 from opanatomy.analysis.timeline import DeviceTime, StepWindow
 from opanatomy.analysis.work import JoinedWork, work_table
 from opanatomy.records.anatomy import StepRow
@@ -98,7 +98,7 @@ def step_kinds(step_window: StepWindow, calls: CallTable, time: DeviceTime | Non
     """Group the steps, by number from 0, that made the same calls; those with most steps first."""
     if time is None:
         begins, ends = step_window.bounds
-        step, name, signature = step_of_calls(begins, ends, calls), _operators_within(calls), calls.signature
+        step, name, signature = step_at(begins, ends, calls.start_ns), _operators_within(calls), calls.signature
         ran = np.flatnonzero(step >= 0)
         return kinds_of(step[ran], name.codes[ran] + 1, signature.codes[ran], len(begins))
     # Times in whole microseconds do not tell which operator around a launch is the innermost: kernels say more.
@@ -126,7 +126,7 @@ def like_steps(
 ) -> LikeSteps:
     """Return the sums over like steps of all steps by kind; without `time` those of the CPU."""
     if time is None:
-        each, step = [_of_host(steps, step_window, calls)], step_of_calls(*step_window.bounds, calls)
+        each, step = [_of_host(steps, step_window, calls)], step_at(*step_window.bounds, calls.start_ns)
         called, events = np.ones(len(step), dtype=np.int64), np.zeros(len(step), dtype=np.int64)
         row = joined.call
     else:
@@ -157,7 +157,7 @@ def like_steps(
 def _of_host(steps: Sequence[StepRow], step_window: StepWindow, calls: CallTable) -> _Steps:
     """Return the parts of the steps on the host; work is the self time of the calls that began in a step."""
     begins, ends = step_window.bounds
-    step = step_of_calls(begins, ends, calls)
+    step = step_at(begins, ends, calls.start_ns)
     framework = np.array([row.framework_ns or 0 for row in steps], dtype=np.int64)
     spent = np.array([row.kernel_time_ns or 0 for row in steps], dtype=np.int64)
     zeros = np.zeros(len(steps), dtype=np.int64)

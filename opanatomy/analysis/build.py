@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from typing import Final
 
@@ -15,7 +15,7 @@ from opanatomy.analysis.aggregate import chain_rows
 from opanatomy.analysis.breakdown import LikeSteps, like_steps, step_kinds
 from opanatomy.analysis.intervals import LaunchedWork
 from opanatomy.analysis.run import caveats_of, trends_of
-from opanatomy.analysis.step import OTHER_RANKS, mean, step_of_calls, step_of_rows, why_set_aside, without_pauses
+from opanatomy.analysis.step import OTHER_RANKS, mean, step_at, step_of_rows, why_set_aside, without_pauses
 from opanatomy.analysis.timeline import (
     DeviceTime,
     StepWindow,
@@ -314,6 +314,15 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
     if time is not None:
         steps_ns = timeline.window_ns - (timeline.outside_ns or 0)
         device = device_figures_of(device, time.launched, time.work, steps_ns)
+    warnings = [*inputs.warnings]
+    if timeline.lacks_work and timeline.busy_ns:  # if the trace lacks all of it, a caveat says so
+        launching, lacks = timeline.launching, "work that the host waited for"
+        if launching is not None and launching.lost_calls:
+            lacks = f"the work of {launching.lost_calls:,} of {launching.calls:,} launches"
+        warnings.append(
+            f"the trace lacks {lacks}: calls, FLOPs, bytes, MFU and times of device work are lower bounds, and shares"
+            " of device work are those of what was recorded"
+        )
     anatomy = Anatomy(
         provenance=inputs.provenance,
         environment=inputs.environment,
@@ -335,7 +344,7 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         device_state=capture.device_state if capture else None,
         compilation=capture.compilation if capture else None,
         caveats=(*inputs.caveats, *caveats_of(trends)),
-        warnings=(*inputs.warnings, *_of_lost_work(timeline)),
+        warnings=tuple(warnings),
     )
     check_conservation(anatomy)
     return replace(anatomy, generation=generation_of(capture, anatomy.classes, step.count))
@@ -345,7 +354,7 @@ def _work(inputs: AnatomyInputs) -> Table:
     """Return the work of the steps that count, beside that of like steps."""
     calls, steps = inputs.calls, inputs.steps
     joined = JoinedWork(calls, inputs.kernels)
-    step = step_of_calls(*steps.window.bounds, calls)[joined.call]
+    step = step_at(*steps.window.bounds, calls.start_ns)[joined.call]
     blocks = None
     if steps.of_event is not None and steps.time is not None:
         step = np.where(joined.event >= 0, at(steps.of_event, joined.event), step)
@@ -353,20 +362,6 @@ def _work(inputs: AnatomyInputs) -> Table:
     keys = joined.keys(inputs.capture.modules if inputs.capture else {})
     counted = work_table(keys, joined.figures(blocks), at(steps.like.of_step, step))
     return concatenated((counted, steps.like.work)).by(*KEYS).compact()
-
-
-def _of_lost_work(timeline: Timeline) -> Iterator[str]:
-    """Yield a warning if the trace lacks some of the device work; if it lacks all of it, a caveat says so."""
-    if not timeline.lacks_work or not timeline.busy_ns:
-        return
-    launching = timeline.launching
-    lacks = "work that the host waited for"
-    if launching is not None and launching.lost_calls:
-        lacks = f"the work of {launching.lost_calls:,} of {launching.calls:,} launches"
-    yield (
-        f"the trace lacks {lacks}: calls, FLOPs, bytes, MFU and times of device work are lower bounds, and shares of"
-        " device work are those of what was recorded"
-    )
 
 
 #: Implementations of attention that multiply all queries and keys, whatever the mask.

@@ -201,10 +201,13 @@ def _with_leftovers(matches: list[Match], before: dict[Key, Item], after: dict[K
         )
         if match.cause is Cause.SAME_CALLS and same is not None and (same in before or same in after):
             cause = Cause.FEWER_CALLS if same in before else Cause.MORE_CALLS
-            sides = [
-                {same: _sum(items[same], more.pop(same, None))}
-                for items, more in ((match.before, before), (match.after, after))
-            ]
+            sides = []
+            for items, left in ((match.before, before), (match.after, after)):
+                item, more = items[same], left.pop(same, Item())
+                kernels = dict(item.kernels)
+                for name, time in more.kernels.items():
+                    kernels[name] = kernels.get(name, Fraction(0)) + time
+                sides.append({same: Item(item.calls + more.calls, item.time_ns + more.time_ns, kernels)})
             yield Match(cause, *sides)
         else:
             yield match
@@ -221,31 +224,26 @@ def _anywhere(key: Key) -> tuple[str, str, str]:
     return key.operator, key.signature, key.kernel
 
 
-def _sum(item: Item, more: Item | None) -> Item:
-    if more is None:
-        return item
-    kernels = dict(item.kernels)
-    for name, time in more.kernels.items():
-        kernels[name] = kernels.get(name, Fraction(0)) + time
-    return Item(item.calls + more.calls, item.time_ns + more.time_ns, kernels)
-
-
 # ----- pairing the steps of both sides
 
 
 def paired(before: Breakdown, after: Breakdown) -> list[tuple[StepWork, StepWork]]:
     """Pair the most similar kinds of steps of both sides, most frequent first."""
     calls = [[calls_of(side, kind) for kind in side.kinds] for side in (before, after)]
-    likeness = {
-        (first, second): _alike(calls[0][first], calls[1][second])
-        for first in range(len(before.kinds))
-        for second in range(len(after.kinds))
-    }
+    # The part of all calls that both have.
+    likeness: dict[tuple[int, int], Fraction] = {}
+    none = Fraction(0)
+    for first, own in enumerate(calls[0]):
+        for second, other in enumerate(calls[1]):
+            counts = [(own.get(name, none), other.get(name, none)) for name in {**own, **other}]
+            either = sum((max(pair) for pair in counts), none)
+            both = sum((min(pair) for pair in counts), none)
+            likeness[first, second] = both / either if either else Fraction(1)
 
     def order(places: tuple[int, int]) -> tuple[Fraction, int, int, bool]:
-        first, second = before.kinds[places[0]], after.kinds[places[1]]
-        counts = first.count, second.count
-        return likeness[places], min(counts), sum(counts), first.numbers == second.numbers
+        of_before, of_after = before.kinds[places[0]], after.kinds[places[1]]
+        counts = of_before.count, of_after.count
+        return likeness[places], min(counts), sum(counts), of_before.numbers == of_after.numbers
 
     pairs: dict[int, int] = {}
     for first, second in sorted(likeness, key=order, reverse=True):
@@ -262,14 +260,6 @@ def calls_of(breakdown: Breakdown, kind: StepWork) -> dict[str, Fraction]:
         name = name_of(breakdown.kernels, row.kernel) or name_of(breakdown.operators, row.operator)
         calls[name] = calls.get(name, Fraction(0)) + Fraction(row.events or row.calls, kind.count)
     return calls
-
-
-def _alike(first: Mapping[str, Fraction], second: Mapping[str, Fraction]) -> Fraction:
-    """Return the part of all calls that both have."""
-    none = Fraction(0)
-    counts = [(first.get(name, none), second.get(name, none)) for name in {**first, **second}]
-    either = sum((max(pair) for pair in counts), none)
-    return sum((min(pair) for pair in counts), none) / either if either else Fraction(1)
 
 
 # ----- the difference of two mean steps in whole nanoseconds: matched work, overlaps, idle time by cause

@@ -75,7 +75,13 @@ def lanes_of(
     else:
         spans = steps.window.steps or (steps.window.window,)
         step = [span for span, row in zip(spans, steps.rows, strict=False) if row.set_aside is None][place]
-        made = list(_host_phases(steps, step))
+        made = []
+        ranges = [span for span in steps.window.spans if span[1] > step[0] and span[0] < step[1]]
+        if ranges:  # the phases by the host's own ranges
+            when = np.array([span[:2] for span in ranges], dtype=np.int64).T
+            codes = np.array([PHASES.index(Phase(span[2])) for span in ranges], dtype=np.int64)
+            kinds = Categorical(codes, tuple(phase.value for phase in PHASES))
+            made = [_lane(LaneKind.PHASES, "phases", (when[0], when[1]), step, {"kind": kinds})]
     made += _threads(trace, host, calls, steps, step)
     made = [lane for lane in made if len(lane.spans)]
     shown = [lane for kind in LaneKind for lane in [lane for lane in made if lane.of is kind][:_MOST_LANES]]
@@ -129,9 +135,14 @@ def _of_devices(trace: Trace, time: DeviceTime, place: int, step: tuple[int, int
     names = dict(time.launched.device_names)
     for device in devices[:1]:
         rows = here[time.device[here] == device.number]
-        start, end, phase = _runs(time.start[rows], time.duration[rows], time.phase[rows])
-        kinds = Categorical(phase, tuple(item.value for item in PHASES))
-        yield _lane(LaneKind.PHASES, "phases", (start, end), step, {"kind": kinds})
+        rows = rows[np.argsort(time.start[rows], kind="stable")]
+        # Work of one phase after the other, each until its last work ends or the next begins.
+        start, phase = time.start[rows], time.phase[rows]
+        first = np.flatnonzero(np.append(True, phase[1:] != phase[:-1])) if len(rows) else rows
+        ends = np.maximum.reduceat(start + time.duration[rows], first) if len(first) else start
+        ends[:-1] = np.minimum(ends[:-1], start[first[1:]])
+        kinds = Categorical(phase[first], tuple(item.value for item in PHASES))
+        yield _lane(LaneKind.PHASES, "phases", (start[first], ends), step, {"kind": kinds})
     # The rows of the trace's work, and the lane of each one's stream.
     work = np.flatnonzero(time.launched.inside)
     streams = _streams(time)
@@ -206,27 +217,7 @@ def _layered(parts: Sequence[tuple[str, Intervals]]) -> tuple[Intervals, Categor
     return (start, end), Categorical(code, tuple(kinds))
 
 
-def _runs(start_ns: Int64, duration_ns: Int64, phase: Int64) -> tuple[Int64, Int64, Int64]:
-    """Return the spans of work of one phase after the other, each until its last work ends or the next begins."""
-    order = np.argsort(start_ns, kind="stable")
-    start, end, phase = start_ns[order], (start_ns + duration_ns)[order], phase[order]
-    first = np.flatnonzero(np.append(True, phase[1:] != phase[:-1])) if len(order) else order
-    ends = np.maximum.reduceat(end, first) if len(first) else end
-    ends[:-1] = np.minimum(ends[:-1], start[first[1:]])
-    return start[first], ends, phase[first]
-
-
 # ----- the host
-
-
-def _host_phases(steps: MeasuredSteps, step: tuple[int, int]) -> Iterator[_OneLane]:
-    """Yield the phases by the host's own ranges."""
-    spans = [span for span in steps.window.spans if span[1] > step[0] and span[0] < step[1]]
-    if spans:
-        start, end = (np.array([span[edge] for span in spans], dtype=np.int64) for edge in (0, 1))
-        codes = np.array([PHASES.index(Phase(span[2])) for span in spans], dtype=np.int64)
-        kinds = Categorical(codes, tuple(phase.value for phase in PHASES))
-        yield _lane(LaneKind.PHASES, "phases", (start, end), step, {"kind": kinds})
 
 
 def _threads(
@@ -319,13 +310,11 @@ def _innermost(
         event[unknown] = event[parent[unknown]]
     while (late := np.flatnonzero((parent >= 0) & (ends > at(ends, parent)))).size:
         ends[late] = ends[parent[late]]
-    return *_painted(starts, np.maximum(ends, starts), parent, event), around
 
-
-def _painted(start: Int64, end: Int64, parent: Int64, event: Int64) -> tuple[Int64, Int64, Int64]:
-    """Return the spans that nested events leave visible: each hides the part of its parent that it covers."""
-    count = np.arange(len(start))
-    moments, after = np.concatenate((start, end)), np.concatenate((np.ones_like(count), np.zeros_like(count)))
+    # The spans that nested events leave visible: each hides the part of its parent that it covers.
+    count = np.arange(len(starts))
+    moments = np.concatenate((starts, np.maximum(ends, starts)))
+    after = np.concatenate((np.ones_like(count), np.zeros_like(count)))
     # Of events that end together the outermost is last, of those that begin together the innermost.
     order = np.lexsort((np.concatenate((count, -count)), after, moments))
     seen = np.concatenate((event, np.where(parent >= 0, at(event, parent), -1)))[order]
@@ -334,10 +323,10 @@ def _painted(start: Int64, end: Int64, parent: Int64, event: Int64) -> tuple[Int
     shown = (lasts > moments) & (seen >= 0)
     begins, ends, seen = moments[shown], lasts[shown], seen[shown]
     if not len(seen):
-        return begins, ends, seen
+        return begins, ends, seen, around
     # One event that a part of it does not hide is one span.
     first = np.flatnonzero(np.append(True, (seen[1:] != seen[:-1]) | (begins[1:] != ends[:-1])))
-    return begins[first], ends[np.append(first[1:] - 1, len(seen) - 1)], seen[first]
+    return begins[first], ends[np.append(first[1:] - 1, len(seen) - 1)], seen[first], around
 
 
 # ----- several ranks

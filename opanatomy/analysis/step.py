@@ -227,7 +227,7 @@ def host_steps(
     """Return one row per step on the CPU: its wall time is exactly that of its operators and the framework."""
     begins, ends = (np.array([step[edge] for step in steps], dtype=np.int64) for edge in (0, 1))
     # The time of the calls that began in each step; calls between two steps are in none.
-    step = step_of_calls(begins, ends, calls)
+    step = step_at(begins, ends, calls.start_ns)
     sums = np.zeros(len(begins), dtype=np.int64)
     np.add.at(sums, step[step >= 0], calls.time_ns[step >= 0])
     phases = _phase_times(begins, ends, spans)
@@ -246,11 +246,6 @@ def host_steps(
             )
         )
     return tuple(rows)
-
-
-def step_of_calls(begins: Int64, ends: Int64, calls: CallTable) -> Int64:
-    """Return the step in which each call began, -1 between two steps."""
-    return step_at(begins, ends, calls.start_ns)
 
 
 def step_at(begins: Int64, ends: Int64, times_ns: Int64) -> Int64:

@@ -674,7 +674,12 @@ def _late_before(
     start, asked = calls.start_ns - own, calls.asked_ns - own
     anew = np.where(waited_for >= 0, (calls.end_ns - own)[waited_for], began)
     same_step = (waited_for >= 0) & (step[waited_for] == step)
-    first = _first_of_steps(calls, split.matched, step)
+    # The matched calls that are the first that their rank launched in a step.
+    first = np.zeros(len(calls.rank), dtype=bool)
+    rows = np.flatnonzero(split.matched)
+    rows = rows[np.lexsort((calls.asked_ns[rows], step[rows], calls.rank[rows]))]
+    changes = (np.diff(calls.rank[rows]) != 0) | (np.diff(step[rows]) != 0)
+    first[rows[np.append(True, changes)[: len(rows)]]] = True
     before = 0
     for row, like in zip(last.tolist(), _like(match, last), strict=True):
         if not known[like].all():
@@ -693,16 +698,6 @@ def _late_before(
         waited = int((split.begun_ns[like] - calls.start_ns[like]).sum())
         before += waited - min(max(longer, 0), waited)
     return before
-
-
-def _first_of_steps(calls: RankCalls, matched: Bool, step: Int64) -> Bool:
-    """Return which of the matched calls are the first that their rank launched in a step."""
-    first = np.zeros(len(calls.rank), dtype=bool)
-    rows = np.flatnonzero(matched)
-    rows = rows[np.lexsort((calls.asked_ns[rows], step[rows], calls.rank[rows]))]
-    changes = (np.diff(calls.rank[rows]) != 0) | (np.diff(step[rows]) != 0)
-    first[rows[np.append(True, changes)[: len(rows)]]] = True
-    return first
 
 
 def _like(match: Int64, rows: Int64) -> list[Int64]:
