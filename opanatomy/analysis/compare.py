@@ -759,8 +759,7 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
         else [breakdown.kinds[0] if breakdown is not None and breakdown.kinds else None for breakdown in breakdowns]
     )
     busy = [text for side in sides for text in _busy(side)]
-    clocks = [_clock(side) for side in sides]
-    apart = _apart(clocks)
+    apart, clock_change = _apart(sides)
     no_claim = _no_claim(sides, independent=not shared, busy=bool(busy), clocks_differ=bool(apart))
     memories = [] if traces else [side.runs[0].anatomy.memory for side in sides]
     at_peaks = all(memory.is_at_peak for memory in memories)
@@ -773,7 +772,7 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
         peak_parts=_memory_changes(sides),
         peak_moments=() if at_peaks else tuple(memory.then for memory in memories),
         no_claim=no_claim,
-        clock_change=clocks[1] / clocks[0] - 1 if apart and len(sides) == 2 and clocks[0] and clocks[1] else None,
+        clock_change=clock_change,
         warnings=(
             *copies,
             *shared,
@@ -1087,21 +1086,23 @@ def _busy(side: SideInput) -> Iterable[str]:
 _SAME_CLOCK: Final = 0.02
 
 
-def _clock(side: SideInput) -> float | None:
-    """Return the median SM clock of a side's runs while steps were recorded."""
-    states = [run.anatomy.device_state for run in side.runs]
-    clocks = [state.clock_mhz for state in states if state is not None and state.clock_mhz is not None]
-    return median(clocks) if clocks else None
+def _apart(sides: Sequence[SideInput]) -> tuple[tuple[str, ...], float | None]:
+    """Return a line if the clocks of the sides differ, and the change from the first of two sides to the second.
 
-
-def _apart(clocks: Sequence[float | None]) -> tuple[str, ...]:
-    """Return a line if the clocks of the sides differ."""
+    The clock of a side is the median SM clock of its runs while steps were recorded.
+    """
+    clocks = []
+    for side in sides:
+        states = [run.anatomy.device_state for run in side.runs]
+        of_runs = [state.clock_mhz for state in states if state is not None and state.clock_mhz is not None]
+        clocks.append(median(of_runs) if of_runs else None)
     known = [clock for clock in clocks if clock is not None]
     if len(known) < 2 or max(known) <= (1 + _SAME_CLOCK) * min(known):
-        return ()
+        return (), None
     change = f"{100 * (max(known) / min(known) - 1):.1f} %"
     each = ", ".join("not known" if clock is None else f"{clock:,.0f} MHz" for clock in clocks)
-    return (f"the clocks of the devices differ by {change} ({each}): times of kernels differ by that alone",)
+    line = f"the clocks of the devices differ by {change} ({each}): times of kernels differ by that alone"
+    return (line,), known[1] / known[0] - 1 if len(sides) == 2 and all(known) else None
 
 
 def _no_claim(sides: Sequence[SideInput], *, independent: bool, busy: bool, clocks_differ: bool) -> str | None:

@@ -477,7 +477,13 @@ def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
     contractions = [row for row in anatomy.operators if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
     rows = [row for row in contractions if row.flops is not None]
     wall = anatomy.step.unprofiled_wall_ns or anatomy.step.wall_ns
-    dtype = _most_used(rows, named)
+    done: Counter[str] = Counter()
+    for row in rows:
+        name = named.name(row)
+        if name is not None and row.flops:
+            done["float8" if name.startswith("float8") else name] += row.flops
+    # The data type in which most FLOPs of the contractions were done.
+    dtype = max(done, key=lambda name: (done[name], name), default=None)
     peak = ceilings.matrix_peak(dtype)
     devices = [device for device in anatomy.timeline.devices if device.kernel_time_ns]
     # The peak is that of one kind of device: for several kinds together it is unknown.
@@ -532,13 +538,3 @@ def _covered(classes: Iterable[ClassRow]) -> float | None:
     costed = sum(row.time_ns - row.uncosted_ns for row in contractions if row.flops is not None)
     unknown = sum(row.time_ns for row in rows if row.operator_class is OperatorClass.UNKNOWN)
     return costed / (time + unknown) if time else None
-
-
-def _most_used(rows: Iterable[OperatorRow], named: _Peaks) -> str | None:
-    """Return the data type in which most FLOPs of the contractions were done."""
-    done: Counter[str] = Counter()
-    for row in rows:
-        dtype = named.name(row)
-        if dtype is not None and row.flops:
-            done["float8" if dtype.startswith("float8") else dtype] += row.flops
-    return max(done, key=lambda dtype: (done[dtype], dtype)) if done else None

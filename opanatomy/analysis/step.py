@@ -230,7 +230,19 @@ def host_steps(
     step = step_at(begins, ends, calls.start_ns)
     sums = np.zeros(len(begins), dtype=np.int64)
     np.add.at(sums, step[step >= 0], calls.time_ns[step >= 0])
-    phases = _phase_times(begins, ends, spans)
+
+    # The wall time in each step of the phases that have a range.
+    phases: dict[Phase, list[int]] = {}
+    seen = np.zeros((0, 2), dtype=np.int64)
+    before = np.zeros(len(begins), dtype=np.int64)
+    # A nested phase counts for itself: backward in a closure's forward, and both in the optimizer.
+    for phase in sorted(STEP_PHASES, key=lambda phase: phase is not Phase.BACKWARD):
+        ranges = np.array([(start, end) for start, end, of in spans if of is phase], dtype=np.int64).reshape(-1, 2)
+        seen = np.concatenate((seen, ranges))
+        covered = within(union(seen[:, 0], seen[:, 1] - seen[:, 0]), begins, ends)
+        if len(ranges):
+            phases[phase] = (covered - before).tolist()
+        before = covered
     rows = []
     for index, (wall, spent) in enumerate(zip((ends - begins).tolist(), sums.tolist(), strict=True)):
         # Operators of several threads at once sum to more than the time they take together.
@@ -252,22 +264,6 @@ def step_at(begins: Int64, ends: Int64, times_ns: Int64) -> Int64:
     """Return the step at each time on the host, -1 between two steps."""
     step = np.searchsorted(begins, times_ns, side="right") - 1
     return np.where((step >= 0) & (times_ns <= ends[np.maximum(step, 0)]), step, -1)
-
-
-def _phase_times(begins: Int64, ends: Int64, spans: Sequence[tuple[int, int, Phase]]) -> dict[Phase, list[int]]:
-    """Return the wall time in each step of the phases that have a range."""
-    times: dict[Phase, list[int]] = {}
-    seen = np.zeros((0, 2), dtype=np.int64)
-    before = np.zeros(len(begins), dtype=np.int64)
-    # A nested phase counts for itself: backward in a closure's forward, and both in the optimizer.
-    for phase in sorted(STEP_PHASES, key=lambda phase: phase is not Phase.BACKWARD):
-        ranges = np.array([(start, end) for start, end, of in spans if of is phase], dtype=np.int64).reshape(-1, 2)
-        seen = np.concatenate((seen, ranges))
-        covered = within(union(seen[:, 0], seen[:, 1] - seen[:, 0]), begins, ends)
-        if len(ranges):
-            times[phase] = (covered - before).tolist()
-        before = covered
-    return times
 
 
 def without_pauses(plain: Sequence[int]) -> list[int]:
