@@ -491,4 +491,5 @@ def _sums_within(start_ns: Int64, spent_ns: Int64, edges: Int64) -> Int64:
     for moments in (np.sort(start_ns), np.sort(start_ns + spent_ns)):
         count = np.searchsorted(moments, edges)
         since.append(count * edges - np.append(0, np.cumsum(moments))[count])
-    return np.diff(since[0] - since[1])
+    spent: Int64 = np.diff(since[0] - since[1])
+    return spent
