@@ -13,11 +13,11 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.analysis.intervals import within
-from opanatomy.analysis.step import OTHERS_WORK, PAUSE, kinds_of, step_of_calls
+from opanatomy.analysis.step import OTHERS_WORK, PAUSE, kinds_of, step_at
 from opanatomy.analysis.timeline import DeviceTime, StepWindow
 from opanatomy.analysis.work import JoinedWork, work_table
 from opanatomy.records.anatomy import StepRow
-from opanatomy.records.columns import CallTable, Categorical, Int64, at, unique
+from opanatomy.records.columns import CallTable, Categorical, Int64, at, mask_of, unique
 from opanatomy.records.table import Table, concatenated
 from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass
 from opanatomy.records.work import NO_WORK, LikeStep, Overlap, StepKind
@@ -44,7 +44,12 @@ def overlaps_of(
     order = np.argsort(moments, kind="stable")
     at = moments[order]
     length = np.diff(at, append=at[-1:])
-    running = np.stack([_running(kind == number, start_ns, end_ns, order) for number in range(len(KINDS))])
+    # How many items of each kind run from each moment to the next.
+    change = np.zeros((len(KINDS), len(order)), dtype=np.int64)
+    for number in range(len(KINDS)):
+        change[number, : len(kind)] = kind == number
+    change[:, len(kind) : 2 * len(kind)] = -change[:, : len(kind)]
+    running = np.cumsum(change[:, order], axis=1)
     span = np.searchsorted(span_start_ns, at, side="right") - 1
     inside = (span >= 0) & (length > 0)
     inside[inside] = at[inside] < span_end_ns[span[inside]]
@@ -59,16 +64,6 @@ def overlaps_of(
     return overlapped, alone
 
 
-def _running(chosen: Sequence[bool] | Int64, start_ns: Int64, end_ns: Int64, order: Int64) -> Int64:
-    """Return how many of the chosen items run from each moment to the next."""
-    step = np.zeros(len(order), dtype=np.int64)
-    count = len(start_ns)
-    step[:count] = chosen
-    step[count : count + len(end_ns)] = -step[:count]
-    running: Int64 = np.cumsum(step[order])
-    return running
-
-
 def _times(running: Int64, first: int, second: int) -> Int64:
     """Return how often a pair overlaps in each stretch."""
     if first == second:
@@ -81,7 +76,6 @@ def _times(running: Int64, first: int, second: int) -> Int64:
     return total
 
 
-_COMMUNICATES: Final = CLASS_CODE[OperatorClass.COMMUNICATION]
 THREADS: Final = "threads"
 
 
@@ -104,7 +98,7 @@ def step_kinds(step_window: StepWindow, calls: CallTable, time: DeviceTime | Non
     """Group the steps, by number from 0, that made the same calls; those with most steps first."""
     if time is None:
         begins, ends = step_window.bounds
-        step, name, signature = step_of_calls(begins, ends, calls), _operators_within(calls), calls.signature
+        step, name, signature = step_at(begins, ends, calls.start_ns), _operators_within(calls), calls.signature
         ran = np.flatnonzero(step >= 0)
         return kinds_of(step[ran], name.codes[ran] + 1, signature.codes[ran], len(begins))
     # Times in whole microseconds do not tell which operator around a launch is the innermost: kernels say more.
@@ -132,7 +126,7 @@ def like_steps(
 ) -> LikeSteps:
     """Return the sums over like steps of all steps by kind; without `time` those of the CPU."""
     if time is None:
-        each, step = [_of_host(steps, step_window, calls)], step_of_calls(*step_window.bounds, calls)
+        each, step = [_of_host(steps, step_window, calls)], step_at(*step_window.bounds, calls.start_ns)
         called, events = np.ones(len(step), dtype=np.int64), np.zeros(len(step), dtype=np.int64)
         row = joined.call
     else:
@@ -163,7 +157,7 @@ def like_steps(
 def _of_host(steps: Sequence[StepRow], step_window: StepWindow, calls: CallTable) -> _Steps:
     """Return the parts of the steps on the host; work is the self time of the calls that began in a step."""
     begins, ends = step_window.bounds
-    step = step_of_calls(begins, ends, calls)
+    step = step_at(begins, ends, calls.start_ns)
     framework = np.array([row.framework_ns or 0 for row in steps], dtype=np.int64)
     spent = np.array([row.kernel_time_ns or 0 for row in steps], dtype=np.int64)
     zeros = np.zeros(len(steps), dtype=np.int64)
@@ -206,11 +200,14 @@ def _device_steps(time: DeviceTime, device: Any) -> _Steps:
     """Return the parts of the steps on one device."""
     begin, end, events = time.step_start, time.step_end, device.events
     start, stop = time.start, time.start + time.duration
-    kind = np.where(time.operator_class == _COMMUNICATES, COMMUNICATION, np.where(time.copies, COPY, COMPUTE))
+    kind = np.where(
+        time.operator_class == CLASS_CODE[OperatorClass.COMMUNICATION],
+        COMMUNICATION,
+        np.where(time.copies, COPY, COMPUTE),
+    )
     overlapped, alone = overlaps_of(kind[events], start[events], stop[events], begin, end)
     _, outside, unrecorded, *idle = device.parts(begin, end)
-    on_device = np.zeros(len(start), dtype=bool)
-    on_device[events] = True
+    on_device = mask_of(events, len(start))
     return _Steps(
         device=device.number,
         wall_ns=end - begin,
@@ -230,17 +227,29 @@ def _device_steps(time: DeviceTime, device: Any) -> _Steps:
 def _kind(chosen: Sequence[tuple[int, StepRow]], each: Sequence[_Steps]) -> tuple[StepKind, Int64]:
     """Return the sums over like steps, on all devices, and the numbers of the steps that are in them."""
     numbers = np.array([number for number, _ in chosen], dtype=np.int64)
-    idle = [np.sum(device.idle_ns, axis=0) for device in each]
     reasons = [row.set_aside if row.set_aside in (OTHERS_WORK, PAUSE) else None for _, row in chosen]
     if None not in reasons:
         reasons = [None] * len(reasons)
     kept = numbers[[reason is None for reason in reasons]]
+    steps = []
+    for device in each:
+        idle = np.sum(device.idle_ns, axis=0)
+        for (number, row), reason in zip(chosen, reasons, strict=True):
+            steps.append(
+                LikeStep(
+                    number=row.number,
+                    wall_ns=int(device.wall_ns[number]),
+                    idle_ns=int(idle[number]),
+                    device=device.device,
+                    exposed_communication_ns=None if device.exposed_ns is None else int(device.exposed_ns[number]),
+                    phase_ns=row.phase_ns,
+                    set_aside=reason,
+                    left_out=row.set_aside,
+                )
+            )
+    overlaps = {pair: _sum([device.overlaps_ns[pair] for device in each], kept) for pair in each[0].overlaps_ns}
     kind = StepKind(
-        steps=tuple(
-            _like_step(device, int(number), row, spent, reason)
-            for device, spent in zip(each, idle, strict=True)
-            for (number, row), reason in zip(chosen, reasons, strict=True)
-        ),
+        steps=tuple(steps),
         count=len(kept) * len(each),
         wall_ns=_sum([device.wall_ns for device in each], kept),
         outside_ns=_sum([device.outside_ns for device in each], kept),
@@ -249,31 +258,13 @@ def _kind(chosen: Sequence[tuple[int, StepRow]], each: Sequence[_Steps]) -> tupl
         stream_idle_ns=_sum([device.idle_ns[1] for device in each], kept),
         other_idle_ns=_sum([device.idle_ns[2] for device in each], kept),
         framework_ns=_sum([device.framework_ns for device in each], kept),
-        overlaps=_overlaps(each, kept),
+        overlaps=tuple(Overlap(first=a, second=b, time_ns=time) for (a, b), time in overlaps.items() if time),
     )
     return kind, kept
 
 
-def _like_step(device: _Steps, number: int, row: StepRow, idle: Int64, reason: str | None) -> LikeStep:
-    return LikeStep(
-        number=row.number,
-        wall_ns=int(device.wall_ns[number]),
-        idle_ns=int(idle[number]),
-        device=device.device,
-        exposed_communication_ns=None if device.exposed_ns is None else int(device.exposed_ns[number]),
-        phase_ns=row.phase_ns,
-        set_aside=reason,
-        left_out=row.set_aside,
-    )
-
-
 def _sum(columns: Sequence[Int64], steps: Int64) -> int:
     return sum(int(column[steps].sum()) for column in columns)
-
-
-def _overlaps(each: Sequence[_Steps], steps: Int64) -> tuple[Overlap, ...]:
-    sums = {pair: _sum([device.overlaps_ns[pair] for device in each], steps) for pair in each[0].overlaps_ns}
-    return tuple(Overlap(first=first, second=second, time_ns=time) for (first, second), time in sums.items() if time)
 
 
 def check_breakdown(kind: StepKind, work_ns: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from typing import Final
 
@@ -15,7 +15,7 @@ from opanatomy.analysis.aggregate import chain_rows
 from opanatomy.analysis.breakdown import LikeSteps, like_steps, step_kinds
 from opanatomy.analysis.intervals import LaunchedWork
 from opanatomy.analysis.run import caveats_of, trends_of
-from opanatomy.analysis.step import OTHER_RANKS, mean, step_of_calls, step_of_rows, why_set_aside, without_pauses
+from opanatomy.analysis.step import OTHER_RANKS, mean, step_at, step_of_rows, why_set_aside, without_pauses
 from opanatomy.analysis.timeline import (
     DeviceTime,
     StepWindow,
@@ -43,16 +43,13 @@ from opanatomy.records.columns import Bool, CallTable, Int64, KernelTable, at
 from opanatomy.records.communication import Communication
 from opanatomy.records.memory import Memory
 from opanatomy.records.patterns import regex
-from opanatomy.records.run import RunTrends
 from opanatomy.records.table import Table, concatenated
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.work import KEYS, ClassRow, TheoryRow
 from opanatomy.records.workload import (
     Capture,
     Environment,
-    ObservedTokenizer,
     PaddingFlops,
-    TextBatch,
     TextBatchRow,
     TextFigures,
     TextObservations,
@@ -191,27 +188,16 @@ def theory_rows(workload: Workload, theory: Theory | None = None) -> tuple[Theor
     `theory` is that of this step. Without it theory assumes that everything is trained if the workload says so;
     otherwise there is none.
     """
-    rows = (
-        TheoryRow(
-            operator_class=name,
-            flops=_theory_flops(name, workload, theory),
-            bytes=_theory_bytes(name, workload, theory),
-        )
-        for name in OperatorClass
-    )
-    return tuple(row for row in rows if row.flops is not None or row.bytes is not None)
-
-
-def _theory_flops(name: OperatorClass, workload: Workload, theory: Theory | None) -> float | None:
-    if theory is None or name is not OperatorClass.TENSOR_CONTRACTION:
-        return _all_trained(_FLOPS.get(name), workload)
-    return _with_recompute(theory.contraction_flops, workload)
-
-
-def _theory_bytes(name: OperatorClass, workload: Workload, theory: Theory | None) -> float | None:
-    if theory is not None and not theory.all_need_both:
-        return None
-    return _all_trained(_BYTES.get(name), workload)
+    rows = []
+    for name in OperatorClass:
+        flops, moved = _all_trained(_FLOPS.get(name), workload), _all_trained(_BYTES.get(name), workload)
+        if theory is not None and name is OperatorClass.TENSOR_CONTRACTION:
+            flops = _with_recompute(theory.contraction_flops, workload)
+        if theory is not None and not theory.all_need_both:
+            moved = None
+        if flops is not None or moved is not None:
+            rows.append(TheoryRow(operator_class=name, flops=flops, bytes=moved))
+    return tuple(rows)
 
 
 def _all_trained(plain: float | None, workload: Workload) -> float | None:
@@ -320,7 +306,23 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         window = timeline.window_ns
         timeline = Timeline(window_ns=window, busy_ns=0, idle_ns=0, unrecorded_ns=window)
         step = replace(step, busy_ns=None, kernel_time_ns=None, framework_ns=None, profiler_ns=None)
-    trends = _trends(capture) if capture else None
+    trends = None
+    if capture:  # what the run shows over its length, beside the recorded steps
+        batch = capture.workload.samples_together or capture.workload.batch
+        trends = trends_of(capture.run, capture.unprofiled_step_ns, capture.profiled_step_ns, batch)
+    device, time = DeviceFigures(), steps.time
+    if time is not None:
+        steps_ns = timeline.window_ns - (timeline.outside_ns or 0)
+        device = device_figures_of(device, time.launched, time.work, steps_ns)
+    warnings = [*inputs.warnings]
+    if timeline.lacks_work and timeline.busy_ns:  # if the trace lacks all of it, a caveat says so
+        launching, lacks = timeline.launching, "work that the host waited for"
+        if launching is not None and launching.lost_calls:
+            lacks = f"the work of {launching.lost_calls:,} of {launching.calls:,} launches"
+        warnings.append(
+            f"the trace lacks {lacks}: calls, FLOPs, bytes, MFU and times of device work are lower bounds, and shares"
+            " of device work are those of what was recorded"
+        )
     anatomy = Anatomy(
         provenance=inputs.provenance,
         environment=inputs.environment,
@@ -334,7 +336,7 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         memory=Memory(),
         timeline=timeline,
         communication=inputs.communication,
-        device=_device_figures(steps.time, timeline.window_ns - (timeline.outside_ns or 0)),
+        device=device,
         ledger=_ledger(calls, inputs.linked),
         conventions=CONVENTIONS | STEPS_BY_UPDATES if steps.window.by_updates else CONVENTIONS,
         run=capture.run if capture else None,
@@ -342,23 +344,17 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         device_state=capture.device_state if capture else None,
         compilation=capture.compilation if capture else None,
         caveats=(*inputs.caveats, *caveats_of(trends)),
-        warnings=(*inputs.warnings, *_of_lost_work(timeline)),
+        warnings=tuple(warnings),
     )
     check_conservation(anatomy)
     return replace(anatomy, generation=generation_of(capture, anatomy.classes, step.count))
-
-
-def _trends(capture: Capture) -> RunTrends | None:
-    """Return what the run shows over its length, beside the recorded steps."""
-    batch = capture.workload.samples_together or capture.workload.batch
-    return trends_of(capture.run, capture.unprofiled_step_ns, capture.profiled_step_ns, batch)
 
 
 def _work(inputs: AnatomyInputs) -> Table:
     """Return the work of the steps that count, beside that of like steps."""
     calls, steps = inputs.calls, inputs.steps
     joined = JoinedWork(calls, inputs.kernels)
-    step = step_of_calls(*steps.window.bounds, calls)[joined.call]
+    step = step_at(*steps.window.bounds, calls.start_ns)[joined.call]
     blocks = None
     if steps.of_event is not None and steps.time is not None:
         step = np.where(joined.event >= 0, at(steps.of_event, joined.event), step)
@@ -366,20 +362,6 @@ def _work(inputs: AnatomyInputs) -> Table:
     keys = joined.keys(inputs.capture.modules if inputs.capture else {})
     counted = work_table(keys, joined.figures(blocks), at(steps.like.of_step, step))
     return concatenated((counted, steps.like.work)).by(*KEYS).compact()
-
-
-def _of_lost_work(timeline: Timeline) -> Iterator[str]:
-    """Yield a warning if the trace lacks some of the device work; if it lacks all of it, a caveat says so."""
-    if not timeline.lacks_work or not timeline.busy_ns:
-        return
-    launching = timeline.launching
-    lacks = "work that the host waited for"
-    if launching is not None and launching.lost_calls:
-        lacks = f"the work of {launching.lost_calls:,} of {launching.calls:,} launches"
-    yield (
-        f"the trace lacks {lacks}: calls, FLOPs, bytes, MFU and times of device work are lower bounds, and shares of"
-        " device work are those of what was recorded"
-    )
 
 
 #: Implementations of attention that multiply all queries and keys, whatever the mask.
@@ -405,10 +387,6 @@ def _theory(calls: CallTable, capture: Capture | None) -> Theory | None:
         # The products of the head's backward run in its forward, chunk by chunk.
         return Theory(contraction_flops=None, all_need_both=False)
     return Theory(contraction_flops=backward_over_forward(calls, gradients), all_need_both=all_need_both(gradients))
-
-
-def _device_figures(time: DeviceTime | None, steps_ns: int) -> DeviceFigures:
-    return DeviceFigures() if time is None else device_figures_of(DeviceFigures(), time.launched, time.work, steps_ns)
 
 
 def _ledger(calls: CallTable, linked: LinkedTime) -> Ledger:
@@ -442,9 +420,33 @@ def check_conservation(anatomy: Anatomy) -> None:
 
 def text_figures(observed: TextObservations, padding: PaddingFlops | None) -> TextFigures:
     """Return the figures of the texts of a run; `padding` has the FLOPs of its profiled batch."""
-    batches = tuple(_row(batch, place == observed.profiled) for place, batch in enumerate(observed.batches))
+    batches = tuple(
+        TextBatchRow(
+            texts=len(batch.lengths),
+            length=batch.length,
+            tokens=batch.tokens,
+            useful_tokens=batch.useful_tokens,
+            step_ns=mean(without_pauses(batch.step_ns)),
+            profiled=place == observed.profiled,
+        )
+        for place, batch in enumerate(observed.batches)
+    )
     timed_ns = sum(row.step_ns or 0 for row in batches) if all(row.step_ns for row in batches) else 0
     useful = _per_second(sum(row.useful_tokens for row in batches), timed_ns)
+    tokenizers = []
+    for tokenizer in observed.tokenizers:  # compared with the tokens a second that the steps take
+        rate = _per_second(tokenizer.tokens, tokenizer.duration_ns)
+        tokenizers.append(
+            TokenizerRow(
+                name=tokenizer.name,
+                slow=tokenizer.slow,
+                used=tokenizer.used,
+                trained_because=tokenizer.trained_because,
+                same_ids=tokenizer.same_ids,
+                tokens_per_second=rate,
+                holds_back=None if rate is None or useful is None else rate < useful,
+            )
+        )
     return TextFigures(
         file=observed.file,
         column=observed.column,
@@ -465,34 +467,9 @@ def text_figures(observed: TextObservations, padding: PaddingFlops | None) -> Te
         useful_tokens_per_second=useful,
         padding_flops=padding,
         batches=batches,
-        tokenizers=tuple(_tokenizer(tokenizer, useful) for tokenizer in observed.tokenizers),
+        tokenizers=tuple(tokenizers),
     )
 
 
 def _per_second(number: int, duration_ns: int) -> float | None:
     return number * 1e9 / duration_ns if duration_ns > 0 else None
-
-
-def _row(batch: TextBatch, profiled: bool) -> TextBatchRow:
-    return TextBatchRow(
-        texts=len(batch.lengths),
-        length=batch.length,
-        tokens=batch.tokens,
-        useful_tokens=batch.useful_tokens,
-        step_ns=mean(without_pauses(batch.step_ns)),
-        profiled=profiled,
-    )
-
-
-def _tokenizer(observed: ObservedTokenizer, steps: float | None) -> TokenizerRow:
-    """Compare a tokenizer with the tokens a second that the steps take."""
-    rate = _per_second(observed.tokens, observed.duration_ns)
-    return TokenizerRow(
-        name=observed.name,
-        slow=observed.slow,
-        used=observed.used,
-        trained_because=observed.trained_because,
-        same_ids=observed.same_ids,
-        tokens_per_second=rate,
-        holds_back=None if rate is None or steps is None else rate < steps,
-    )

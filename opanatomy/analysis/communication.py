@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Final
 
@@ -196,12 +196,22 @@ def collectives_of(table: CollectiveTable, world: World) -> tuple[Collective, ..
     time = np.zeros(count, dtype=np.int64)
     np.add.at(time, kinds.inverse, table.duration_ns)
     # A call of several device events has the kind of its first one.
-    calls = np.bincount(kinds.inverse[unique(table.call).first], minlength=count)
-    kernels = np.bincount(kinds.inverse, minlength=count)
+    calls = np.bincount(kinds.inverse[unique(table.call).first], minlength=count).tolist()
+    kernels = np.bincount(kinds.inverse, minlength=count).tolist()
     sums: dict[_Key, _Sum] = {}
-    for kind, row in enumerate(kinds.first.tolist()):
-        key, size = _kind_of(table.kernel.at(row) or "", table.arguments.at(row) or CollectiveArguments(""), world)
-        _add(sums.setdefault(key, _Sum()), int(calls[kind]), int(kernels[kind]), int(time[kind]), size)
+    for first, called, events, spent in zip(kinds.first.tolist(), calls, kernels, time.tolist(), strict=True):
+        arguments = table.arguments.at(first) or CollectiveArguments("")
+        name = named(arguments.collective) or named(table.kernel.at(first) or "") or OTHER
+        dtype, group = dtype_of(arguments.dtype), arguments.group_size or world.size
+        assumed = arguments.group_size is None and group is not None and not world.only_group
+        message = message_bytes(name, arguments, dtype, group)
+        row = sums.setdefault((name, dtype, group, assumed), _Sum())
+        row.calls += called
+        row.kernels += events
+        row.time_ns += spent
+        if message is not None:
+            row.sized_ns += spent
+            row.bytes = (row.bytes or 0) + called * message if called else row.bytes
     return _sorted(
         with_bandwidth(
             Collective(
@@ -221,24 +231,6 @@ def collectives_of(table: CollectiveTable, world: World) -> tuple[Collective, ..
     )
 
 
-def _kind_of(kernel: str, arguments: CollectiveArguments, world: World) -> tuple[_Key, int | None]:
-    """Return (the row key of device events with this name and these arguments, the bytes of a call's message)."""
-    group = arguments.group_size or world.size
-    name = named(arguments.collective) or named(kernel) or OTHER
-    dtype = dtype_of(arguments.dtype)
-    assumed = arguments.group_size is None and group is not None and not world.only_group
-    return (name, dtype, group, assumed), message_bytes(name, arguments, dtype, group)
-
-
-def _add(row: _Sum, calls: int, kernels: int, time_ns: int, message: int | None) -> None:
-    row.calls += calls
-    row.kernels += kernels
-    row.time_ns += time_ns
-    if message is not None:
-        row.sized_ns += time_ns
-        row.bytes = (row.bytes or 0) + calls * message if calls else row.bytes
-
-
 def collectives_together(rows: Iterable[Collective]) -> tuple[Collective, ...]:
     """Return the sums over several ranks with their bus bandwidth, longest first."""
     return _sorted(map(with_bandwidth, rows))
@@ -249,7 +241,7 @@ def message_bytes(collective: str, message: CollectiveArguments, dtype: str | No
     sent, got = message.in_elements, message.out_elements
     if dtype is None:
         return None
-    if collective in ("all_gather", "gather"):
+    if collective in _WHOLE_IS_RECEIVED:
         elements = got or (sent * group if sent is not None and group else None)
     elif collective in ("reduce_scatter", "scatter"):
         elements = sent or (got * group if got is not None and group else None)
@@ -300,27 +292,28 @@ def with_expected(
     """Add what theory expects of `steps` like steps to the communication; unchanged if nothing is shared."""
     if communication is None or not shared:
         return communication
-    return replace(communication, expected=_expected(communication, shared, workload, max(steps, 1)))
-
-
-def _expected(
-    communication: Communication, shared: Sequence[SharedWeights], workload: Workload, steps: int
-) -> tuple[ExpectedCommunication, ...]:
-    rows = []
+    expected = []
     for weights in shared:
         for collective, message, ranks in _messages(weights, workload):
-            measured = _measured(communication, collective, weights.module)
-            rows.append(
+            # The module's own messages, reductions only in backward; unknown if not all have a size.
+            rows = [
+                row
+                for row in communication.modules
+                if (row.collective, row.module) == (collective, weights.module)
+                and (collective == _GATHER or row.phase is Phase.BACKWARD)
+            ]
+            is_sized = bool(rows) and all(row.sized == row.calls for row in rows)
+            expected.append(
                 ExpectedCommunication(
                     module=weights.module,
                     collective=collective,
                     ranks=ranks,
                     expected_bytes=message,
-                    measured_bytes=None if measured is None else measured // steps,
+                    measured_bytes=sum(row.bytes for row in rows) // max(steps, 1) if is_sized else None,
                     wire_bytes=int(message * (bus_factor(collective, ranks) or 0)),
                 )
             )
-    return tuple(rows)
+    return replace(communication, expected=tuple(expected))
 
 
 def _messages(weights: SharedWeights, workload: Workload) -> list[tuple[str, int, int]]:
@@ -335,20 +328,6 @@ def _messages(weights: SharedWeights, workload: Workload) -> list[tuple[str, int
         if weights.gathered_bytes and weights.replicas > 1:
             messages.append((_REDUCE, weights.reduced_bytes // weights.ranks, weights.replicas))
     return messages
-
-
-def _measured(communication: Communication, collective: str, module: str) -> int | None:
-    """Return the bytes of a module's messages (reductions only in backward); `None` if not all have a size."""
-    rows = [
-        row
-        for row in communication.modules
-        if (row.collective, row.module) == (collective, module)
-        and (collective == _GATHER or row.phase is Phase.BACKWARD)
-    ]
-    return sum(row.bytes for row in rows) if rows and all(row.sized == row.calls for row in rows) else None
-
-
-_COMMUNICATION: Final = CLASS_CODE[OperatorClass.COMMUNICATION]
 
 
 _NO_STEPS: Final = np.zeros(0, dtype=np.int64)
@@ -393,7 +372,8 @@ def communication_of(
     On an accelerator `time` has the steps, on the CPU all of the window or those `counted`. Of a process with several
     devices the one that communicates most is taken.
     """
-    base = _base_ns(trace.metadata)
+    recorded = trace.metadata.get("baseTimeNanoseconds")  # since 1970, from which the times of a trace count
+    base = recorded if type(recorded) is int and 0 <= recorded < 1 << 62 else 0
     if kernels is None:
         events = _of_host(trace, calls)
         bounds = step_window.steps or (step_window.window,)
@@ -424,14 +404,8 @@ def communication_of(
     return Exchanged(calls=table, hiding=Spans(start_ns=begins + base, end_ns=finishes + base), steps=steps)
 
 
-def _base_ns(metadata: Mapping[str, object]) -> int:
-    """Return the nanoseconds since 1970 from which the times of a trace count."""
-    base = metadata.get("baseTimeNanoseconds")
-    return base if type(base) is int and 0 <= base < 1 << 62 else 0
-
-
 def _of_device(trace: Trace, calls: TraceCalls, kernels: KernelTable) -> _Events:
-    communicates = kernels.operator_class.codes == _COMMUNICATION
+    communicates = kernels.operator_class.codes == CLASS_CODE[OperatorClass.COMMUNICATION]
     device = _device(kernels, communicates)
     events = np.flatnonzero(communicates & device)
     others = np.flatnonzero(~communicates & device)
@@ -440,17 +414,19 @@ def _of_device(trace: Trace, calls: TraceCalls, kernels: KernelTable) -> _Events
     call, arguments = of_events(trace, calls, events)
     launch = calls.work.launch[events]
     launched = at(trace.launches.start_ns, launch) if len(trace.launches.start_ns) else np.full(len(events), -1)
-    start, end = kernels.start_ns[events], kernels.start_ns[events] + kernels.duration_ns[events]
+    launches, names = trace.launches, unique(trace.launches.name)
+    waits = np.array([bool(SYNCHRONIZE.search(trace.names[name])) for name in names.values.tolist()], dtype=bool)
+    waited = np.flatnonzero(waits[names.inverse] & (launches.duration_ns > _WAITED_NS))
     return _Events(
-        start_ns=start,
-        end_ns=end,
+        start_ns=kernels.start_ns[events],
+        end_ns=kernels.start_ns[events] + kernels.duration_ns[events],
         call=call,
         arguments=arguments,
         kernel=kernels.kernel.take(events),
         phase=kernels.phase.codes[events],
         launched_ns=launched,
         inside=kernels.inside[events],
-        synchronized_ns=_synchronized(trace),
+        synchronized_ns=np.sort(launches.start_ns[waited] + launches.duration_ns[waited]),
         computing=union(kernels.start_ns[own], kernels.duration_ns[own]),
         busy_inside=union(kernels.start_ns[inside], kernels.duration_ns[inside]),
         busy=union(kernels.start_ns[device], kernels.duration_ns[device]),
@@ -467,15 +443,6 @@ def _device(kernels: KernelTable, communicates: Bool) -> Bool:
     np.add.at(spent, devices.inverse, kernels.duration_ns[rows])
     chosen: Bool = kernels.device == devices.values[int(np.argmax(spent))]
     return chosen
-
-
-def _synchronized(trace: Trace) -> Int64:
-    """Return when each host call that waited for the device returned, sorted."""
-    launches = trace.launches
-    names = unique(launches.name)
-    waits = np.array([bool(SYNCHRONIZE.search(trace.names[name])) for name in names.values.tolist()], dtype=bool)
-    rows = np.flatnonzero(waits[names.inverse] & (launches.duration_ns > _WAITED_NS))
-    return np.sort(launches.start_ns[rows] + launches.duration_ns[rows])
 
 
 def _of_host(trace: Trace, calls: TraceCalls) -> _Events:
@@ -506,7 +473,10 @@ def _computing_on_host(calls: TraceCalls) -> Intervals:
     host = calls.host
     rows = cpu_rows(calls, within=False)
     codes = calls.operators.operator_class[host.name[calls.owner[rows]]]
-    collectives, computing = rows[codes == _COMMUNICATION], rows[codes != _COMMUNICATION]
+    collectives, computing = (
+        rows[codes == CLASS_CODE[OperatorClass.COMMUNICATION]],
+        rows[codes != CLASS_CODE[OperatorClass.COMMUNICATION]],
+    )
     parts = []
     for thread in unique(host.thread[computing]).values.tolist():
         on_thread = computing[host.thread[computing] == thread]
@@ -537,7 +507,10 @@ def _calls(calls: TraceCalls, events: _Events, base: int) -> CollectiveCalls:
     host = events.call[first]
     sides = bytes_of(arguments)
     launched = events.launched_ns[first]
-    returned = launched if events.synchronized_ns is None else _last_before(events.synchronized_ns, launched)
+    returned = launched
+    if events.synchronized_ns is not None:  # the last of these moments at or before each launch, -1 if none
+        last = np.searchsorted(events.synchronized_ns, launched, side="right") - 1
+        returned = np.append(events.synchronized_ns, -1)[last]
     synchronized = np.where((launched >= 0) & (returned >= 0), returned + base, -1)
     return CollectiveCalls(
         collective=_names(arguments, events.kernel.take(first)),
@@ -557,11 +530,6 @@ def _calls(calls: TraceCalls, events: _Events, base: int) -> CollectiveCalls:
         phase=Categorical(events.phase[first], tuple(str(phase) for phase in PHASES)),
         module=modules_served(calls, host),
     )
-
-
-def _last_before(moments: Int64, bounds: Int64) -> Int64:
-    """Return the last of the sorted moments at or before each bound, -1 if none."""
-    return np.append(moments, -1)[np.searchsorted(moments, bounds, side="right") - 1]
 
 
 def _names(arguments: Categorical[CollectiveArguments], kernel: Categorical[str]) -> Categorical[str]:

@@ -99,18 +99,15 @@ def items_of(breakdown: Breakdown, kind: StepWork, unsigned: AbstractSet[str] = 
 
 def unsigned_operators(*sides: tuple[Breakdown, StepWork]) -> frozenset[str]:
     """Return operators of all sides that lack signatures on some: those of the others would match nothing."""
-    known = [_signed_by_operator(breakdown, kind) for breakdown, kind in sides]
+    known: list[dict[str, bool]] = []
+    for breakdown, kind in sides:
+        signed: dict[str, bool] = {}
+        for row in kind.rows:
+            operator = name_of(breakdown.operators, row.operator)
+            signed[operator] = signed.get(operator, False) or bool(name_of(breakdown.signatures, row.signature))
+        known.append(signed)
     everywhere = set(known[0]).intersection(*known[1:])
     return frozenset(operator for operator in everywhere if len({side[operator] for side in known}) > 1)
-
-
-def _signed_by_operator(breakdown: Breakdown, kind: StepWork) -> dict[str, bool]:
-    """Return whether any call of each operator has a signature."""
-    known: dict[str, bool] = {}
-    for row in kind.rows:
-        operator = name_of(breakdown.operators, row.operator)
-        known[operator] = known.get(operator, False) or bool(name_of(breakdown.signatures, row.signature))
-    return known
 
 
 def name_of(names: Sequence[str], number: int) -> str:
@@ -154,39 +151,30 @@ _LEVELS: Final[tuple[tuple[Cause, Callable[[Key], Any]], ...]] = (
 
 def matched(before: Mapping[Key, Item], after: Mapping[Key, Item]) -> list[Match]:
     """Match all work of both sides, each part once, in an order that does not depend on the order of the sides."""
-    left = {key: _copy(item) for key, item in before.items()}, {key: _copy(item) for key, item in after.items()}
+    left = dict(before), dict(after)
     matches: list[Match] = []
     for cause, common in _LEVELS:
-        matches += _level(cause, common, *left)
+        groups: dict[Any, tuple[list[Key], list[Key]]] = {}
+        for side, items in enumerate(left):
+            for key in items:
+                if shared := common(key):
+                    # Work of unlike classes is never the same: each side would be counted in one of them.
+                    shared = key.operator_class, shared
+                    groups.setdefault(shared, ([], []))[side].append(key)
+        for shared in sorted(groups, key=repr):
+            first, second = groups[shared]
+            if first and second:
+                calls = min(sum(left[0][key].calls for key in first), sum(left[1][key].calls for key in second))
+                taken = _taken(left[0], first, Fraction(calls)), _taken(left[1], second, Fraction(calls))
+                matches.append(Match(cause, *taken))
     return [*_with_leftovers(matches, *left)]
-
-
-def _copy(item: Item) -> Item:
-    return Item(item.calls, item.time_ns, dict(item.kernels))
-
-
-def _level(
-    cause: Cause, common: Callable[[Key], Any], before: dict[Key, Item], after: dict[Key, Item]
-) -> Iterable[Match]:
-    """Yield work that has this in common, and take it away from both sides."""
-    groups: dict[Any, tuple[list[Key], list[Key]]] = {}
-    for side, items in enumerate((before, after)):
-        for key in items:
-            if shared := common(key):
-                # Work of unlike classes is never the same: each side would be counted in one of them.
-                shared = key.operator_class, shared
-                groups.setdefault(shared, ([], []))[side].append(key)
-    for shared in sorted(groups, key=repr):
-        first, second = groups[shared]
-        if first and second:
-            calls = min(sum(before[key].calls for key in first), sum(after[key].calls for key in second))
-            yield Match(cause, _taken(before, first, Fraction(calls)), _taken(after, second, Fraction(calls)))
 
 
 def _taken(items: dict[Key, Item], keys: Sequence[Key], calls: Fraction) -> dict[Key, Item]:
     """Take that many calls of these keys, longest first, with their time; keys without calls go whole."""
     taken = {}
-    for key in sorted(keys, key=lambda key: (-_time_per_call(items[key]), key)):
+    per_call = {key: items[key].time_ns / items[key].calls if items[key].calls else Fraction(0) for key in keys}
+    for key in sorted(keys, key=lambda key: (-per_call[key], key)):
         item = items[key]
         part = min(calls / item.calls, Fraction(1)) if item.calls else Fraction(1)
         if not part:
@@ -198,10 +186,6 @@ def _taken(items: dict[Key, Item], keys: Sequence[Key], calls: Fraction) -> dict
         else:
             items[key] = _scaled(item, 1 - part)
     return taken
-
-
-def _time_per_call(item: Item) -> Fraction:
-    return item.time_ns / item.calls if item.calls else Fraction(0)
 
 
 def _scaled(item: Item, part: Fraction) -> Item:
@@ -217,10 +201,13 @@ def _with_leftovers(matches: list[Match], before: dict[Key, Item], after: dict[K
         )
         if match.cause is Cause.SAME_CALLS and same is not None and (same in before or same in after):
             cause = Cause.FEWER_CALLS if same in before else Cause.MORE_CALLS
-            sides = [
-                {same: _sum(items[same], more.pop(same, None))}
-                for items, more in ((match.before, before), (match.after, after))
-            ]
+            sides = []
+            for items, left in ((match.before, before), (match.after, after)):
+                item, more = items[same], left.pop(same, Item())
+                kernels = dict(item.kernels)
+                for name, time in more.kernels.items():
+                    kernels[name] = kernels.get(name, Fraction(0)) + time
+                sides.append({same: Item(item.calls + more.calls, item.time_ns + more.time_ns, kernels)})
             yield Match(cause, *sides)
         else:
             yield match
@@ -237,31 +224,26 @@ def _anywhere(key: Key) -> tuple[str, str, str]:
     return key.operator, key.signature, key.kernel
 
 
-def _sum(item: Item, more: Item | None) -> Item:
-    if more is None:
-        return item
-    kernels = dict(item.kernels)
-    for name, time in more.kernels.items():
-        kernels[name] = kernels.get(name, Fraction(0)) + time
-    return Item(item.calls + more.calls, item.time_ns + more.time_ns, kernels)
-
-
 # ----- pairing the steps of both sides
 
 
 def paired(before: Breakdown, after: Breakdown) -> list[tuple[StepWork, StepWork]]:
     """Pair the most similar kinds of steps of both sides, most frequent first."""
     calls = [[calls_of(side, kind) for kind in side.kinds] for side in (before, after)]
-    likeness = {
-        (first, second): _alike(calls[0][first], calls[1][second])
-        for first in range(len(before.kinds))
-        for second in range(len(after.kinds))
-    }
+    # The part of all calls that both have.
+    likeness: dict[tuple[int, int], Fraction] = {}
+    none = Fraction(0)
+    for first, own in enumerate(calls[0]):
+        for second, other in enumerate(calls[1]):
+            counts = [(own.get(name, none), other.get(name, none)) for name in {**own, **other}]
+            either = sum((max(pair) for pair in counts), none)
+            both = sum((min(pair) for pair in counts), none)
+            likeness[first, second] = both / either if either else Fraction(1)
 
     def order(places: tuple[int, int]) -> tuple[Fraction, int, int, bool]:
-        first, second = before.kinds[places[0]], after.kinds[places[1]]
-        counts = first.count, second.count
-        return likeness[places], min(counts), sum(counts), first.numbers == second.numbers
+        of_before, of_after = before.kinds[places[0]], after.kinds[places[1]]
+        counts = of_before.count, of_after.count
+        return likeness[places], min(counts), sum(counts), of_before.numbers == of_after.numbers
 
     pairs: dict[int, int] = {}
     for first, second in sorted(likeness, key=order, reverse=True):
@@ -278,14 +260,6 @@ def calls_of(breakdown: Breakdown, kind: StepWork) -> dict[str, Fraction]:
         name = name_of(breakdown.kernels, row.kernel) or name_of(breakdown.operators, row.operator)
         calls[name] = calls.get(name, Fraction(0)) + Fraction(row.events or row.calls, kind.count)
     return calls
-
-
-def _alike(first: Mapping[str, Fraction], second: Mapping[str, Fraction]) -> Fraction:
-    """Return the part of all calls that both have."""
-    none = Fraction(0)
-    counts = [(first.get(name, none), second.get(name, none)) for name in {**first, **second}]
-    either = sum((max(pair) for pair in counts), none)
-    return sum((min(pair) for pair in counts), none) / either if either else Fraction(1)
 
 
 # ----- the difference of two mean steps in whole nanoseconds: matched work, overlaps, idle time by cause
@@ -337,19 +311,49 @@ def costs_of(rows: Sequence[OperatorRow]) -> Costs:
 
 def decomposed(before: Stepped, after: Stepped) -> Decomposition:
     """Divide both mean steps into parts that sum to each side; exchanging the sides exchanges them."""
-    terms = [*_work(before, after), *_overlaps(before, after), *_idle(before, after)]
-    terms = sorted(_without_profiler(terms, before.profiler_ns, after.profiler_ns), key=_order)
-    first = apportioned([term.before_ns for term in terms])
-    second = apportioned([term.after_ns for term in terms])
+    unsigned = unsigned_operators((before.breakdown, before.kind), (after.breakdown, after.kind))
+    items = [items_of(side.breakdown, side.kind, unsigned) for side in (before, after)]
+    terms = [
+        _Term(
+            cause=match.cause,
+            match=match,
+            before_ns=sum((item.time_ns for item in match.before.values()), Fraction(0)),
+            after_ns=sum((item.time_ns for item in match.after.values()), Fraction(0)),
+        )
+        for match in matched(*items)
+    ]
+
+    # Overlaps are negative time, as the sum of all work counts them more than once.
+    overlaps = [
+        {(overlap.first, overlap.second): -Fraction(overlap.time_ns, side.kind.count) for overlap in side.kind.overlaps}
+        for side in (before, after)
+    ]
+    for pair in {**overlaps[0], **overlaps[1]}:
+        first, second = (times.get(pair, Fraction(0)) for times in overlaps)
+        terms.append(_Term(cause=Cause.OVERLAP, pair=pair, before_ns=first, after_ns=second))
+
+    for cause, name in _IDLE.items():
+        first, second = (Fraction(getattr(side.kind, name), side.kind.count) for side in (before, after))
+        if not (first or second):
+            continue
+        if cause is Cause.FRAMEWORK and before.profiler_ns is not None and after.profiler_ns is not None:
+            # What the profiler adds to the framework's time is no part of the step without it.
+            added = min(Fraction(before.profiler_ns), first), min(Fraction(after.profiler_ns), second)
+            terms.append(_Term(cause=Cause.PROFILER, before_ns=added[0], after_ns=added[1]))
+            first, second = first - added[0], second - added[1]
+        terms.append(_Term(cause=cause, before_ns=first, after_ns=second))
+
+    terms.sort(key=_order)
+    rounded = [apportioned([term.before_ns for term in terms]), apportioned([term.after_ns for term in terms])]
     parts = [
         _part(term, before_ns, after_ns, before, after)
-        for term, before_ns, after_ns in zip(terms, first, second, strict=True)
+        for term, before_ns, after_ns in zip(terms, *rounded, strict=True)
     ]
     for side, spent in ((before, "before_ns"), (after, "after_ns")):
         check_parts(parts, spent, side)
     return Decomposition(
-        before_ns=sum(first),
-        after_ns=sum(second),
+        before_ns=sum(rounded[0]),
+        after_ns=sum(rounded[1]),
         before_count=before.kind.count,
         after_count=after.kind.count,
         before_steps=before.kind.counted,
@@ -384,56 +388,6 @@ def apportioned(values: Sequence[Fraction]) -> list[int]:
     for place in nearest[:left]:
         floors[place] += 1
     return floors
-
-
-def _work(before: Stepped, after: Stepped) -> list[_Term]:
-    unsigned = unsigned_operators((before.breakdown, before.kind), (after.breakdown, after.kind))
-    first, second = (items_of(side.breakdown, side.kind, unsigned) for side in (before, after))
-    return [
-        _Term(cause=match.cause, match=match, before_ns=_time(match.before), after_ns=_time(match.after))
-        for match in matched(first, second)
-    ]
-
-
-def _time(items: Mapping[Key, Item]) -> Fraction:
-    return sum((item.time_ns for item in items.values()), Fraction(0))
-
-
-def _overlaps(before: Stepped, after: Stepped) -> list[_Term]:
-    """Return the overlaps as negative time, as the sum of all work counts them more than once."""
-    first, second = (
-        {(overlap.first, overlap.second): -Fraction(overlap.time_ns, side.kind.count) for overlap in side.kind.overlaps}
-        for side in (before, after)
-    )
-    none = Fraction(0)
-    return [
-        _Term(cause=Cause.OVERLAP, pair=pair, before_ns=first.get(pair, none), after_ns=second.get(pair, none))
-        for pair in {**first, **second}
-    ]
-
-
-def _idle(before: Stepped, after: Stepped) -> list[_Term]:
-    terms = []
-    for cause, name in _IDLE.items():
-        first, second = (Fraction(getattr(side.kind, name), side.kind.count) for side in (before, after))
-        if first or second:
-            terms.append(_Term(cause=cause, before_ns=first, after_ns=second))
-    return terms
-
-
-def _without_profiler(terms: Sequence[_Term], before_ns: int | None, after_ns: int | None) -> list[_Term]:
-    """Split the framework's time: what the profiler adds is no part of the step without it."""
-    made = []
-    for term in terms:
-        if term.cause is not Cause.FRAMEWORK or before_ns is None or after_ns is None:
-            made.append(term)
-            continue
-        added = min(Fraction(before_ns), term.before_ns), min(Fraction(after_ns), term.after_ns)
-        made += [
-            _Term(cause=Cause.FRAMEWORK, before_ns=term.before_ns - added[0], after_ns=term.after_ns - added[1]),
-            _Term(cause=Cause.PROFILER, before_ns=added[0], after_ns=added[1]),
-        ]
-    return made
 
 
 def _order(term: _Term) -> tuple[str, ...]:
@@ -786,7 +740,9 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
     sides, copies = counted_once(sides)
     shared = on_two_sides(sides)
     breakdowns = [_breakdown(side) for side in sides]
-    kinds = _kinds(breakdowns)
+    kinds: list[tuple[StepWork, ...]] | None = None
+    if len(breakdowns) == 2 and breakdowns[0] is not None and breakdowns[1] is not None:
+        kinds = [*paired(breakdowns[0], breakdowns[1])] or None
     decomposition: Decomposition | None = None
     others: tuple[Kinds, ...] = ()
     reasons, questions = list(not_comparable(sides, breakdowns)), []
@@ -797,11 +753,16 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
             reasons, decomposition, others = [f"{little}: these are other models"], None, ()
         elif little is not None:
             questions = [f"{little}: is it the same model?"]
-    chosen: list[StepWork | None] = list(kinds[0]) if kinds else [_most(breakdown) for breakdown in breakdowns]
+    chosen: list[StepWork | None] = (
+        list(kinds[0])
+        if kinds
+        else [breakdown.kinds[0] if breakdown is not None and breakdown.kinds else None for breakdown in breakdowns]
+    )
     busy = [text for side in sides for text in _busy(side)]
-    clocks = [_clock(side) for side in sides]
-    apart = _apart(clocks)
+    apart, clock_change = _apart(sides)
     no_claim = _no_claim(sides, independent=not shared, busy=bool(busy), clocks_differ=bool(apart))
+    memories = [] if traces else [side.runs[0].anatomy.memory for side in sides]
+    at_peaks = all(memory.is_at_peak for memory in memories)
     return Comparison(
         not_comparable=tuple(reasons),
         sides=tuple(_side(side, kind) for side, kind in zip(sides, chosen, strict=True)),
@@ -809,9 +770,9 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
         decomposition=decomposition,
         other_kinds=others,
         peak_parts=_memory_changes(sides),
-        peak_moments=_moments(sides),
+        peak_moments=() if at_peaks else tuple(memory.then for memory in memories),
         no_claim=no_claim,
-        clock_change=clocks[1] / clocks[0] - 1 if apart and len(sides) == 2 and clocks[0] and clocks[1] else None,
+        clock_change=clock_change,
         warnings=(
             *copies,
             *shared,
@@ -819,9 +780,7 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
             *apart,
             *(text for side in sides for text in unlike_runs(side)),
             *(() if reasons else timed_otherwise(sides)),
-            *_warnings(sides, breakdowns),
-            *_left_out(sides, chosen),
-            *_unsigned(breakdowns, kinds if decomposition is not None else None),
+            *_warnings(sides, breakdowns, chosen, explained=decomposition is not None),
             *questions,
         ),
     )
@@ -877,14 +836,6 @@ _SAME_ALLOCATIONS: Final[tuple[Callable[[MemoryPart], Hashable], ...]] = (
 )
 
 
-def _moments(sides: Sequence[SideInput]) -> tuple[str, ...]:
-    """Return the moments whose parts are compared, if one of them is not the peak."""
-    anatomies = [side.runs[0].anatomy for side in sides]
-    if not all(map(_is_snapshot, anatomies)) or all(anatomy.memory.is_at_peak for anatomy in anatomies):
-        return ()
-    return tuple(anatomy.memory.then for anatomy in anatomies)
-
-
 def _is_snapshot(anatomy: Anatomy) -> bool:
     """Return whether memory alone is known of a run."""
     return not anatomy.classes and anatomy.memory.is_snapshot
@@ -901,31 +852,21 @@ def _breakdown(side: SideInput) -> Breakdown | None:
     return None if kinds is None else breakdown_of(work, kinds)
 
 
-def _kinds(breakdowns: Sequence[Breakdown | None]) -> list[tuple[StepWork, ...]] | None:
-    """Return the pairs of kinds of two sides, the one to compare first."""
-    if len(breakdowns) != 2 or breakdowns[0] is None or breakdowns[1] is None:
-        return None
-    pairs: list[tuple[StepWork, ...]] = list(paired(breakdowns[0], breakdowns[1]))
-    return pairs or None
-
-
-def _most(breakdown: Breakdown | None) -> StepWork | None:
-    return breakdown.kinds[0] if breakdown is not None and breakdown.kinds else None
-
-
 def _decomposition(
     sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None], kinds: Sequence[Sequence[StepWork]]
 ) -> tuple[Decomposition, tuple[Kinds, ...]]:
-    stepped = [
-        Stepped(
-            breakdown=breakdown,
-            kind=kind,
-            costs=costs_of([row for run in side.runs for row in run.anatomy.operators]),
-            profiler_ns=_profiler_ns(side),
-        )
-        for side, breakdown, kind in zip(sides, breakdowns, kinds[0], strict=True)
-        if breakdown is not None
-    ]
+    stepped = []
+    for side, breakdown, kind in zip(sides, breakdowns, kinds[0], strict=True):
+        profilers = [run.metrics[_PROFILER].value for run in side.runs if _PROFILER in run.metrics]
+        if breakdown is not None:
+            stepped.append(
+                Stepped(
+                    breakdown=breakdown,
+                    kind=kind,
+                    costs=costs_of([row for run in side.runs for row in run.anatomy.operators]),
+                    profiler_ns=round(fmean(profilers)) if len(profilers) == len(side.runs) else None,
+                )
+            )
     others = tuple(
         Kinds(
             before_steps=first.counted,
@@ -938,50 +879,34 @@ def _decomposition(
     return decomposed(*stepped), others
 
 
-def _profiler_ns(side: SideInput) -> int | None:
-    """Return what the profiler adds to the mean step of a side; `None` if one of its runs does not know it."""
-    each = [run.metrics[_PROFILER].value if _PROFILER in run.metrics else None for run in side.runs]
-    known = [value for value in each if value is not None]
-    return round(fmean(known)) if len(known) == len(each) else None
-
-
 # ----- a side
 
 
 def _side(side: SideInput, kind: StepWork | None) -> Side:
     anatomies = [run.anatomy for run in side.runs]
     environment = anatomies[0].environment
-    software = ", ".join(filter(None, (_named("torch", environment.torch), _named("CUDA", environment.cuda))))
+    versions = (("torch", environment.torch), ("CUDA", environment.cuda))
+    # Each like step, averaged over ranks and devices; one that is set aside on any of them is set aside.
+    samples = []
+    for (run, number), steps in _grouped(() if kind is None else kind.steps).items():
+        label = "-" if number is None else f"{number}"
+        samples.append(
+            Sample(
+                label=label if run is None else f"{label} of run {run + 1}",
+                set_aside=next((step.set_aside for step in steps if step.set_aside is not None), None),
+                value=fmean(step.wall_ns for step in steps),
+            )
+        )
     return Side(
         name=side.name,
         model=anatomies[0].workload.model,
         device=environment.device,
-        software=software or None,
+        software=", ".join(f"{what} {version}" for what, version in versions if version is not None) or None,
         runs=len(anatomies),
         ranks=max(len(anatomy.ranks) for anatomy in anatomies),
         began_ns=tuple(anatomy.provenance.begin_unix_ns for anatomy in anatomies),
-        steps=() if kind is None else _samples_of(kind),
+        steps=tuple(samples),
     )
-
-
-def _named(what: str, version: str | None) -> str | None:
-    return None if version is None else f"{what} {version}"
-
-
-def _samples_of(kind: StepWork) -> tuple[Sample, ...]:
-    """Return each like step, averaged over ranks and devices; one that is set aside on any of them is set aside."""
-    samples = []
-    for (run, number), steps in _grouped(kind.steps).items():
-        label = "-" if number is None else f"{number}"
-        aside = next((step.set_aside for step in steps if step.set_aside is not None), None)
-        samples.append(
-            Sample(
-                label=label if run is None else f"{label} of run {run + 1}",
-                set_aside=aside,
-                value=fmean(step.wall_ns for step in steps),
-            )
-        )
-    return tuple(samples)
 
 
 def _grouped(steps: Iterable[LikeStep]) -> dict[tuple[int | None, int | None], list[LikeStep]]:
@@ -1008,32 +933,25 @@ def _figures(
     of_step = next((row.p for row in rows if row.name == _TIME and row.p is not None), 1.0)
     resident = {_RESIDENT} if _PEAKS[0] in names else {_RESIDENT, _PEAK}
     sized = {row.name for row in rows if row.unit == "bytes"} - resident
-    return tuple(
-        replace(
-            row,
-            all_steps=row.name in of_all,
-            lower_bounds=_lower_bounds(row.name, sides),
-            ranges=row.ranges if comparable else None,
-            p=_p_after(of_step, row.p, sized=row.name in sized) if comparable else None,
+    figures = []
+    for row in rows:
+        # A figure is tested after the step: a part of a step that may be the same is not claimed. So the many figures
+        # of a run that differ by chance alone make a false claim no more often than the step does. Sizes that an
+        # allocator or a formula counts do not differ by chance; what a process has resident does.
+        p = row.p if row.p is None or row.name in sized else max(row.p, of_step)
+        # A figure is a lower bound on a side if it is in one of its runs.
+        known = [[run.metrics[row.name] for run in side.runs if row.name in run.metrics] for side in sides]
+        bounds = tuple(any(metric.lower_bound for metric in metrics) for metrics in known)
+        figures.append(
+            replace(
+                row,
+                all_steps=row.name in of_all,
+                lower_bounds=bounds if any(bounds) else (),
+                ranges=row.ranges if comparable else None,
+                p=p if comparable else None,
+            )
         )
-        for row in rows
-    )
-
-
-def _p_after(of_step: float, p: float | None, *, sized: bool) -> float | None:
-    """Return the p of a figure that is tested after the step: a part of a step that may be the same is not claimed.
-
-    So the many figures of a run that differ by chance alone make a false claim no more often than the step does.
-    Sizes that an allocator or a formula counts do not differ by chance; what a process has resident does.
-    """
-    return p if p is None or sized else max(p, of_step)
-
-
-def _lower_bounds(name: str, sides: Sequence[SideInput]) -> tuple[bool, ...]:
-    """Return on which sides a figure is a lower bound, because it is in one of their runs; empty if on none."""
-    known = [[run.metrics[name] for run in side.runs if name in run.metrics] for side in sides]
-    bounds = tuple(any(metric.lower_bound for metric in metrics) for metrics in known)
-    return bounds if any(bounds) else ()
+    return tuple(figures)
 
 
 def _unlike_peaks(sides: Sequence[SideInput]) -> bool:
@@ -1061,22 +979,59 @@ def _of_all_steps(side: SideInput, kind: StepWork | None) -> set[str]:
 
 def _samples(side: SideInput, kind: StepWork | None) -> dict[str, list[float]]:
     """Return the values of each figure: one per run; for a single run one per like step, if a step has the figure."""
-    each = [_of_run(run, None if kind is None else kind.numbers) for run in side.runs]
+    each = []
+    for run in side.runs:
+        of_all: dict[str, list[float]] = {name: [float(metric.value)] for name, metric in run.metrics.items()}
+        each.append({**of_all, **_of_like_steps(run, None if kind is None else kind.numbers)})
     if len(each) == 1:
         return each[0]
     return {name: [fmean(run[name]) for run in each] for name in each[0] if all(name in run for run in each)}
-
-
-def _of_run(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, list[float]]:
-    """Return the figures of a run, with those of its like steps in place of those of all its steps."""
-    return {**{name: [float(metric.value)] for name, metric in run.metrics.items()}, **_of_like_steps(run, numbers)}
 
 
 def _of_like_steps(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, list[float]]:
     """Return the figures of a run's steps of this kind, without those set aside."""
     kinds = () if run.anatomy.breakdown is None else run.anatomy.breakdown.kinds
     kind = next((kind for kind in kinds if kind.numbers == numbers), None)
-    return {} if kind is None else _of_steps(kind, run.metrics)
+    if kind is None:
+        return {}
+    steps = [step for step in kind.steps if step.set_aside is None]
+    columns: dict[str, list[float]] = {}
+    figures = [[_of_like_step(step) for step in each] for each in _grouped(steps).values()]
+    for name in _of_like_step(kind.steps[0]):
+        times = [[step[name] for step in each] for each in figures]
+        if not any(None in each for each in times):
+            columns[name] = [fmean(each) for each in times]
+    if _PLAIN not in run.metrics:
+        columns[_TIME] = columns[_PROFILED]
+
+    # Sums over the steps that count, for figures that a single step does not have. What the profiler adds is no time
+    # of the framework.
+    profiler_ns = round(run.metrics[_PROFILER].value * kind.count) if _PROFILER in run.metrics else 0
+    work = sum(row.time_ns for row in kind.rows)
+    sums = {
+        **{name: getattr(kind, name) for name in ("outside_ns", "host_idle_ns", "stream_idle_ns", "other_idle_ns")},
+        **{f"class.{item}.time_ns": 0 for item in OperatorClass},
+        **{f"phase.{item}.time_ns": 0 for item in Phase},
+        "kernel_time_ns": work,
+        "busy_ns": work - sum(overlap.time_ns for overlap in kind.overlaps),
+        "idle_ns": kind.host_idle_ns + kind.stream_idle_ns + kind.other_idle_ns,
+        "window_ns": kind.wall_ns,
+        "framework_ns": max(kind.framework_ns - profiler_ns, 0),
+    }
+    for row in kind.rows:
+        sums[f"class.{row.operator_class}.time_ns"] += row.time_ns
+        sums[f"phase.{row.phase}.time_ns"] += row.time_ns
+    columns = {**{name: [time / kind.count] for name, time in sums.items()}, **columns}
+
+    # Shares of the steps without other steps' work, of the whole steps, of all work.
+    own, exposed = kind.wall_ns - kind.outside_ns, [step.exposed_communication_ns for step in steps]
+    shares = {"idle_share": (sums["idle_ns"], own), "framework_share": (sums["framework_ns"], kind.wall_ns)}
+    if None not in exposed:
+        shares["exposed_communication_share"] = (sum(filter(None, exposed)), own)
+    for item in OperatorClass:
+        shares[f"class.{item}.time_share"] = (sums[f"class.{item}.time_ns"], work)
+    columns.update({name: [part / whole] for name, (part, whole) in shares.items() if whole})
+    return {name: column for name, column in columns.items() if name in run.metrics}
 
 
 def _of_like_step(step: LikeStep) -> dict[str, Any]:
@@ -1087,56 +1042,6 @@ def _of_like_step(step: LikeStep) -> dict[str, Any]:
         "exposed_communication_ns": step.exposed_communication_ns,
         **{f"{phase}_time_ns": step.phase_ns.get(phase) for phase in STEP_PHASES},
     }
-
-
-def _of_steps(kind: StepWork, known: Mapping[str, Metric]) -> dict[str, list[float]]:
-    steps = list(_grouped(step for step in kind.steps if step.set_aside is None).values())
-    columns: dict[str, list[float]] = {}
-    figures = [[_of_like_step(step) for step in each] for each in steps]
-    for name in _of_like_step(kind.steps[0]):
-        times = [[step[name] for step in each] for each in figures]
-        if not any(None in each for each in times):
-            columns[name] = [fmean(each) for each in times]
-    if _PLAIN not in known:
-        columns[_TIME] = columns[_PROFILED]
-    profiler = known[_PROFILER].value if _PROFILER in known else 0
-    sums = _sums(kind, round(profiler * kind.count))
-    columns = {**{name: [time / kind.count] for name, time in sums.items()}, **columns}
-    columns.update({name: [share] for name, share in _shares(kind, sums).items()})
-    return {name: column for name, column in columns.items() if name in known}
-
-
-def _sums(kind: StepWork, profiler_ns: int) -> dict[str, int]:
-    """Return the sums over the steps that count, for figures that a single step does not have.
-
-    `profiler_ns` is what the profiler adds to them, which is no time of the framework.
-    """
-    classes = {f"class.{item}.time_ns": 0 for item in OperatorClass} | {f"phase.{item}.time_ns": 0 for item in Phase}
-    for row in kind.rows:
-        classes[f"class.{row.operator_class}.time_ns"] += row.time_ns
-        classes[f"phase.{row.phase}.time_ns"] += row.time_ns
-    work = sum(row.time_ns for row in kind.rows)
-    return {
-        **{name: getattr(kind, name) for name in ("outside_ns", "host_idle_ns", "stream_idle_ns", "other_idle_ns")},
-        **classes,
-        "kernel_time_ns": work,
-        "busy_ns": work - sum(overlap.time_ns for overlap in kind.overlaps),
-        "idle_ns": kind.host_idle_ns + kind.stream_idle_ns + kind.other_idle_ns,
-        "window_ns": kind.wall_ns,
-        "framework_ns": max(kind.framework_ns - profiler_ns, 0),
-    }
-
-
-def _shares(kind: StepWork, sums: Mapping[str, int]) -> dict[str, float]:
-    """Return the shares in the metrics: of the steps without other steps' work, of all work, of the whole steps."""
-    own, work = kind.wall_ns - kind.outside_ns, sums["kernel_time_ns"]
-    exposed = [step.exposed_communication_ns for step in kind.steps if step.set_aside is None]
-    shares = {"idle_share": (sums["idle_ns"], own), "framework_share": (sums["framework_ns"], kind.wall_ns)}
-    if None not in exposed:
-        shares["exposed_communication_share"] = (sum(filter(None, exposed)), own)
-    for item in OperatorClass:
-        shares[f"class.{item}.time_share"] = (sums[f"class.{item}.time_ns"], work)
-    return {name: part / whole for name, (part, whole) in shares.items() if whole}
 
 
 def _figure(name: str, metric: Metric, samples: Sequence[Sequence[float] | None], *, claims: bool) -> FigureRow:
@@ -1181,21 +1086,23 @@ def _busy(side: SideInput) -> Iterable[str]:
 _SAME_CLOCK: Final = 0.02
 
 
-def _clock(side: SideInput) -> float | None:
-    """Return the median SM clock of a side's runs while steps were recorded."""
-    states = [run.anatomy.device_state for run in side.runs]
-    clocks = [state.clock_mhz for state in states if state is not None and state.clock_mhz is not None]
-    return median(clocks) if clocks else None
+def _apart(sides: Sequence[SideInput]) -> tuple[tuple[str, ...], float | None]:
+    """Return a line if the clocks of the sides differ, and the change from the first of two sides to the second.
 
-
-def _apart(clocks: Sequence[float | None]) -> tuple[str, ...]:
-    """Return a line if the clocks of the sides differ."""
+    The clock of a side is the median SM clock of its runs while steps were recorded.
+    """
+    clocks = []
+    for side in sides:
+        states = [run.anatomy.device_state for run in side.runs]
+        of_runs = [state.clock_mhz for state in states if state is not None and state.clock_mhz is not None]
+        clocks.append(median(of_runs) if of_runs else None)
     known = [clock for clock in clocks if clock is not None]
     if len(known) < 2 or max(known) <= (1 + _SAME_CLOCK) * min(known):
-        return ()
+        return (), None
     change = f"{100 * (max(known) / min(known) - 1):.1f} %"
     each = ", ".join("not known" if clock is None else f"{clock:,.0f} MHz" for clock in clocks)
-    return (f"the clocks of the devices differ by {change} ({each}): times of kernels differ by that alone",)
+    line = f"the clocks of the devices differ by {change} ({each}): times of kernels differ by that alone"
+    return (line,), known[1] / known[0] - 1 if len(sides) == 2 and all(known) else None
 
 
 def _no_claim(sides: Sequence[SideInput], *, independent: bool, busy: bool, clocks_differ: bool) -> str | None:
@@ -1217,8 +1124,39 @@ def _no_claim(sides: Sequence[SideInput], *, independent: bool, busy: bool, cloc
     return None
 
 
-def _left_out(sides: Sequence[SideInput], kinds: Sequence[StepWork | None]) -> Iterable[str]:
-    """Yield how many runs and ranks have no step among the compared ones: their steps have other numbers."""
+def _warnings(
+    sides: Sequence[SideInput],
+    breakdowns: Sequence[Breakdown | None],
+    kinds: Sequence[StepWork | None],
+    *,
+    explained: bool,
+) -> tuple[str, ...]:
+    anatomies = [side.runs[0].anatomy for side in sides]
+    devices = [anatomy.environment.device for anatomy in anatomies]
+    if any(anatomy.estimated is not None for anatomy in anatomies):
+        # An estimate is for a data sheet: the others are compared with it by their sheets.
+        sheets = [re.match(r"data sheet of (.+?),", anatomy.device.source or "") for anatomy in anatomies]
+        devices = [sheet[1] if sheet else device for sheet, device in zip(sheets, devices, strict=True)]
+    lines = []
+    for what, values in (
+        ("devices", devices),
+        ("torch releases", [anatomy.environment.torch for anatomy in anatomies]),
+        ("models", [anatomy.workload.model for anatomy in anatomies]),
+        ("batches", [anatomy.workload.batch for anatomy in anatomies]),
+        ("sequence lengths", [anatomy.workload.sequence_length for anatomy in anatomies]),
+    ):
+        known = [f"{value}" for value in values if value]
+        if len(set(known)) > 1:
+            lines.append(f"the {what} differ: {', '.join(dict.fromkeys(known))}")
+    if _unlike_peaks(sides):
+        lines.append("the peak of memory is an allocator's on one side and the whole process's on the other")
+    for side, anatomy, breakdown in zip(sides, anatomies, breakdowns, strict=True):
+        if anatomy.estimated is not None:
+            lines.append(f"{side.name} is an estimate: its times are computed, at usual efficiencies")
+        if breakdown is None and not _is_snapshot(anatomy):
+            lines.append(f"{side.name} was written by an older opanatomy: where its time went is not in it")
+
+    # Runs and ranks without a step among the compared ones: their steps have other numbers.
     for side, kind in zip(sides, kinds, strict=True):
         if kind is None:
             continue
@@ -1228,47 +1166,15 @@ def _left_out(sides: Sequence[SideInput], kinds: Sequence[StepWork | None]) -> I
             ("ranks", ranks, {step.rank for step in kind.steps}),
         ):
             if 1 < count > len(have):
-                yield f"{side.name}: the parts are of {len(have)} of {count} {what}, the others have no like steps"
+                lines.append(
+                    f"{side.name}: the parts are of {len(have)} of {count} {what}, the others have no like steps"
+                )
 
-
-def _unsigned(breakdowns: Sequence[Breakdown | None], kinds: Sequence[Sequence[StepWork]] | None) -> Iterable[str]:
-    """Yield a warning if a trace without shapes is matched against one with them."""
-    if kinds is None:
-        return
-    sides = [(each, kind) for each, kind in zip(breakdowns, kinds[0], strict=True) if each is not None]
-    if count := len(unsigned_operators(*sides)):
-        what = "operator has" if count == 1 else "operators have"
-        yield f"{count} {what} shapes on one side alone: their calls are matched without them"
-
-
-def _devices(sides: Sequence[SideInput]) -> list[str | None]:
-    """Return the sides' devices; next to an estimate, which is for a data sheet, by their sheets."""
-    anatomies = [side.runs[0].anatomy for side in sides]
-    if all(anatomy.estimated is None for anatomy in anatomies):
-        return [anatomy.environment.device for anatomy in anatomies]
-    sources = [re.match(r"data sheet of (.+?),", anatomy.device.source or "") for anatomy in anatomies]
-    return [
-        source[1] if source else anatomy.environment.device for source, anatomy in zip(sources, anatomies, strict=True)
-    ]
-
-
-def _warnings(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None]) -> tuple[str, ...]:
-    lines = []
-    for what, values in (
-        ("devices", _devices(sides)),
-        ("torch releases", [side.runs[0].anatomy.environment.torch for side in sides]),
-        ("models", [side.runs[0].anatomy.workload.model for side in sides]),
-        ("batches", [side.runs[0].anatomy.workload.batch for side in sides]),
-        ("sequence lengths", [side.runs[0].anatomy.workload.sequence_length for side in sides]),
-    ):
-        known = [f"{value}" for value in values if value]
-        if len(set(known)) > 1:
-            lines.append(f"the {what} differ: {', '.join(dict.fromkeys(known))}")
-    if _unlike_peaks(sides):
-        lines.append("the peak of memory is an allocator's on one side and the whole process's on the other")
-    for side, breakdown in zip(sides, breakdowns, strict=True):
-        if side.runs[0].anatomy.estimated is not None:
-            lines.append(f"{side.name} is an estimate: its times are computed, at usual efficiencies")
-        if breakdown is None and not _is_snapshot(side.runs[0].anatomy):
-            lines.append(f"{side.name} was written by an older opanatomy: where its time went is not in it")
+    if explained:
+        both = [
+            (each, kind) for each, kind in zip(breakdowns, kinds, strict=True) if each is not None and kind is not None
+        ]
+        if count := len(unsigned_operators(*both)):
+            what = "operator has" if count == 1 else "operators have"
+            lines.append(f"{count} {what} shapes on one side alone: their calls are matched without them")
     return tuple(lines)

@@ -75,6 +75,11 @@ def costs_of(anatomy: Anatomy) -> Costs:
     exposed = timeline.exposed_communication_ns or 0
     work = anatomy.work_ns
     computing = max(timeline.busy_ns - exposed, 0) if timeline.window_ns and not nothing_recorded(anatomy) else work
+    waiting = None
+    if anatomy.waiting is not None:  # from the steps in which that is known
+        steps = [step for rank in anatomy.waiting.each for step in rank.steps]
+        wall, window = sum(step.wall_ns for step in steps), timeline.window_ns - (timeline.outside_ns or 0)
+        waiting = min(sum(step.waiting_ns for step in steps) / wall * window if wall else 0, exposed)
     framework_ns = _of_window(anatomy, anatomy.step.framework_ns) if on_cpu else 0
     input_ns = min(sum(row.self_ns for row in loading(anatomy)) / max(len(anatomy.ranks), 1), framework_ns)
     return Costs(
@@ -88,7 +93,7 @@ def costs_of(anatomy: Anatomy) -> Costs:
         framework_ns=framework_ns - input_ns,
         profiler_ns=_of_window(anatomy, anatomy.step.profiler_ns) if on_cpu else 0,
         exposed_ns=exposed,
-        waiting_ns=_waiting_ns(anatomy),
+        waiting_ns=waiting,
         classes=_by_class(anatomy, computing),
         phases=_by_phase(anatomy, computing),
     )
@@ -120,17 +125,6 @@ def input_of_run(anatomy: Anatomy) -> float | None:
 def _of_window(anatomy: Anatomy, ns: int | None) -> float:
     """Return the part of the window that is this time in the mean step."""
     return anatomy.timeline.window_ns * (ns or 0) / anatomy.step.wall_ns if anatomy.step.wall_ns else 0
-
-
-def _waiting_ns(anatomy: Anatomy) -> float | None:
-    """Return the window's time spent waiting for other ranks, from the steps in which that is known."""
-    if anatomy.waiting is None:
-        return None
-    steps = [step for rank in anatomy.waiting.each for step in rank.steps]
-    wall = sum(step.wall_ns for step in steps)
-    window = anatomy.timeline.window_ns - (anatomy.timeline.outside_ns or 0)
-    waiting = sum(step.waiting_ns for step in steps) / wall * window if wall else 0
-    return min(waiting, anatomy.timeline.exposed_communication_ns or 0)
 
 
 def _by_class(anatomy: Anatomy, computing: float) -> dict[OperatorClass, float]:

@@ -85,13 +85,44 @@ def host_rows(
         return ()
     step = rows_named(_STEP, names, host.name)
     python = int(own[rows[step[rows]]].sum()) + _between(host, launches, rows, calls, step, steps)
+
+    # Operators and ranges by name; the time of one right below another of its name is in that one's.
+    named = rows[~step[rows]]
+    groups = unique(host.name[named])
+    counts = np.bincount(groups.inverse, minlength=len(groups.values))
+    self_ns, total_ns = np.zeros((2, len(groups.values)), dtype=np.int64)
+    below_same = (host.parent >= 0) & (at(host.name, host.parent) == host.name)
+    np.add.at(self_ns, groups.inverse, own[named])
+    np.add.at(total_ns, groups.inverse, np.where(below_same[named], 0, host.duration_ns[named]))
+    are_operators = operators[named[groups.first]]
+    columns = (column.tolist() for column in (groups.values, are_operators, counts, self_ns, total_ns))
     made = [
-        *_events(names, host, rows[~step[rows]], own, operators),
-        *_runtime(names, host, launches, calls, events.around, operators),
+        HostRow(
+            kind="operator" if operator else "range", name=names[number], calls=count, self_ns=spent, total_ns=whole
+        )
+        for number, operator, count, spent, whole in zip(*columns, strict=True)
     ]
+    made += _runtime(names, host, launches, calls, events.around, operators)
     if python > 0:
         made.append(HostRow(kind="python", name=_PYTHON, calls=0, self_ns=python, total_ns=python))
-    return tuple(_folded(made))
+
+    # The longest first, those of short names together last; rows that wait are never put together. A row may have
+    # little time of its own and much below it.
+    least = _SMALL * sum(row.self_ns for row in made)
+    made.sort(key=lambda row: (-row.self_ns, row.kind, row.name, row.caller or ""))
+    small = [row for row in made if row.total_ns < least and not row.waits]
+    made = [row for row in made if row.total_ns >= least or row.waits]
+    if small:
+        made.append(
+            HostRow(
+                kind="others",
+                name=f"{len(small)} more names",
+                calls=sum(row.calls for row in small),
+                self_ns=sum(row.self_ns for row in small),
+                total_ns=sum(row.self_ns for row in small),
+            )
+        )
+    return tuple(made)
 
 
 def _inside(start_ns: Int64, steps: Intervals) -> Bool:
@@ -130,25 +161,6 @@ def _between(host: HostTable, launches: Launches, rows: Int64, calls: Int64, ste
         )
         return -length(overlap(own, busy)) if len(busy[0]) and len(own[0]) else 0
     return length(without(steps, union(starts, lengths)))
-
-
-def _events(names: Sequence[str], host: HostTable, rows: Int64, own: Int64, operators: Bool) -> Iterator[HostRow]:
-    groups = unique(host.name[rows])
-    size = len(groups.values)
-    calls = np.bincount(groups.inverse, minlength=size)
-    self_ns, total_ns = (np.zeros(size, dtype=np.int64) for _ in range(2))
-    np.add.at(self_ns, groups.inverse, own[rows])
-    np.add.at(total_ns, groups.inverse, np.where(_below_same(host)[rows], 0, host.duration_ns[rows]))
-    columns = (groups.values.tolist(), operators[rows[groups.first]].tolist(), calls.tolist(), self_ns.tolist())
-    for number, operator, count, spent, whole in zip(*columns, total_ns.tolist(), strict=True):
-        kind = "operator" if operator else "range"
-        yield HostRow(kind=kind, name=names[number], calls=count, self_ns=spent, total_ns=whole)
-
-
-def _below_same(host: HostTable) -> Bool:
-    """Return which events lie directly below one of the same name."""
-    below: Bool = (host.parent >= 0) & (at(host.name, host.parent) == host.name)
-    return below
 
 
 def _runtime(
@@ -197,20 +209,3 @@ def _caller(names: Sequence[str], host: HostTable, row: int, operators: Bool) ->
     while row >= 0 and PLACES.match(names[int(host.name[row])]):
         row = int(host.parent[row])
     return names[int(host.name[row])] if row >= 0 else None
-
-
-def _folded(rows: Sequence[HostRow]) -> Iterator[HostRow]:
-    """Yield the rows, the longest first, those of short names together last; rows that wait are never folded."""
-    least = _SMALL * sum(row.self_ns for row in rows)
-    ordered = sorted(rows, key=lambda row: (-row.self_ns, row.kind, row.name, row.caller or ""))
-    # A row may have little time of its own and much below it.
-    yield from (row for row in ordered if row.total_ns >= least or row.waits)
-    small = [row for row in ordered if row.total_ns < least and not row.waits]
-    if small:
-        yield HostRow(
-            kind="others",
-            name=f"{len(small)} more names",
-            calls=sum(row.calls for row in small),
-            self_ns=sum(row.self_ns for row in small),
-            total_ns=sum(row.self_ns for row in small),
-        )

@@ -29,6 +29,7 @@ from opanatomy.records.columns import (
     ProfilerEvents,
     at,
     isin,
+    mask_of,
     rows_by_value,
     rows_named,
     starts_work,
@@ -77,7 +78,7 @@ WAITS: Final = regex(
 _SYNCHRONIZES: Final = regex(r"^(?:cuda|hip|cu|ur|ze|aclrt)\w*Synchronize|^ur(?:EventWait|QueueFinish)")
 _ON_DEVICE: Final = regex(r"^(?:cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
 _ON_STREAM: Final = regex(r"^(?:cuda|hip|cu)StreamSynchronize")
-_GRAPH: Final = regex(r"GraphLaunch|CommandBufferEnqueue", re.IGNORECASE)
+LAUNCHES_GRAPH: Final = regex(r"GraphLaunch|CommandBufferEnqueue", re.IGNORECASE)
 _LOADS: Final = regex(
     r"(?:Module|Library|Kernel)(?:Load|GetFunction)|Func[GS]etAttribute|GraphInstantiate|StreamCreate"
     r"|GetDeviceProperties|Lazy Function Loading|Module Loading"
@@ -161,35 +162,34 @@ class Idle(Struct, frozen=True):
         for part in self.charged:
             if length(time := overlap(part.time, spans)):
                 parts.setdefault(part.cause, []).append(_Charged(part.cause, part.thread, time))
-        made = [self._row(cause, each) for cause, each in parts.items()]
-        yield from sorted(made, key=lambda row: (-row.time_ns, row.cause))
-
-    def _row(self, cause: IdleCause, parts: Sequence[_Charged]) -> IdleRow:
-        spent: dict[str, tuple[int, int]] = {}
-        for part in parts:
-            for name, ns, events in self.activity.names_in(part):
-                before = spent.get(name, (0, 0))
-                spent[name] = before[0] + ns, before[1] + events
-        most = max(spent, key=lambda name: (spent[name], name), default=None)
         short = self.gaps.end_ns - self.gaps.start_ns < SHORT_GAP_NS
-        short_ns, drained_ns = (
-            sum(length(overlap(part.time, self.gaps.of(rows))) for part in parts)
-            for rows in (short, short & self.began_waiting)
-        )
-        updating = sum(length(overlap(part.time, self.activity.updates)) for part in parts)
         exchanges = self.activity.exchanges
         beside = isin(self.gaps.before, exchanges) | isin(self.gaps.after, exchanges)
-        exchanging = sum(length(overlap(part.time, self.gaps.of(beside))) for part in parts)
-        row = IdleRow(
-            cause=cause,
-            time_ns=sum(length(part.time) for part in parts),
-            gaps=sum(len(part.time[0]) for part in parts),
-            short_ns=short_ns,
-            drained_ns=drained_ns,
-            updating_ns=updating,
-            exchanging_ns=exchanging,
-        )
-        return row if most is None else replace(row, name=most, name_ns=spent[most][0], events=spent[most][1])
+        made = []
+        for cause, each in parts.items():
+            short_ns, drained_ns, exchanging_ns = (
+                sum(length(overlap(part.time, self.gaps.of(rows))) for part in each)
+                for rows in (short, short & self.began_waiting, beside)
+            )
+            row = IdleRow(
+                cause=cause,
+                time_ns=sum(length(part.time) for part in each),
+                gaps=sum(len(part.time[0]) for part in each),
+                short_ns=short_ns,
+                drained_ns=drained_ns,
+                updating_ns=sum(length(overlap(part.time, self.activity.updates)) for part in each),
+                exchanging_ns=exchanging_ns,
+            )
+            spent: dict[str, tuple[int, int]] = {}
+            for part in each:
+                for name, ns, events in self.activity.names_in(part):
+                    before = spent.get(name, (0, 0))
+                    spent[name] = before[0] + ns, before[1] + events
+            if spent:
+                most = max(spent, key=lambda name: (spent[name], name))
+                row = replace(row, name=most, name_ns=spent[most][0], events=spent[most][1])
+            made.append(row)
+        yield from sorted(made, key=lambda row: (-row.time_ns, row.cause))
 
     def longest(self, spans: Intervals, step_start: Int64, numbers: Sequence[int | None]) -> Iterator[Gap]:
         """Yield the longest gaps in these spans, alike ones as one row whose `count` is that of all spans.
@@ -293,7 +293,7 @@ def awaited_work(launched: LaunchedWork) -> Intervals:
     since = np.maximum(np.where(before >= 0, busy[1][np.maximum(before, 0)], begin), begin)
     long = (end - since > RETURNS_NS) & (begin < last)
     awaited = union(since[long], (end - since)[long])
-    graphs = rows_named(_GRAPH, launched.names, calls.name)
+    graphs = rows_named(LAUNCHES_GRAPH, launched.names, calls.name)
     nodes = np.flatnonzero((launched.launch >= 0) & graphs[launched.launch]) if graphs.any() else waits[:0]
     if not len(nodes):
         return awaited
@@ -438,8 +438,13 @@ class _Host:
         launching = starts_work(launched.names, calls)
         usual = int(np.median(calls.duration_ns[launching])) if launching.any() else 0
         slow = launching & (calls.duration_ns >= max(_SLOW * usual, _SLOW_NS))
-        is_input = _launches_of(launched, into) & (calls.duration_ns >= _HELD_UP_NS)
-        is_waiting = rows_named(WAITS, names, calls.name) | _launches_until_done(launched, out)
+        copied_into = mask_of(launched.launch[into & (launched.launch >= 0)], len(calls.name))
+        is_input = copied_into & (calls.duration_ns >= _HELD_UP_NS)
+        # Calls that launched a copy out of the device, and returned when it was done.
+        copied = np.flatnonzero(out & (launched.launch >= 0))
+        by, done = launched.launch[copied], launched.work.start_ns[copied] + launched.work.duration_ns[copied]
+        until_done = mask_of(by[calls.start_ns[by] + calls.duration_ns[by] >= done], len(calls.name))
+        is_waiting = rows_named(WAITS, names, calls.name) | until_done
         allocates = rows_named(_ALLOCATES, names, calls.name)
         starts = _starts_library(launched, allocates)
         of_calls = {
@@ -517,33 +522,33 @@ class _Host:
                     if len(layer[0]):
                         yield _Charged(cause, of_thread, overlap(left, layer))
                         left = without(left, layer)
-            yield from self._silent(left, thread, latency=(returned[here], ends[here]))
 
-    def _silent(self, silent: Intervals, thread: int, latency: Intervals) -> Iterator[_Charged]:
-        """Yield the rest: the latency of a launch that has returned, Python, and unexplained time."""
-        waited = overlap(silent, union(latency[0], latency[1] - latency[0])) if len(silent[0]) else silent
-        yield _Charged(IdleCause.OPERATORS, _NOBODY, waited)
-        silent = without(silent, waited) if len(waited[0]) else silent
-        if len(self._stack_ns) and len(silent[0]):
-            stack = overlap(silent, union(self._stack_ns, np.full(len(self._stack_ns), _STACK_NS)))
-            yield _Charged(IdleCause.PROFILER, _NOBODY, stack)
-            silent = without(silent, stack)
-        ranges = self._layer(IdleCause.PYTHON, thread)
-        named = overlap(silent, ranges) if len(ranges[0]) and len(silent[0]) else (silent[0][:0], silent[1][:0])
-        yield _Charged(IdleCause.PYTHON, thread, named)
-        start, end = without(silent, named) if len(named[0]) else silent
-        short = (end - start <= _SILENCE_NS) & (len(self._of_rows[IdleCause.OPERATORS]) > 0)
-        yield _Charged(IdleCause.PYTHON, _NOBODY, (start[short], end[short]))
-        yield _Charged(IdleCause.UNKNOWN, _NOBODY, (start[~short], end[~short]))
+            # The rest: the latency of a launch that has returned, Python, and unexplained time.
+            latency = union(returned[here], ends[here] - returned[here])
+            waited = overlap(left, latency) if len(left[0]) else left
+            yield _Charged(IdleCause.OPERATORS, _NOBODY, waited)
+            left = without(left, waited) if len(waited[0]) else left
+            if len(self._stack_ns) and len(left[0]):
+                stack = overlap(left, union(self._stack_ns, np.full(len(self._stack_ns), _STACK_NS)))
+                yield _Charged(IdleCause.PROFILER, _NOBODY, stack)
+                left = without(left, stack)
+            ranges = self._layer(IdleCause.PYTHON, thread)
+            named = overlap(left, ranges) if len(ranges[0]) and len(left[0]) else (left[0][:0], left[1][:0])
+            yield _Charged(IdleCause.PYTHON, thread, named)
+            start, end = without(left, named) if len(named[0]) else left
+            short = (end - start <= _SILENCE_NS) & (len(self._of_rows[IdleCause.OPERATORS]) > 0)
+            yield _Charged(IdleCause.PYTHON, _NOBODY, (start[short], end[short]))
+            yield _Charged(IdleCause.UNKNOWN, _NOBODY, (start[~short], end[~short]))
 
     def names_in(self, part: _Charged) -> Iterator[tuple[str, int, int]]:
         """Yield (name, time, events) of what the host did in a part of idle time; the innermost of nested events."""
         if part.thread == _NOBODY:
             if part.cause is IdleCause.PROFILER:
-                yield PYTHON_STACK, length(part.time), int(self._stack_events(part.time).sum())
+                began, until = (np.searchsorted(self._stack_ns, edge) for edge in part.time)
+                yield PYTHON_STACK, length(part.time), int((until - began).sum())
             return
         rows = self._rows(part.cause, part.thread)
-        spent = self._time_in(part.time, rows)
+        spent = within(part.time, *_span(self._host, rows))
         if part.cause in (IdleCause.OPERATORS, IdleCause.COLLECTIVE, IdleCause.PYTHON, IdleCause.INPUT):
             spent = spent - self._time_below(rows, spent)
         calls = self._calls(part.cause, part.thread)
@@ -623,14 +628,6 @@ class _Host:
         last = int(covering[events.start_ns[covering].argmax()])
         return int(events.start_ns[last]), self.name_of(int(events.name[last]))
 
-    def _stack_events(self, time: Intervals) -> Int64:
-        """Return how many Python functions began in each interval."""
-        before, until = (np.searchsorted(self._stack_ns, edge) for edge in time)
-        return np.asarray(until - before, dtype=np.int64)
-
-    def _time_in(self, time: Intervals, rows: Int64) -> Int64:
-        return within(time, *_span(self._host, rows))
-
     def _time_below(self, rows: Int64, spent: Int64) -> Int64:
         """Return how much of the time of each row is that of other rows right below it."""
         place = np.full(len(self._parent) + 1, -1, dtype=np.int64)
@@ -709,24 +706,6 @@ def _starts_library(launched: LaunchedWork, allocates: Bool) -> Bool:
     return starts
 
 
-def _launches_of(launched: LaunchedWork, work: Bool) -> Bool:
-    """Return the calls that launched this work."""
-    marked = np.zeros(len(launched.launches.name), dtype=bool)
-    marked[launched.launch[work & (launched.launch >= 0)]] = True
-    return marked
-
-
-def _launches_until_done(launched: LaunchedWork, work: Bool) -> Bool:
-    """Return the calls that launched this work and returned when it was done."""
-    calls = launched.launches
-    rows = np.flatnonzero(work & (launched.launch >= 0))
-    launch = launched.launch[rows]
-    ended = launched.work.start_ns[rows] + launched.work.duration_ns[rows]
-    marked = np.zeros(len(calls.name), dtype=bool)
-    marked[launch[calls.start_ns[launch] + calls.duration_ns[launch] >= ended]] = True
-    return marked
-
-
 def _span(events: HostTable | Launches | ProfilerEvents, rows: Int64) -> Intervals:
     return events.start_ns[rows], events.start_ns[rows] + events.duration_ns[rows]
 
@@ -739,14 +718,10 @@ def host_layers(launched: LaunchedWork) -> dict[str, Intervals]:
     host, calls = _Host(launched), launched.launches
     launches = np.flatnonzero(starts_work(launched.names, calls))
     every = [(cause.value, host._layer(cause, _OTHERS)) for cause in (*_ORDER, IdleCause.PYTHON)]
-    every.insert(-2, (LAUNCH, union(*_of(calls, launches))))
+    every.insert(-2, (LAUNCH, union(calls.start_ns[launches], calls.duration_ns[launches])))
     layers: dict[str, Intervals] = {}
     taken = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     for name, layer in every:
         layers[name] = without(layer, taken) if len(taken[0]) else layer
         taken = together(taken, layer)
     return layers
-
-
-def _of(calls: Launches, rows: Int64) -> Intervals:
-    return calls.start_ns[rows], calls.duration_ns[rows]

@@ -27,7 +27,6 @@ from opanatomy.records.columns import (
     Categorical,
     HostTable,
     Int64,
-    KernelTable,
     Launches,
     at,
     rows_named,
@@ -76,7 +75,13 @@ def lanes_of(
     else:
         spans = steps.window.steps or (steps.window.window,)
         step = [span for span, row in zip(spans, steps.rows, strict=False) if row.set_aside is None][place]
-        made = list(_host_phases(steps, step))
+        made = []
+        ranges = [span for span in steps.window.spans if span[1] > step[0] and span[0] < step[1]]
+        if ranges:  # the phases by the host's own ranges
+            when = np.array([span[:2] for span in ranges], dtype=np.int64).T
+            codes = np.array([PHASES.index(Phase(span[2])) for span in ranges], dtype=np.int64)
+            kinds = Categorical(codes, tuple(phase.value for phase in PHASES))
+            made = [_lane(LaneKind.PHASES, "phases", (when[0], when[1]), step, {"kind": kinds})]
     made += _threads(trace, host, calls, steps, step)
     made = [lane for lane in made if len(lane.spans)]
     shown = [lane for kind in LaneKind for lane in [lane for lane in made if lane.of is kind][:_MOST_LANES]]
@@ -130,9 +135,14 @@ def _of_devices(trace: Trace, time: DeviceTime, place: int, step: tuple[int, int
     names = dict(time.launched.device_names)
     for device in devices[:1]:
         rows = here[time.device[here] == device.number]
-        start, end, phase = _runs(time.start[rows], time.duration[rows], time.phase[rows])
-        kinds = Categorical(phase, tuple(item.value for item in PHASES))
-        yield _lane(LaneKind.PHASES, "phases", (start, end), step, {"kind": kinds})
+        rows = rows[np.argsort(time.start[rows], kind="stable")]
+        # Work of one phase after the other, each until its last work ends or the next begins.
+        start, phase = time.start[rows], time.phase[rows]
+        first = np.flatnonzero(np.append(True, phase[1:] != phase[:-1])) if len(rows) else rows
+        ends = np.maximum.reduceat(start + time.duration[rows], first) if len(first) else start
+        ends[:-1] = np.minimum(ends[:-1], start[first[1:]])
+        kinds = Categorical(phase[first], tuple(item.value for item in PHASES))
+        yield _lane(LaneKind.PHASES, "phases", (start[first], ends), step, {"kind": kinds})
     # The rows of the trace's work, and the lane of each one's stream.
     work = np.flatnonzero(time.launched.inside)
     streams = _streams(time)
@@ -152,8 +162,16 @@ def _of_devices(trace: Trace, time: DeviceTime, place: int, step: tuple[int, int
     for number in np.argsort(-spent, kind="stable").tolist():
         rows = here[streams.codes[here] == number]
         when = time.start[rows], time.start[rows] + time.duration[rows]
-        keys, cause = _of_work(trace, time.work, time.launched.launch, work[rows])
-        keys["kind"] = Categorical(time.operator_class[rows], tuple(item.value for item in CLASSES))
+        # What is known of this work, and the thread and time of its launch.
+        of_trace, table, launches = work[rows], time.work, trace.launches
+        launch = time.launched.launch[of_trace]
+        keys: dict[str, Categorical[Any]] = {
+            **{name: getattr(table, name).take(of_trace) for name in ("operator", "signature", "module", "phase")},
+            "name": table.kernel.take(of_trace),
+            "grid": Categorical(trace.work.grid[of_trace], trace.grids),
+            "kind": Categorical(time.operator_class[rows], tuple(item.value for item in CLASSES)),
+        }
+        cause = Categorical(at(launches.thread, launch), _thread_names(trace)), at(launches.start_ns, launch)
         yield _lane(LaneKind.STREAM, streams.values[number], when, step, keys, cause)
 
 
@@ -163,19 +181,6 @@ def _streams(time: DeviceTime) -> Categorical[str]:
     numbers = [divmod(value, 1 << 32) for value in groups.values.tolist()]
     names = tuple(f"stream {stream}" + (f" of device {device}" if several else "") for device, stream in numbers)
     return Categorical(groups.inverse, names)
-
-
-def _of_work(
-    trace: Trace, table: KernelTable, launch: Int64, rows: Int64
-) -> tuple[dict[str, Categorical[Any]], tuple[Categorical[str], Int64]]:
-    """Return what is known of this work of the trace, and the thread and time of its launch."""
-    named = {name: getattr(table, name).take(rows) for name in ("operator", "signature", "module", "phase")}
-    launches, row = trace.launches, launch[rows]
-    thread = Categorical(at(launches.thread, row), _thread_names(trace))
-    return {**named, "name": table.kernel.take(rows), "grid": Categorical(trace.work.grid[rows], trace.grids)}, (
-        thread,
-        at(launches.start_ns, row),
-    )
 
 
 def _thread_names(trace: Trace) -> tuple[str, ...]:
@@ -212,27 +217,7 @@ def _layered(parts: Sequence[tuple[str, Intervals]]) -> tuple[Intervals, Categor
     return (start, end), Categorical(code, tuple(kinds))
 
 
-def _runs(start_ns: Int64, duration_ns: Int64, phase: Int64) -> tuple[Int64, Int64, Int64]:
-    """Return the spans of work of one phase after the other, each until its last work ends or the next begins."""
-    order = np.argsort(start_ns, kind="stable")
-    start, end, phase = start_ns[order], (start_ns + duration_ns)[order], phase[order]
-    first = np.flatnonzero(np.append(True, phase[1:] != phase[:-1])) if len(order) else order
-    ends = np.maximum.reduceat(end, first) if len(first) else end
-    ends[:-1] = np.minimum(ends[:-1], start[first[1:]])
-    return start[first], ends, phase[first]
-
-
 # ----- the host
-
-
-def _host_phases(steps: MeasuredSteps, step: tuple[int, int]) -> Iterator[_OneLane]:
-    """Yield the phases by the host's own ranges."""
-    spans = [span for span in steps.window.spans if span[1] > step[0] and span[0] < step[1]]
-    if spans:
-        start, end = (np.array([span[edge] for span in spans], dtype=np.int64) for edge in (0, 1))
-        codes = np.array([PHASES.index(Phase(span[2])) for span in spans], dtype=np.int64)
-        kinds = Categorical(codes, tuple(phase.value for phase in PHASES))
-        yield _lane(LaneKind.PHASES, "phases", (start, end), step, {"kind": kinds})
 
 
 def _threads(
@@ -260,6 +245,9 @@ def _threads(
         kinds = [OPERATORS, LAUNCHING, WAITING, RUNTIME, PYTHON]
         code = np.where(operators, 0, 4)
         works = called & starts_work(names, launches)
+    # Runtime calls launch, wait for the device or do something else.
+    waits, starts = rows_named(WAITS, names, launches.name), starts_work(names, launches)
+    code_of_call = np.where(waits, 2, np.where(starts, 1, 3))
     of_call = np.full(len(host.name), -1, dtype=np.int64)
     of_call[calls.host_row[calls.host_row >= 0]] = calls.signature.codes[calls.host_row >= 0]
     of_threads = host.thread[works] if time is None else launches.thread[works]
@@ -274,7 +262,7 @@ def _threads(
         own = np.flatnonzero(called & (launches.thread == thread))
         start, end, event, around = _innermost(host, rows, code, launches, own)
         # Events of the host first, then runtime calls, for which the event around them stands in.
-        codes = np.concatenate((code[rows], _codes_of(names, launches, own)))[event]
+        codes = np.concatenate((code[rows], code_of_call[own]))[event]
         is_call = event >= len(rows)
         row = np.concatenate((rows, around))[event]
         named = np.concatenate((host.name[rows], launches.name[own]))[event]
@@ -288,12 +276,6 @@ def _threads(
         }
         cause = None if time is None else _waited_for(time, start, end, codes == kinds.index(WAITING))
         yield _lane(LaneKind.HOST, titles[thread], (start, end), step, keys, cause)
-
-
-def _codes_of(names: Sequence[str], launches: Launches, calls: Int64) -> Int64:
-    """Return whether each call launches (1), waits for the device (2) or does something else (3)."""
-    waits = rows_named(WAITS, names, launches.name)[calls]
-    return np.where(waits, 2, np.where(starts_work(names, launches)[calls], 1, 3))
 
 
 def _waited_for(time: DeviceTime, start_ns: Int64, end_ns: Int64, waits: Bool) -> tuple[Categorical[str], Int64]:
@@ -328,13 +310,11 @@ def _innermost(
         event[unknown] = event[parent[unknown]]
     while (late := np.flatnonzero((parent >= 0) & (ends > at(ends, parent)))).size:
         ends[late] = ends[parent[late]]
-    return *_painted(starts, np.maximum(ends, starts), parent, event), around
 
-
-def _painted(start: Int64, end: Int64, parent: Int64, event: Int64) -> tuple[Int64, Int64, Int64]:
-    """Return the spans that nested events leave visible: each hides the part of its parent that it covers."""
-    count = np.arange(len(start))
-    moments, after = np.concatenate((start, end)), np.concatenate((np.ones_like(count), np.zeros_like(count)))
+    # The spans that nested events leave visible: each hides the part of its parent that it covers.
+    count = np.arange(len(starts))
+    moments = np.concatenate((starts, np.maximum(ends, starts)))
+    after = np.concatenate((np.ones_like(count), np.zeros_like(count)))
     # Of events that end together the outermost is last, of those that begin together the innermost.
     order = np.lexsort((np.concatenate((count, -count)), after, moments))
     seen = np.concatenate((event, np.where(parent >= 0, at(event, parent), -1)))[order]
@@ -343,10 +323,10 @@ def _painted(start: Int64, end: Int64, parent: Int64, event: Int64) -> tuple[Int
     shown = (lasts > moments) & (seen >= 0)
     begins, ends, seen = moments[shown], lasts[shown], seen[shown]
     if not len(seen):
-        return begins, ends, seen
+        return begins, ends, seen, around
     # One event that a part of it does not hide is one span.
     first = np.flatnonzero(np.append(True, (seen[1:] != seen[:-1]) | (begins[1:] != ends[:-1])))
-    return begins[first], ends[np.append(first[1:] - 1, len(seen) - 1)], seen[first]
+    return begins[first], ends[np.append(first[1:] - 1, len(seen) - 1)], seen[first], around
 
 
 # ----- several ranks
@@ -506,13 +486,10 @@ def _binned(lane: Lane, spans: SpanTable, wall_ns: int, most: int) -> tuple[Lane
 
 def _sums_within(start_ns: Int64, spent_ns: Int64, edges: Int64) -> Int64:
     """Return the time of these spans between each two edges; those that run at once count each."""
-    # Before a moment: the time since each begin, less the time since each end.
-    begun, ended = (_time_since(np.sort(moments), edges) for moments in (start_ns, start_ns + spent_ns))
-    return np.diff(begun - ended)
-
-
-def _time_since(moments: Int64, edges: Int64) -> Int64:
-    """Return for each edge the sum of the times from each of the moments before it."""
-    count = np.searchsorted(moments, edges)
-    since: Int64 = count * edges - np.append(0, np.cumsum(moments))[count]
-    return since
+    # Before an edge: the sum of the times since each begin, less the times since each end.
+    since = []
+    for moments in (np.sort(start_ns), np.sort(start_ns + spent_ns)):
+        count = np.searchsorted(moments, edges)
+        since.append(count * edges - np.append(0, np.cumsum(moments))[count])
+    spent: Int64 = np.diff(since[0] - since[1])
+    return spent

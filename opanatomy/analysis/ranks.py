@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -46,7 +46,7 @@ from opanatomy.records.memory import Memory
 from opanatomy.records.patterns import regex
 from opanatomy.records.run import DeviceState, Growth, RunClock, RunTrends
 from opanatomy.records.table import Table
-from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
+from opanatomy.records.taxonomy import IdleCause, OperatorClass
 from opanatomy.records.work import Ratio, TheoryRow
 from opanatomy.records.workload import Environment, Workload
 
@@ -110,7 +110,6 @@ def timeline_over(records: Sequence[Timeline]) -> Timeline:
     kinds = (timeline.outside_ns, timeline.host_idle_ns, timeline.stream_idle_ns)
     idle = timeline.window_ns - timeline.busy_ns - (timeline.outside_ns or 0) - (timeline.unrecorded_ns or 0)
     other = None if None in kinds else idle - sum(kind or 0 for kind in kinds[1:])
-    launching = [record.launching for record in records if record.launching]
     return replace(
         timeline,
         idle_ns=idle,
@@ -118,7 +117,7 @@ def timeline_over(records: Sequence[Timeline]) -> Timeline:
         causes=_causes([record.causes for record in records], idle),
         gaps=longest_gaps(replace(gap, count=gap.count / len(records)) for record in records for gap in record.gaps),
         kernel_time_ns=sum_of([record.kernel_time_ns for record in records]),
-        launching=_launching(launching) if launching else None,
+        launching=_launching([record.launching for record in records if record.launching]),
     )
 
 
@@ -127,34 +126,37 @@ def _causes(each: Sequence[Sequence[IdleRow]], idle_ns: int) -> tuple[IdleRow, .
     rows: dict[IdleCause, list[IdleRow]] = {}
     for row in (row for causes in each for row in causes):
         rows.setdefault(row.cause, []).append(row)
-    made = [
-        replace(
-            max(found, key=lambda row: row.time_ns),
-            time_ns=sum(row.time_ns for row in found) // len(each),
-            **{part: _mean_known([getattr(row, part) for row in found], len(each)) for part in PARTS_OF_IDLE},
+    made = []
+    for found in rows.values():
+        # A part is 0 on the ranks without this cause, and unknown if one of the others does not know it.
+        parts = {part: [getattr(row, part) for row in found] for part in PARTS_OF_IDLE}
+        made.append(
+            replace(
+                max(found, key=lambda row: row.time_ns),
+                time_ns=sum(row.time_ns for row in found) // len(each),
+                **{part: None if None in times else sum(times) // len(each) for part, times in parts.items()},
+            )
         )
-        for found in rows.values()
-    ]
     made.sort(key=lambda row: (-row.time_ns, row.cause))
     if made:
         made[0] = replace(made[0], time_ns=made[0].time_ns + idle_ns - sum(row.time_ns for row in made))
     return tuple(made)
 
 
-def _mean_known(values: Sequence[int | None], ranks: int) -> int | None:
-    """Return the mean over the ranks, 0 on those without a value here; `None` if one is not known."""
-    return None if None in values else sum(value or 0 for value in values) // ranks
+def _launching(records: list[Launching]) -> Launching | None:
+    from statistics import median
 
-
-def _launching(records: list[Launching]) -> Launching:
+    if not records:
+        return None
     summed = (
         "calls", "graph_calls", "call_ns", "synchronizing_calls", "synchronizing_ns", "delayed", "delay_ns", "kernels",
         "kernel_ns", "tiny_kernels", "tiny_kernel_ns", "lost_calls",
     )  # fmt: skip
     sums: Launching = merged(records, {sum_of: summed})
+    delays = [record.median_delay_ns for record in records if record.median_delay_ns is not None]
     return replace(
         sums,
-        median_delay_ns=_median([record.median_delay_ns for record in records]),
+        median_delay_ns=int(median(delays)) if delays else None,
         longest_queue=max(record.longest_queue for record in records),
         tiny_below_ns=records[0].tiny_below_ns,
     )
@@ -205,13 +207,6 @@ def spread_of(ranks: Sequence[Rank]) -> tuple[Spread, ...]:
     return tuple(spreads)
 
 
-def _median(values: list[Any]) -> Any:
-    from statistics import median
-
-    known = [value for value in values if value is not None]
-    return (int(median(known)) if isinstance(known[0], int) else median(known)) if known else None
-
-
 def _mean_fraction(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
@@ -259,22 +254,24 @@ class ChecksOver:
 
     def checks(self) -> tuple[Check, ...]:
         """Return the checks of all ranks."""
-        return tuple(_check(kind, self._groups[kind]) for kind in self._kinds.items())
-
-
-def _check(kind: tuple[str, str, str], group: _Group) -> Check:
-    quantity, source, unit = kind
-    return Check(
-        quantity=quantity,
-        source=source,
-        unit=unit,
-        compared=group.compared,
-        equal=group.equal,
-        differences=tuple(
-            replace(difference, time_ns=group.times_ns.get(difference)) for difference in group.differences.items()
-        ),
-        not_checked="; ".join(group.not_checked.items()) or None,
-    )
+        made = []
+        for kind in self._kinds.items():
+            (quantity, source, unit), group = kind, self._groups[kind]
+            differences = [
+                replace(difference, time_ns=group.times_ns.get(difference)) for difference in group.differences.items()
+            ]
+            made.append(
+                Check(
+                    quantity=quantity,
+                    source=source,
+                    unit=unit,
+                    compared=group.compared,
+                    equal=group.equal,
+                    differences=tuple(differences),
+                    not_checked="; ".join(group.not_checked.items()) or None,
+                )
+            )
+        return tuple(made)
 
 
 class WarningsOver:
@@ -292,16 +289,14 @@ class WarningsOver:
 
     def lines(self, count: int) -> list[str]:
         """Return each warning with its ranks, out of `count` ranks."""
-        return [f"{_whose(self._who[text], count)}: {text}" for text in self._texts.items()]
-
-
-def _whose(who: Iterable[tuple[Order, Rank]], count: int) -> str:
-    ranks = [rank for _, rank in sorted(who, key=lambda one: one[0])]
-    if len(ranks) == count:
-        return "all ranks"
-    names = numbers_in_short([rank.rank for rank in ranks if rank.rank is not None])
-    names += [str(rank.trace) for rank in ranks if rank.rank is None]
-    return f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(names)}"
+        lines = []
+        for text in self._texts.items():
+            ranks = [rank for _, rank in sorted(self._who[text], key=lambda one: one[0])]
+            names = numbers_in_short([rank.rank for rank in ranks if rank.rank is not None])
+            names += [str(rank.trace) for rank in ranks if rank.rank is None]
+            some = f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(names)}"
+            lines.append(f"{'all ranks' if len(ranks) == count else some}: {text}")
+        return lines
 
 
 def warnings_of_the_set(ranks: Sequence[Rank]) -> list[str]:
@@ -327,20 +322,15 @@ def missing_ranks(ranks: Sequence[Rank]) -> list[str]:
     world = worlds.pop() if len(worlds) == 1 else None
     if world is None or None in numbers or len(numbers) >= world:
         return []
-    missing = _gaps(sorted(number for number in numbers if number is not None), world)
+    known = sorted(number for number in numbers if number is not None)
+    missing: list[str] = []  # as short spans: a trace may claim a large world
+    for before, after in zip((-1, *known), (*known, world), strict=True):
+        missing += span_in_short(before + 1, after - 1)
     one = world - len(numbers) == 1
     return [
         f"{len(numbers)} of {world} ranks are here: {'rank' if one else 'ranks'} {', '.join(missing)}"
         f" {'is' if one else 'are'} missing"
     ]
-
-
-def _gaps(numbers: Sequence[int], world: int) -> list[str]:
-    """Return the missing numbers below `world` as short spans: a trace may claim a large world."""
-    gaps: list[str] = []
-    for before, after in zip((-1, *numbers), (*numbers, world), strict=True):
-        gaps += span_in_short(before + 1, after - 1)
-    return gaps
 
 
 # ----- whether several traces can be the ranks of one run
@@ -459,13 +449,9 @@ def _other_time(candidates: Sequence[Candidate]) -> Finding | None:
     return (
         first,
         second,
-        f"the second begins {gap / 1e9:,.1f} s after the first ended, none lasts {_rounded(longest)} s",
+        # A little above the longest.
+        f"the second begins {gap / 1e9:,.1f} s after the first ended, none lasts {longest / 1e9 + 0.001:,.3f} s",
     )
-
-
-def _rounded(ns: int) -> str:
-    """Return seconds a little above `ns`."""
-    return f"{ns / 1e9 + 0.001:,.3f}"
 
 
 def unlike_warnings(candidates: Sequence[Candidate]) -> list[str]:
@@ -530,8 +516,6 @@ _COMPARED: Final[tuple[tuple[str, Callable[[Candidate], str | None]], ...]] = (
 
 
 _NUMBERED: Final = regex(r"(?:rank|worker|gpu)[-_. ]?(\d+)", re.IGNORECASE)
-_CLASS_ORDER: Final = {name: place for place, name in enumerate(OperatorClass)}
-_PHASE_ORDER: Final = {name: place for place, name in enumerate(Phase)}
 
 
 # ----- one rank
@@ -583,23 +567,6 @@ def _row(anatomy: Anatomy, rank: int | None, world: int | None) -> Rank:
 def _host_bytes(anatomy: Anatomy) -> int | None:
     series = anatomy.run.series if anatomy.run is not None else None
     return (max(series.host_bytes, default=0) or None) if series is not None else None
-
-
-def _candidate(anatomy: Anatomy, products: frozenset[tuple[str, str]]) -> Candidate:
-    """Return a trace as a candidate; if it does not say its rank, its file's name may."""
-    numbers = _NUMBERED.findall(anatomy.provenance.trace or "")
-    by_name = int(numbers[-1]) if numbers else None
-    return Candidate(
-        rank=replace(anatomy.ranks[0], host_bytes=_host_bytes(anatomy))
-        if anatomy.ranks
-        else _row(anatomy, by_name, None),
-        stated=bool(anatomy.ranks),
-        provenance=anatomy.provenance,
-        device=anatomy.environment.device,
-        model=model_of(anatomy),
-        products=products,
-        content=content_of(anatomy),
-    )
 
 
 # ----- all ranks together
@@ -675,9 +642,22 @@ class RanksTogether:
 
     def add(self, anatomy: Anatomy, place: int) -> Rank:
         """Add one rank, whose trace is the `place`-th of those given, and return its row."""
+        # If the trace does not say its rank, its file's name may.
+        numbers = _NUMBERED.findall(anatomy.provenance.trace or "")
+        if anatomy.ranks:
+            rank = replace(anatomy.ranks[0], host_bytes=_host_bytes(anatomy))
+        else:
+            rank = _row(anatomy, int(numbers[-1]) if numbers else None, None)
         products = products_of(anatomy)
-        candidate = _candidate(anatomy, self._products.setdefault(products, products))
-        rank = candidate.rank
+        candidate = Candidate(
+            rank=rank,
+            stated=bool(anatomy.ranks),
+            provenance=anatomy.provenance,
+            device=anatomy.environment.device,
+            model=model_of(anatomy),
+            products=self._products.setdefault(products, products),
+            content=content_of(anatomy),
+        )
         order = (rank.rank is None, rank.rank or 0, rank.trace or "", place)
         self._kept.append(
             _Kept(
@@ -692,7 +672,12 @@ class RanksTogether:
                 spans=tuple(replace(span, rank=rank.rank) for span in anatomy.spans),
             )
         )
-        self._add_rows(anatomy, order)
+        self._host.add(anatomy.host, order)
+        self._chains.add(anatomy.chains, order)
+        self._communication.add(anatomy.communication, order)
+        self._collectives.add(anatomy.collectives, order)
+        ledgers = [ledger for ledger in (self._ledger, anatomy.ledger) if ledger is not None]
+        self._ledger = merged(ledgers, {sum_of: Ledger.__struct_fields__})
         self._work.add(anatomy.work, anatomy.step_kinds, order, rank=rank.rank)
         self._environment.add(anatomy.environment)
         self._workload.add(anatomy.workload)
@@ -707,14 +692,6 @@ class RanksTogether:
         self._situations.append(anatomy.situation or situation_of(anatomy))
         return rank
 
-    def _add_rows(self, anatomy: Anatomy, order: Order) -> None:
-        self._host.add(anatomy.host, order)
-        self._chains.add(anatomy.chains, order)
-        self._communication.add(anatomy.communication, order)
-        self._collectives.add(anatomy.collectives, order)
-        ledgers = [ledger for ledger in (self._ledger, anatomy.ledger) if ledger is not None]
-        self._ledger = merged(ledgers, {sum_of: Ledger.__struct_fields__})
-
     def anatomy(self, *, name: str, warnings: Iterable[str] = (), caveats: Iterable[str] = ()) -> Anatomy:
         """Return the anatomy over all ranks, called `name`; raise `UsageError` if two cannot be ranks of one run."""
         if self._ledger is None or self._memory.memory is None:
@@ -727,6 +704,7 @@ class RanksTogether:
         ranks = tuple(candidate.rank for candidate in candidates)
         first = candidates[0].provenance
         workload = self._with_samples(self._workload.record())
+        sizes = sorted({batch for batch in self._batches if batch is not None})
         work, kinds = self._work.sums()
         clocked = [one for one in kept if one.run is not None]
         waits = max(clocked, key=lambda one: 0.0 if one.run is None else one.run.input_share, default=None)
@@ -736,7 +714,10 @@ class RanksTogether:
             workload=workload,
             step=self._with_rate(step_over([one.step for one in kept]), workload),
             work=work,
-            theory=tuple(self._theory_rows()),
+            theory=tuple(  # as far as it is the same on all
+                TheoryRow(operator_class=name, flops=each.value("theory_flops"), bytes=each.value("theory_bytes"))
+                for name, each in self._theory.items()
+            ),
             step_kinds=kinds,
             host=tuple(sorted(self._host.rows(), key=lambda row: (row.kind == "others", -row.self_ns, row.name))),
             chains=self._chains.rows(),
@@ -765,7 +746,7 @@ class RanksTogether:
             warnings=(
                 *warnings,
                 *unlike_warnings(candidates),
-                *self._unlike_batches(),
+                *([f"the batches of the ranks differ: {sizes[0]} to {sizes[-1]} samples"] if len(sizes) > 1 else ()),
                 *warnings_of_the_set(ranks),
                 *self._warnings.lines(len(ranks)),
             ),
@@ -786,13 +767,3 @@ class RanksTogether:
         if samples is not None and wall_ns:
             return replace(step, samples_per_second=samples * 1e9 / wall_ns)
         return step if len(set(self._batches)) == 1 else replace(step, samples_per_second=None)
-
-    def _unlike_batches(self) -> Iterator[str]:
-        sizes = sorted({batch for batch in self._batches if batch is not None})
-        if len(sizes) > 1:
-            yield f"the batches of the ranks differ: {sizes[0]} to {sizes[-1]} samples"
-
-    def _theory_rows(self) -> Iterator[TheoryRow]:
-        """Yield the theory of the ranks' steps, as far as it is the same for all."""
-        for name, ratios in self._theory.items():
-            yield TheoryRow(operator_class=name, flops=ratios.value("theory_flops"), bytes=ratios.value("theory_bytes"))

@@ -37,6 +37,7 @@ from opanatomy.records.columns import (
     Int64,
     KernelTable,
     isin,
+    mask_of,
     rows_by_value,
     rows_named,
     starts_work,
@@ -202,7 +203,7 @@ class StepGraph:
         until = points[1:].copy()
         returns = np.flatnonzero(is_return[1:])
         until[returns] = np.maximum(calls.start_ns[call[1:][returns]], points[:-1][returns])
-        quick = of_host & rows_named(_WAITS, names, calls.name) & ~_mask(waiting, len(of_host))
+        quick = of_host & rows_named(_WAITS, names, calls.name) & ~mask_of(waiting, len(of_host))
         cost = _usual(calls.duration_ns[quick], _RETURNED_NS)
         self._spans = points[:-1], until
         self._cost = np.where(is_return[1:], np.minimum(points[1:] - until, cost), 0)
@@ -229,7 +230,7 @@ class StepGraph:
         decided = np.maximum(decided, reached)
         # What began before the steps, and what only unrecorded work before it explains, begins when it did.
         late = start - np.maximum(decided[self._nodes], begin)
-        heads = moves & ~_mask(target[kind == _STREAM], count)[self._nodes]
+        heads = moves & ~mask_of(target[kind == _STREAM], count)[self._nodes]
         self.backlog_ns = int(late[heads].max(initial=0))
         early = decided[self._nodes] < begin
         fixed = ~moves | (start < begin) | (heads & early & (start - decided[self._nodes] > _UNEXPLAINED_NS))
@@ -466,7 +467,10 @@ class StepGraph:
     @cached_property
     def _host_kinds(self) -> dict[str, Intervals]:
         """Return when the host did each kind of thing; what none covers is `unknown`."""
-        return {HOST: self._spans, **host_layers(self._launched), OPTIMIZER: _optimizer(self._launched)}
+        host = self._launched.host
+        rows = host.phase == PHASE_CODE[Phase.OPTIMIZER]
+        optimizer = union(host.start_ns[rows], host.duration_ns[rows])
+        return {HOST: self._spans, **host_layers(self._launched), OPTIMIZER: optimizer}
 
     def _host_time(self, of: str) -> Intervals | None:
         """Return when the host did what `of` names: a kind of thing, a gap before a kernel, an operator or a range.
@@ -695,16 +699,12 @@ def replayed_gain(graph: StepGraph, made: Replay, advice: Advice) -> Advice:
     if made.why_not is not None or not advice.changes or advice.gain_ns is None:
         return advice
     answer, whole, most = _answer(graph, made, changes_of(advice.changes)), advice.step_ns or 0, advice.gain_ns
-    gains = [_part(made.step_ns, answer.step_ns)]
+    steps = [(made.step_ns, answer.step_ns)]
     if made.least_ns is not None and answer.least_ns is not None:
-        gains.append(_part(made.least_ns, answer.least_ns))
+        steps.append((made.least_ns, answer.least_ns))
+    gains = [max(before_ns - after_ns, 0) / max(before_ns, 1) for before_ns, after_ns in steps]
     least, fast = (min(round(gain * whole), most) for gain in (min(gains), max(gains)))
     return replace(advice, gain_ns=fast, replayed_ns=None if advice.is_bound else least, most_ns=most)
-
-
-def _part(before_ns: int, after_ns: int) -> float:
-    """Return the part by which a step got shorter."""
-    return max(before_ns - after_ns, 0) / max(before_ns, 1)
 
 
 def with_together(graph: StepGraph, made: Replay, advice: Sequence[Advice]) -> Replay:
@@ -762,19 +762,6 @@ def _longest_run(window: StepWindow, counted: Bool, time: DeviceTime) -> tuple[i
         first += int(np.abs(sums * len(walls) - walls.sum() * enough).argmin())
         last = first + enough - 1
     return first, last, (window.steps[rows[first]][0], window.steps[rows[last]][1])
-
-
-def _optimizer(launched: LaunchedWork) -> Intervals:
-    """Return when the host was in its optimizer."""
-    host = launched.host
-    rows = host.phase == PHASE_CODE[Phase.OPTIMIZER]
-    return union(host.start_ns[rows], host.duration_ns[rows])
-
-
-def _mask(rows: Int64, count: int) -> Bool:
-    marks = np.zeros(count, dtype=bool)
-    marks[rows] = True
-    return marks
 
 
 def _usual(delays: Int64, otherwise: int) -> int:

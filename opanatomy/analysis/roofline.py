@@ -195,15 +195,30 @@ def _difference(key: Group, rows: Sequence[OperatorRow], by: Bounding) -> Differ
     time, bound = _time(rows), _bound_ns(rows)
     if not _above(bound, time):
         return None
-    given = _given(rows, by)
-    limit = f"what {by.ceilings.device} can do" if given is None else f"what {given.option} allows"
+    name, given = _ceiling_of(rows, by), _given(rows, by)
     explained = _explained(rows, time, by)
-    cause = explained.text if explained else _disturbed(rows, by) or _only_given(given)
+    cause = None
+    if explained is not None:
+        cause = explained.text
+    elif name in by.ceilings.disturbed:
+        cause = f"the {name} was measured while something else was busy: measure the ceilings again"
+    elif given is not None and given.known_per_second is None:
+        cause = f"{given.option} is below what was measured, and nothing else is known of the device"
+    whole = [row for row in rows if row.part_of is None]
+    moved = sum((row.read_bytes or 0) + (row.written_bytes or 0) for row in whole)
+    a_call = f"{moved // max(sum(row.calls for row in whole), 1):,} bytes a call"
+    times = f"{bound / time:.2f} x" if time else f"{bound:,} ns of work in no time,"
+    limit = f"what {by.ceilings.device} can do" if given is None else f"what {given.option} allows"
     size = by.ceilings.cache_bytes
     cache = "of unknown size" if size is None else f"of {size / _MIB:g} MiB"
-    evidence = f"{_times(bound, time)} {limit}; {_moved(rows)} a call, last cache {cache}"
     return Difference(
-        operator=key[2], phase=key[1], ours=time, other=bound, cause=cause, evidence=evidence, time_ns=time
+        operator=key[2],
+        phase=key[1],
+        ours=time,
+        other=bound,
+        cause=cause,
+        evidence=f"{times} {limit}; {a_call}, last cache {cache}",
+        time_ns=time,
     )
 
 
@@ -261,25 +276,10 @@ def above_ceilings(operators: Sequence[OperatorRow], by: Bounding) -> tuple[Abov
     return tuple(above)
 
 
-def _disturbed(rows: Sequence[OperatorRow], by: Bounding) -> str | None:
-    """Return a cause if the ceiling behind most of the bound was measured on a busy device, else `None`."""
-    name = _ceiling_of(rows, by)
-    if name not in by.ceilings.disturbed:
-        return None
-    return f"the {name} was measured while something else was busy: measure the ceilings again"
-
-
 def _given(rows: Sequence[OperatorRow], by: Bounding) -> GivenCeiling | None:
     """Return the user's ceiling if it sets most of the bound."""
     name = _ceiling_of(rows, by)
     return next((given for given in by.ceilings.given if given.name == name), None)
-
-
-def _only_given(given: GivenCeiling | None) -> str | None:
-    """Return a cause if only the user knows what the device can do, else `None`."""
-    if given is None or given.known_per_second is not None:
-        return None
-    return f"{given.option} is below what was measured, and nothing else is known of the device"
 
 
 def _ceiling_of(rows: Sequence[OperatorRow], by: Bounding) -> str | None:
@@ -342,18 +342,16 @@ def _may_be_winograd(row: OperatorRow) -> bool:
 
 
 def _touched(row: OperatorRow, without: _Without) -> int | None:
-    """Return the bytes that all calls need at least; `None` if that is all of them."""
+    """Return the bytes that all calls need at least; `None` if that is all of them.
+
+    A loop needs as many elements of each tensor as it has places, 0 for tensors of a look-up. The launch ends with the
+    sizes of the loop; the product of the last one, two or three is the size of a tensor.
+    """
     looks_up = without.looked_up and _LOOK_UP.search(row.operator) is not None
     if not _FUSED.match(row.operator):
         return row.written_bytes if looks_up else None
-    return _touched_by_loop(row, looks_up) if without.fused or looks_up else None
-
-
-def _touched_by_loop(row: OperatorRow, looks_up: bool) -> int | None:
-    """Return the bytes of as many elements of each tensor as the loop has places, 0 for tensors of a look-up.
-
-    The launch ends with the sizes of the loop; the product of the last one, two or three is the size of a tensor.
-    """
+    if not (without.fused or looks_up):
+        return None
     arguments = row.signature.record
     tensors = [(tensor.numel, tensor.item_bytes) for tensor in arguments.tensors() if tensor.dtype is not None]
     sizes = [size for size in arguments.arguments if type(size) is int and size >= 0]
@@ -366,17 +364,6 @@ def _touched_by_loop(row: OperatorRow, looks_up: bool) -> int | None:
     return row.calls * sum(
         (0 if looks_up and count > loop else min(count, loop)) * (size or 0) for count, size in tensors
     )
-
-
-def _times(bound_ns: int, time_ns: int) -> str:
-    return f"{bound_ns / time_ns:.2f} x" if time_ns else f"{bound_ns:,} ns of work in no time,"
-
-
-def _moved(rows: Sequence[OperatorRow]) -> str:
-    """Return the bytes of one call, the mean if calls differ."""
-    whole = [row for row in rows if row.part_of is None]
-    calls = sum(row.calls for row in whole)
-    return f"{sum((row.read_bytes or 0) + (row.written_bytes or 0) for row in whole) // max(calls, 1):,} bytes"
 
 
 _NS = 1_000_000_000
@@ -425,8 +412,21 @@ class _Peaks(Struct, frozen=True):
         return peak_name(row.compute_type, row.part_of or row.operator, dtype, self.ceilings, self.environment)
 
     def bounded(self, operators: Iterable[OperatorRow]) -> tuple[OperatorRow, ...]:
-        """Return the rows with their bounds by these ceilings."""
-        return _with_parts(_bounded(row, self) for row in operators)
+        """Return the rows with their bounds by these ceilings, 0 for parts of an operator whose bound is known."""
+        rows = []
+        for row in operators:
+            bound = None
+            if not (row.crosses_host_link or row.flops is None or row.read_bytes is None or row.written_bytes is None):
+                moved_bytes = row.read_bytes + row.written_bytes
+                bound = bound_of(row.flops, moved_bytes, row.operator_class, self.name(row), self.ceilings)
+            rows.append(replace(row, bound_ns=bound.ns if bound else None, bound_by=bound.by if bound else None))
+        whole = {(row.operator, row.phase) for row in rows if row.part_of is None and row.bound_ns is not None}
+        return tuple(
+            row
+            if row.part_of is None
+            else replace(row, bound_ns=0 if (row.part_of, row.phase) in whole else None, bound_by=None)
+            for row in rows
+        )
 
     @property
     def bounding(self) -> Bounding:
@@ -434,7 +434,7 @@ class _Peaks(Struct, frozen=True):
         return Bounding(ceilings=self.ceilings, bound_ns=self._bound_ns, peak_name=self.name)
 
     def _bound_ns(self, row: OperatorRow, flops: int, moved_bytes: int) -> int | None:
-        bound = _bound(row, flops, moved_bytes, self)
+        bound = bound_of(flops, moved_bytes, row.operator_class, self.name(row), self.ceilings)
         return bound.ns if bound else None
 
 
@@ -445,40 +445,12 @@ def bound_of(
     if operator_class is OperatorClass.COMMUNICATION or ceilings.bandwidth_bytes_per_second is None:
         return None
     by_memory = moved_bytes / ceilings.bandwidth_bytes_per_second
-    peak = _peak(operator_class, dtype, ceilings)
+    is_contraction = operator_class is OperatorClass.TENSOR_CONTRACTION
+    peak = ceilings.matrix_peak(dtype) if is_contraction else ceilings.vector_peak(dtype)
     if flops and not peak:
         return None
     by_compute = flops / peak if peak else 0.0
     return Bound(round(_NS * max(by_memory, by_compute)), COMPUTE if by_compute > by_memory else MEMORY)
-
-
-def _peak(operator_class: OperatorClass, dtype: str | None, ceilings: Ceilings) -> float | None:
-    if operator_class is OperatorClass.TENSOR_CONTRACTION:
-        return ceilings.matrix_peak(dtype)
-    return ceilings.vector_peak(dtype)
-
-
-def _bounded(row: OperatorRow, named: _Peaks) -> OperatorRow:
-    if row.crosses_host_link or row.flops is None or row.read_bytes is None or row.written_bytes is None:
-        return replace(row, bound_ns=None, bound_by=None)
-    bound = _bound(row, row.flops, row.read_bytes + row.written_bytes, named)
-    return replace(row, bound_ns=bound.ns if bound else None, bound_by=bound.by if bound else None)
-
-
-def _bound(row: OperatorRow, flops: int, moved_bytes: int, named: _Peaks) -> Bound | None:
-    return bound_of(flops, moved_bytes, row.operator_class, named.name(row), named.ceilings)
-
-
-def _with_parts(rows: Iterable[OperatorRow]) -> tuple[OperatorRow, ...]:
-    """Return the rows, with a bound of 0 for parts of an operator whose bound is known."""
-    rows = tuple(rows)
-    whole = {(row.operator, row.phase) for row in rows if row.part_of is None and row.bound_ns is not None}
-    return tuple(
-        row
-        if row.part_of is None
-        else replace(row, bound_ns=0 if (row.part_of, row.phase) in whole else None, bound_by=None)
-        for row in rows
-    )
 
 
 def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
@@ -502,9 +474,16 @@ def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
         mfu_covered=_covered(anatomy.classes),
         unsure_ns=sum(row.time_ns for row in unsure),
     )
-    rows = [row for row in anatomy.operators if _is_costed_contraction(row)]
+    contractions = [row for row in anatomy.operators if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
+    rows = [row for row in contractions if row.flops is not None]
     wall = anatomy.step.unprofiled_wall_ns or anatomy.step.wall_ns
-    dtype = _most_used(rows, named)
+    done: Counter[str] = Counter()
+    for row in rows:
+        name = named.name(row)
+        if name is not None and row.flops:
+            done["float8" if name.startswith("float8") else name] += row.flops
+    # The data type in which most FLOPs of the contractions were done.
+    dtype = max(done, key=lambda name: (done[name], name), default=None)
     peak = ceilings.matrix_peak(dtype)
     devices = [device for device in anatomy.timeline.devices if device.kernel_time_ns]
     # The peak is that of one kind of device: for several kinds together it is unknown.
@@ -548,10 +527,6 @@ def _against_own_peaks(rows: Iterable[OperatorRow], seconds: float, named: _Peak
     return sum(at_peak.values()) / seconds if len(at_peak) > 1 else None
 
 
-def _is_costed_contraction(row: OperatorRow) -> bool:
-    return row.operator_class is OperatorClass.TENSOR_CONTRACTION and row.flops is not None
-
-
 def _covered(classes: Iterable[ClassRow]) -> float | None:
     """Return the part of the time of contractions with known FLOPs; work without a rule may be one and counts as such.
 
@@ -563,13 +538,3 @@ def _covered(classes: Iterable[ClassRow]) -> float | None:
     costed = sum(row.time_ns - row.uncosted_ns for row in contractions if row.flops is not None)
     unknown = sum(row.time_ns for row in rows if row.operator_class is OperatorClass.UNKNOWN)
     return costed / (time + unknown) if time else None
-
-
-def _most_used(rows: Iterable[OperatorRow], named: _Peaks) -> str | None:
-    """Return the data type in which most FLOPs of the contractions were done."""
-    done: Counter[str] = Counter()
-    for row in rows:
-        dtype = named.name(row)
-        if dtype is not None and row.flops:
-            done["float8" if dtype.startswith("float8") else dtype] += row.flops
-    return max(done, key=lambda dtype: (done[dtype], dtype)) if done else None

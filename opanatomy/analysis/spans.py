@@ -353,7 +353,12 @@ def spans_in(
     for rows, name, spent_ns, spans_of in groups:
         here, shown = rows[shown[: len(rows)]], shown[len(rows) :]
         made += spans_of(here) if len(here) else ()
-        names += _by_name(trace.names, name, spent_ns)
+        known = unique(name)
+        times = np.zeros(len(known.values), dtype=np.int64)
+        np.add.at(times, known.inverse, spent_ns)
+        counts = np.bincount(known.inverse, minlength=len(known.values))
+        for number, count, time_ns in zip(known.values.tolist(), counts.tolist(), times.tolist(), strict=True):
+            names.append(NameTime(name=trace.names[number], count=count, spent_ns=time_ns))
     return Interval(
         step=step,
         begin_ns=begin - origin,
@@ -372,12 +377,3 @@ def _functions(events: ProfilerEvents) -> tuple[Int64, Int64]:
     own_ns, below = events.duration_ns[rows].copy(), parent >= 0
     np.subtract.at(own_ns, parent[below], events.duration_ns[rows][below])
     return rows, own_ns
-
-
-def _by_name(names: Sequence[str], name: Int64, spent_ns: Int64) -> Iterator[NameTime]:
-    known = unique(name)
-    times = np.zeros(len(known.values), dtype=np.int64)
-    np.add.at(times, known.inverse, spent_ns)
-    counts = np.bincount(known.inverse, minlength=len(known.values))
-    for number, count, time_ns in zip(known.values.tolist(), counts.tolist(), times.tolist(), strict=True):
-        yield NameTime(name=names[number], count=count, spent_ns=time_ns)

@@ -67,7 +67,10 @@ def ranges_of(first: Spread, second: Spread) -> str:
 def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the two-sided p of the U test, twice the smaller tail; exact, ties included, unless samples are many."""
     both = [*first, *second]
-    ranks = _ranks(both)
+    ordered = sorted(both)
+    place_of = {value: place for place, value in reversed(list(enumerate(ordered, 1)))}
+    # From 1; equal values have the mean of theirs.
+    ranks = [place_of[value] + (ordered.count(value) - 1) / 2 for value in both]
     size, count = len(first), len(both)
     observed, middle = sum(ranks[:size]), size * (count + 1) / 2
     if comb(count, size) <= _COUNTED:
@@ -80,13 +83,6 @@ def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
         return 1.0
     z = max(abs(observed - middle) - 0.5, 0) / sqrt(variance)
     return 2 * (1 - NormalDist().cdf(z))
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value from 1; equal values have the mean of theirs."""
-    ordered = sorted(values)
-    first = {value: place for place, value in reversed(list(enumerate(ordered, 1)))}
-    return [first[value] + (ordered.count(value) - 1) / 2 for value in values]
 
 
 def interleaved(before: Sequence[int | None], after: Sequence[int | None]) -> bool:

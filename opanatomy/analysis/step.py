@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from opanatomy.analysis.intervals import Intervals, union, within
+from opanatomy.analysis.intervals import union, within
 from opanatomy.records.anatomy import Step, StepRow
 from opanatomy.records.columns import CallTable, Int64, rows_by_value
 from opanatomy.records.taxonomy import STEP_PHASES, IdleCause, Phase
@@ -169,11 +169,16 @@ def step_of_rows(rows: tuple[StepRow, ...], capture: Capture | None, *, recordin
     plain = without_pauses(capture.unprofiled_step_ns) if capture else []
     used = [use for use in capture.unprofiled_system if use.page_faults] if capture else []
     wall, plain_wall = mean(walls), mean(plain)
-    busy, profiler = mean([row.busy_ns for row in chosen]), _profiler_ns(walls, plain)
-    framework = None
+    busy = mean([row.busy_ns for row in chosen])
+    # What the profiler adds to a step; unknown if the steps' own differences hide it.
+    framework = profiler = None
+    if len(plain) >= _MIN_PLAIN_STEPS and min(walls) > max(plain):
+        profiler = sum(walls) // len(walls) - sum(plain) // len(plain)
     if wall is not None and busy is not None and rows[0].framework_ns is not None:
         profiler = None if profiler is None else min(round(recording_outside * profiler), wall - busy)
         framework = wall - busy - (profiler or 0)
+    samples = None if capture is None else capture.workload.samples_together or capture.workload.batch
+    timed_ns = plain_wall or wall
     return Step(
         count=len(chosen),
         wall_ns=wall,
@@ -183,23 +188,19 @@ def step_of_rows(rows: tuple[StepRow, ...], capture: Capture | None, *, recordin
         unprofiled_wall_min_ns=min(plain, default=None),
         unprofiled_wall_max_ns=max(plain, default=None),
         unprofiled_count=len(plain) or None,
-        system_ns=_median([use.system_ns for use in used]),
-        page_faults=_median([use.page_faults for use in used]),
+        system_ns=median_low([use.system_ns for use in used]) if used else None,
+        page_faults=median_low([use.page_faults for use in used]) if used else None,
         phase_ns=mean_phases([row.phase_ns for row in chosen]),
         busy_ns=busy,
         kernel_time_ns=mean([row.kernel_time_ns for row in chosen]),
         framework_ns=framework,
         profiler_ns=profiler,
-        samples_per_second=_rate(capture, plain_wall or wall),
+        samples_per_second=samples * 1e9 / timed_ns if samples and timed_ns else None,
         aside_count=len(aside),
         aside_wall_ns=mean([row.wall_ns for row in aside]),
         aside_idle_ns=mean_causes([row.idle_causes for row in aside]),
         steps=rows,
     )
-
-
-def _median(values: Sequence[int]) -> int | None:
-    return median_low(values) if values else None
 
 
 def mean_phases(steps: Sequence[dict[Phase, int]]) -> dict[Phase, int]:
@@ -225,37 +226,38 @@ def host_steps(
 ) -> tuple[StepRow, ...]:
     """Return one row per step on the CPU: its wall time is exactly that of its operators and the framework."""
     begins, ends = (np.array([step[edge] for step in steps], dtype=np.int64) for edge in (0, 1))
-    spent = _operator_time(begins, ends, calls)
-    phases = _phase_times(begins, ends, spans)
+    # The time of the calls that began in each step; calls between two steps are in none.
+    step = step_at(begins, ends, calls.start_ns)
+    sums = np.zeros(len(begins), dtype=np.int64)
+    np.add.at(sums, step[step >= 0], calls.time_ns[step >= 0])
+
+    # The wall time in each step of the phases that have a range.
+    phases: dict[Phase, list[int]] = {}
+    seen = np.zeros((0, 2), dtype=np.int64)
+    before = np.zeros(len(begins), dtype=np.int64)
+    # A nested phase counts for itself: backward in a closure's forward, and both in the optimizer.
+    for phase in sorted(STEP_PHASES, key=lambda phase: phase is not Phase.BACKWARD):
+        ranges = np.array([(start, end) for start, end, of in spans if of is phase], dtype=np.int64).reshape(-1, 2)
+        seen = np.concatenate((seen, ranges))
+        covered = within(union(seen[:, 0], seen[:, 1] - seen[:, 0]), begins, ends)
+        if len(ranges):
+            phases[phase] = (covered - before).tolist()
+        before = covered
     rows = []
-    for index, wall in enumerate((ends - begins).tolist()):
+    for index, (wall, spent) in enumerate(zip((ends - begins).tolist(), sums.tolist(), strict=True)):
         # Operators of several threads at once sum to more than the time they take together.
-        busy = min(spent[index], wall)
+        busy = min(spent, wall)
         rows.append(
             StepRow(
                 number=numbers[index] if index < len(numbers) else None,
                 wall_ns=wall,
                 busy_ns=busy,
-                kernel_time_ns=spent[index],
+                kernel_time_ns=spent,
                 framework_ns=wall - busy,
                 phase_ns={phase: times[index] for phase, times in phases.items()},
             )
         )
     return tuple(rows)
-
-
-def _operator_time(begins: Int64, ends: Int64, calls: CallTable) -> list[int]:
-    """Return the time of the calls that began in each step; calls between two steps are in none."""
-    step = step_of_calls(begins, ends, calls)
-    spent = np.zeros(len(begins), dtype=np.int64)
-    np.add.at(spent, step[step >= 0], calls.time_ns[step >= 0])
-    by_step: list[int] = spent.tolist()
-    return by_step
-
-
-def step_of_calls(begins: Int64, ends: Int64, calls: CallTable) -> Int64:
-    """Return the step in which each call began, -1 between two steps."""
-    return step_at(begins, ends, calls.start_ns)
 
 
 def step_at(begins: Int64, ends: Int64, times_ns: Int64) -> Int64:
@@ -264,40 +266,6 @@ def step_at(begins: Int64, ends: Int64, times_ns: Int64) -> Int64:
     return np.where((step >= 0) & (times_ns <= ends[np.maximum(step, 0)]), step, -1)
 
 
-def _phase_times(begins: Int64, ends: Int64, spans: Sequence[tuple[int, int, Phase]]) -> dict[Phase, list[int]]:
-    """Return the wall time in each step of the phases that have a range."""
-    times: dict[Phase, list[int]] = {}
-    seen: list[tuple[int, int]] = []
-    before = np.zeros(len(begins), dtype=np.int64)
-    # A nested phase counts for itself: backward in a closure's forward, and both in the optimizer.
-    for phase in sorted(STEP_PHASES, key=lambda phase: phase is not Phase.BACKWARD):
-        ranges = [(start, end) for start, end, of in spans if of is phase]
-        seen += ranges
-        covered = within(_union(seen), begins, ends)
-        if ranges:
-            times[phase] = (covered - before).tolist()
-        before = covered
-    return times
-
-
-def _union(spans: Sequence[tuple[int, int]]) -> Intervals:
-    edges = np.array(spans, dtype=np.int64).reshape(-1, 2)
-    return union(edges[:, 0], edges[:, 1] - edges[:, 0])
-
-
-def _profiler_ns(profiled: Sequence[int], plain: Sequence[int]) -> int | None:
-    """Return what the profiler adds to a step; `None` if the steps' own differences hide it, or are unknown."""
-    if len(plain) < _MIN_PLAIN_STEPS or min(profiled) <= max(plain):
-        return None
-    return sum(profiled) // len(profiled) - sum(plain) // len(plain)
-
-
 def without_pauses(plain: Sequence[int]) -> list[int]:
     """Return the steps without the profiler that are not many times as long as the shortest."""
     return [ns for ns in plain if ns <= _PAUSED * min(plain)]
-
-
-def _rate(capture: Capture | None, wall_ns: int | None) -> float | None:
-    """Return samples a second, of all ranks together if known."""
-    samples = None if capture is None else capture.workload.samples_together or capture.workload.batch
-    return samples * 1e9 / wall_ns if samples and wall_ns else None

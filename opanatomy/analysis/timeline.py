@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.analysis.idle import LONGEST_GAPS, Idle, idle_by_device
+from opanatomy.analysis.idle import LAUNCHES_GRAPH, LONGEST_GAPS, Idle, idle_by_device
 from opanatomy.analysis.intervals import (
     Intervals,
     LaunchedWork,
@@ -39,7 +39,6 @@ from opanatomy.records.columns import (
     NO_UNITS,
     Bool,
     CallTable,
-    Float64,
     Int64,
     KernelTable,
     order_by,
@@ -65,8 +64,9 @@ from opanatomy.records.taxonomy import (
 #: A launch costs the host and the device a few microseconds: a kernel that takes hardly longer is all overhead.
 TINY_NS = 10_000
 
-_LAUNCH = regex(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)
-_GRAPH = regex(r"GraphLaunch|CommandBufferEnqueue", re.IGNORECASE)
+LAUNCHES = regex(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)
+
+
 #: Calls that wait for the device; copies without `Async` return when they are done.
 SYNCHRONIZE = regex(r"Synchronize|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$")
 
@@ -74,22 +74,29 @@ SYNCHRONIZE = regex(r"Synchronize|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$")
 def launching_of(launched_work: LaunchedWork, within: Bool) -> Launching:
     """Sum up launches and kernels of the window over all devices; `within` marks the window's runtime calls."""
     launches, work = launched_work.launches, launched_work.work
-    calls = within & _outermost(launched_work, _LAUNCH)
+    calls = within & _outermost(launched_work, LAUNCHES)
     waits = within & _outermost(launched_work, SYNCHRONIZE)
     kernel_ns = work.duration_ns[launched_work.kernels()]
     tiny = kernel_ns < TINY_NS
-    launched, begun = _waits(launched_work)
-    delays = np.maximum(begun - launched, 0)
+    # When each launch was made and its first kernel began; the largest number of launches that waited at one time.
+    rows = np.flatnonzero(launched_work.kernels() & (launched_work.launch >= 0))
+    rows = rows[np.argsort(work.start_ns[rows], kind="stable")]
+    rows = rows[unique(launched_work.launch[rows]).first]
+    launched, begun = launched_work.launched_ns()[rows], work.start_ns[rows]
+    delays, late = np.maximum(begun - launched, 0), begun > launched
+    change = np.repeat(np.array([-1, 1]), int(late.sum()))
+    order = np.lexsort((change, np.concatenate((begun[late], launched[late]))))
+    queued = np.cumsum(change[order])
     return Launching(
         calls=int(calls.sum()),
-        graph_calls=int((calls & rows_named(_GRAPH, launched_work.names, launches.name)).sum()),
+        graph_calls=int((calls & rows_named(LAUNCHES_GRAPH, launched_work.names, launches.name)).sum()),
         call_ns=int(launches.duration_ns[calls].sum()),
         synchronizing_calls=int(waits.sum()),
         synchronizing_ns=int(launches.duration_ns[waits].sum()),
         delayed=len(delays),
         delay_ns=int(delays.sum()),
         median_delay_ns=_median(delays),
-        longest_queue=_longest_queue(launched, begun),
+        longest_queue=int(queued.max(initial=0)),
         kernels=len(kernel_ns),
         kernel_ns=int(kernel_ns.sum()),
         tiny_kernels=int(tiny.sum()),
@@ -119,23 +126,6 @@ def _outermost(launched_work: LaunchedWork, pattern: re.Pattern[str]) -> Bool:
         before = np.append(-1, np.maximum.accumulate(ends)[:-1])
         outermost[calls] = (launches.start_ns[calls] >= before) | (ends > before)
     return outermost
-
-
-def _waits(launched_work: LaunchedWork) -> tuple[Int64, Int64]:
-    """Return (when launched, when begun) of each launch's first kernel."""
-    rows = np.flatnonzero(launched_work.kernels() & (launched_work.launch >= 0))
-    rows = rows[np.argsort(launched_work.work.start_ns[rows], kind="stable")]
-    rows = rows[unique(launched_work.launch[rows]).first]
-    return launched_work.launched_ns()[rows], launched_work.work.start_ns[rows]
-
-
-def _longest_queue(launched: Int64, begun: Int64) -> int:
-    """Return the largest number of launches that waited at one time."""
-    late = begun > launched
-    moments = np.concatenate((begun[late], launched[late]))
-    change = np.repeat(np.array([-1, 1]), int(late.sum()))
-    order = np.lexsort((change, moments))
-    return int(np.cumsum(change[order]).max(initial=0))
 
 
 class StepWindow(Struct, frozen=True, kw_only=True):
@@ -348,7 +338,7 @@ def device_step_rows(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow
         kernels, copies, fills = spent[index].tolist()
         rows.append(
             StepRow(
-                number=_number(step_window, index),
+                number=step_window.numbers[index] if index < len(step_window.numbers) else None,
                 wall_ns=int(walls[index]),
                 busy_ns=busy,
                 outside_ns=outside,
@@ -400,10 +390,6 @@ def _by_class(times: Int64) -> dict[OperatorClass, int]:
     return {item: ns for item, ns in zip(CLASSES, times.tolist(), strict=True) if ns}
 
 
-def _number(step_window: StepWindow, index: int) -> int | None:
-    return step_window.numbers[index] if index < len(step_window.numbers) else None
-
-
 def timeline_of(
     rows: Sequence[StepRow],
     step_window: StepWindow,
@@ -446,19 +432,17 @@ def timeline_of(
         busy_ns=busy,
         idle_ns=host + stream + other,
         communication_ns=time.mean(_covered(time, _of(device, communicates)) for device in time.devices),
-        exposed_communication_ns=time.mean(_exposed(time, device, communicates) for device in time.devices),
-        exposed_memcpy_ns=time.mean(_exposed(time, device, time.copies) for device in time.devices),
+        exposed_communication_ns=time.mean(
+            _in_steps(time, _alone(time, device, communicates)) for device in time.devices
+        ),
+        exposed_memcpy_ns=time.mean(_in_steps(time, _alone(time, device, time.copies)) for device in time.devices),
         outside_ns=_sum(row.outside_ns for row in rows),
         unrecorded_ns=_sum(row.unrecorded_ns for row in rows),
         host_idle_ns=host,
         stream_idle_ns=stream,
         other_idle_ns=other,
-        awaited_ns=time.mean(
-            int(within(device.idle.awaited, time.step_start, time.step_end).sum()) for device in time.devices
-        ),
-        drained_ns=time.mean(
-            int(within(device.idle.drained, time.step_start, time.step_end).sum()) for device in time.devices
-        ),
+        awaited_ns=time.mean(_in_steps(time, device.idle.awaited) for device in time.devices),
+        drained_ns=time.mean(_in_steps(time, device.idle.drained) for device in time.devices),
         paced_ns=_paced_ns(time),
         around_ns=step_window.window[1] - step_window.window[0] - window if of_trace else None,
         causes=time.idle_rows(causes),
@@ -484,11 +468,6 @@ def _of(device: _Device, marked: Bool) -> Int64:
 def _covered(time: DeviceTime, events: Int64) -> int:
     """Return the time of the steps in which these events ran."""
     return _in_steps(time, union(time.start[events], time.duration[events]))
-
-
-def _exposed(time: DeviceTime, device: _Device, marked: Bool) -> int:
-    """Return the time of the steps in which marked events of a device ran, and none of its others."""
-    return _in_steps(time, _alone(time, device, marked))
 
 
 def _alone(time: DeviceTime, device: _Device, marked: Bool) -> Intervals:
@@ -587,11 +566,14 @@ def device_figures_of(
         covered(launched.work.start_ns[rows], launched.work.duration_ns[rows]) for rows in _by_device(launched, kernels)
     )
     tensor_core_ns, unknown_ns = _tensor_core_ns(kernels, table)
+    known = kernels & ~np.isnan(launched.work.occupancy)
+    duration, percent = launched.work.duration_ns[known], launched.work.occupancy[known]
     return replace(
         ceilings,
         utilization=busy / available if available else None,
         sm_efficiency=efficiency / available if available and efficiency is not None else None,
-        occupancy=_occupancy(launched, kernels),
+        # As a fraction, weighted by duration.
+        occupancy=float((np.clip(percent, 0, 100) * duration).sum() / duration.sum() / 100) if duration.any() else None,
         dimensioned_ns=dimensioned,
         tensor_core_ns=tensor_core_ns,
         tensor_core_unknown_ns=unknown_ns,
@@ -621,42 +603,25 @@ def _tensor_core_ns(kernels: Bool, table: KernelTable) -> tuple[int | None, int 
 
 
 def _sm_efficiency_ns(launched: LaunchedWork, kernels: Bool) -> tuple[float | None, int]:
-    """Return (time weighted by the share of multiprocessors with a block, time of kernels that record their blocks)."""
+    """Return (time weighted by the share of multiprocessors with a block, time of kernels that record their blocks).
+
+    Kernels that run at once share the multiprocessors: each alone may fill all of them, together they cannot fill more.
+    """
     blocks = launched.work.blocks_per_sm
     known = kernels & ~np.isnan(blocks)
     if not known.any():
         return None, 0
-    work, share = launched.work, np.clip(np.nan_to_num(blocks), 0, 1)
+    work, shares = launched.work, np.clip(np.nan_to_num(blocks), 0, 1)
     filled = 0.0
     for rows in _by_device(launched, known):
-        filled += _filled_ns(work.start_ns[rows], work.duration_ns[rows], share[rows])
+        start, duration, share = work.start_ns[rows], work.duration_ns[rows], shares[rows]
+        order = np.argsort(start, kind="stable")
+        ends = np.maximum.accumulate((start + duration)[order])
+        if not (start[order][1:] < ends[:-1]).any():
+            filled += float((share * duration).sum())
+            continue
+        moments = np.concatenate((start, start + duration))
+        order = np.argsort(moments, kind="stable")
+        running = np.cumsum(np.concatenate((share, -share))[order])[:-1]
+        filled += float((np.clip(running, 0, 1) * np.diff(moments[order])).sum())
     return filled, int(work.duration_ns[known].sum())
-
-
-def _filled_ns(start_ns: Int64, duration_ns: Int64, share: Float64) -> float:
-    """Integrate the shares of the kernels that run at a moment, at most 1 together, over the time.
-
-    Kernels that run at once share the multiprocessors: each alone may fill all of them, together they cannot fill more.
-    """
-    if not _overlap(start_ns, duration_ns):
-        return float((share * duration_ns).sum())
-    moments = np.concatenate((start_ns, start_ns + duration_ns))
-    order = np.argsort(moments, kind="stable")
-    running = np.cumsum(np.concatenate((share, -share))[order])[:-1]
-    return float((np.clip(running, 0, 1) * np.diff(moments[order])).sum())
-
-
-def _overlap(start_ns: Int64, duration_ns: Int64) -> bool:
-    order = np.argsort(start_ns, kind="stable")
-    ends = np.maximum.accumulate((start_ns + duration_ns)[order])
-    return bool((start_ns[order][1:] < ends[:-1]).any())
-
-
-def _occupancy(launched: LaunchedWork, kernels: Bool) -> float | None:
-    """Return the mean estimated occupancy as a fraction, weighted by duration."""
-    percent = launched.work.occupancy
-    known = kernels & ~np.isnan(percent)
-    duration = launched.work.duration_ns[known]
-    if not duration.sum():
-        return None
-    return float((np.clip(percent[known], 0, 100) * duration).sum() / duration.sum() / 100)

@@ -155,8 +155,12 @@ def clocks_of(calls: RankCalls, match: Int64) -> Clocks:
     none = np.zeros(calls.ranks, dtype=np.float64)
     if not shared.count:
         return Clocks(offset_ns=none.astype(np.int64), within_ns=None, used=0, violated_before=0, violated=0)
-    within: int | None = _nine_in_ten(_distances(shared, none))
-    left_over = _left_over(shared, calls.ranks)
+    within: int | None = int(np.quantile(_distances(shared, none), _QUANTILE))
+    left_over = None
+    if shared.count >= _FEWEST:
+        # How far apart the ends of half of the short collectives are on clocks set by the other half.
+        halves = [_distances(shared, _fitted(shared, calls.ranks, half), 1 - half) for half in (0, 1)]
+        left_over = int(np.quantile(np.concatenate(halves), _QUANTILE))
     offset = none
     if _violated(shared, none) or (left_over is not None and (within or 0) > left_over * _NO_WORSE + _RESOLUTION_NS):
         offset, within = _made_causal(shared, _fitted(shared, calls.ranks)), left_over
@@ -262,14 +266,6 @@ def _violated(shared: _Shared, offset: Float64) -> list[tuple[int, int, float]]:
     return [(int(shared.rank[first[row]]), int(shared.rank[last[row]]), float(late[row])) for row in rows.tolist()]
 
 
-def _left_over(shared: _Shared, ranks: int) -> int | None:
-    """Return how far apart the ends of half of the short collectives are on clocks set by the other half."""
-    if shared.count < _FEWEST:
-        return None
-    distances = [_distances(shared, _fitted(shared, ranks, half), 1 - half) for half in (0, 1)]
-    return _nine_in_ten(np.concatenate(distances))
-
-
 def _distances(shared: _Shared, offset: Float64, half: int | None = None) -> Float64:
     """Return how far each end of a short collective is from the middle of the ends; with `half`, of every other one."""
     is_short = shared.weight >= np.median(shared.weight)
@@ -278,10 +274,6 @@ def _distances(shared: _Shared, offset: Float64, half: int | None = None) -> Flo
     middle = _medians(shared.collective[rows], ends, None, shared.count)
     distances: Float64 = np.abs(ends - middle[shared.collective[rows]])
     return distances
-
-
-def _nine_in_ten(distances: Float64) -> int:
-    return int(np.quantile(distances, _QUANTILE))
 
 
 # ----- calls of several ranks that are one collective: by the group's own number, by order, by time
@@ -296,7 +288,19 @@ _ONE_CLOCK: Final = 4
 
 def by_number_and_order(calls: RankCalls) -> Int64:
     """Return the number of each call's collective, -1 if unknown: by group and number, else by order."""
-    match = _by_number(calls)
+    match = np.full(len(calls.rank), -1, dtype=np.int64)
+    rows = np.flatnonzero((calls.sequence >= 0) & (calls.group.codes >= 0) & ~calls.isin(PAIRWISE))
+    if len(rows):
+        # The n-th call with a number on one rank is the n-th with it on the others.
+        like = _dense(calls.rank[rows], calls.group.codes[rows], calls.sequence[rows])
+        order = np.lexsort((calls.start_ns[rows], like))
+        begins = np.flatnonzero(np.append(True, np.diff(like[order]) != 0))
+        place = np.empty(len(rows), dtype=np.int64)
+        place[order] = np.arange(len(rows)) - np.repeat(begins, np.diff(np.append(begins, len(rows))))
+        numbers = _dense(calls.group.codes[rows], calls.sequence[rows], place)
+        agreed = _agree(numbers, calls.collective.codes[rows]) & _agree(numbers, calls.size[rows])
+        match[rows] = np.where(agreed, numbers, -1)
+
     left = calls.named & (match < 0) & ~calls.isin(PAIRWISE)
     for _, rows in rows_by_value(np.where(left, calls.group.codes, -2)):
         rows = rows[left[rows]]
@@ -331,30 +335,6 @@ def _shifted_past(match: Int64, numbers: Int64) -> Int64:
 
 
 # ----- by the group's number
-
-
-def _by_number(calls: RankCalls) -> Int64:
-    """Match by group and number: the n-th call with a number on one rank is the n-th with it on the others."""
-    match = np.full(len(calls.rank), -1, dtype=np.int64)
-    rows = np.flatnonzero((calls.sequence >= 0) & (calls.group.codes >= 0) & ~calls.isin(PAIRWISE))
-    if not len(rows):
-        return match
-    place = _place_among_like(calls, rows)
-    numbers = _dense(calls.group.codes[rows], calls.sequence[rows], place)
-    agreed = _agree(numbers, calls.collective.codes[rows]) & _agree(numbers, calls.size[rows])
-    match[rows] = np.where(agreed, numbers, -1)
-    return match
-
-
-def _place_among_like(calls: RankCalls, rows: Int64) -> Int64:
-    """Return the place of each call among those of its rank, group and number."""
-    like = _dense(calls.rank[rows], calls.group.codes[rows], calls.sequence[rows])
-    order = np.lexsort((calls.start_ns[rows], like))
-    ordered = like[order]
-    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-    place = np.empty(len(rows), dtype=np.int64)
-    place[order] = np.arange(len(rows)) - np.repeat(begins, np.diff(np.append(begins, len(rows))))
-    return place
 
 
 def _dense(*columns: Int64) -> Int64:
@@ -414,48 +394,38 @@ def _shift(calls: RankCalls, first: Int64, second: Int64) -> int | None:
     are as far apart as the clocks every time. Of the rest the one with the most pairs wins, then with the smallest
     offset.
     """
+    codes, sizes = calls.collective.codes, calls.size
     possible = min(len(first), len(second))
     shifts = range(-(len(second) - (possible + 1) // 2), len(first) - (possible + 1) // 2 + 1)
     candidates = []
     for shift in sorted(shifts, key=abs):
-        pairs = _paired(first, second, shift)
-        if _same_calls(calls, *pairs):
-            differences = calls.end_ns[pairs[1]] - calls.end_ns[pairs[0]]
-            middle = float(np.median(differences))
-            spread = float(np.median(np.abs(differences - middle)))
-            candidates.append(_Candidate(shift=shift, pairs=len(differences), offset_ns=middle, spread_ns=spread))
-            if shift == 0 and len(first) == len(second) and _is_close(calls, first, differences):
-                break
-    return _best(candidates).shift if candidates else None
+        begin, end = max(shift, 0), min(len(first), len(second) + shift)
+        one, other = first[begin:end], second[begin - shift : end - shift]
+        # Pair by pair the collectives agree, and the sizes of even messages.
+        known = (sizes[one] >= 0) & (sizes[other] >= 0)
+        if (
+            not len(one)
+            or not np.array_equal(codes[one], codes[other])
+            or not np.array_equal(sizes[one][known], sizes[other][known])
+        ):
+            continue
+        differences = calls.end_ns[other] - calls.end_ns[one]
+        middle = float(np.median(differences))
+        spread = float(np.median(np.abs(differences - middle)))
+        candidates.append(_Candidate(shift=shift, pairs=len(differences), offset_ns=middle, spread_ns=spread))
+        if shift == 0 and len(first) == len(second):
+            between = np.diff(calls.end_ns[first])
+            if len(between) and np.abs(differences).max() * 2 < between.min():
+                break  # the ends are closer than those of neighbours: no other shift can be meant
+    if not candidates:
+        return None
 
-
-def _best(candidates: list[_Candidate]) -> _Candidate:
     nearest = min(abs(candidate.offset_ns) for candidate in candidates)
     good = [candidate for candidate in candidates if abs(candidate.offset_ns) <= nearest * _ONE_CLOCK]
     if len(good) == len(candidates):
         smallest = min(candidate.spread_ns for candidate in candidates)
         good = [candidate for candidate in candidates if candidate.spread_ns <= smallest * _AS_GOOD + _AS_GOOD_NS]
-    return min(good, key=lambda candidate: (-candidate.pairs, abs(candidate.offset_ns)))
-
-
-def _paired(first: Int64, second: Int64, shift: int) -> tuple[Int64, Int64]:
-    begin, end = max(shift, 0), min(len(first), len(second) + shift)
-    return first[begin:end], second[begin - shift : end - shift]
-
-
-def _same_calls(calls: RankCalls, first: Int64, second: Int64) -> bool:
-    """Return whether the calls agree, pair by pair, in their collective and in the size of even messages."""
-    codes, sizes = calls.collective.codes, calls.size
-    if not len(first) or not np.array_equal(codes[first], codes[second]):
-        return False
-    known = (sizes[first] >= 0) & (sizes[second] >= 0)
-    return np.array_equal(sizes[first][known], sizes[second][known])
-
-
-def _is_close(calls: RankCalls, first: Int64, differences: Int64) -> bool:
-    """Return whether the ends are closer than those of neighbours: no other shift can be meant."""
-    between = np.diff(calls.end_ns[first])
-    return bool(len(between) and np.abs(differences).max() * 2 < between.min())
+    return min(good, key=lambda candidate: (-candidate.pairs, abs(candidate.offset_ns))).shift
 
 
 # ----- by time
@@ -469,10 +439,6 @@ class _Running(Struct, kw_only=True):
     size: int
     ranks: set[int] = field(default_factory=set)
 
-    def takes(self, rank: int, size: int) -> bool:
-        """Return whether a call of a rank can be one of them."""
-        return rank not in self.ranks and (size == self.size or -1 in (size, self.size))
-
 
 def _overlapping(calls: RankCalls, rows: Int64, offset_ns: Int64) -> Int64:
     """Return a number for rows that overlap, one per rank: all rows with it run at some moment."""
@@ -483,7 +449,8 @@ def _overlapping(calls: RankCalls, rows: Int64, offset_ns: Int64) -> Int64:
     for row in np.argsort(start, kind="stable").tolist():
         rank, size = int(calls.rank[rows[row]]), int(calls.size[rows[row]])
         running = [several for several in running if several.until_ns > start[row]]
-        joined = next((several for several in running if several.takes(rank, size)), None)
+        free = [several for several in running if rank not in several.ranks]
+        joined = next((several for several in free if size == several.size or -1 in (size, several.size)), None)
         if joined is None:
             joined = _Running(number=int(numbers.max(initial=-1)) + 1, until_ns=int(end[row]), size=size)
             running.append(joined)
@@ -539,11 +506,7 @@ def parts_of(calls: RankCalls, split: Split, rank: int, hiding: Spans, steps: St
     waiting = without(without(union(start[matched], (begun - start)[matched]), hidden), transfer)
     known = together(transfer, waiting)
     unmatched = without(without(union(start[~matched], (end - start)[~matched]), hidden), known)
-    return _steps(steps, transfer, waiting, unmatched)
-
-
-def _steps(steps: StepSpans, *kinds: Intervals) -> tuple[StepParts, ...]:
-    spent = [within(kind, steps.start_ns, steps.end_ns).tolist() for kind in kinds]
+    spent = [within(kind, steps.start_ns, steps.end_ns).tolist() for kind in (transfer, waiting, unmatched)]
     walls = (steps.end_ns - steps.start_ns).tolist()
     columns = zip(
         steps.number.tolist(),
@@ -559,13 +522,13 @@ def _steps(steps: StepSpans, *kinds: Intervals) -> tuple[StepParts, ...]:
             number=number,
             wall_ns=wall - outside,
             other_work_ns=work,
-            transfer_ns=transfer,
-            waiting_ns=waiting,
-            unmatched_ns=unmatched,
+            transfer_ns=transfer_ns,
+            waiting_ns=waiting_ns,
+            unmatched_ns=unmatched_ns,
             outside_ns=outside,
             idle_ns=wall - busy,
         )
-        for number, wall, work, transfer, waiting, unmatched, outside, busy in columns
+        for number, wall, work, transfer_ns, waiting_ns, unmatched_ns, outside, busy in columns
     )
 
 
@@ -626,7 +589,10 @@ def verdict_of(
     if charged[rank] < max(_LARGE_PART * whole, _FAR_AHEAD * others):
         return Verdict(None, "no single rank is the last most of the time")
     last = np.flatnonzero(split.last & (match >= 0) & (calls.rank == rank))
-    lead = _middle(split.lead_ns[last], _waited(calls, match, split)[match[last]])
+    # The median lead, weighted by the waiting: in half of all that is charged the lead was no longer.
+    last_by_lead = last[np.argsort(split.lead_ns[last], kind="stable")]
+    upto = np.cumsum(_waited(calls, match, split)[match[last_by_lead]])
+    lead = int(split.lead_ns[last_by_lead][np.searchsorted(upto, upto[-1] / 2)])
     allowed = _allowed_ns(calls, match, clocks, rank)
     if lead <= allowed:
         return Verdict(None, "the lead of the one that is waited for most is no longer than the clocks allow")
@@ -644,13 +610,6 @@ def verdict_of(
             idle_longer_ns=idle,
         )
     )
-
-
-def _middle(leads_ns: Int64, waited: Int64) -> int:
-    """Return the median lead, weighted by the waiting: in half of all that is charged the lead was no longer."""
-    order = np.argsort(leads_ns, kind="stable")
-    upto = np.cumsum(waited[order])
-    return int(leads_ns[order][np.searchsorted(upto, upto[-1] / 2)])
 
 
 def _allowed_ns(calls: RankCalls, match: Int64, clocks: Clocks, rank: int) -> int:
@@ -695,14 +654,32 @@ def _late_before(
     its launch, the times are those of the device, whose ranks begin anew with each collective.
     """
     own = clocks.offset_ns[calls.rank]
-    step = _step_of_launch(calls, steps)
+    # The step in which the host launched each call, -1 if unknown or before all; when that began, or the last one.
+    step = np.full(len(calls.rank), -1, dtype=np.int64)
+    began, device_began = np.zeros((2, len(calls.rank)), dtype=np.int64)
+    # The row of the last matched collective that had ended when each call's host last waited, or -1.
+    waited_for = np.full(len(calls.rank), -1, dtype=np.int64)
+    for rank, of_rank in enumerate(steps):
+        rows = np.flatnonzero(calls.rank == rank)
+        if (of_rank.began_ns >= 0).all():
+            step[rows] = np.searchsorted(of_rank.began_ns, calls.asked_ns[rows], side="right") - 1
+        if len(of_rank.number):
+            began[rows], device_began[rows] = of_rank.began_ns[step[rows]], of_rank.start_ns[step[rows]]
+        ended = rows[split.matched[rows]]
+        ended = ended[np.argsort(calls.end_ns[ended], kind="stable")]
+        places = np.searchsorted(calls.end_ns[ended], calls.synchronized_ns[rows], side="right") - 1
+        waited_for[rows] = np.append(ended, -1)[places]
     known = (calls.launched_ns >= 0) & (step >= 0)
-    began, device_began = (_column(calls, steps, step, name) - own for name in ("began_ns", "start_ns"))
+    began, device_began = began - own, device_began - own
     start, asked = calls.start_ns - own, calls.asked_ns - own
-    waited_for = _last_waited_for(calls, split.matched)
     anew = np.where(waited_for >= 0, (calls.end_ns - own)[waited_for], began)
     same_step = (waited_for >= 0) & (step[waited_for] == step)
-    first = _first_of_steps(calls, split.matched, step)
+    # The matched calls that are the first that their rank launched in a step.
+    first = np.zeros(len(calls.rank), dtype=bool)
+    rows = np.flatnonzero(split.matched)
+    rows = rows[np.lexsort((calls.asked_ns[rows], step[rows], calls.rank[rows]))]
+    changes = (np.diff(calls.rank[rows]) != 0) | (np.diff(step[rows]) != 0)
+    first[rows[np.append(True, changes)[: len(rows)]]] = True
     before = 0
     for row, like in zip(last.tolist(), _like(match, last), strict=True):
         if not known[like].all():
@@ -721,48 +698,6 @@ def _late_before(
         waited = int((split.begun_ns[like] - calls.start_ns[like]).sum())
         before += waited - min(max(longer, 0), waited)
     return before
-
-
-def _step_of_launch(calls: RankCalls, steps: Sequence[StepSpans]) -> Int64:
-    """Return the place of the step in which the host launched each call; -1 if unknown, or before all steps."""
-    step = np.full(len(calls.rank), -1, dtype=np.int64)
-    for rank, own in enumerate(steps):
-        rows = np.flatnonzero(calls.rank == rank)
-        if (own.began_ns >= 0).all():
-            step[rows] = np.searchsorted(own.began_ns, calls.asked_ns[rows], side="right") - 1
-    return step
-
-
-def _column(calls: RankCalls, steps: Sequence[StepSpans], step: Int64, name: str) -> Int64:
-    """Return a column of the steps for each call; without a step the last one's."""
-    column = np.zeros(len(calls.rank), dtype=np.int64)
-    for rank, own in enumerate(steps):
-        rows = np.flatnonzero(calls.rank == rank)
-        if len(own.number):
-            column[rows] = getattr(own, name)[step[rows]]
-    return column
-
-
-def _last_waited_for(calls: RankCalls, matched: Bool) -> Int64:
-    """Return the row of the last matched collective that had ended when each call's host last waited, or -1."""
-    last = np.full(len(calls.rank), -1, dtype=np.int64)
-    for rank in range(calls.ranks):
-        rows = np.flatnonzero(calls.rank == rank)
-        ended = rows[matched[rows]]
-        ended = ended[np.argsort(calls.end_ns[ended], kind="stable")]
-        places = np.searchsorted(calls.end_ns[ended], calls.synchronized_ns[rows], side="right") - 1
-        last[rows] = np.append(ended, -1)[places]
-    return last
-
-
-def _first_of_steps(calls: RankCalls, matched: Bool, step: Int64) -> Bool:
-    """Return which of the matched calls are the first that their rank launched in a step."""
-    first = np.zeros(len(calls.rank), dtype=bool)
-    rows = np.flatnonzero(matched)
-    rows = rows[np.lexsort((calls.asked_ns[rows], step[rows], calls.rank[rows]))]
-    changes = (np.diff(calls.rank[rows]) != 0) | (np.diff(step[rows]) != 0)
-    first[rows[np.append(True, changes)[: len(rows)]]] = True
-    return first
 
 
 def _like(match: Int64, rows: Int64) -> list[Int64]:
@@ -849,7 +784,14 @@ def matched_of(each: Sequence[RankTables]) -> Matched | None:
     clocks = clocks_of(calls, match)
     split = split_of(calls, match, clocks.offset_ns)
     parts = [parts_of(calls, split, place, rank.hiding, rank.steps) for place, rank in enumerate(each)]
-    match = _in_steps(calls, match, each)
+    # Without collectives that begin outside the steps that count on any of their ranks.
+    begins = []
+    for place, rank in enumerate(each):
+        start = calls.start_ns[calls.rank == place]
+        step = np.searchsorted(rank.steps.start_ns, start, side="right") - 1
+        begins.append(start < np.append(rank.steps.end_ns, np.iinfo(np.int64).min)[step])
+    outside = (match >= 0) & ~(calls.inside & np.concatenate(begins))
+    match = np.where(np.isin(match, match[outside]), -1, match)
     if not (match >= 0).any():
         return None
     return Matched(
@@ -867,19 +809,29 @@ def matched_of(each: Sequence[RankTables]) -> Matched | None:
 
 def waiting_of(matched: Matched) -> Waiting:
     """Return waiting and transfer over ranks whose collectives are matched."""
-    calls, match, recorded = matched.calls, matched.match, matched.recorded
-    verdict = Verdict(None, _MISSING) if matched.is_lower_bound else _verdict(matched)
+    each, calls, match, recorded = matched.each, matched.calls, matched.match, matched.recorded
+    clocks, split = matched.clocks, matched.split
+    verdict = Verdict(None, _MISSING)
+    if not matched.is_lower_bound:
+        steps = [rank.steps for rank in each]
+        verdict = verdict_of([rank.rank for rank in each], steps, matched.parts, calls, match, split, clocks)
     by_number = (calls.sequence >= 0) & (calls.group.codes >= 0) & (recorded >= 0)
     return Waiting(
-        ranks=len(matched.each),
+        ranks=len(each),
         world_size=matched.world,
         is_lower_bound=matched.is_lower_bound,
         by_number=_count(match, by_number),
         by_order=_count(match, (recorded >= 0) & ~by_number),
         by_time=_count(match, recorded < 0),
-        clocks=_setting(matched.clocks),
+        clocks=ClockSetting(
+            was_set=bool(clocks.offset_ns.any()),
+            collectives=clocks.used,
+            within_ns=clocks.within_ns,
+            ended_too_early_before=clocks.violated_before,
+            ended_too_early=clocks.violated,
+        ),
         each=_rows(matched),
-        collectives=_collectives(calls, match, matched.split, [rank.calls for rank in matched.each]),
+        collectives=_collectives(calls, match, split, [rank.calls for rank in each]),
         straggler=verdict.straggler,
         no_straggler=verdict.why_not,
     )
@@ -899,48 +851,17 @@ def _complete(calls: RankCalls, match: Int64, is_lower_bound: bool) -> Int64:
     size, group = np.full((2, count), -1, dtype=np.int64)
     np.maximum.at(size, match[rows], calls.group_size[rows])
     np.maximum.at(group, match[rows], calls.group.codes[rows])
-    at_hand = _ranks_of_groups(calls)[group]
+    pairs = unique((calls.group.codes + 1) * calls.ranks + calls.rank)
+    groups = pairs.values // calls.ranks - 1
+    communicating = np.bincount(groups[groups >= 0], minlength=len(calls.group.values))
+    at_hand = np.append(communicating, calls.ranks).astype(np.int64)[group]
     known = np.minimum(size, at_hand) if is_lower_bound else size
     needed = np.where(size > 0, known, at_hand)
     return np.where((match >= 0) & (ranks >= needed)[match], match, -1)
 
 
-def _in_steps(calls: RankCalls, match: Int64, each: Sequence[RankTables]) -> Int64:
-    """Return `match` without collectives that begin outside the steps that count on any of their ranks."""
-    begins = []
-    for place, rank in enumerate(each):
-        start = calls.start_ns[calls.rank == place]
-        step = np.searchsorted(rank.steps.start_ns, start, side="right") - 1
-        begins.append(start < np.append(rank.steps.end_ns, np.iinfo(np.int64).min)[step])
-    outside = (match >= 0) & ~(calls.inside & np.concatenate(begins))
-    return np.where(np.isin(match, match[outside]), -1, match)
-
-
-def _ranks_of_groups(calls: RankCalls) -> Int64:
-    """Return how many of the given ranks communicate in each group; the last entry is for no group."""
-    pairs = unique((calls.group.codes + 1) * calls.ranks + calls.rank)
-    groups = pairs.values // calls.ranks - 1
-    counts = np.bincount(groups[groups >= 0], minlength=len(calls.group.values))
-    return np.append(counts, calls.ranks).astype(np.int64)
-
-
 def _count(match: Int64, rows: Bool) -> int:
     return len(unique(match[rows & (match >= 0)]).values)
-
-
-def _setting(clocks: Clocks) -> ClockSetting:
-    return ClockSetting(
-        was_set=bool(clocks.offset_ns.any()),
-        collectives=clocks.used,
-        within_ns=clocks.within_ns,
-        ended_too_early_before=clocks.violated_before,
-        ended_too_early=clocks.violated,
-    )
-
-
-def _verdict(matched: Matched) -> Verdict:
-    ranks, steps = (tuple(getattr(rank, name) for rank in matched.each) for name in ("rank", "steps"))
-    return verdict_of(ranks, steps, matched.parts, matched.calls, matched.match, matched.split, matched.clocks)
 
 
 def _rows(matched: Matched) -> tuple[RankWaiting, ...]:

@@ -13,7 +13,7 @@ from opanatomy.analysis.build import MeasuredSteps
 from opanatomy.analysis.idle import LOADS_DATA
 from opanatomy.analysis.intervals import Intervals, LaunchedWork, union, within
 from opanatomy.analysis.step import step_at
-from opanatomy.analysis.timeline import StepWindow
+from opanatomy.analysis.timeline import LAUNCHES, StepWindow
 from opanatomy.attribution.attribute import Attribution
 from opanatomy.attribution.calls import TraceCalls, only_in
 from opanatomy.attribution.table import cpu_rows
@@ -35,7 +35,7 @@ from opanatomy.records.columns import (
 )
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import PHASE_CODE, Phase
-from opanatomy.records.workload import Environment, MachineLoad
+from opanatomy.records.workload import Environment
 from opanatomy.trace.devices import entries_of, has_accelerator, unlike, unused_gpu
 from opanatomy.trace.devices import environment_of as environment_of_header
 from opanatomy.trace.merged import merged_ranks
@@ -78,34 +78,74 @@ def environment_of(trace: Trace, calls: CallTable) -> Environment:
 
 def caveats_of(trace: Trace, calls: CallTable) -> tuple[str, ...]:
     """Return lines on what changes the reading of every figure of a trace."""
-    return (*trace.caveats, *_of_merged(trace), *_of_devices(trace, calls), *_of_load(trace.environment.load))
-
-
-def _of_merged(trace: Trace) -> Iterator[str]:
+    lines = [*trace.caveats]
     if (ranks := merged_ranks(trace)) > 1:
-        yield (
+        lines.append(
             f"{ranks} ranks are merged in this file: all sums are over all of them, and what they did at the same time"
             " is counted together - give the ranks' own traces"
         )
-
-
-def _of_load(load: MachineLoad | None) -> Iterator[str]:
+    lines += _of_devices(trace, calls)
+    load = trace.environment.load
     if load is not None and load.busy:
-        yield (
+        lines.append(
             f"the machine was busy: other work took {load.text} the steps. All times are longer than they would be"
             " without it, by how much is not known - run again when the machine is idle"
         )
+    return tuple(lines)
 
 
 def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]:
     """Return lines on what the trace lacks or leaves open, and on what in it cannot be right."""
-    return (
-        *_of_launches(trace, attribution),
-        *_of_work(trace, attribution),
-        *_of_unlaunched(trace, attribution),
-        *_of_annotations(attribution),
-        *_of_graphs(trace, attribution),
-    )
+    work, inside = attribution.work, attribution.work.link != OUTSIDE
+    lines = []
+    ambiguous = work.open & inside
+    if ambiguous.any():
+        spent = int(work.duration_ns[ambiguous].sum()) / 1e6
+        lines.append(
+            f"{_events(int(ambiguous.sum()))} ({spent:,.3f} ms) with an id that launches of several"
+            " operators carry: each is linked to the last of them that began before it"
+        )
+
+    sure = (work.launch >= 0) & (work.link != GRAPH) & ~work.open
+    kernels = inside & sure & (trace.work.kind == KERNEL)
+    launch, device = work.launch[kernels], trace.work.device[kernels]
+    shared = _repeated(launch) - _repeated(launch, device)
+    if shared:
+        lines.append(
+            f"{shared:,} launches have kernels on another device as well: these are of a process whose launches the"
+            " trace lacks, and their operators, phases and modules are not known to be right"
+        )
+
+    # Work without a launch record, if other work has one and this is more than a little.
+    unlaunched = work.link == NO_LAUNCH
+    spent, whole = (int(trace.work.duration_ns[events].sum()) for events in (unlaunched, inside))
+    if len(trace.launches.name) and spent and spent >= whole * _MUCH_UNLAUNCHED:
+        lines.append(
+            f"{_events(int(unlaunched.sum()))} ({spent / 1e6:,.3f} ms, {spent / whole:.1%}) without a"
+            " launch in the trace: their operators, phases and modules are not known"
+        )
+
+    for rule in attribution.unused_rules:
+        lines.append(
+            f"no annotation of the trace has a name that matches {rule.pattern.pattern!r}: it adds nothing to the"
+            f" phase {rule.phase}"
+        )
+    for difference in attribution.annotated.unexplained if attribution.annotated else ():
+        elsewhere = (difference.other or 0) - (difference.ours or 0)
+        lines.append(
+            f"{elsewhere / max(difference.other or 0, 1):.1%} of the time that the trace's own annotations call"
+            f" {difference.phase} lies in another phase: {difference.evidence}"
+        )
+
+    # Graphs launched in forward with kernels whose names say another phase.
+    graphed = np.flatnonzero((work.link == GRAPH) & (work.phase == PHASE_CODE[Phase.FORWARD]))
+    graphed = graphed[rows_named(_NO_FORWARD, trace.names, work.name[graphed])]
+    if whole := int(work.duration_ns[graphed].sum()):
+        lines.append(
+            f"graphs ran {whole / 1e6:,.3f} ms of kernels that by their names are of a backward or an optimizer, but"
+            " were launched in forward: a graph of whole steps does not tell its phases"
+        )
+    return tuple(lines)
 
 
 def _other_device(trace: Trace) -> dict[str, Any] | None:
@@ -130,8 +170,24 @@ def _without_events(trace: Trace, calls: CallTable) -> str | None:
         return f"is of a GPU ({trace.environment.device})"
     if unread := next((rows.name for rows in trace.unread if rows.of_device), None):
         return f"has rows of {unread}"
-    shown = has_accelerator(trace.memory, _operator_names(trace)) or _wait_in_operator(trace)
-    return shown or (_too_fast(calls) if entries_of(trace.metadata) else None)
+    if shown := has_accelerator(trace.memory, _operator_names(trace)):
+        return shown
+
+    # A wait for a device in an operator; the waits of a profiler, or of a script, are around operators.
+    launches, host = trace.launches, trace.host
+    waits = np.flatnonzero(rows_named(_WAITS, trace.names, launches.name))
+    operators, begins = host.annotation == 0, launches.start_ns[waits]
+    inside = within(union(host.start_ns[operators], host.duration_ns[operators]), begins, begins + 1)
+    waits = waits[inside > 0]
+    if len(waits):
+        return f"has {trace.names[launches.name[waits[0]]]} inside an operator"
+
+    # Operators with known FLOPs took less time than any CPU needs for these: they were launched.
+    known = calls.flops > 0
+    flops, ns = float(calls.flops[known].sum()), int(calls.time_ns[known].sum())
+    if entries_of(trace.metadata) and flops > _NO_CPU * ns:
+        return f"has operators at {flops / ns / 1e3:,.0f} TFLOP/s, as no CPU is,"
+    return None
 
 
 def _operator_names(trace: Trace) -> list[str]:
@@ -140,27 +196,6 @@ def _operator_names(trace: Trace) -> list[str]:
     numbers = unique(trace.host.name[operators])
     times = np.bincount(numbers.inverse, trace.host.duration_ns[operators], len(numbers.values))
     return [trace.names[number] for number in numbers.values[np.argsort(-times, kind="stable")].tolist()]
-
-
-def _wait_in_operator(trace: Trace) -> str | None:
-    """Return that an operator waits for a device; the waits of a profiler, or of a script, are around operators."""
-    launches, host = trace.launches, trace.host
-    waits = np.flatnonzero(rows_named(_WAITS, trace.names, launches.name))
-    operators = host.annotation == 0
-    inside = within(
-        union(host.start_ns[operators], host.duration_ns[operators]),
-        launches.start_ns[waits],
-        launches.start_ns[waits] + 1,
-    )
-    first = next(iter(waits[inside > 0].tolist()), None)
-    return None if first is None else f"has {trace.names[launches.name[first]]} inside an operator"
-
-
-def _too_fast(calls: CallTable) -> str | None:
-    """Return that the operators with known FLOPs took less time than any CPU needs for these: they were launched."""
-    known = calls.flops > 0
-    flops, ns = float(calls.flops[known].sum()), int(calls.time_ns[known].sum())
-    return f"has operators at {flops / ns / 1e3:,.0f} TFLOP/s, as no CPU is," if flops > _NO_CPU * ns else None
 
 
 def _of_devices(trace: Trace, calls: CallTable) -> Iterator[str]:
@@ -176,8 +211,9 @@ def _of_devices(trace: Trace, calls: CallTable) -> Iterator[str]:
             " (ProfilerActivity.CUDA), where CUPTI (roctracer) works"
         )
     elif trace.on_device and not len(trace.work.name):
+        count = int(starts_work(trace.names, trace.launches).sum())
         yield (
-            f"no device work was recorded, only {_launches(int(starts_work(trace.names, trace.launches).sum()))} of it:"
+            f"no device work was recorded, only {count:,} launch{'' if count == 1 else 'es'} of it:"
             " what the device did, and when it was idle, is not known - record it again where CUPTI (roctracer) works"
         )
     elif trace.capture is None:
@@ -191,40 +227,8 @@ def _of_devices(trace: Trace, calls: CallTable) -> Iterator[str]:
         )
 
 
-def _of_launches(trace: Trace, attribution: Attribution) -> Iterator[str]:
-    work = attribution.work
-    if not len(work.name):
-        return
-    inside = work.link != OUTSIDE
-    ambiguous = work.open & inside
-    if ambiguous.any():
-        spent = int(work.duration_ns[ambiguous].sum()) / 1e6
-        yield (
-            f"{_events(int(ambiguous.sum()))} ({spent:,.3f} ms) with an id that launches of several"
-            " operators carry: each is linked to the last of them that began before it"
-        )
-
-
-def _of_work(trace: Trace, attribution: Attribution) -> Iterator[str]:
-    """Yield a warning of work that does not belong to one launch."""
-    work, inside = trace.work, attribution.work.link != OUTSIDE
-    sure = (attribution.work.launch >= 0) & (attribution.work.link != GRAPH) & ~attribution.work.open
-    kernels = inside & sure & (work.kind == KERNEL)
-    launch, device = attribution.work.launch[kernels], work.device[kernels]
-    shared = _repeated(launch) - _repeated(launch, device)
-    if shared:
-        yield (
-            f"{shared:,} launches have kernels on another device as well: these are of a process whose launches the"
-            " trace lacks, and their operators, phases and modules are not known to be right"
-        )
-
-
 def _events(count: int) -> str:
     return f"{count:,} device event{'' if count == 1 else 's'}"
-
-
-def _launches(count: int) -> str:
-    return f"{count:,} launch{'' if count == 1 else 'es'}"
 
 
 def _repeated(*columns: Int64) -> int:
@@ -239,20 +243,6 @@ def _repeated(*columns: Int64) -> int:
     return len(rows) - len(set(map(tuple, rows.tolist())))
 
 
-def _of_unlaunched(trace: Trace, attribution: Attribution) -> Iterator[str]:
-    """Yield a warning of work without a launch record, if other work has one and this is more than a little."""
-    work, link = trace.work, attribution.work.link
-    unlaunched = link == NO_LAUNCH
-    if not unlaunched.any() or not len(trace.launches.name):
-        return
-    spent, whole = (int(work.duration_ns[events].sum()) for events in (unlaunched, link != OUTSIDE))
-    if spent and spent >= whole * _MUCH_UNLAUNCHED:
-        yield (
-            f"{_events(int(unlaunched.sum()))} ({spent / 1e6:,.3f} ms, {spent / whole:.1%}) without a"
-            " launch in the trace: their operators, phases and modules are not known"
-        )
-
-
 def launches_of_work(trace: Trace) -> Bool:
     """Return which launches start a kernel or a copy; fills leave no event if the library has nothing to fill."""
     starts = rows_named(_STARTS_KERNEL, trace.names, trace.launches.name)
@@ -263,54 +253,17 @@ def launches_of_work(trace: Trace) -> Bool:
 def lost_launches(trace: Trace, window: tuple[int, int]) -> Int64:
     """Return launches in the window whose work the trace lacks; those that a graph captured did not run."""
     launches = trace.launches
-    inside = (launches.start_ns >= window[0]) & (launches.start_ns <= window[1])
-    known = isin(launches.correlation, trace.work.correlation)
-    rows: Int64 = np.flatnonzero(launches_of_work(trace) & inside & ~known & ~_captured(trace))
-    return rows
-
-
-def _captured(trace: Trace) -> Bool:
-    """Return which launches lie between the begin and the end of a stream capture on their thread."""
-    launches = trace.launches
-    edges = [rows_named(pattern, trace.names, launches.name) for pattern in _CAPTURE]
+    # Between the begin and the end of a stream capture on their thread.
     captured = np.zeros(len(launches.name), dtype=bool)
-    if not edges[0].any():
-        return captured
-    for _, rows in rows_by_value(launches.thread):
+    edges = [rows_named(pattern, trace.names, launches.name) for pattern in _CAPTURE]
+    for _, rows in rows_by_value(launches.thread) if edges[0].any() else ():
         rows = rows[np.argsort(launches.start_ns[rows], kind="stable")]
         opened, closed = (np.cumsum(edge[rows]) for edge in edges)
         captured[rows] = opened > closed
-    return captured
-
-
-def _of_annotations(attribution: Attribution) -> Iterator[str]:
-    for rule in attribution.unused_rules:
-        yield (
-            f"no annotation of the trace has a name that matches {rule.pattern.pattern!r}: it adds nothing to the"
-            f" phase {rule.phase}"
-        )
-    for difference in attribution.annotated.unexplained if attribution.annotated else ():
-        elsewhere = (difference.other or 0) - (difference.ours or 0)
-        yield (
-            f"{elsewhere / max(difference.other or 0, 1):.1%} of the time that the trace's own annotations call"
-            f" {difference.phase} lies in another phase: {difference.evidence}"
-        )
-
-
-def _of_graphs(trace: Trace, attribution: Attribution) -> Iterator[str]:
-    """Yield a warning of graphs launched in forward with kernels whose names say another phase."""
-    work = attribution.work
-    events = np.flatnonzero((work.link == GRAPH) & (work.phase == PHASE_CODE[Phase.FORWARD]))
-    whole = int(work.duration_ns[events[rows_named(_NO_FORWARD, trace.names, work.name[events])]].sum())
-    if whole:
-        yield (
-            f"graphs ran {whole / 1e6:,.3f} ms of kernels that by their names are of a backward or an optimizer, but"
-            " were launched in forward: a graph of whole steps does not tell its phases"
-        )
-
-
-#: Launches of kernels and graphs.
-_RUNS: Final = regex(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)
+    inside = (launches.start_ns >= window[0]) & (launches.start_ns <= window[1])
+    known = isin(launches.correlation, trace.work.correlation)
+    lost: Int64 = np.flatnonzero(launches_of_work(trace) & inside & ~known & ~captured)
+    return lost
 
 
 def step_window_of(names: Sequence[str], attribution: Attribution, calls: TraceCalls) -> StepWindow:
@@ -332,7 +285,7 @@ def launched_work(trace: Trace, attribution: Attribution) -> LaunchedWork:
     """Return the device work with its launches, in the order of the file, like the table of kernels."""
     # A copy of nothing leaves no event either: only kernels and graphs are known to have run.
     hidden = lost_launches(trace, attribution.window)
-    hidden = hidden[rows_named(_RUNS, trace.names, trace.launches.name[hidden])]
+    hidden = hidden[rows_named(LAUNCHES, trace.names, trace.launches.name[hidden])]
     starts = trace.launches.start_ns[hidden]
     return LaunchedWork(
         names=trace.names,

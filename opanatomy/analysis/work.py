@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.aggregate import TOGETHER, Firsts, Order
 from opanatomy.records.columns import (
-    Bool,
     CallTable,
     Categorical,
     Float64,
@@ -66,10 +65,14 @@ class JoinedWork:
     def figures(self, blocks_per_sm: Float64 | None) -> dict[str, Int64]:
         """Return the figures of the work but for those of like steps; FLOPs and bytes of calls whose cost is known."""
         calls, row, event = self._calls, self.call, self.event
-        first = self._first()
-        time = calls.time_ns[row]
+        start, time = calls.start_ns[row], calls.time_ns[row]
         if self._kernels is not None:
+            start = np.where(event >= 0, at(self._kernels.start_ns, event), start)
             time = np.maximum(at(self._kernels.duration_ns, event), 0)
+        # The first row of each call has its cost.
+        order = np.lexsort((start, row))
+        first = np.ones(len(order), dtype=bool)
+        first[order[1:]] = np.diff(row[order]) != 0
         figures = {
             "calls": figure(first),
             "events": figure(event >= 0),
@@ -86,16 +89,6 @@ class JoinedWork:
             figures["dimensioned_ns"] = figure(time, known)
             figures["milliblock_ns"] = figure(np.rint(np.where(known, product, 0)), known)
         return figures
-
-    def _first(self) -> Bool:
-        """Return which rows are the first of their call."""
-        start = self._calls.start_ns[self.call]
-        if self._kernels is not None:
-            start = np.where(self.event >= 0, at(self._kernels.start_ns, self.event), start)
-        order = np.lexsort((start, self.call))
-        first = np.ones(len(order), dtype=bool)
-        first[order[1:]] = np.diff(self.call[order]) != 0
-        return first
 
 
 _OF_CALLS: Final = (
@@ -174,7 +167,16 @@ class WorkSums:
         """Add the work of one rank or run, whose modules come in this order among the others'."""
         kinds = kinds or ()
         for kind in kinds:
-            self._add_kind(kind, rank, run)
+            known = self._kinds.setdefault(kind.numbers, _Kind())
+            known.steps += [
+                replace(step, rank=step.rank if rank is None else rank, run=step.run if run is None else run)
+                for step in kind.steps
+            ]
+            for name in _SUMS:
+                known.sums[name] += getattr(kind, name)
+            for overlap in kind.overlaps:
+                pair = overlap.first, overlap.second
+                known.overlaps[pair] = known.overlaps.get(pair, 0) + overlap.time_ns
         numbers = tuple(kinds[index].numbers for index in work.keys["step_kind"].values)
         of_kind = categorical_of(numbers, work.keys["step_kind"].codes)
         self._tables.append(work.with_columns({"step_kind": of_kind}, {}))
@@ -205,18 +207,6 @@ class WorkSums:
         keys = {name: arranged(key, values[name]) for name, key in work.keys.items()}
         keys["step_kind"] = Categorical(keys["step_kind"].codes, tuple(range(len(kinds))))
         return work.with_columns(keys, {}).by(*KEYS), tuple(kind for _, kind in kinds) or None
-
-    def _add_kind(self, kind: StepKind, rank: int | None, run: int | None) -> None:
-        known = self._kinds.setdefault(kind.numbers, _Kind())
-        known.steps += [
-            replace(step, rank=step.rank if rank is None else rank, run=step.run if run is None else run)
-            for step in kind.steps
-        ]
-        for name in _SUMS:
-            known.sums[name] += getattr(kind, name)
-        for overlap in kind.overlaps:
-            pair = overlap.first, overlap.second
-            known.overlaps[pair] = known.overlaps.get(pair, 0) + overlap.time_ns
 
 
 def _place(step: LikeStep) -> tuple[int, ...]:
