@@ -24,7 +24,7 @@ from opanatomy.io.files import cache_folder, replacing
 from opanatomy.options import instead_of
 from opanatomy.records.anatomy import FIRST, Anatomy, StepRow
 from opanatomy.records.comparison import Comparison
-from opanatomy.records.experiment import StepFigures, TechniqueRow, Techniques
+from opanatomy.records.experiment import StepFigures, Techniques
 from opanatomy.records.lanes import Lanes
 from opanatomy.records.memory import MemoryPoint
 from opanatomy.records.patterns import regex
@@ -219,17 +219,13 @@ def _si(unit: str) -> str:
     return f"datum.value == 0 ? '0' : {text} + '{unit}'"
 
 
-def _palette(names: Sequence[str], looks: Sequence[str | int]) -> dict[str, Any]:
-    return {"domain": list(names), "range": list(looks)}
-
-
 def _coloured(field: str, looks: Mapping[str, str], **legend: Any) -> Any:
     """Return the colour of each value of a field, in their order, with its legend below."""
     from altair import Color, Legend, Scale
 
     below = Legend(title=None, orient="bottom", **legend)
     return Color(
-        f"{field}:N", sort=list(looks), scale=Scale(**_palette(list(looks), list(looks.values()))), legend=below
+        f"{field}:N", sort=list(looks), scale=Scale(domain=list(looks), range=list(looks.values())), legend=below
     )
 
 
@@ -967,7 +963,7 @@ def _roofline(anatomy: Anatomy) -> Any:
             size=alt.Size("ns:Q", scale=alt.Scale(range=[30, 900]), legend=None),
             color=_coloured("class", {LABEL[item]: COLOUR[item] for item in classes}, columns=4),
             shape=alt.Shape(
-                "class:N", sort=names, scale=alt.Scale(**_palette(names, [_SHAPES[item] for item in classes]))
+                "class:N", sort=names, scale=alt.Scale(domain=names, range=[_SHAPES[item] for item in classes])
             ),
             opacity=alt.condition("picked == '' || picked == datum.key", alt.value(0.85), alt.value(0.15)),
             stroke=alt.condition("picked == datum.key", alt.value(_INK), alt.value(None)),
@@ -1747,8 +1743,8 @@ def _techniques(report: Techniques) -> Any:
             tooltip=tip,
             description="text:N",
             color=_coloured("by", dict(zip(_BY, (_GREY, "#0072b2", "#d55e00"), strict=True))),
-            shape=alt.Shape("by:N", sort=_BY, scale=alt.Scale(**_palette(_BY, ["square", "diamond", "circle"]))),
-            size=alt.Size("by:N", sort=_BY, scale=alt.Scale(**_palette(_BY, [40, 170, 60]))),
+            shape=alt.Shape("by:N", sort=_BY, scale=alt.Scale(domain=list(_BY), range=["square", "diamond", "circle"])),
+            size=alt.Size("by:N", sort=_BY, scale=alt.Scale(domain=list(_BY), range=[40, 170, 60])),
         )
         way = base.mark_line(color=_INK, opacity=0.5, strokeWidth=1).encode(y=y, x=x, detail="technique:N")
         layers = [way, dots]
@@ -1772,7 +1768,8 @@ def _dumbbells(
     report: Techniques, text: Callable[[float], str], value_of: Callable[[StepFigures], float | None], *, ranged: bool
 ) -> Iterator[Datum]:
     """Yield the points of each technique: the baseline's best known value, its own predicted and measured one."""
-    begin = _best(report.baseline, value_of)
+    begins = (value_of(known) for known in (report.baseline.measured, report.baseline.predicted) if known is not None)
+    begin = next((value for value in begins if value is not None), None)
     for row in report.rows:
         known = {"predicted": row.predicted, "measured": row.measured}
         values = {by: value_of(figures) for by, figures in known.items() if figures is not None}
@@ -1784,12 +1781,6 @@ def _dumbbells(
                 low, high = row.predicted.low_ns, row.predicted.high_ns or row.predicted.low_ns
                 datum |= {"low": low, "high": high, "range": f"{text(low)} to {text(high)}"}
             yield datum
-
-
-def _best(row: TechniqueRow, value_of: Callable[[StepFigures], float | None]) -> float | None:
-    """Return the measured value, else the predicted one."""
-    values = (value_of(figures) for figures in (row.measured, row.predicted) if figures is not None)
-    return next((value for value in values if value is not None), None)
 
 
 # ----- all of them

@@ -89,10 +89,13 @@ def columns_of(report: Report, table: str | None, function: str) -> list[Column]
     `None` is the main table: operators, techniques, of a comparison the parts of the difference, else the figures.
     """
     kind = type(report)
-    table = _first_of(report) if table is None else table
+    if table is None and isinstance(report, Comparison):
+        table = "figures" if report.decomposition is None else "parts"
+    elif table is None:
+        table = "operators" if isinstance(report, Anatomy) else "techniques"
     names = {_word(name): name for name in (*_tables(kind), *table_names(kind))}
     names |= {_word(name): path for name, path in _short(kind).items()}
-    path = names.get(_word(str(table)))
+    path = names.get(_word(table))
     if path is None:
         raise UsageError(f"{function}: table={table!r}: not known - {instead_of(table, table_names(kind))}")
     if path == METRICS and not isinstance(report, Techniques):
@@ -125,12 +128,6 @@ def _of_table(table: Table) -> Iterator[Column]:
         values = [None if value == NOT_KNOWN else value for value in figure.tolist()]
         if any(value is not None for value in values) or not values:
             yield Column(name=name, kind="int", values=values)
-
-
-def _first_of(report: Report) -> str:
-    if isinstance(report, Comparison):
-        return "figures" if report.decomposition is None else "parts"
-    return "operators" if isinstance(report, Anatomy) else "techniques"
 
 
 def _short(report: type[Report]) -> dict[str, str]:

@@ -139,23 +139,18 @@ def _gate(given: str) -> Gate:
         _wrong(text, f"{comparison} is not a comparison of a gate - one of {', '.join(COMPARISONS)}")
     if not name:
         _wrong(text, f"names no figure - write FIGURE {comparison} VALUE, {_EXAMPLES}")
-    figure, unit = _figure(text, name)
+    try:
+        figure = metric_named(name)
+    except UsageError as error:
+        _wrong(text, str(error))
+    definition = definition_of(figure)
+    unit = "" if definition is None else definition.unit
     of, number = _value(text, name, figure, unit, value)
     if significant and of is Of.VALUE:
         _wrong(text, "only a change is tested - give the value a sign, such as +5%, or leave out if significant")
     return Gate(
         text=text, figure=figure, unit=unit, of=of, comparison=comparison, value=number, significant=significant
     )
-
-
-def _figure(text: str, name: str) -> tuple[str, str]:
-    """Return the figure's own name and its base unit."""
-    try:
-        figure = metric_named(name)
-    except UsageError as error:
-        _wrong(text, str(error))
-    definition = definition_of(figure)
-    return figure, "" if definition is None else definition.unit
 
 
 def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of, Fraction]:
@@ -175,35 +170,23 @@ def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of
         return Of.CHANGE, number * _PERCENT
     if small == "%" and unit != "fraction":
         _wrong(text, f"{figure} is not a share - a change has a sign: {name} > +{digits}%")
-    factor = _units(unit).get(small)
-    if factor is None:
-        _wrong_unit(text, figure, unit, written)
+    # A count takes its own name and prefixes.
+    own = {f"{prefix}{ending}": factor for prefix, factor in _DECIMAL.items() for ending in ("", unit, f" {unit}")}
+    known: Mapping[str, Fraction] = _UNITS.get(unit, own)
+    if unit in ("ns", "bytes"):
+        known = {"": Fraction(1), **known}
+    if small not in known:
+        named = _NAMED.get(unit, f"none, or {unit}")
+        _wrong(text, f"{written!r} is not a unit of {figure} - its units: {named}; a change may be in %, with its sign")
     if not small and number:
-        _check_bare(text, name, figure, unit, number)
+        # Refuse a number without a unit if it may be meant in another.
+        if unit in ("ns", "bytes") and not re.search(rf"(?:^|[_.\s-]){unit}$", name.strip().casefold()):
+            _wrong(text, f"{figure} needs a unit: {_NAMED[unit]}, or % for a change - such as {name} > +5%")
+        if unit == "fraction" and abs(number) > 1:
+            _wrong(text, f"{figure} is a fraction, at most 1 - write the share with %")
     if small == "pp" and not sign:
         _wrong(text, f"percentage points are for a difference - write +{digits}pp, or {digits}% for the share itself")
-    return Of.DIFFERENCE if sign else Of.VALUE, number * factor
-
-
-def _units(unit: str) -> Mapping[str, Fraction]:
-    """Return the units for a figure in this one; a count takes its own name and prefixes."""
-    if unit in ("ns", "bytes"):
-        return {"": Fraction(1), **_UNITS[unit]}
-    own = {f"{prefix}{ending}": factor for prefix, factor in _DECIMAL.items() for ending in ("", unit, f" {unit}")}
-    return _UNITS.get(unit, own)
-
-
-def _wrong_unit(text: str, figure: str, unit: str, written: str) -> NoReturn:
-    named = _NAMED.get(unit, f"none, or {unit}")
-    _wrong(text, f"{written!r} is not a unit of {figure} - its units: {named}; a change may be in %, with its sign")
-
-
-def _check_bare(text: str, name: str, figure: str, unit: str, number: Fraction) -> None:
-    """Refuse a number without a unit if it may be meant in another."""
-    if unit in ("ns", "bytes") and not re.search(rf"(?:^|[_.\s-]){unit}$", name.strip().casefold()):
-        _wrong(text, f"{figure} needs a unit: {_NAMED[unit]}, or % for a change - such as {name} > +5%")
-    if unit == "fraction" and abs(number) > 1:
-        _wrong(text, f"{figure} is a fraction, at most 1 - write the share with %")
+    return Of.DIFFERENCE if sign else Of.VALUE, number * known[small]
 
 
 #: Figures of the step without the profiler if it was timed, else of the step under it.
@@ -267,9 +250,15 @@ def _results(gates: Sequence[Gate], figures: _Figures) -> tuple[GateResult, ...]
 def _result(gate: Gate, figures: _Figures) -> GateResult:
     """Judge a gate: it is met if its condition is known not to hold on any later side."""
     row = figures.rows.get(gate.figure)
-    unchecked = _unknown(gate.figure, figures) if row is None else _unlike(gate, figures)
-    if row is None or unchecked is not None:
-        return GateResult(gate=gate.text, met=False, unknown=True, reason=unchecked or "")
+    if row is None:
+        near = get_close_matches(gate.figure, figures.rows, n=3, cutoff=0.6)
+        instead = f"; known are {', '.join(near)}" if near else ""
+        of = "any side" if figures.sides[1:] else "the report"
+        reason = f"{gate.figure} is not known of {of}{_UNCHECKED}{instead}"
+        return GateResult(gate=gate.text, met=False, unknown=True, reason=reason)
+    unlike = _unlike(gate, figures)
+    if unlike is not None:
+        return GateResult(gate=gate.text, met=False, unknown=True, reason=unlike)
     sides = range(1, len(row.values)) if len(row.values) > 1 else range(1)
     held = {side: _holds(gate, row, side) for side in sides}
     needed = sides if gate.of is Of.VALUE else range(len(row.values))
@@ -284,7 +273,12 @@ def _result(gate: Gate, figures: _Figures) -> GateResult:
     reason = f"{_shown(gate, row, figures, shown)}{basis}{_evidence(gate, row, figures)}"
     result = GateResult(gate=gate.text, met=not failed, reason=reason, measured=_measured(gate, row, shown))
     if undecided and not failed:
-        return replace(result, met=False, unknown=True, reason=f"{reason}; {_bounded(gate, row, shown)}{_UNCHECKED}")
+        bound = "this is a lower bound"
+        if gate.of is not Of.VALUE:
+            after, before = row.lower_bounds[shown], row.lower_bounds[0]
+            one = f"the one {'after' if after else 'before'} is a lower bound"
+            bound = "both are lower bounds" if after and before else one
+        return replace(result, met=False, unknown=True, reason=f"{reason}; {bound}{_UNCHECKED}")
     if not failed or not gate.significant:
         return result
     claimed = _claim(row, figures)
@@ -323,14 +317,6 @@ def _bounds(gate: Gate, row: FigureRow, side: int) -> tuple[bool, bool]:
     return row.lower_bounds[side], row.lower_bounds[0]
 
 
-def _bounded(gate: Gate, row: FigureRow, side: int) -> str:
-    """Say which value is a lower bound."""
-    if gate.of is Of.VALUE:
-        return "this is a lower bound"
-    after, before = row.lower_bounds[side], row.lower_bounds[0]
-    return "both are lower bounds" if after and before else f"the one {'after' if after else 'before'} is a lower bound"
-
-
 def _measured(gate: Gate, row: FigureRow, side: int) -> str | None:
     """Return the condition's number: the figure of this side, or its change."""
     value, before = row.values[side], row.values[0]
@@ -351,13 +337,6 @@ def _measured(gate: Gate, row: FigureRow, side: int) -> str | None:
     ) != gate.value * Fraction(abs(before)):
         text = f"{change:+.12g} %"
     return bound + text
-
-
-def _unknown(figure: str, figures: _Figures) -> str:
-    """Return the message for a figure that no side has."""
-    near = get_close_matches(figure, figures.rows, n=3, cutoff=0.6)
-    instead = f"; known are {', '.join(near)}" if near else ""
-    return f"{figure} is not known of {'any side' if figures.sides[1:] else 'the report'}{_UNCHECKED}{instead}"
 
 
 def _unlike(gate: Gate, figures: _Figures) -> str | None:

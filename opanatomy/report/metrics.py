@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from itertools import chain
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -20,8 +21,7 @@ from msgspec.structs import replace
 from opanatomy.analysis.costs import costs_of, nothing_recorded
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Anatomy, Better, Metric
-from opanatomy.records.communication import Waiting
-from opanatomy.records.comparison import Comparison, Decomposition
+from opanatomy.records.comparison import Comparison
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import STEP_PHASES, OperatorClass, Phase
 from opanatomy.records.work import ClassRow
@@ -237,14 +237,12 @@ def metric_named(name: str) -> str:
     for suffix in _SUFFIXES:
         if definition_of(plain + suffix) is not None:
             return plain + suffix
-    raise UsageError(f"metric {name!r}: not known - {_instead_of(plain)}")
-
-
-def _instead_of(name: str) -> str:
     names = [*ALIASES, *(name for definition in DEFINITIONS for name in _expanded(definition.name))]
-    near = get_close_matches(name, names, n=3, cutoff=0.5)
-    where = "docs/metrics.md has all of them, such as time, memory, flops, mfu"
-    return f"did you mean {', '.join(near)}? {where}" if near else where
+    near = get_close_matches(plain, names, n=3, cutoff=0.5)
+    instead = "docs/metrics.md has all of them, such as time, memory, flops, mfu"
+    if near:
+        instead = f"did you mean {', '.join(near)}? {instead}"
+    raise UsageError(f"metric {name!r}: not known - {instead}")
 
 
 def _expanded(name: str) -> Iterable[str]:
@@ -273,19 +271,24 @@ Named: TypeAlias = "tuple[str, Number | None]"
 def metrics_of(anatomy: Anatomy) -> dict[str, Metric]:
     """Return the figures of an anatomy by name (docs/metrics.md), without unknown ones."""
     parts = (
-        _step(anatomy), _device_state(anatomy), _run(anatomy), _phases(anatomy),
-        _window(anatomy), _launching(anatomy), _work(anatomy), _ratios(anatomy),
-        _device(anatomy), _memory(anatomy), _generation(anatomy), _texts(anatomy), _ranks(anatomy),
-        () if anatomy.waiting is None else _waiting(anatomy.waiting), _advice(anatomy), _ledger(anatomy),
-        _checks(anatomy),
-    )  # fmt: skip
+        _step(anatomy),
+        _window(anatomy),
+        _work(anatomy),
+        _memory(anatomy),
+        _generation(anatomy),
+        _ranks(anatomy),
+        _advice(anatomy),
+        _ledger(anatomy),
+    )
     lacks_work = anatomy.timeline.lacks_work
-    metrics = {
-        name: _metric(name, value)
-        for part in parts
-        for name, value in part
-        if value is not None and not (lacks_work and _NO_BOUND.fullmatch(name))
-    }
+    metrics: dict[str, Metric] = {}
+    for name, value in chain(*parts):
+        if value is None or (lacks_work and _NO_BOUND.fullmatch(name)):
+            continue
+        definition = definition_of(name)
+        if definition is None:
+            raise ValueError(f"no metric is called {name}")
+        metrics[name] = Metric(value=value, unit=definition.unit, better=definition.better, exact=definition.exact)
     return metrics | dict(_bounded(anatomy, metrics))
 
 
@@ -318,13 +321,6 @@ def _bounded(anatomy: Anatomy, metrics: dict[str, Metric]) -> Iterator[tuple[str
             yield "idle_share", replace(share, lower_bound=True, at_most=share.value + unknown)
 
 
-def _metric(name: str, value: Number) -> Metric:
-    definition = definition_of(name)
-    if definition is None:
-        raise ValueError(f"no metric is called {name}")
-    return Metric(value=value, unit=definition.unit, better=definition.better, exact=definition.exact)
-
-
 def _per(amount: Number | None, count: Number | None) -> Number | None:
     """Return `amount` / `count`, a whole number if it is one; `None` if one is not known or `count` is 0."""
     if amount is None or not count:
@@ -334,13 +330,9 @@ def _per(amount: Number | None, count: Number | None) -> Number | None:
     return amount / count
 
 
-def _word(text: str) -> str:
-    """Return a word of the report as a part of a name."""
-    return re.sub(r"\W+", "_", text)
-
-
 def _step(anatomy: Anatomy) -> Iterator[Named]:
-    step = anatomy.step
+    """Yield the step, what the driver reported while steps were recorded, the run around them, and the phases."""
+    step, run, trends, state = anatomy.step, anatomy.run, anatomy.trends, anatomy.device_state
     plain = step.unprofiled_wall_ns
     yield "step_time_ns", step.wall_ns if plain is None else plain
     yield "step_unprofiled_ns", plain
@@ -348,10 +340,7 @@ def _step(anatomy: Anatomy) -> Iterator[Named]:
     yield "steps", step.count
     yield "samples_per_second", step.samples_per_second
 
-
-def _device_state(anatomy: Anatomy) -> Iterator[Named]:
-    """Yield what the driver reported while steps were recorded; the energy also over the whole run."""
-    state, run = anatomy.device_state, anatomy.run
+    # The energy also over the whole run.
     joules = None if state is None else state.joules_per_step
     if joules is None and run is not None and run.device is not None:
         joules = run.device.joules_per_step
@@ -363,22 +352,15 @@ def _device_state(anatomy: Anatomy) -> Iterator[Named]:
         yield "power_w", state.power_w
         yield "temperature_c", state.temperature_c
 
+    if run is not None:
+        yield "run.step_ns", _per(run.wall_ns, run.steps)
+        yield "run.samples_per_second", None if trends is None else trends.samples_per_second
+        yield "run.input_share", _per(run.input_ns, run.wall_ns)
+        yield "run.evaluation_share", _per(run.evaluating_ns, run.wall_ns)
+        yield "run.checkpoint_share", _per(run.checkpointing_ns, run.wall_ns)
+        if trends is not None and trends.drift is not None:
+            yield "run.drift", trends.drift.last_ns / trends.drift.first_ns - 1
 
-def _run(anatomy: Anatomy) -> Iterator[Named]:
-    run, trends = anatomy.run, anatomy.trends
-    if run is None:
-        return
-    yield "run.step_ns", _per(run.wall_ns, run.steps)
-    yield "run.samples_per_second", None if trends is None else trends.samples_per_second
-    yield "run.input_share", _per(run.input_ns, run.wall_ns)
-    yield "run.evaluation_share", _per(run.evaluating_ns, run.wall_ns)
-    yield "run.checkpoint_share", _per(run.checkpointing_ns, run.wall_ns)
-    if trends is not None and trends.drift is not None:
-        yield "run.drift", trends.drift.last_ns / trends.drift.first_ns - 1
-
-
-def _phases(anatomy: Anatomy) -> Iterator[Named]:
-    step = anatomy.step
     for phase in STEP_PHASES:
         yield f"{phase}_time_ns", step.phase_ns.get(phase)
     yield "framework_ns", step.framework_ns
@@ -387,12 +369,14 @@ def _phases(anatomy: Anatomy) -> Iterator[Named]:
 
 
 def _window(anatomy: Anatomy) -> Iterator[Named]:
-    """Yield busy and idle time: for several ranks the record has the mean over them of their whole windows."""
+    """Yield busy and idle time, and launches."""
     timeline, ranks, costs = anatomy.timeline, max(len(anatomy.ranks), 1), costs_of(anatomy)
     on_accelerator, unknown = timeline.outside_ns is not None, nothing_recorded(anatomy)
+    launching, steps = timeline.launching, anatomy.step.count
 
     def each(ns: int | None) -> Number | None:
-        return None if ns is None or (unknown and not ns) else _per(ns * ranks, anatomy.step.count)
+        # For several ranks the record has the mean over them of their whole windows.
+        return None if ns is None or (unknown and not ns) else _per(ns * ranks, steps)
 
     if on_accelerator:
         yield "window_ns", each(timeline.window_ns)
@@ -414,40 +398,43 @@ def _window(anatomy: Anatomy) -> Iterator[Named]:
         yield f"{name}_ns", each(getattr(timeline, f"{name}_ns"))
     exposed = None if unknown else _per(timeline.exposed_communication_ns, costs.whole_ns)
     yield "exposed_communication_share", exposed
-
-
-def _launching(anatomy: Anatomy) -> Iterator[Named]:
-    launching, steps = anatomy.timeline.launching, anatomy.step.count
-    if launching is None:
-        return
-    yield "launches", _per(launching.calls, steps)
-    yield "launch_time_ns", _per(launching.call_ns, steps)
-    yield "launch_delay_ns", _per(launching.delay_ns, launching.delayed)
-    yield "synchronizing_ns", _per(launching.synchronizing_ns, steps)
-    if not nothing_recorded(anatomy):
-        yield "kernels", _per(launching.kernels, steps)
-        yield "tiny_kernels", _per(launching.tiny_kernels, steps)
+    if launching is not None:
+        yield "launches", _per(launching.calls, steps)
+        yield "launch_time_ns", _per(launching.call_ns, steps)
+        yield "launch_delay_ns", _per(launching.delay_ns, launching.delayed)
+        yield "synchronizing_ns", _per(launching.synchronizing_ns, steps)
+        if not unknown:
+            yield "kernels", _per(launching.kernels, steps)
+            yield "tiny_kernels", _per(launching.tiny_kernels, steps)
 
 
 def _work(anatomy: Anatomy) -> Iterator[Named]:
-    """Yield the device work in all, by class and by phase."""
-    rows, steps = anatomy.classes, anatomy.step.count
-    if not rows:
-        return
-    whole = total(rows)
-    yield "kernel_time_ns", None if anatomy.environment.host_only else _per(whole.time_ns, steps)
-    yield "flops", _per(whole.flops, steps)
-    yield "bytes", _per(whole.bytes, steps)
-    for operator_class in OperatorClass:
-        members = [row for row in rows if row.operator_class is operator_class]
-        yield from _part(f"class.{operator_class}", members, steps)
-        if members:
-            yield f"class.{operator_class}.time_share", _per(total(members).time_ns, whole.time_ns)
-            yield f"class.{operator_class}.headroom_ns", _per(_headroom(members), steps)
-    for phase in Phase:
-        yield from _part(f"phase.{phase}", [row for row in rows if row.phase is phase], steps)
-    yield "headroom_ns", _per(_headroom(rows), steps)
-    yield "bound_share", whole.reached
+    """Yield the device work in all, by class and by phase, and how far it reaches the limits of the device."""
+    rows, steps, device = anatomy.classes, anatomy.step.count, anatomy.device
+    if rows:
+        whole = total(rows)
+        yield "kernel_time_ns", None if anatomy.environment.host_only else _per(whole.time_ns, steps)
+        yield "flops", _per(whole.flops, steps)
+        yield "bytes", _per(whole.bytes, steps)
+        for operator_class in OperatorClass:
+            members = [row for row in rows if row.operator_class is operator_class]
+            yield from _part(f"class.{operator_class}", members, steps)
+            if members:
+                yield f"class.{operator_class}.time_share", _per(total(members).time_ns, whole.time_ns)
+                yield f"class.{operator_class}.headroom_ns", _per(_headroom(members), steps)
+        for phase in Phase:
+            yield from _part(f"phase.{phase}", [row for row in rows if row.phase is phase], steps)
+        yield "headroom_ns", _per(_headroom(rows), steps)
+        yield "bound_share", whole.reached
+    for row in anatomy.ratios:
+        for figure in ("time", "flops", "bytes"):
+            yield f"ratio.{row.operator_class}.{figure}", getattr(row, figure)
+    if device.mfu is not None:
+        yield "mfu_covered", device.mfu_covered
+    for name in ("mfu", "hfu", "utilization", "sm_efficiency", "occupancy"):
+        yield name, getattr(device, name)
+    for name in ("tensor_core_ns", "tensor_core_unknown_ns"):
+        yield name, _per(getattr(device, name), steps)
 
 
 def _part(name: str, rows: list[ClassRow], steps: int) -> Iterator[Named]:
@@ -463,22 +450,6 @@ def _headroom(rows: Iterable[ClassRow]) -> int | None:
     return sum(known) if known else None
 
 
-def _ratios(anatomy: Anatomy) -> Iterator[Named]:
-    for row in anatomy.ratios:
-        for figure in ("time", "flops", "bytes"):
-            yield f"ratio.{row.operator_class}.{figure}", getattr(row, figure)
-
-
-def _device(anatomy: Anatomy) -> Iterator[Named]:
-    device = anatomy.device
-    if device.mfu is not None:
-        yield "mfu_covered", device.mfu_covered
-    for name in ("mfu", "hfu", "utilization", "sm_efficiency", "occupancy"):
-        yield name, getattr(device, name)
-    for name in ("tensor_core_ns", "tensor_core_unknown_ns"):
-        yield name, _per(getattr(device, name), anatomy.step.count)
-
-
 def _memory(anatomy: Anatomy) -> Iterator[Named]:
     memory = anatomy.memory
     yield "peak_memory_bytes", memory.peak_bytes
@@ -489,12 +460,13 @@ def _memory(anatomy: Anatomy) -> Iterator[Named]:
     yield "reserved_memory_bytes", from_events if from_allocator is None else from_allocator
     yield "needed_memory_bytes", memory.needed_bytes
     for part in memory.components:
-        name = _word(part.component)
+        name = re.sub(r"\W+", "_", part.component)
         yield f"memory.{name}_bytes", part.measured_bytes
         yield f"memory.at_peak.{name}_bytes", part.at_peak_bytes
 
 
 def _generation(anatomy: Anatomy) -> Iterator[Named]:
+    """Yield the figures of the tokens of a generation, and of texts of many lengths."""
     for name in (
         "first_token_ns",
         "token_ns",
@@ -504,32 +476,28 @@ def _generation(anatomy: Anatomy) -> Iterator[Named]:
         "token_written_bytes",
     ):
         yield name, getattr(anatomy.generation, name, None)
-
-
-def _texts(anatomy: Anatomy) -> Iterator[Named]:
     texts = anatomy.texts
-    if texts is None:
-        return
-    yield "texts.step_ns", texts.mean_step_ns
-    for name in ("samples_per_second", "tokens_per_second", "useful_tokens_per_second"):
-        yield f"texts.{name}", getattr(texts, name)
-    yield "texts.useful_share", _per(texts.all_useful_tokens, texts.all_tokens)
-    yield "texts.padding_flops", None if texts.padding_flops is None else texts.padding_flops.padding_flops
+    if texts is not None:
+        yield "texts.step_ns", texts.mean_step_ns
+        for name in ("samples_per_second", "tokens_per_second", "useful_tokens_per_second"):
+            yield f"texts.{name}", getattr(texts, name)
+        yield "texts.useful_share", _per(texts.all_useful_tokens, texts.all_tokens)
+        yield "texts.padding_flops", None if texts.padding_flops is None else texts.padding_flops.padding_flops
 
 
 def _ranks(anatomy: Anatomy) -> Iterator[Named]:
+    """Yield the spread of the ranks, the waiting in the steps of all of them, and for whom they waited."""
     yield "ranks", len(anatomy.ranks) or None
     for spread in anatomy.spread:
+        figure = re.sub(r"\W+", "_", spread.figure)
         for kind in ("min", "median", "max"):
-            yield f"ranks.{_word(spread.figure)}_{kind}_ns", getattr(spread, f"{kind}_ns")
-
-
-def _waiting(waiting: Waiting) -> Iterator[Named]:
-    """Yield the waiting in the steps of all ranks, and for whom they waited."""
-    steps = [step for rank in waiting.each for step in rank.steps]
+            yield f"ranks.{figure}_{kind}_ns", getattr(spread, f"{kind}_ns")
+    if anatomy.waiting is None:
+        return
+    steps = [step for rank in anatomy.waiting.each for step in rank.steps]
     for name in ("waiting", "transfer", "unmatched"):
         yield f"{name}_ns", _per(sum(getattr(step, f"{name}_ns") for step in steps), len(steps))
-    straggler = waiting.straggler
+    straggler = anatomy.waiting.straggler
     if straggler is not None:
         yield "straggler_charged_ns", _per(straggler.charged_ns, len(steps))
         yield "straggler_share", _per(straggler.charged_ns, straggler.waiting_ns)
@@ -548,15 +516,13 @@ def _advice(anatomy: Anatomy) -> Iterator[Named]:
 
 
 def _ledger(anatomy: Anatomy) -> Iterator[Named]:
+    """Yield how much of the device work is attributed and has a cost, and what the checks do not explain."""
     ledger = anatomy.ledger
     for name in ("linked", "graph_launched", "no_launch_record", "outside_window"):
         yield f"ledger.{name}_share", _per(getattr(ledger, f"{name}_ns"), ledger.device_work_ns)
     for name in ("costed", "unknown"):
         inside = ledger.device_work_ns - ledger.outside_window_ns
         yield f"ledger.{name}_share", _per(getattr(ledger, f"{name}_ns"), inside)
-
-
-def _checks(anatomy: Anatomy) -> Iterator[Named]:
     if any(check.compared for check in anatomy.checks):
         yield "checks.unexplained", sum(len(check.unexplained) for check in anatomy.checks)
 
@@ -572,32 +538,27 @@ _TWO: Final = ("before", "after")
 
 def metrics_of_comparison(comparison: Comparison) -> dict[str, Metric]:
     """Return the figures by name, without unknown ones."""
-    return dict([*_figures(comparison), *_difference(comparison.decomposition)])
-
-
-def _figures(comparison: Comparison) -> Iterator[tuple[str, Metric]]:
+    metrics: dict[str, Metric] = {}
     two = len(comparison.sides) == len(_TWO)
     for row in comparison.figures:
         for place, value in enumerate(row.values):
             if value is not None:
                 side = _TWO[place] if two else str(place + 1)
                 bound = bool(row.lower_bounds) and row.lower_bounds[place]
-                yield (
-                    f"{row.name}.{side}",
-                    Metric(value=value, unit=row.unit, better=row.better, lower_bound=bound, exact=row.exact),
+                metrics[f"{row.name}.{side}"] = Metric(
+                    value=value, unit=row.unit, better=row.better, lower_bound=bound, exact=row.exact
                 )
         if two and row.change is not None and not comparison.not_comparable:
-            yield f"{row.name}.change", Metric(value=row.change, unit="fraction", better=row.better)
+            metrics[f"{row.name}.change"] = Metric(value=row.change, unit="fraction", better=row.better)
 
-
-def _difference(parts: Decomposition | None) -> Iterator[tuple[str, Metric]]:
-    """Yield the mean like step of both sides, its change, and each cause's part of it: these sum to the change."""
-    if parts is None:
-        return
-    for name in ("before", "after", "change"):
-        yield f"like_step_ns.{name}", Metric(value=getattr(parts, f"{name}_ns"), unit="ns", better="lower")
-    changes: dict[str, int] = {}
-    for part in parts.parts:
-        changes[part.cause] = changes.get(part.cause, 0) + part.change_ns
-    for cause, change_ns in changes.items():
-        yield f"like_step_ns.change.{cause}", Metric(value=change_ns, unit="ns", better="lower")
+    # The mean like step of both sides, its change, and each cause's part of it: these sum to the change.
+    parts = comparison.decomposition
+    if parts is not None:
+        for name in ("before", "after", "change"):
+            metrics[f"like_step_ns.{name}"] = Metric(value=getattr(parts, f"{name}_ns"), unit="ns", better="lower")
+        changes: dict[str, int] = {}
+        for part in parts.parts:
+            changes[part.cause] = changes.get(part.cause, 0) + part.change_ns
+        for cause, change_ns in changes.items():
+            metrics[f"like_step_ns.change.{cause}"] = Metric(value=change_ns, unit="ns", better="lower")
+    return metrics

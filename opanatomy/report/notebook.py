@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import escape
 from typing import Any, Final
@@ -15,7 +15,6 @@ from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.report.charts import NoChart, asked_for, still_of
 from opanatomy.report.markup import elements
-from opanatomy.report.section import Section
 from opanatomy.report.sections import first_screen, sections_of
 from opanatomy.report.units import duration
 
@@ -63,18 +62,11 @@ class _Progress(Struct, frozen=True):
 def notebook_html(report: Anatomy | Comparison | Techniques) -> str:
     """Return the first screen of a report, of a comparison and an experiment the page, as one HTML element."""
     sections = first_screen(report) if isinstance(report, Anatomy) else sections_of(report)
-    return "\n".join(('<div class="opanatomy">', _LOOK, _picture(report), *_written(sections), "</div>"))
-
-
-def _picture(report: Anatomy | Comparison | Techniques) -> str:
     try:
-        return still_of(asked_for(report, None))
+        picture = still_of(asked_for(report, None))
     except NoChart:
-        return ""
-
-
-def _written(sections: Iterable[Section]) -> Iterable[str]:
-    for section in sections:
-        yield f'<div class="opanatomy-{escape(section.name)}">'
-        yield elements(section)  # a heading is the notebook's
-        yield "</div>"
+        picture = ""
+    lines = ['<div class="opanatomy">', _LOOK, picture]
+    for section in sections:  # a heading is the notebook's
+        lines += [f'<div class="opanatomy-{escape(section.name)}">', elements(section), "</div>"]
+    return "\n".join((*lines, "</div>"))

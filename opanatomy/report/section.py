@@ -500,8 +500,10 @@ def total(rows: Iterable[SummedRow], *, lacks_work: bool = False) -> Total:
     rows = tuple(rows)
     bounded = [row for row in rows if row.bound_ns is not None]
     flops, time_ns = _known(row.flops for row in rows), sum(row.time_ns for row in rows)
+    costed = [0 if row.flops is None else row.time_ns - row.uncosted_ns for row in rows]
     counted_ns = sum(
-        row.time_ns if row.operator_class is OperatorClass.COMMUNICATION else _costed_ns(row) for row in rows
+        row.time_ns if row.operator_class is OperatorClass.COMMUNICATION else costed_ns
+        for row, costed_ns in zip(rows, costed, strict=True)
     )
     known = flops or counted_ns >= time_ns or all(row.operator_class in _WITHOUT_FLOPS for row in rows)
     return Total(
@@ -510,7 +512,7 @@ def total(rows: Iterable[SummedRow], *, lacks_work: bool = False) -> Total:
         flops=flops if known else None,
         bytes=_known(moved(row) for row in rows),
         counted_ns=counted_ns,
-        costed_ns=sum(_costed_ns(row) for row in rows),
+        costed_ns=sum(costed),
         bound_ns=_known(row.bound_ns for row in rows),
         bounded_ns=sum(row.bounded_ns for row in bounded),
         lacks_work=lacks_work,
@@ -530,12 +532,6 @@ def moved(row: ClassRow | OperatorRow) -> int | None:
     if row.read_bytes is None or row.written_bytes is None:
         return None
     return row.read_bytes + row.written_bytes
-
-
-def _costed_ns(row: ClassRow | OperatorRow) -> int:
-    if row.flops is None:
-        return 0
-    return row.time_ns - row.uncosted_ns
 
 
 def _known(values: Iterable[int | None]) -> int | None:

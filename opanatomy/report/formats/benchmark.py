@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.comparison import Comparison, FigureRow
+from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
@@ -57,15 +57,12 @@ def _of_comparison(comparison: Comparison) -> Iterator[dict[str, Any]]:
         value = row.values[-1]
         if value is not None and row.better == "lower" and _CHARTED.fullmatch(row.name):
             bound = _LOWER_BOUND * (bool(row.lower_bounds) and row.lower_bounds[-1])
-            yield _entry(row.name, row.unit, value, range=_range(row), extra=ran + bound)
-
-
-def _range(row: FigureRow) -> str:
-    """Return the minimum and the maximum of the last side's samples."""
-    spread = row.spreads[-1] if row.spreads else None
-    if spread is None or spread.count < 2:
-        return ""
-    return f"{units.of_unit(spread.low, row.unit)} to {units.of_unit(spread.high, row.unit)}"
+            # The minimum and the maximum of the last side's samples.
+            spread = row.spreads[-1] if row.spreads else None
+            range_text = ""
+            if spread is not None and spread.count > 1:
+                range_text = f"{units.of_unit(spread.low, row.unit)} to {units.of_unit(spread.high, row.unit)}"
+            yield _entry(row.name, row.unit, value, range=range_text, extra=ran + bound)
 
 
 def _of_techniques(report: Techniques) -> Iterator[dict[str, Any]]:

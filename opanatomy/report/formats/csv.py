@@ -13,8 +13,8 @@ from typing import Final
 
 from msgspec.structs import fields
 
-from opanatomy.records.comparison import Comparison, Part, Work
-from opanatomy.records.experiment import ScaledGradients, StepFigures, TechniqueRow, Techniques, Underflow
+from opanatomy.records.comparison import Comparison
+from opanatomy.records.experiment import StepFigures, Techniques
 from opanatomy.records.memory import MemoryPart
 from opanatomy.records.reports import Report
 from opanatomy.records.signature import SignatureText
@@ -65,7 +65,10 @@ def csv_report(report: Report) -> str:
         return text.getvalue()
     writer.writerow(_RECORD + _DERIVED)
     for row in report.operators:
-        writer.writerow([cell_of(getattr(row, name)) for name in _RECORD] + _derived(row))
+        size = moved(row)
+        intensity = None if row.flops is None or not size else row.flops / size
+        derived = (units.per_second(row.flops, row.time_ns), units.per_second(size, row.time_ns), intensity)
+        writer.writerow([*(cell_of(getattr(row, name)) for name in _RECORD), *map(units.plain, derived)])
     return text.getvalue()
 
 
@@ -78,20 +81,16 @@ def _comparison(report: Comparison) -> Iterator[list[object]]:
         return
     yield [*_PART, *(f"{side}_{name}" for side in _SIDES for name in _WORK)]
     for part in report.decomposition.parts:
-        yield [*_part(part), *(cell for side in _SIDES for cell in _work(getattr(part, side)))]
-
-
-def _part(part: Part) -> list[object]:
-    pair = " and ".join(part.pair) if part.pair else ""
-    named = (part.cause.value, cell_of(part.operator_class), cell_of(pair))
-    return [*named, part.before_ns, part.after_ns, part.change_ns]
-
-
-def _work(work: Work | None) -> list[object]:
-    if work is None:
-        return [""] * len(_WORK)
-    texts = [cell_of("; ".join(getattr(work, name))) for name in _WORK[:-1]]
-    return [*texts, units.plain(work.calls)]
+        pair = " and ".join(part.pair) if part.pair else ""
+        cells: list[object] = [part.cause.value, cell_of(part.operator_class), cell_of(pair)]
+        cells += [part.before_ns, part.after_ns, part.change_ns]
+        for work in (part.before, part.after):
+            if work is None:
+                cells += [""] * len(_WORK)
+            else:
+                texts = (cell_of("; ".join(getattr(work, name))) for name in _WORK[:-1])
+                cells += [*texts, units.plain(work.calls)]
+        yield cells
 
 
 def _techniques(report: Techniques) -> Iterator[list[object]]:
@@ -106,34 +105,18 @@ def _techniques(report: Techniques) -> Iterator[list[object]]:
         *(f"gradient_{name}" for name in gradients),
     ]
     for row in report.rows:
-        yield _technique(row, components)
-
-
-def _technique(row: TechniqueRow, components: list[str]) -> list[object]:
-    cells: list[object] = [cell_of(getattr(row, name)) for name in _TECHNIQUE]
-    for figures in (row.predicted, row.measured):
-        known = figures if figures is not None else StepFigures()
-        cells += [units.plain(getattr(known, name)) for name in _FIGURES]
-        cells += [units.plain(known.components.get(name)) for name in components]
-    return cells + _gradients(row.underflow)
-
-
-def _gradients(underflow: Underflow | None) -> list[object]:
-    """Return the counts of gradient elements, in full: they exist to show a share of a few of many millions."""
-    if underflow is None:
-        return [""] * (len(_UNDERFLOW) + len(_SCALES) * len(_SCALED))
-    cells: list[object] = [getattr(underflow, name) for name in _UNDERFLOW]
-    for scale in _SCALES:
-        gradients: ScaledGradients | None = getattr(underflow, scale)
-        cells += [""] * len(_SCALED) if gradients is None else [getattr(gradients, name) for name in _SCALED]
-    return cells
-
-
-def _derived(row: OperatorRow) -> list[str]:
-    moved_bytes = moved(row)
-    intensity = None if row.flops is None or not moved_bytes else row.flops / moved_bytes
-    rates = (units.per_second(row.flops, row.time_ns), units.per_second(moved_bytes, row.time_ns), intensity)
-    return [units.plain(rate) for rate in rates]
+        cells: list[object] = [cell_of(getattr(row, name)) for name in _TECHNIQUE]
+        for figures in (row.predicted, row.measured):
+            known = figures if figures is not None else StepFigures()
+            cells += [units.plain(getattr(known, name)) for name in _FIGURES]
+            cells += [units.plain(known.components.get(name)) for name in components]
+        # The counts of gradient elements in full: they exist to show a share of a few of many millions.
+        counted = row.underflow
+        cells += [""] * len(_UNDERFLOW) if counted is None else [getattr(counted, name) for name in _UNDERFLOW]
+        for scale in _SCALES:
+            scaled = None if counted is None else getattr(counted, scale)
+            cells += [""] * len(_SCALED) if scaled is None else [getattr(scaled, name) for name in _SCALED]
+        yield cells
 
 
 def cell_of(value: object) -> object:

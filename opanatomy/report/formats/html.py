@@ -64,11 +64,19 @@ def html_report(report: Report, page: Page) -> str:
         others = [section for section in made if on[section.name] == part.name and section.name not in _TITLES]
         figures = [_figure(report, name, specs) for name in part.charts]
         if others or any(figure.still for figure in figures):
-            parts.append(_laid_out(part, others, figures))
-    data = {"charts": _Data("json", _json(specs))}
+            sentences = [section for section in others if not section.rows and section.name not in _BELOW]
+            lead = sentences if part.name == "verdict" else []
+            rest = [section for section in others if section not in lead]
+            rest.sort(key=lambda section: section.name not in _BELOW)
+            parts.append(_Laid(name=part.name, title=part.title, lead=lead, figures=figures, rest=rest))
+
+    # JSON that ends no element, whatever its texts are; a script that no text in it ends early.
+    charts = json.dumps(specs, separators=(",", ":"), ensure_ascii=False)
+    charts = charts.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    data = {"charts": _Data("json", charts)}
     scripts = [_file("page.js")]
     if specs:
-        scripts.insert(0, _safe(library()))
+        scripts.insert(0, library().replace("</script", "<\\/script").replace("<!--", "<\\!--"))
     if isinstance(report, Anatomy) and any(
         figure.name == _TIMELINE and figure.still for part in parts for figure in part.figures
     ):
@@ -138,13 +146,6 @@ def _listed(report: Report) -> list[PagePart]:
         return [replace(part, charts=()) if part.name == "verdict" else part for part in listed]
     charts = [tuple(name for name in part.charts if name != "segments") for part in listed]
     return [replace(part, charts=kept) for part, kept in zip(listed, charts, strict=True)]
-
-
-def _laid_out(part: PagePart, sections: Sequence[Section], figures: list[_Figure]) -> _Laid:
-    lead = [section for section in sections if not section.rows and section.name not in _BELOW]
-    lead = lead if part.name == "verdict" else []
-    rest = sorted((section for section in sections if section not in lead), key=lambda each: each.name not in _BELOW)
-    return _Laid(name=part.name, title=part.title, lead=lead, figures=figures, rest=rest)
 
 
 def _shortened(section: Section) -> Section:
@@ -236,13 +237,14 @@ def _opened(known: dict[str, _Called], steps: int, row: Row) -> _Calls | None:
     for each in called.rows[:_SIGNATURES]:
         part = f" (part: {each.operator})" if each.part_of else ""
         text = cut(printable(str(each.signature)), _SIGNATURE_MOST) + part
+        size = moved(each)
         lines.append(
             _line(
                 text,
                 each.calls / steps,
                 each.time_ns / steps,
-                _of_step(each.flops, steps),
-                _of_step(moved(each), steps),
+                None if each.flops is None else each.flops / steps,
+                None if size is None else size / steps,
             )
         )
     if others := called.rows[_SIGNATURES:]:
@@ -261,10 +263,6 @@ def _opened(known: dict[str, _Called], steps: int, row: Row) -> _Calls | None:
 def _line(text: str, calls: float, time_ns: float, flops: float | None, size: float | None) -> _Line:
     figures = (calls, units.ratio), (time_ns, units.duration), (flops, units.flops), (size, units.size)
     return _Line(text, tuple((None if value is None else repr(value), write(value)) for value, write in figures))
-
-
-def _of_step(value: int | None, steps: int) -> float | None:
-    return None if value is None else value / steps
 
 
 # ----- pictures
@@ -314,17 +312,6 @@ def _name_of(report: Report) -> str:
 
 def _file(name: str) -> str:
     return resources.files("opanatomy.report.page").joinpath(name).read_text("utf-8")
-
-
-def _safe(script: str) -> str:
-    """Return a script that no text in it ends early."""
-    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
-
-
-def _json(value: Any) -> str:
-    """Return data as JSON that ends no element, whatever its texts are."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 FORMAT: Final = Format(ending=".html", write=html_report, machine_readable=True)

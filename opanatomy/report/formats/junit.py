@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from opanatomy.records.comparison import Comparison, GateResult
+from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
@@ -49,17 +49,13 @@ def junit_report(report: Report, page: Page) -> str:
     )
     SubElement(suite, "properties")
     for gate in gates:
-        _add_case(suite, gate)
+        case = SubElement(suite, "testcase", {"classname": _CLASS, "name": _text(gate.gate), "time": _SECONDS})
+        if not gate.met:
+            SubElement(case, "failure", {"message": _text(gate.line), "type": "gate"}).text = _text(gate.line)
     SubElement(suite, "system-out").text = "\n".join(_text(gate.line) for gate in gates) or _NO_GATES
     SubElement(suite, "system-err")
     indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
-
-
-def _add_case(suite: Element, gate: GateResult) -> None:
-    case = SubElement(suite, "testcase", {"classname": _CLASS, "name": _text(gate.gate), "time": _SECONDS})
-    if not gate.met:
-        SubElement(case, "failure", {"message": _text(gate.line), "type": "gate"}).text = _text(gate.line)
 
 
 def _name(report: Report) -> str:

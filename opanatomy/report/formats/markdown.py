@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
 from opanatomy.records.reports import Report
 from opanatomy.report import units
 from opanatomy.report.markdown import markdown_cell, markdown_code, markdown_text
-from opanatomy.report.section import WITH, Cell, ColumnKind, Fact, Format, Name, Note, NoteStyle, Page, Row, Section
+from opanatomy.report.section import WITH, Cell, ColumnKind, Format, Name, Note, NoteStyle, Page, Row, Section
 from opanatomy.report.sections import sections_of
 from opanatomy.report.sections.memory import curve_lines
 
@@ -28,15 +28,12 @@ def markdown_report(report: Report, page: Page) -> str:
     # The first screen is dropped last, and of the rest the lower sections first.
     order = sorted(texts, key=lambda place: (sections[place].open, -place))
     left_out: list[int] = []
-    while sum(len(text.encode()) + 1 for text in texts.values()) > MOST_BYTES - _word_bytes(sections):
+    # There is room for the sentence that names all sections.
+    most = MOST_BYTES - sum(len(line.encode()) + 1 for line in _left_out([section.title for section in sections]))
+    while sum(len(text.encode()) + 1 for text in texts.values()) > most:
         left_out.append(place := order.pop(0))
         del texts[place]
     return "\n".join((*texts.values(), *_left_out([sections[place].title for place in sorted(left_out)])))
-
-
-def _word_bytes(sections: Sequence[Section]) -> int:
-    """Return the bytes of the sentence that names all sections."""
-    return sum(len(line.encode()) + 1 for line in _left_out([section.title for section in sections]))
 
 
 def _left_out(titles: Sequence[str]) -> list[str]:
@@ -59,9 +56,21 @@ def _section(section: Section) -> str:
 def _blocks(section: Section) -> Iterator[str]:
     """Yield table, facts, curve and notes, each ending in a line end."""
     if section.rows:
-        yield _table(section)
+        columns = section.shown_columns
+        rows = [[_cell(row, row.cell(column), column.unit) for column in columns] for row in section.rows[:_LISTED]]
+        if section.rows[_LISTED:]:
+            rows.append([f"and {len(section.rows) - _LISTED:,} more", *([""] * (len(columns) - 1))])
+        headers = [markdown_text(column.header) for column in columns]
+        marks = ["---:" if column.holds is ColumnKind.NUMBERS else ":---" for column in columns]
+        yield "".join(f"| {' | '.join(cells)} |\n" for cells in (headers, marks, *rows))
     if section.facts:
-        yield _facts(section.facts)
+        items = [
+            f"**{markdown_text(fact.label)}**: {markdown_cell(fact.whole)}" if fact.label else markdown_cell(fact.whole)
+            for fact in section.facts[:_LISTED]
+        ]
+        if section.facts[_LISTED:]:
+            items.append(f"and {len(section.facts) - _LISTED:,} more")
+        yield "".join(f"- {item}\n" for item in items)
     lines, legend = curve_lines(section.curve, _CURVE_WIDTH)
     if lines:
         yield "\n".join(("```text", *lines, "```", "", markdown_text(legend))) + "\n"
@@ -70,43 +79,17 @@ def _blocks(section: Section) -> Iterator[str]:
         yield f"and {len(section.notes) - _LISTED:,} more\n"
 
 
-def _table(section: Section) -> str:
-    columns = section.shown_columns
-    rows = [[_cell(row, row.cell(column), column.unit) for column in columns] for row in section.rows[:_LISTED]]
-    if section.rows[_LISTED:]:
-        rows.append([f"and {len(section.rows) - _LISTED:,} more", *([""] * (len(columns) - 1))])
-    marks = ["---:" if column.holds is ColumnKind.NUMBERS else ":---" for column in columns]
-    return _lines_of([[markdown_text(column.header) for column in columns], marks, *rows])
-
-
-def _lines_of(rows: Iterable[Sequence[str]]) -> str:
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
-
-
 def _cell(row: Row, cell: Cell, unit: str) -> str:
     text = markdown_cell(cell, unit)
     if row.summary and text:
         text = f"**{text}**"
-    if indent := _indent(cell):
+    # The spaces before the words of a cell, as in a tree.
+    name = cell.name if isinstance(cell, Name) else cell
+    indent = min(len(name) - len(name.lstrip(" ")), _DEEPEST) if isinstance(name, str) else 0
+    if indent:
         return "&nbsp;" * indent + text
     # An unknown value is not a list here.
     return units.UNKNOWN if text == f"`{units.UNKNOWN}`" else text
-
-
-def _indent(cell: Cell) -> int:
-    """Return the spaces before the words of a cell, as in a tree."""
-    name = cell.name if isinstance(cell, Name) else cell
-    return min(len(name) - len(name.lstrip(" ")), _DEEPEST) if isinstance(name, str) else 0
-
-
-def _facts(facts: Sequence[Fact]) -> str:
-    lines = [f"- {_label(fact)}{markdown_cell(fact.whole)}\n" for fact in facts[:_LISTED]]
-    more = [f"- and {len(facts) - _LISTED:,} more\n"] if facts[_LISTED:] else []
-    return "".join((*lines, *more))
-
-
-def _label(fact: Fact) -> str:
-    return f"**{markdown_text(fact.label)}**: " if fact.label else ""
 
 
 def _notes(notes: Sequence[Note]) -> Iterator[str]:

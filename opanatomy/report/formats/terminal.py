@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from io import StringIO
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,7 +26,6 @@ from opanatomy.report.section import (
     Cell,
     ColumnKind,
     Count,
-    Fact,
     Format,
     Name,
     Note,
@@ -43,11 +42,8 @@ from opanatomy.report.section import (
     phrase,
     printable,
 )
-from opanatomy.report.section import Column as SectionColumn
 from opanatomy.report.sections import first_screen, sections_of
-
-if TYPE_CHECKING:
-    from rich.text import Text
+from opanatomy.report.sections.memory import curve_lines
 
 #: The namespaces of torch's own operators, left out if there is little room.
 _OF_TORCH: Final = regex(r"^(?:aten|c10d)::")
@@ -121,22 +117,18 @@ def section_text(section: Section, width: int, *, color: bool = False, headed: b
         legacy_windows=False,
     )
     lines = list(_lines(section, width, color, headed))
-    for line in (*(_heading(section, width) if headed and lines else ()), *lines):
+    if headed and lines:
+        # The heading and the steps it covers, and a rule for the rest of its line.
+        scope = f" ({section.scope})" if section.scope else ""
+        rule = min(width, PAGE) - len(section.heading) - len(scope) - 1
+        if rule < 0:
+            lines = [Text(section.heading, style="bold"), *prose(section.scope, width, style="dim"), *lines]
+        else:
+            heading = Text.assemble((section.heading, "bold"), scope, (f" {'─' * rule}".rstrip(), "dim"))
+            lines = [heading, *lines]
+    for line in lines:
         console.print(line, soft_wrap=True)
     return file.getvalue()
-
-
-def _heading(section: Section, width: int) -> Iterator[Text]:
-    """Yield a line with the heading and the steps it covers, and a rule."""
-    from rich.text import Text
-
-    scope = f" ({section.scope})" if section.scope else ""
-    rule = min(width, PAGE) - len(section.heading) - len(scope) - 1
-    if rule < 0:
-        yield Text(section.heading, style="bold")
-        yield from prose(section.scope, width, style="dim")
-        return
-    yield Text.assemble((section.heading, "bold"), scope, (f" {'─' * rule}".rstrip(), "dim"))
 
 
 def list_text(section: Section) -> str:
@@ -173,59 +165,46 @@ def _part(part: Cell) -> str:
 
 
 def _lines(section: Section, width: int, color: bool, headed: bool) -> Iterator[Text]:
+    """Yield the table, the facts, the curve and the notes."""
     left_out: tuple[str, ...] = ()
     if section.rows:
         table, left_out = _table(section, width, color, ruled=not headed)
         yield from table
+
     # A label has a cell to its right, two if one is longer than usual; that of advice only shortens its own line.
     long = (len(fact.label) + 2 for fact in section.facts if len(fact.label) >= _LABEL_WIDTH and fact.cure is None)
     label_width = max(_LABEL_WIDTH, *long, 0)
+    room = width - label_width
     for fact in section.facts:
-        yield from _fact(fact, width, label_width)
-    yield from _curve(section, width)
+        style = _STYLE[NoteStyle.WARNING] if fact.warning else ""
+        label = fact.label.ljust(label_width) if len(fact.label) < label_width else f"{fact.label}  "
+        lines = fitted(fact.text, room, fact.most_lines, style=style, used=len(label) - label_width)
+        for line in lines:
+            yield Text.assemble((label, "dim"), line)
+            label = " " * label_width
+        if fact.cure is not None:
+            for line in fitted(fact.cure, room, fact.most_lines and fact.most_lines + 1 - len(lines), style=style):
+                yield Text.assemble(label, line)
+
+    if section.curve:
+        curve, legend = curve_lines(section.curve, min(width, PAGE))
+        yield from map(Text, curve)
+        if legend:
+            yield from prose(legend, width, style=_STYLE[NoteStyle.REMARK])
+
+    # The meaning of a table's marks in one paragraph, each other note in its own.
     notes = [note for note in section.notes if note.column is None or note.column not in left_out]
     if left_out:
         notes.append(Note(text=f"columns hidden at this width: {', '.join(left_out)}"))
-    yield from _notes(notes, width)
-
-
-def _fact(fact: Fact, width: int, label_width: int) -> Iterator[Text]:
-    """Yield the label, its text to the right, and below that the cure of advice."""
-    from rich.text import Text
-
-    style, room = _STYLE[NoteStyle.WARNING] if fact.warning else "", width - label_width
-    label = fact.label.ljust(label_width) if len(fact.label) < label_width else f"{fact.label}  "
-    lines = fitted(fact.text, room, fact.most_lines, style=style, used=len(label) - label_width)
-    for line in lines:
-        yield Text.assemble((label, "dim"), line)
-        label = " " * label_width
-    if fact.cure is not None:
-        for line in fitted(fact.cure, room, fact.most_lines and fact.most_lines + 1 - len(lines), style=style):
-            yield Text.assemble(label, line)
-
-
-def _curve(section: Section, width: int) -> Iterator[Text]:
-    if not section.curve:
-        return
-    from rich.text import Text
-
-    from opanatomy.report.sections.memory import curve_lines
-
-    lines, legend = curve_lines(section.curve, min(width, PAGE))
-    yield from map(Text, lines)
-    if legend:
-        yield from prose(legend, width, style=_STYLE[NoteStyle.REMARK])
-
-
-def _notes(notes: list[Note], width: int) -> Iterator[Text]:
-    """Yield the meaning of a table's marks in one paragraph, each other note in its own."""
-
     footnotes = [sentence(note.text) for note in notes if note.tone is NoteStyle.FOOTNOTE]
     if footnotes:
         yield from prose("; ".join(footnotes), width, style=_STYLE[NoteStyle.FOOTNOTE])
     for note in notes:
         if note.tone is NoteStyle.TITLE:
-            yield from _title(sentence(note.text), width)
+            *first, last = prose(sentence(note.text), width, style=_STYLE[NoteStyle.TITLE])
+            yield from first
+            rule = "─" * (min(width, PAGE) - last.cell_len - 1)
+            yield Text.assemble(last, (f" {rule}", "dim")) if rule else last
         elif note.tone is NoteStyle.COMMAND:
             yield from command(sentence(note.text), width, label="next:")
         elif note.tone is NoteStyle.OPTIONS:
@@ -234,21 +213,23 @@ def _notes(notes: list[Note], width: int) -> Iterator[Text]:
             yield from fitted(note.text, width, note.most_lines, style=_STYLE[note.tone])
 
 
-def _title(text: str, width: int) -> Iterator[Text]:
-    """Yield the title, and a rule for the rest of its line."""
-    from rich.text import Text
-
-    *lines, last = prose(text, width, style=_STYLE[NoteStyle.TITLE])
-    yield from lines
-    rule = "─" * (min(width, PAGE) - last.cell_len - 1)
-    yield Text.assemble(last, (f" {rule}", "dim")) if rule else last
-
-
 def _table(section: Section, width: int, color: bool, *, ruled: bool) -> tuple[list[Text], tuple[str, ...]]:
     """Return the table, and the headers of the columns that were dropped."""
-    shown = section.shown_columns
-    columns = [_column(column) for column in shown]
-    cells = [_column_cells(section, column, width) for column in shown]
+    shown, roomy = section.shown_columns, width >= _ROOMY
+    columns: list[Column] = []
+    cells: list[list[str]] = []
+    for column in shown:
+        # Half a formula is a wrong formula: all of it or none.
+        least = WHOLE if column.holds is ColumnKind.FORMULAS else column.least
+        name = column.holds is not ColumnKind.NUMBERS
+        columns.append(Column(header=column.header, name=name, least=least, drop=column.drop_order))
+        values = [row.cell(column) for row in section.rows]
+        own = [_cell(value, column.unit, first=column is section.columns[0], roomy=roomy) for value in values]
+        if not roomy and column.header in _LATER_MOST:
+            own = [cut(text, _LATER_MOST[column.header]) for text in own]
+        # Shares stand below each other, whatever they cover.
+        covers = [len(units.coverage(value)) if isinstance(value, Share) else 0 for value in values]
+        cells.append([text + " " * (max(covers) - cover) for text, cover in zip(own, covers, strict=True)])
     rows = [
         TableRow(
             cells=texts,
@@ -263,30 +244,8 @@ def _table(section: Section, width: int, color: bool, *, ruled: bool) -> tuple[l
     return lines, tuple(column.header for column in columns if column.header not in kept)
 
 
-def _column(column: SectionColumn) -> Column:
-    # Half a formula is a wrong formula: all of it or none.
-    least = WHOLE if column.holds is ColumnKind.FORMULAS else column.least
-    name = column.holds is not ColumnKind.NUMBERS
-    return Column(header=column.header, name=name, least=least, drop=column.drop_order)
-
-
-def _column_cells(section: Section, column: SectionColumn, width: int) -> list[str]:
-    """Return the cells of one column as texts; shares stand below each other, whatever they cover."""
-    cells, roomy = [row.cell(column) for row in section.rows], width >= _ROOMY
-    texts = [_cell(cell, column.unit, first=column is section.columns[0], roomy=roomy) for cell in cells]
-    if not roomy and column.header in _LATER_MOST:
-        texts = [cut(text, _LATER_MOST[column.header]) for text in texts]
-    covers = [len(_cover(cell)) for cell in cells]
-    return [text + " " * (max(covers) - cover) for text, cover in zip(texts, covers, strict=True)]
-
-
-def _cover(cell: Cell) -> str:
-    return units.coverage(cell) if isinstance(cell, Share) else ""
-
-
 def _cell(cell: Cell, unit: str, *, first: bool, roomy: bool) -> str:
     """Return a cell as text: the name of its row in full if there is room, names in later columns shorter."""
-
     if isinstance(cell, OperatorClass):
         return (LABEL if roomy and first else SHORT_LABEL)[cell]
     if isinstance(cell, Name):
@@ -363,7 +322,13 @@ def table(
     widths = _fit(columns, natural, width - indent)
     used = indent + sum(widths.values()) + _GAP * (len(widths) - 1)
     bar = min(width - used - _GAP, _BAR_MOST)
-    rows = _shortened(rows, columns, widths)
+    cells = [list(row.cells) for row in rows]
+    for i, room in widths.items():
+        if columns[i].name:
+            texts = cut_apart([row[i] for row in cells], room)
+            for kept in cells:
+                kept[i] = texts[kept[i]]
+    rows = [replace(row, cells=tuple(kept)) for row, kept in zip(rows, cells, strict=True)]
     title = _line(header, columns, widths, swatches=swatches)
     title.stylize("not bold dim", indent + widths[0])
     title.rstrip()
@@ -372,7 +337,10 @@ def table(
         line = _line(row, columns, widths, swatches=swatches)
         if bar >= _BAR_LEAST and row.bar is not None:
             line.append(" " * _GAP)
-            line.append(_bar(row.bar, bar), style=row.mark)
+            # Eighths of a cell; more than nothing shows at least one of them.
+            eighths = max(round(row.bar * bar * 8), 1 if row.bar > 0 else 0)
+            full, rest = divmod(min(eighths, bar * 8), 8)
+            line.append("█" * full + _BLOCKS[rest].strip(), style=row.mark)
         line.rstrip()
         lines.append(line)
     return lines, {columns[i].header for i in widths}
@@ -453,7 +421,12 @@ def command(text: str, width: int, *, label: str, style: str = "") -> list[Text]
 
     A word that is wider than `width` is not broken, since half of a path is useless.
     """
-    words = _arguments(printable(text))
+    words: list[str] = []
+    for word in _ARGUMENT.findall(printable(text)):  # an option together with its value
+        if words and words[-1].startswith("--") and " " not in words[-1] and not word.startswith("-"):
+            words[-1] += f" {word}"
+        else:
+            words.append(word)
     if len(label) + 1 + cell_len(" ".join(words)) <= width:
         return [Text(f"{label} {' '.join(words)}", style=style)]
     lines, last = [f"{label} {words[0]}"], len(words) - 1
@@ -465,28 +438,6 @@ def command(text: str, width: int, *, label: str, style: str = "") -> list[Text]
         lines[-1] += " \\"
         lines.append(" " * _GAP + word)
     return [Text(line, style=style) for line in lines]
-
-
-def _arguments(text: str) -> list[str]:
-    """Return the words of a command, an option together with its value."""
-    words: list[str] = []
-    for word in _ARGUMENT.findall(text):
-        if words and words[-1].startswith("--") and " " not in words[-1] and not word.startswith("-"):
-            words[-1] += f" {word}"
-        else:
-            words.append(word)
-    return words
-
-
-def _shortened(rows: Sequence[TableRow], columns: Sequence[Column], widths: dict[int, int]) -> list[TableRow]:
-    """Return the rows with their names cut to the widths of their columns."""
-    cells = [list(row.cells) for row in rows]
-    for i, width in widths.items():
-        if columns[i].name:
-            texts = cut_apart([row[i] for row in cells], width)
-            for row in cells:
-                row[i] = texts[row[i]]
-    return [replace(row, cells=tuple(kept)) for row, kept in zip(rows, cells, strict=True)]
 
 
 def _fit(columns: Sequence[Column], natural: dict[int, int], width: int) -> dict[int, int]:
@@ -541,13 +492,6 @@ def _line(row: TableRow, columns: Sequence[Column], widths: dict[int, int], *, s
         line.append(" " * _GAP if i else "")
         line.append(text + padding if columns[i].name else padding + text)
     return line
-
-
-def _bar(fraction: float, width: int) -> str:
-    """Return a bar of eighths of a cell; more than nothing shows at least one of them."""
-    eighths = max(round(fraction * width * 8), 1 if fraction > 0 else 0)
-    full, rest = divmod(min(eighths, width * 8), 8)
-    return "█" * full + _BLOCKS[rest].strip()
 
 
 # The first screen in the lines of a terminal: rows of operators fill it, or are dropped, then their table, then minor

@@ -93,19 +93,18 @@ def given_ceilings(anatomy: Anatomy) -> Section | None:
     options: dict[str, list[ExceededCeiling]] = {}
     for one in exceeded:
         options.setdefault(one.option, []).append(one)
-    notes = tuple(Note(text=_exceeded(*item), tone=NoteStyle.WARNING) for item in options.items())
-    return Section(title="Ceilings that were given", notes=notes)
-
-
-def _exceeded(option: str, ceilings: Sequence[ExceededCeiling]) -> Phrase:
-    of_products = any(one.ceiling != BANDWIDTH for one in ceilings)
-    return phrase(
-        "{} is below what was measured in this trace: {}. It is most likely too low, and what rests on it is no figure"
-        " of the device: bounds, their shares{} and headroom.",
-        option,
-        joined((_reached(one) for one in ceilings), "; ") or "",
-        ", MFU" if of_products else "",
-    )
+    notes = []
+    for option, ceilings in options.items():
+        of_products = any(one.ceiling != BANDWIDTH for one in ceilings)
+        text = phrase(
+            "{} is below what was measured in this trace: {}. It is most likely too low, and what rests on it is no"
+            " figure of the device: bounds, their shares{} and headroom.",
+            option,
+            joined((_reached(one) for one in ceilings), "; ") or "",
+            ", MFU" if of_products else "",
+        )
+        notes.append(Note(text=text, tone=NoteStyle.WARNING))
+    return Section(title="Ceilings that were given", notes=tuple(notes))
 
 
 def exceeded_texts(anatomy: Anatomy) -> Iterator[Phrase]:
@@ -147,28 +146,18 @@ def may_be_wrong(check: Check, difference: Difference) -> Phrase:
     """Return which figure may be wrong and by how much: its value here and by the second source."""
     in_phase = "" if difference.phase is None else f" in {difference.phase.value}"
     figure = _FIGURE.get(check.quantity, f"{check.quantity} of {{}}")
-    subject = phrase(figure, *([_name(difference.operator)] if "{}" in figure else ()))
+    subject = phrase(figure, *([Name(difference.operator.removeprefix("aten::"))] if "{}" in figure else ()))
     if check.quantity in _SAID and difference.evidence:
         by = phrase("{}", difference.evidence)
     else:
-        figures = _figures(check, difference)
+        # With all digits if they would be equal when rounded.
+        figures: tuple[Quantity, Quantity] = Exact(difference.ours, check.unit), Exact(difference.other, check.unit)
+        make = _QUANTITY.get(check.unit)
+        if make is not None and text_of(make(difference.ours)) != text_of(make(difference.other)):
+            figures = make(difference.ours), make(difference.other)
         ours, other = (quantity if is_known(quantity) else "unknown" for quantity in figures)
         by = phrase("{} here, {} by {}", ours, other, check.source)
     return phrase("{}{} may be wrong: {}", subject, in_phase, by)
-
-
-def _name(operator: str) -> Name:
-    return Name(operator.removeprefix("aten::"))
-
-
-def _figures(check: Check, difference: Difference) -> tuple[Quantity, Quantity]:
-    """Return both figures, with all digits if they would be equal when rounded."""
-    make = _QUANTITY.get(check.unit)
-    if make is not None:
-        ours, other = make(difference.ours), make(difference.other)
-        if text_of(ours) != text_of(other):
-            return ours, other
-    return Exact(difference.ours, check.unit), Exact(difference.other, check.unit)
 
 
 def disagreements(anatomy: Anatomy) -> Section | None:
@@ -218,18 +207,7 @@ def check_facts(anatomy: Anatomy, *, explained: bool) -> Iterator[tuple[str, Phr
 
 
 def _explained(anatomy: Anatomy) -> Iterator[tuple[str, Phrase | None]]:
-    causes = _causes(anatomy)
-    for cause, names in list(causes.items())[:_CAUSES]:
-        more = phrase(" and {} more", Count(len(names) - _NAMES)) if len(names) > _NAMES else ""
-        listed = joined(phrase("{}", Name(name)) for name in names[:_NAMES])
-        yield "explained", phrase("{}{}: {}", listed or "", more, cause)
-    if len(causes) > _CAUSES:
-        more = phrase("{} causes more (all are in the JSON report)", Count(len(causes) - _CAUSES))
-        yield "explained", more
-
-
-def _causes(anatomy: Anatomy) -> dict[str, list[str]]:
-    """Return the operators by the cause of their differences."""
+    """Yield the operators by the cause of their differences."""
     causes: dict[str, list[str]] = {}
     for check in anatomy.checks:
         for difference in check.differences:
@@ -237,7 +215,13 @@ def _causes(anatomy: Anatomy) -> dict[str, list[str]]:
                 names = causes.setdefault(difference.cause, [])
                 if difference.operator not in names:
                     names.append(difference.operator)
-    return causes
+    for cause, names in list(causes.items())[:_CAUSES]:
+        more = phrase(" and {} more", Count(len(names) - _NAMES)) if len(names) > _NAMES else ""
+        listed = joined(phrase("{}", Name(name)) for name in names[:_NAMES])
+        yield "explained", phrase("{}{}: {}", listed or "", more, cause)
+    if len(causes) > _CAUSES:
+        more = phrase("{} causes more (all are in the JSON report)", Count(len(causes) - _CAUSES))
+        yield "explained", more
 
 
 # The ledger: the classed, costed and unknown parts of the device work, and the confirmation by second sources.
@@ -250,34 +234,32 @@ _UNKNOWN_LISTED: Final = 5
 def ledger(anatomy: Anatomy, page: Page) -> Section:
     """Return the terms of the device work, its classed, costed and unknown parts, and the checks; if the page asks for
     sections by name also the differences of a known cause."""
+    account = anatomy.ledger
+    work: list[tuple[str, str | Phrase | None]] = []
+    if account.device_work_ns:
+        parts = (
+            ("linked to operators", account.linked_ns),
+            ("launched by graphs", account.graph_launched_ns),
+            ("without launch record", account.no_launch_record_ns),
+            ("outside the window", account.outside_window_ns),
+        )
+        inside_ns = account.device_work_ns - account.outside_window_ns
+        whole = work_of(anatomy) if anatomy.environment.host_only else "device work"
+        linked = joined((phrase("{} {}", Time(ns), name) for name, ns in parts if ns), by=" + ")
+        known = (("classed", account.classed_ns), ("costed", account.costed_ns), ("unknown", account.unknown_ns))
+        counted = (f"{name.replace('_', '-')}: {value}" for name, value in anatomy.conventions.items())
+        work = [
+            ("work", phrase("{} {} = {}", whole, Time(account.device_work_ns), linked or "")),
+            ("", joined(phrase("{} {}", name, Share(ns, inside_ns)) for name, ns in known)),
+            ("unknown", _names(unclassified(anatomy), inside_ns)),
+            ("no formula", _names(uncosted(anatomy), inside_ns)),
+            ("counting", "; ".join(counted)),
+        ]
     return Section(
         title="The ledger of device work",
         scope=all_steps(anatomy),
-        facts=facts_of(*_work(anatomy), *check_facts(anatomy, explained=bool(page.sections))),
+        facts=facts_of(*work, *check_facts(anatomy, explained=bool(page.sections))),
     )
-
-
-def _work(anatomy: Anatomy) -> list[tuple[str, str | Phrase | None]]:
-    account = anatomy.ledger
-    if not account.device_work_ns:
-        return []
-    parts = (
-        ("linked to operators", account.linked_ns),
-        ("launched by graphs", account.graph_launched_ns),
-        ("without launch record", account.no_launch_record_ns),
-        ("outside the window", account.outside_window_ns),
-    )
-    inside_ns = account.device_work_ns - account.outside_window_ns
-    whole = work_of(anatomy) if anatomy.environment.host_only else "device work"
-    work = joined((phrase("{} {}", Time(ns), name) for name, ns in parts if ns), by=" + ")
-    known = (("classed", account.classed_ns), ("costed", account.costed_ns), ("unknown", account.unknown_ns))
-    return [
-        ("work", phrase("{} {} = {}", whole, Time(account.device_work_ns), work or "")),
-        ("", joined(phrase("{} {}", name, Share(ns, inside_ns)) for name, ns in known)),
-        ("unknown", _names(unclassified(anatomy), inside_ns)),
-        ("no formula", _names(uncosted(anatomy), inside_ns)),
-        ("counting", "; ".join(f"{name.replace('_', '-')}: {value}" for name, value in anatomy.conventions.items())),
-    ]
 
 
 def unclassified(anatomy: Anatomy) -> Counter[str]:

@@ -107,6 +107,9 @@ def classes(anatomy: Anatomy) -> Section | None:
         )
         for line in lines
     )
+    busy_ns = anatomy.timeline.busy_ns
+    overlaps = anatomy.environment.device_kind != "cpu" and busy_ns > 0
+    at_once = overlaps and total(anatomy.classes).time_ns >= (1 + _OVERLAP) * busy_ns
     return Section(
         title="Operator classes",
         scope=shares_of_work(anatomy),
@@ -115,7 +118,7 @@ def classes(anatomy: Anatomy) -> Section | None:
         notes=(
             *why_above(anatomy, [(item or "total", (item, None, None)) for item, _ in groups]),
             *(_notes([line.part for line in lines]) if computes else ()),
-            *_at_once(anatomy),
+            *([Note(text="work that ran at once counts in each class")] if at_once else ()),
         ),
     )
 
@@ -133,15 +136,6 @@ def _notes(parts: list[Total]) -> tuple[Note, ...]:
     if any(part.reached is not None and part.covered != 1 for part in parts):
         notes.append(Note(text=PARTLY, column="ceiling"))
     return tuple(notes)
-
-
-def _at_once(anatomy: Anatomy) -> tuple[Note, ...]:
-    """Note that the sum of all work is longer than the device was busy, if it is."""
-    busy_ns = anatomy.timeline.busy_ns
-    overlaps = anatomy.environment.device_kind != "cpu" and busy_ns > 0
-    if not overlaps or total(anatomy.classes).time_ns < (1 + _OVERLAP) * busy_ns:
-        return ()
-    return (Note(text="work that ran at once counts in each class"),)
 
 
 #: Why a share of a ceiling is above 100 %; under a causal mask the share is known too.
@@ -248,21 +242,15 @@ def ratios(anatomy: Anatomy) -> Section | None:
 _ENCODERS: Final = ("Bert", "Roberta", "Electra", "Deberta", "Ernie", "Camembert", "MPNet", "FNet", "ViT", "Deit")
 
 
-def _is_encoder(anatomy: Anatomy) -> bool:
-    """Return whether the model is a transformer encoder, as the paper's is."""
-    shape, architecture = anatomy.memory.shape, anatomy.workload.architecture or ""
-    if shape is not None:
-        return shape.kind == "bert"
-    return any(name.lower() in architecture.lower() for name in _ENCODERS)
-
-
 def paper(anatomy: Anatomy, page: Page) -> Section | None:
     """Return the paper's three classes among themselves, without the optimizer, next to the paper's figures.
 
     Unasked it is shown for a transformer encoder, as the paper's model is. `None` also if one of the classes has FLOPs
     for less than half of its time: they have no shares then.
     """
-    if not page.sections and not _is_encoder(anatomy):
+    shape, architecture = anatomy.memory.shape, (anatomy.workload.architecture or "").lower()
+    named = any(name.lower() in architecture for name in _ENCODERS)
+    if not page.sections and not (named if shape is None else shape.kind == "bert"):
         return None
     members = [row for row in anatomy.classes if row.operator_class in _PAPER and row.phase is not Phase.OPTIMIZER]
     parts = {item: total(row for row in members if row.operator_class is item) for item in _PAPER}

@@ -9,7 +9,6 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.communication import (
     Collective,
     CommunicationPhase,
-    ExpectedCommunication,
     ModuleCommunication,
 )
 from opanatomy.records.taxonomy import OperatorClass, Phase
@@ -23,7 +22,6 @@ from opanatomy.report.section import (
     Count,
     Exact,
     Note,
-    Phrase,
     Row,
     Section,
     Share,
@@ -103,7 +101,17 @@ def phases(anatomy: Anatomy) -> Section | None:
     if launching:
         notes.append(Note(text=phrase("the host took {} to launch them", Time(launching / steps))))
     if communication.expected:
-        notes.append(Note(text=_theory(communication.expected)))
+        # The communication that a step needs by theory, next to the actual one.
+        known = [row for row in communication.expected if row.measured_bytes is not None]
+        needed, measured = sum(row.expected_bytes for row in known), sum(row.measured_bytes or 0 for row in known)
+        wire = Bytes(sum(row.wire_bytes for row in communication.expected))
+        if known:
+            said = "as measured" if needed == measured else "measured are {}"
+            sizes = (Exact(needed, "B"),) if needed == measured else (Exact(needed, "B"), Exact(measured, "B"))
+            text = phrase("messages of a step of a rank by theory: {}, " + said + "; {} on its links", *sizes, wire)
+        else:
+            text = phrase("a step must put {} on the links of each rank; the trace has no sizes of messages", wire)
+        notes.append(Note(text=text))
     return Section(
         title="Communication",
         scope=per_step(anatomy),
@@ -111,18 +119,6 @@ def phases(anatomy: Anatomy) -> Section | None:
         notes=tuple(notes),
         columns=(Column(header="communication", holds=ColumnKind.NAMES, least=13), *times),
     )
-
-
-def _theory(expected: tuple[ExpectedCommunication, ...]) -> Phrase:
-    """Return the communication that a step needs by theory, next to the actual one."""
-    known = [row for row in expected if row.measured_bytes is not None]
-    whole, measured = sum(row.expected_bytes for row in known), sum(row.measured_bytes or 0 for row in known)
-    wire = Bytes(sum(row.wire_bytes for row in expected))
-    if not known:
-        return phrase("a step must put {} on the links of each rank; the trace has no sizes of messages", wire)
-    said = "as measured" if whole == measured else "measured are {}"
-    sizes = (Exact(whole, "B"),) if whole == measured else (Exact(whole, "B"), Exact(measured, "B"))
-    return phrase("messages of a step of a rank by theory: {}, " + said + "; {} on its links", *sizes, wire)
 
 
 def modules(anatomy: Anatomy) -> Section | None:

@@ -117,20 +117,21 @@ def _name(part: Part) -> str:
         return f"overlap of {first}" if first == second else f"overlap of {first} and {second}"
     if part.operator_class is None:
         return _NAMED[part.cause]
-    moved = _moved(part) if part.cause is Cause.MOVED else _NAMED[part.cause]
-    return f"{SHORT_LABEL[part.operator_class]}, {moved}"
-
-
-def _moved(part: Part) -> str:
-    before, after = (("/".join(side.phases) if side is not None else "?") for side in (part.before, part.after))
-    return f"moved from {before} to {after}"
+    what = _NAMED[part.cause]
+    if part.cause is Cause.MOVED:
+        before, after = (("/".join(side.phases) if side is not None else "?") for side in (part.before, part.after))
+        what = f"moved from {before} to {after}"
+    return f"{SHORT_LABEL[part.operator_class]}, {what}"
 
 
 def name_of_part(part: Part) -> str:
     """Return the operator of a part's work, or the kernel if no operator is known."""
     for side in (part.after, part.before):
         if side is not None and (side.operators or side.kernels):
-            first, *others = (bare(name) for name in _telling(side))
+            names = side.operators or side.kernels
+            if side.kernels and side.operators == (_COLLECTIVE,):  # the host records all collectives by one name
+                names = side.kernels
+            first, *others = (bare(name) for name in names)
             return first + (f" and {len(others)} more" if others else "")
     return "?"
 
@@ -138,11 +139,6 @@ def name_of_part(part: Part) -> str:
 def bare(name: str) -> str:
     """Return a kernel's name without its C++ type and parameters."""
     return name.removeprefix("void ").replace(_ANONYMOUS, "").partition("(")[0] or name
-
-
-def _telling(side: Work) -> tuple[str, ...]:
-    """Return its operators, for a collective its kernels: the host records all collectives by one name."""
-    return side.kernels if side.kernels and side.operators == (_COLLECTIVE,) else side.operators or side.kernels
 
 
 def sentence_of(group: Group) -> Phrase:
@@ -156,7 +152,12 @@ def sentence_of(group: Group) -> Phrase:
     if group.cause is Cause.MOVED:
         calls = round(sum(part.after.calls for part in group.parts if part.after is not None))
         return phrase("{} by {} of {}", head, Count(calls, "call"), Time(group.after_ns))
-    operators = _operators(group.parts)
+    changes: dict[str, int] = {}
+    for part in group.parts:
+        if part.change_ns:
+            name = name_of_part(part)
+            changes[name] = changes.get(name, 0) + part.change_ns
+    operators = sorted(changes.items(), key=lambda item: -abs(item[1]))
     if len(operators) == 1:
         return phrase("{} ({})", head, Name(operators[0][0]))
     most = [(name, change) for name, change in operators if abs(change) * 10 >= abs(group.change_ns)][:_OPERATORS]
@@ -170,15 +171,6 @@ def said_of(group: Group, comparison: Comparison) -> Phrase:
     if change is None or group.cause is not Cause.SAME_CALLS:
         return said
     return phrase("{}; the clock differs by {}, and no difference of kernels is claimed", said, Change(1 + change, 1))
-
-
-def _operators(parts: Iterable[Part]) -> list[tuple[str, int]]:
-    changes: dict[str, int] = {}
-    for part in parts:
-        if part.change_ns:
-            name = name_of_part(part)
-            changes[name] = changes.get(name, 0) + part.change_ns
-    return sorted(changes.items(), key=lambda item: -abs(item[1]))
 
 
 # Causes of the difference of two sides, the largest changes, other kernels.
@@ -240,19 +232,15 @@ def changes_table(parts: Decomposition, top: int) -> Section:
     if others := changed[top:]:
         more = phrase("and {} more", Count(len(others)))
         rows.append(Row(cells={"work": more, "change": TimeChange(sum(map(_change, others)))}))
-    elsewhere = any(_ran_elsewhere(part) for group in changed[:top] for part in group)
+    shown = [part for group in changed[:top] for part in group]
+    sides = [(part.before, part.before_ns) for part in shown] + [(part.after, part.after_ns) for part in shown]
+    elsewhere = any(work is not None and work.calls and not spent_ns for work, spent_ns in sides)
     return Section(
         title="What changed most",
         columns=tuple(columns),
         rows=tuple(rows),
         notes=(Note(text=_ELSEWHERE),) if elsewhere else (),
     )
-
-
-def _ran_elsewhere(part: Part) -> bool:
-    """Return whether one side calls the work and has none of its time."""
-    sides = (part.before, part.before_ns), (part.after, part.after_ns)
-    return any(work is not None and work.calls and not spent for work, spent in sides)
 
 
 def _change(group: Sequence[Part]) -> int:
@@ -662,27 +650,23 @@ def sides(comparison: Comparison) -> Section:
         facts.append(Fact(label=label, text=what or ""))
     parts = comparison.decomposition
     if parts is not None:
-        facts.append(Fact(label="steps", text=_what_is_compared(comparison, parts)))
-    return Section(title="What is compared", facts=tuple(facts))
-
-
-def _what_is_compared(comparison: Comparison, parts: Decomposition) -> Phrase:
-    """Return which steps the means are of."""
-    sides = [
-        phrase("{}{}", _numbers(numbers), _aside(side))
-        for numbers, side in zip((parts.before_steps, parts.after_steps), comparison.sides, strict=True)
-    ]
-    others = joined(
-        phrase(
-            "{} ({}) against {} ({})",
-            Time(kind.before_ns),
-            _numbers(kind.before_steps),
-            Time(kind.after_ns),
-            _numbers(kind.after_steps),
+        means = []
+        for numbers, side in zip((parts.before_steps, parts.after_steps), comparison.sides, strict=True):
+            count = sum(step.set_aside is not None for step in side.steps)
+            means.append(phrase("{}{}", _numbers(numbers), f" ({count} set aside)" if count else ""))
+        others = joined(
+            phrase(
+                "{} ({}) against {} ({})",
+                Time(kind.before_ns),
+                _numbers(kind.before_steps),
+                Time(kind.after_ns),
+                _numbers(kind.after_steps),
+            )
+            for kind in comparison.other_kinds
         )
-        for kind in comparison.other_kinds
-    )
-    return phrase("{} against {}{}", *sides, phrase("; of another kind: {}", others) if others else "")
+        text = phrase("{} against {}{}", *means, phrase("; of another kind: {}", others) if others else "")
+        facts.append(Fact(label="steps", text=text))
+    return Section(title="What is compared", facts=tuple(facts))
 
 
 def _numbers(steps: Sequence[int]) -> str:
@@ -690,11 +674,6 @@ def _numbers(steps: Sequence[int]) -> str:
     if not steps:
         return "the whole trace"
     return f"{'step' if len(steps) == 1 else 'the mean of steps'} {shown}"
-
-
-def _aside(side: Side) -> str:
-    count = sum(step.set_aside is not None for step in side.steps)
-    return f" ({count} set aside)" if count else ""
 
 
 def gates(comparison: Comparison) -> Section:

@@ -55,7 +55,6 @@ def estimate(anatomy: Anatomy) -> Section | None:
         host = phrase("{} to launch all of its work: the step is as long as that", Time(first.host_ns))
     rows = estimated.devices
     varies = {name for name in ("batch", "sequence_length") if len({getattr(row, name) for row in rows}) > 1}
-    unit = "tokens/s" if first.tokens else "samples/s"
     batches: Columns[DeviceEstimate] = {Column(header="batch"): lambda row: Count(row.batch or 0)}
     lengths: Columns[DeviceEstimate] = {Column(header="length"): lambda row: Count(row.sequence_length or 0)}
     columns: Columns[DeviceEstimate] = {
@@ -65,7 +64,7 @@ def estimate(anatomy: Anatomy) -> Section | None:
         Column(header="from"): lambda row: Time(row.low_ns),
         Column(header="to"): lambda row: Time(row.high_ns),
         Column(header="attained", drop_order=3): lambda row: Time(row.attained_ns),
-        Column(header=unit, drop_order=2): _per_second,
+        Column(header="tokens/s" if first.tokens else "samples/s", drop_order=2): _per_second,
         Column(header="takes", drop_order=1): lambda row: Bytes(row.occupied.high_bytes),
         Column(header="fits"): lambda row: FITS[row.occupied.fits],
     }
@@ -77,6 +76,17 @@ def estimate(anatomy: Anatomy) -> Section | None:
             Time(first.transfer_ns),
             ByteRate(first.link_bytes_per_second),
         )
+    throughput = None
+    amount, unit = (first.tokens, "tokens a second") if first.tokens else (first.samples, "samples a second")
+    if amount:
+        low, high = (round(amount * _NS / ns) for ns in (first.high_ns, first.low_ns))
+        of_all = f", of all {first.ranks} devices" if first.ranks > 1 else ""
+        throughput = phrase(f"{{}} to {{}} {unit}{of_all}", Count(low), Count(high))
+    mfu = None
+    if first.mfu is not None:  # that of the step as is, by the ends of the range
+        least, most = (first.mfu * first.as_is_ns / ns for ns in (first.high_ns, first.low_ns))
+        mfu = phrase(f"MFU {{}} to {{}} of {first.mfu_dtype}", Share(least, 1), Share(most, 1))
+    precision = f"autocast to {workload.amp}" if workload.amp else f"{workload.dtype or 'float32'}"
     return Section(
         title="Estimate",
         facts=facts_of(
@@ -84,10 +94,10 @@ def estimate(anatomy: Anatomy) -> Section | None:
             ("attained", phrase("{}: at the fastest rates that anyone measured there", Time(first.attained_ns))),
             ("host", host),
             ("together", together),
-            ("throughput", _throughput(first)),
-            ("share of peak", _mfu(first)),
+            ("throughput", throughput),
+            ("share of peak", mfu),
             (occupied.fits.value, memory),
-            ("step", f"batch {workload.batch or 'unknown'}{length}, {kind}, {_precision(anatomy)}"),
+            ("step", f"batch {workload.batch or 'unknown'}{length}, {kind}, {precision}"),
             ("checked on", _tried(estimated.tried, first)),
             ("assumed", "; ".join(estimated.assumed) or None),
         ),
@@ -141,25 +151,3 @@ def _tried(tried: Tried | None, first: DeviceEstimate) -> Phrase | None:
 
 def _per_second(row: DeviceEstimate) -> Count:
     return Count(round((row.tokens or row.samples or 0) * _NS / row.as_is_ns))
-
-
-def _throughput(first: DeviceEstimate) -> Phrase | None:
-    amount, unit = (first.tokens, "tokens a second") if first.tokens else (first.samples, "samples a second")
-    if not amount:
-        return None
-    low, high = (round(amount * _NS / ns) for ns in (first.high_ns, first.low_ns))
-    each = f", of all {first.ranks} devices" if first.ranks > 1 else ""
-    return phrase(f"{{}} to {{}} {unit}{each}", Count(low), Count(high))
-
-
-def _mfu(first: DeviceEstimate) -> Phrase | None:
-    """Return the range of the MFU: that of the step as is, by the ends of the range."""
-    if first.mfu is None:
-        return None
-    low, high = (first.mfu * first.as_is_ns / ns for ns in (first.high_ns, first.low_ns))
-    return phrase(f"MFU {{}} to {{}} of {first.mfu_dtype}", Share(low, 1), Share(high, 1))
-
-
-def _precision(anatomy: Anatomy) -> str:
-    workload = anatomy.workload
-    return f"autocast to {workload.amp}" if workload.amp else f"{workload.dtype or 'float32'}"

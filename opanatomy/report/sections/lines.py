@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from msgspec import Struct, field
 
@@ -100,11 +100,19 @@ def lines(anatomy: Anatomy, page: Page) -> Section | None:
     for text, ns in ((f"and {len(working) - len(shown):,} more", rest), ("no line known", whole - known)):
         if ns > 0:
             rows.append(Row(cells={"line": text, "time": Time(ns / steps), "share": Share(ns, whole)}))
+    notes = [
+        Note(text="a backward is of the line of its forward; functions of libraries are in the line that calls them")
+    ]
+    if anatomy.step.by_line_ns is not None and anatomy.step.wall_ns is not None:
+        words = "the step that ran line by line took {}, {} without: it says whose work is whose, no time is its"
+        notes.append(Note(text=phrase(words, Time(anatomy.step.by_line_ns), Time(anatomy.step.wall_ns))))
+    else:
+        notes.append(Note(text="by the recorded Python stack, which has the line where a function begins"))
     return Section(
         title="Time by line",
         scope=shares_of_work(anatomy),
         rows=tuple(rows),
-        notes=tuple(_notes(anatomy)),
+        notes=tuple(notes),
         columns=(
             Column(header="line", holds=ColumnKind.NAMES, least=14),
             Column(header="function", holds=ColumnKind.NAMES, drop_order=6),
@@ -117,16 +125,3 @@ def _moved(line: OfLine, steps: int) -> Bytes:
     """Return the bytes of a step: known of as much of its time as the FLOPs are."""
     flops = known_of(line.own, steps)
     return Bytes(None if flops.flops is None or line.bytes is None else line.bytes / steps, at_least=flops.at_least)
-
-
-def _notes(anatomy: Anatomy) -> Iterator[Note]:
-    yield Note(text="a backward is of the line of its forward; functions of libraries are in the line that calls them")
-    if anatomy.step.by_line_ns is not None and anatomy.step.wall_ns is not None:
-        text = phrase(
-            "the step that ran line by line took {}, {} without: it says whose work is whose, no time is its",
-            Time(anatomy.step.by_line_ns),
-            Time(anatomy.step.wall_ns),
-        )
-        yield Note(text=text)
-    elif anatomy.lines:
-        yield Note(text="by the recorded Python stack, which has the line where a function begins")

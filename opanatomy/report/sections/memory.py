@@ -361,15 +361,11 @@ def curve_lines(points: Sequence[MemoryPoint], width: int) -> tuple[list[str], s
         body = "".join(stack[level] for stack in stacks).rstrip()
         lines.append(f"{label:>{_MARGIN - 1}} {body}".rstrip())
     lines.append(f"{'phase':>{_MARGIN - 1}} {''.join(_letter(point.phase) for point in columns)}")
-    return lines, _legend(points, columns, names)
-
-
-def _legend(points: Sequence[MemoryPoint], columns: Sequence[MemoryPoint], names: Sequence[str]) -> str:
     letters = [f"{_LETTERS[name]} {name.replace('_', ' ')}" for name in names]
     if any(set(point.components) - set(_LETTERS) for point in points):
         letters.append(f"{_OTHER} other")
     phases = dict.fromkeys(f"{_letter(point.phase)} {point.phase.value}" for point in columns)
-    return f"allocated over the window: {', '.join(letters)}; phases: {', '.join(phases)}"
+    return lines, f"allocated over the window: {', '.join(letters)}; phases: {', '.join(phases)}"
 
 
 def _letter(phase: Phase) -> str:

@@ -106,14 +106,10 @@ def _node(
         node.phases.setdefault(row.phase, Amount()).add(row)
     for child in children:
         _add(node, child)
-    return _without_shells(node) if path and merges else node
-
-
-def _without_shells(node: Node) -> Node:
-    """Merge a module that does nothing itself with its only child, under both names: `layer.0-23`."""
-    if len(node.children) != 1 or node.children[0].whole.time_ns != node.whole.time_ns:
+    if not (path and merges) or len(together) != 1 or together[0].whole.time_ns != node.whole.time_ns:
         return node
-    only = node.children[0]
+    # A module that does nothing itself and its only child are one, under both names: `layer.0-23`.
+    only = together[0]
     only.name = f"{node.name}.{only.name}"
     return only
 

@@ -70,29 +70,26 @@ def how_late(straggler: Straggler, waiting: Waiting) -> Phrase:
     last = phrase("it begins {} of {} last", Count(straggler.last), every)
     by = phrase("a median of {} after the rank before it", Time(straggler.lead_ns))
     several = max(len(rank.steps) for rank in waiting.each) > 1
-    parts = (joined((last, by)), _since_when(straggler, several=several), _longer(straggler, several=several))
-    return joined(filter(None, parts), "; ") or last
 
+    # The waiting that was there when its step began, as a share of all waiting.
+    since, before = None, straggler.before_ns
+    if before is not None and before >= _HARDLY * straggler.charged_ns:
+        shares = (Share(ns, straggler.waiting_ns) for ns in (before, straggler.charged_ns - before))
+        its = "its steps began, {} came within them" if several else "its step began, {} came within it"
+        since = phrase("{} of all waiting was there when " + its, *shares)
 
-def _since_when(straggler: Straggler, *, several: bool) -> Phrase | None:
-    """Describe the waiting that was there when its step began, as a share of all waiting."""
-    before = straggler.before_ns
-    if before is None or before < _HARDLY * straggler.charged_ns:
-        return None
-    shares = (Share(ns, straggler.waiting_ns) for ns in (before, straggler.charged_ns - before))
-    its = "its steps began, {} came within them" if several else "its step began, {} came within it"
-    return phrase("{} of all waiting was there when " + its, *shares)
-
-
-def _longer(straggler: Straggler, *, several: bool) -> Phrase | None:
-    """Describe what it does longer than the others; nothing if it was late before its steps began."""
+    # What it does longer than the others; nothing if it was late before its steps began.
+    longer, within = None, straggler.charged_ns - (before or 0)
     computing, idle = straggler.computing_longer_ns, straggler.idle_longer_ns
-    within = straggler.charged_ns - (straggler.before_ns or 0)
-    if max(computing, idle) <= 0 or within < WITHIN * straggler.charged_ns:
-        return None
-    does, ns = ("computes", computing) if computing >= idle else ("is idle", idle)
-    its = "its steps it {} {} longer than the others in all" if several else "its step it {} {} longer than the others"
-    return phrase("in " + its, does, Time(ns))
+    if max(computing, idle) > 0 and within >= WITHIN * straggler.charged_ns:
+        does, ns = ("computes", computing) if computing >= idle else ("is idle", idle)
+        its = (
+            "its steps it {} {} longer than the others in all"
+            if several
+            else "its step it {} {} longer than the others"
+        )
+        longer = phrase("in " + its, does, Time(ns))
+    return joined((joined((last, by)), since, longer), "; ") or last
 
 
 # Many ranks -> groups of like ones, so that a report of thousands is readable.
@@ -235,7 +232,20 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
         notes.append(Note(text=text, tone=NoteStyle.CONCLUSION))
     step, own = spread.get("step"), spread.get("own")
     if step is not None:
-        notes.append(Note(text=_longest(anatomy, step), tone=NoteStyle.CONCLUSION))
+        # A rank that waits has a long step without being the slow one.
+        text = phrase(
+            "The longest step is that of {}: {}, {} to the median",
+            _name(step.max_rank, step.max_trace, "rank "),
+            Time(step.max_ns),
+            Change(step.max_ns, step.median_ns),
+        )
+        each = () if anatomy.waiting is None else anatomy.waiting.each
+        slowest = (row for row in each if _name(row.rank, row.trace) == _name(step.max_rank, step.max_trace))
+        waits_ns = fmean(part.waiting_ns for row in slowest for part in row.steps or ()) if each else 0
+        if waits_ns and anatomy.waiting is not None:
+            least = "at least " if anatomy.waiting.is_lower_bound else ""
+            text = phrase("{}; it waits " + least + "{} of it for others", text, Time(waits_ns))
+        notes.append(Note(text=phrase("{}.", text), tone=NoteStyle.CONCLUSION))
     if anatomy.waiting is None and own is not None and own.max_ns > own.min_ns:
         name = _name(own.max_rank, own.max_trace, "rank ")
         text = phrase(
@@ -245,24 +255,6 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
         )
         notes.append(Note(text=text, tone=NoteStyle.CONCLUSION))
     return notes
-
-
-def _longest(anatomy: Anatomy, step: Spread) -> Phrase:
-    """Return the rank with the longest step; a rank that waits has a long step without being the slow one."""
-    name = _name(step.max_rank, step.max_trace, "rank ")
-    text = phrase(
-        "The longest step is that of {}: {}, {} to the median",
-        name,
-        Time(step.max_ns),
-        Change(step.max_ns, step.median_ns),
-    )
-    each = () if anatomy.waiting is None else anatomy.waiting.each
-    own = (row for row in each if _name(row.rank, row.trace) == _name(step.max_rank, step.max_trace))
-    waits_ns = fmean(part.waiting_ns for row in own for part in row.steps or ()) if each else 0
-    if not waits_ns or anatomy.waiting is None:
-        return phrase("{}.", text)
-    least = "at least " if anatomy.waiting.is_lower_bound else ""
-    return phrase("{}; it waits " + least + "{} of it for others.", text, Time(waits_ns))
 
 
 def _name(rank: int | None, trace: str | None, before: str = "") -> str:
@@ -296,11 +288,19 @@ def steps(anatomy: Anatomy) -> Section | None:
         Column(header="waited for"): lambda rank: Time(rank.charged_ns // max(len(rank.steps), 1)),
     }
     notes = [Note(text=text) for text in _notes(waiting, len(shown))]
+    straggler = waiting.straggler
+    if straggler is not None:
+        share = Share(straggler.charged_ns, straggler.waiting_ns)
+        late = how_late(straggler, waiting)
+        text = phrase("The others wait for {}, {} of all waiting: {}.", name_of(straggler), share, late)
+        notes.append(Note(text=text, tone=NoteStyle.CONCLUSION))
+    elif waiting.no_straggler:
+        notes.append(Note(text=f"no straggler is named: {waiting.no_straggler}"))
     return Section(
         title="Waiting",
         columns=tuple(columns),
         rows=tuple(Row(cells=cells_of(columns, rank)) for rank in shown),
-        notes=(*notes, *_waiting_conclusions(waiting)),
+        notes=tuple(notes),
     )
 
 
@@ -346,28 +346,11 @@ def _notes(waiting: Waiting, shown: int) -> list[str | Phrase]:
         if count
     )
     if matched is not None:
-        notes.append(phrase("collectives matched: {}; clocks: {}", matched, _clocks(waiting)))
+        clocks = waiting.clocks
+        how = phrase("set by the ends of collectives" if clocks.was_set else "agree as they are")
+        if clocks.within_ns is not None:
+            how = phrase("{}, to within {}", how, Time(clocks.within_ns))
+        if clocks.ended_too_early:
+            how = phrase("{}; {} end before they have begun on every rank", how, Count(clocks.ended_too_early))
+        notes.append(phrase("collectives matched: {}; clocks: {}", matched, how))
     return notes
-
-
-def _clocks(waiting: Waiting) -> Phrase:
-    clocks = waiting.clocks
-    how = "set by the ends of collectives" if clocks.was_set else "agree as they are"
-    within = phrase("{}, to within {}", how, Time(clocks.within_ns)) if clocks.within_ns is not None else phrase(how)
-    if not clocks.ended_too_early:
-        return within
-    return phrase("{}; {} end before they have begun on every rank", within, Count(clocks.ended_too_early))
-
-
-def _waiting_conclusions(waiting: Waiting) -> list[Note]:
-    if waiting.straggler is not None:
-        return [Note(text=_straggler(waiting.straggler, waiting), tone=NoteStyle.CONCLUSION)]
-    return [Note(text=f"no straggler is named: {waiting.no_straggler}")] if waiting.no_straggler else []
-
-
-def _straggler(straggler: Straggler, waiting: Waiting) -> Phrase:
-    """Describe who was waited for, how often, and since when it was late."""
-    share = Share(straggler.charged_ns, straggler.waiting_ns)
-    return phrase(
-        "The others wait for {}, {} of all waiting: {}.", name_of(straggler), share, how_late(straggler, waiting)
-    )

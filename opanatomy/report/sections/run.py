@@ -6,7 +6,7 @@ from typing import Final
 
 from opanatomy.analysis.costs import are_by_updates, costs_of, is_whole_trace, nothing_recorded, steps_of_window
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.workload import PaddingFlops, TextBatchRow, TextFigures, TokenizerRow, Workload
+from opanatomy.records.workload import TextBatchRow, TokenizerRow
 from opanatomy.report.section import (
     Bytes,
     Column,
@@ -43,16 +43,12 @@ _SOFTMAX_OF_SDPA: Final = {"aten::_safe_softmax", "aten::_scaled_dot_product_att
 def title(anatomy: Anatomy) -> Section:
     """Return the title: the model or trace of the report."""
     workload, provenance = anatomy.workload, anatomy.provenance
-    name = workload.model or workload.architecture or _ranks_together(anatomy) or provenance.trace or "a training step"
+    traces = [rank.trace for rank in anatomy.ranks if rank.trace]
+    together = f"{len(anatomy.ranks):,} ranks, {traces[0]} to {traces[-1]}" if len(traces) > 1 else None
+    name = workload.model or workload.architecture or together or provenance.trace or "a training step"
     where = f", estimated for {anatomy.environment.device}" if anatomy.estimated is not None else ""
     note = Note(text=f"The anatomy of {name}{where}", tone=NoteStyle.TITLE)
     return Section(title="The anatomy", notes=(note,))
-
-
-def _ranks_together(anatomy: Anatomy) -> str | None:
-    """Describe several ranks in short: how many, from which trace to which."""
-    names = [rank.trace for rank in anatomy.ranks if rank.trace]
-    return f"{len(anatomy.ranks):,} ranks, {names[0]} to {names[-1]}" if len(names) > 1 else None
 
 
 def in_short(anatomy: Anatomy) -> Section | None:
@@ -98,6 +94,30 @@ def what_ran(anatomy: Anatomy, page: Page) -> Section:
     A first screen leaves out a device of which no more is known than its line says.
     """
     environment, workload = anatomy.environment, anatomy.workload
+    parameters, trainable = None, workload.trainable_parameters
+    if workload.parameters is not None:
+        parameters = phrase("{}", Count(workload.parameters, "parameter"))
+        if trainable not in (None, workload.parameters):
+            parameters = phrase("{} ({} trained)", parameters, Count(trainable))
+    batch, length = workload.batch, workload.sequence_length
+    sizes = (
+        None if batch is None else phrase("batch {}", Count(batch)),
+        None if length is None else phrase("length {}", Count(length)),
+    )
+
+    # How ranks train together, and how many samples a step of all of them has.
+    ranks = None
+    if workload.world_size is not None:
+        together, bucket = workload.samples_together, workload.bucket_mb
+        ranks = joined(
+            (
+                phrase("{} over {}", workload.parallel or "shared", Count(workload.world_size, "rank")),
+                None if batch is None else phrase("{} a rank", Count(batch, "sample")),
+                None if together is None else phrase("{} together", Count(together)),
+                f"buckets of {bucket:g} MiB" if bucket else None,
+                "gradients are views of the buckets" if workload.bucket_view else None,
+            )
+        )
     libraries = (
         ("torch", environment.torch),
         ("CUDA", environment.cuda),
@@ -108,9 +128,9 @@ def what_ran(anatomy: Anatomy, page: Page) -> Section:
     more = environment.device_memory_bytes is not None or (environment.device_count or 1) > 1
     said = page.brief and not (more or environment.host_only or environment.device_kind == "cpu")
     facts = facts_of(
-        ("model", joined((workload.architecture, _parameters(anatomy)))),
-        ("workload", joined((workload.task, _batch(anatomy), *_options(anatomy)))),
-        ("training", _ranks(workload)),
+        ("model", joined((workload.architecture, parameters))),
+        ("workload", joined((workload.task, *sizes, *_options(anatomy)))),
+        ("training", ranks),
         ("changed", joined(workload.changes)),
         ("device", None if said else joined((_device(anatomy), _rank(anatomy)))),
         ("software", joined(f"{name} {version}" for name, version in libraries if version)),
@@ -146,61 +166,37 @@ def warnings(anatomy: Anatomy, page: Page) -> Section:
 def _options(anatomy: Anatomy) -> tuple[str | Phrase | None, ...]:
     """Return how the step was run, if that is unusual."""
     workload = anatomy.workload
+    # SDPA may run decomposed (matmul + softmax), as torch runs it on the CPU with dropout.
+    names = {row.part_of or row.operator for row in anatomy.operators}
+    fused = any("scaled_dot_product" in name and "math" not in name for name in names)
+    unfused = workload.attention == "sdpa" and names & _SOFTMAX_OF_SDPA and not fused
+
+    checkpointing = None
+    if workload.checkpointing:
+        checkpointing, every = f"checkpointing {workload.checkpointing}", workload.checkpoint_every
+        if every and every > 1:
+            checkpointing += f" of every {every} layers"
+        if workload.checkpoint_layers is not None:
+            checkpointing += f" of the first {noun(workload.checkpoint_layers, 'layer')}"
+
+    accumulated, parts, size = None, workload.accumulate or 1, workload.micro_batch
+    if parts != 1 and size is not None:
+        accumulated = phrase("accumulated over {} of {}", Count(parts, "micro-batch"), Count(size))
     return (
         workload.dtype,
         workload.amp and f"autocast {workload.amp}",
         f"loss scale {workload.loss_scale:,g}" if workload.loss_scale else None,
-        workload.attention and f"{workload.attention} attention{_unfused(anatomy)}",
-        _checkpointing(workload),
+        workload.attention and f"{workload.attention} attention{' (run unfused)' if unfused else ''}",
+        checkpointing,
         "compiled" if workload.compiled else None,
         "inference" if workload.inference and not workload.generate else None,
         "generation" if workload.generate else None,
-        _micro_batches(workload),
+        accumulated,
         f"clipped to {workload.clip:g}" if workload.clip else None,
         "fused loss" if workload.fused_loss else None,
         f"adapters of rank {workload.lora}" if workload.lora else None,
         workload.frozen and f"frozen {workload.frozen.replace(',', ' and ')}",
         workload.optimizer and f"optimizer {workload.optimizer}",
-    )
-
-
-def _unfused(anatomy: Anatomy) -> str:
-    """Note that SDPA ran decomposed (matmul + softmax), as torch runs it on the CPU with dropout."""
-    names = {row.part_of or row.operator for row in anatomy.operators}
-    fused = any("scaled_dot_product" in name and "math" not in name for name in names)
-    return " (run unfused)" if anatomy.workload.attention == "sdpa" and names & _SOFTMAX_OF_SDPA and not fused else ""
-
-
-def _checkpointing(workload: Workload) -> str | None:
-    if not workload.checkpointing:
-        return None
-    every = workload.checkpoint_every
-    of = f" of every {every} layers" if every and every > 1 else ""
-    if workload.checkpoint_layers is not None:
-        of += f" of the first {noun(workload.checkpoint_layers, 'layer')}"
-    return f"checkpointing {workload.checkpointing}{of}"
-
-
-def _micro_batches(workload: Workload) -> Phrase | None:
-    parts, size = workload.accumulate or 1, workload.micro_batch
-    if parts == 1 or size is None:
-        return None
-    return phrase("accumulated over {} of {}", Count(parts, "micro-batch"), Count(size))
-
-
-def _ranks(workload: Workload) -> Phrase | None:
-    """Return how ranks train together, and how many samples a step of all of them has."""
-    if workload.world_size is None:
-        return None
-    together, bucket = workload.samples_together, workload.bucket_mb
-    return joined(
-        (
-            phrase("{} over {}", workload.parallel or "shared", Count(workload.world_size, "rank")),
-            None if workload.batch is None else phrase("{} a rank", Count(workload.batch, "sample")),
-            None if together is None else phrase("{} together", Count(together)),
-            f"buckets of {bucket:g} MiB" if bucket else None,
-            "gradients are views of the buckets" if workload.bucket_view else None,
-        )
     )
 
 
@@ -214,30 +210,6 @@ def _rank(anatomy: Anatomy) -> str | None:
     return f"rank {rank} of {world}" if world else f"rank {rank}"
 
 
-def _parameters(anatomy: Anatomy) -> Phrase | None:
-    parameters, trainable = anatomy.workload.parameters, anatomy.workload.trainable_parameters
-    if parameters is None:
-        return None
-    everything = phrase("{}", Count(parameters, "parameter"))
-    return everything if trainable in (None, parameters) else phrase("{} ({} trained)", everything, Count(trainable))
-
-
-def _batch(anatomy: Anatomy) -> Phrase | None:
-    workload = anatomy.workload
-    batch, length = workload.batch, workload.sequence_length
-    return joined(
-        (
-            None if batch is None else phrase("batch {}", Count(batch)),
-            None if length is None else phrase("length {}", Count(length)),
-        )
-    )
-
-
-def _unnamed(kind: str | None) -> str:
-    maker = _MAKERS.get(kind or "")
-    return f"an {maker} GPU that the trace does not name" if maker else kind or "not named in the trace"
-
-
 def _device(anatomy: Anatomy) -> str | Phrase | None:
     environment = anatomy.environment
     if environment.host_only:
@@ -249,9 +221,11 @@ def _device(anatomy: Anatomy) -> str | Phrase | None:
         processor = joined((environment.processor, None if threads is None else phrase("{}", Count(threads, "thread"))))
         return phrase("CPU ({}); no GPU used", processor) if processor else "CPU; no GPU used"
     memory, devices = environment.device_memory_bytes, environment.device_count or 1
+    kind = environment.device_kind or ""
+    unnamed = f"an {_MAKERS[kind]} GPU that the trace does not name" if kind in _MAKERS else kind
     return joined(
         (
-            environment.device or _unnamed(environment.device_kind),
+            environment.device or unnamed or "not named in the trace",
             None if memory is None else phrase("{}", Bytes(memory)),
             f"{devices} in the machine" if devices > 1 else None,
         )
@@ -274,19 +248,50 @@ def texts(anatomy: Anatomy) -> Section | None:
     figures = anatomy.texts
     if figures is None:
         return None
+    # How many texts of which lengths there are, and their source.
+    source = "the sample texts of opanatomy" if figures.file is None else figures.file
+    column = f" (column {figures.column})" if figures.column else ""
+    count = phrase(
+        "{} of {} tokens and more, the middle one {}",
+        Count(figures.count, "text"),
+        Count(figures.shortest),
+        Count(figures.median),
+    )
+    cut = phrase("{} cut at {}", Count(figures.cut), Count(figures.maximum)) if figures.cut else None
+
+    useful = phrase(
+        "{}: {} of the tokens are of texts, in {}",
+        _PADDED.get(figures.padding, figures.padding),
+        Share(figures.all_useful_tokens, figures.all_tokens),
+        Count(figures.all_batches, "batch"),
+    )
+    wasted, padding = None, figures.padding_flops
+    if padding is not None and padding.flops:
+        unknown = phrase("; {} have shapes that do not say", Flops(padding.flops - padding.assigned_flops))
+        wasted = phrase(
+            "{} of the contractions ({}) are on padding, in the profiled batch{}",
+            Flops(padding.padding_flops),
+            Share(padding.padding_flops, padding.flops),
+            unknown if padding.assigned_flops < padding.flops else "",
+        )
+
+    # The mean step of the run batches, from the shortest to the longest, and its throughput.
+    steps, times = None, [row.step_ns for row in figures.batches if row.step_ns is not None]
+    samples, tokens = figures.samples_per_second, figures.useful_tokens_per_second
+    if times and samples is not None and tokens is not None:
+        spread = phrase("{} to {} over {}", Time(min(times)), Time(max(times)), Count(len(times), "batch"))
+        steps = joined(
+            (
+                phrase("mean {} ({})", Time(figures.mean_step_ns), spread),
+                phrase("{}", Rate(samples, "samples")),
+                phrase("{} of texts", Rate(tokens, "tokens")),
+            )
+        )
     facts = facts_of(
-        ("texts", _texts(figures)),
-        (
-            "padding",
-            phrase(
-                "{}: {} of the tokens are of texts, in {}",
-                _PADDED.get(figures.padding, figures.padding),
-                Share(figures.all_useful_tokens, figures.all_tokens),
-                Count(figures.all_batches, "batch"),
-            ),
-        ),
-        ("wasted", _wasted(figures.padding_flops)),
-        ("steps", _steps(figures)),
+        ("texts", joined((f"{source}{column}", "the first" if figures.more else None, count, cut))),
+        ("padding", useful),
+        ("wasted", wasted),
+        ("steps", steps),
         ("memory", phrase("of the longest batch, {}", Count(figures.memory_length, "token"))),
     )
     tokenizers = tuple(
@@ -317,49 +322,6 @@ def batches(anatomy: Anatomy) -> Section | None:
     )
     return Section(
         title="Steps by batch", columns=(Column(header="batch", holds=ColumnKind.NAMES), *columns), rows=rows
-    )
-
-
-def _texts(figures: TextFigures) -> Phrase | None:
-    """Return how many texts of which lengths there are, and their source."""
-    source = "the sample texts of opanatomy" if figures.file is None else figures.file
-    column = f" (column {figures.column})" if figures.column else ""
-    count = phrase(
-        "{} of {} tokens and more, the middle one {}",
-        Count(figures.count, "text"),
-        Count(figures.shortest),
-        Count(figures.median),
-    )
-    cut = phrase("{} cut at {}", Count(figures.cut), Count(figures.maximum)) if figures.cut else None
-    return joined((f"{source}{column}", "the first" if figures.more else None, count, cut))
-
-
-def _wasted(padding: PaddingFlops | None) -> Phrase | None:
-    """Return the FLOPs of contractions on padding."""
-    if padding is None or not padding.flops:
-        return None
-    known = phrase("; {} have shapes that do not say", Flops(padding.flops - padding.assigned_flops))
-    return phrase(
-        "{} of the contractions ({}) are on padding, in the profiled batch{}",
-        Flops(padding.padding_flops),
-        Share(padding.padding_flops, padding.flops),
-        known if padding.assigned_flops < padding.flops else "",
-    )
-
-
-def _steps(figures: TextFigures) -> Phrase | None:
-    """Return the mean step of the run batches, from the shortest to the longest, and its throughput."""
-    times = [row.step_ns for row in figures.batches if row.step_ns is not None]
-    samples, useful = figures.samples_per_second, figures.useful_tokens_per_second
-    if not times or samples is None or useful is None:
-        return None
-    spread = phrase("{} to {} over {}", Time(min(times)), Time(max(times)), Count(len(times), "batch"))
-    return joined(
-        (
-            phrase("mean {} ({})", Time(figures.mean_step_ns), spread),
-            phrase("{}", Rate(samples, "samples")),
-            phrase("{} of texts", Rate(useful, "tokens")),
-        )
     )
 
 

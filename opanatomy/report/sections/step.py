@@ -9,9 +9,9 @@ from statistics import median
 from typing import Final
 
 from opanatomy.analysis.costs import Costs, are_by_updates, costs_of, is_whole_trace, steps_of, steps_of_window
-from opanatomy.records.anatomy import MIN_COVERED, PYTHON_STACK, Anatomy, DeviceFigures, Generation, IdleRow, Step
+from opanatomy.records.anatomy import MIN_COVERED, PYTHON_STACK, Anatomy, IdleRow, Step
 from opanatomy.records.patterns import regex
-from opanatomy.records.run import DeviceState, Drift, Growth, RunClock, SlowStep, VaryingPeak
+from opanatomy.records.run import DeviceState, Drift, RunClock, SlowStep
 from opanatomy.records.taxonomy import CAUSE_LABELS, PEAK_OF_COMPUTE_TYPE, PHASES, IdleCause, OperatorClass
 from opanatomy.report.section import (
     ByteRate,
@@ -79,6 +79,14 @@ def busy(anatomy: Anatomy) -> Phrase | None:
         return None
     if not any(row.time_ns for row in anatomy.classes):
         return None
+    # The whole of the shares, and its length if that is not the step.
+    whole: Phrase | str = "the step"
+    long = Time(costs.whole_ns / steps_of_window(anatomy))
+    if costs.of_trace:
+        whole = phrase("the {} from the first to the last device work", long)
+    elif has_foreign_work(anatomy):
+        whole = phrase("the {} without other steps' work", long)
+
     exposed, busy_ns = None, anatomy.timeline.busy_ns
     if costs.exposed_ns >= _SAID * costs.whole_ns:
         waiting = None
@@ -90,22 +98,24 @@ def busy(anatomy: Anatomy) -> Phrase | None:
             Share(costs.exposed_ns, costs.whole_ns),
             waiting or "",
         )
+
+    much = [row for row in costs.causes[:_NAMED] if row.time_ns >= max(_SAID * costs.whole_ns, _PART * costs.idle_ns)]
+    causes = joined(phrase("{} {}", label_of(row), Share(row.time_ns, costs.whole_ns)) for row in much)
+
+    unrecorded = None
+    if costs.unrecorded_ns and costs.unrecorded_ns >= _SAID * costs.whole_ns:
+        why = "launches whose work is not in the trace"
+        if 2 * costs.awaited_ns > costs.unrecorded_ns:
+            why = "the host waited for work that is not in the trace"
+        unrecorded = phrase("{} not recorded: {}", Share(costs.unrecorded_ns, costs.whole_ns), why)
     return joined(
         (
-            phrase("{} of {}{}", Share(busy_ns, costs.whole_ns), _whole(anatomy, costs), exposed or ""),
-            phrase("idle {}{}", Share(costs.idle_ns, costs.whole_ns), _causes(costs)),
-            _unrecorded(costs),
+            phrase("{} of {}{}", Share(busy_ns, costs.whole_ns), whole, exposed or ""),
+            phrase("idle {}{}", Share(costs.idle_ns, costs.whole_ns), phrase(" ({})", causes) if causes else ""),
+            unrecorded,
             _around(anatomy),
         )
     )
-
-
-def _whole(anatomy: Anatomy, costs: Costs) -> Phrase | str:
-    """Return the whole of the shares, and its length if that is not the step."""
-    long = Time(costs.whole_ns / steps_of_window(anatomy))
-    if costs.of_trace:
-        return phrase("the {} from the first to the last device work", long)
-    return phrase("the {} without other steps' work", long) if has_foreign_work(anatomy) else "the step"
 
 
 def _around(anatomy: Anatomy) -> Phrase | None:
@@ -114,22 +124,6 @@ def _around(anatomy: Anatomy) -> Phrase | None:
     if around < _SAID * (anatomy.timeline.window_ns + around):
         return None
     return phrase("{} before and after it", Time(around / steps_of_window(anatomy)))
-
-
-def _unrecorded(costs: Costs) -> Phrase | None:
-    """Return the time whose records are missing, if it is much."""
-    if costs.unrecorded_ns < _SAID * costs.whole_ns or not costs.unrecorded_ns:
-        return None
-    awaited = 2 * costs.awaited_ns > costs.unrecorded_ns
-    why = "the host waited for work that is not in the trace" if awaited else "launches whose work is not in the trace"
-    return phrase("{} not recorded: {}", Share(costs.unrecorded_ns, costs.whole_ns), why)
-
-
-def _causes(costs: Costs) -> Phrase | str:
-    """Return the largest causes of the idle time, as shares of the step."""
-    much = [row for row in costs.causes[:_NAMED] if row.time_ns >= max(_SAID * costs.whole_ns, _PART * costs.idle_ns)]
-    named_causes = joined(phrase("{} {}", label_of(row), Share(row.time_ns, costs.whole_ns)) for row in much)
-    return phrase(" ({})", named_causes) if named_causes else ""
 
 
 def label_of(row: IdleRow) -> str:
@@ -169,7 +163,7 @@ def idle(anatomy: Anatomy) -> Section | None:
     """Return for an accelerator: busy and idle time and its causes, what overlaps, launches, how full it was."""
     if anatomy.environment.device_kind == "cpu":
         return None
-    timeline, costs = anatomy.timeline, costs_of(anatomy)
+    timeline, device, costs, steps = anatomy.timeline, anatomy.device, costs_of(anatomy), steps_of_window(anatomy)
     overlap = (
         ("communication", timeline.communication_ns),
         ("of it exposed", timeline.exposed_communication_ns),
@@ -181,16 +175,43 @@ def idle(anatomy: Anatomy) -> Section | None:
         ("other", timeline.other_idle_ns),
     )
     whole = (("busy", timeline.busy_ns), ("idle", costs.idle_ns), ("not recorded", costs.unrecorded_ns))
+    causes = (
+        (
+            label_of(row),
+            phrase(
+                "{} {}",
+                part_of(row.time_ns / steps, costs.whole_ns / steps),
+                while_what(row, steps, costs.whole_ns),
+            ),
+        )
+        for row in costs.causes
+    )
+    drained = None
+    if timeline.drained_ns:
+        text = "{} of the idle time is in gaps that began while the host waited for the device"
+        drained = phrase(text, Share(timeline.drained_ns, costs.idle_ns))
+
+    # Kineto's estimates of how full the device was, and the time on tensor cores by kernel names.
+    estimates = [
+        phrase("{} {}", name, Share(part, 1))
+        for name, part in (("SM efficiency", device.sm_efficiency), ("occupancy", device.occupancy))
+        if part is not None
+    ]
+    kernel_ns = 0 if timeline.launching is None else timeline.launching.kernel_ns
+    if device.tensor_core_ns is not None and kernel_ns:
+        unknown_ns = device.tensor_core_unknown_ns
+        unknown = phrase(" ({} not known)", Share(unknown_ns, kernel_ns)) if unknown_ns else ""
+        estimates.append(phrase("tensor cores {} of kernel time{}", Share(device.tensor_core_ns, kernel_ns), unknown))
     facts = facts_of(
         ("window", _window(anatomy, costs)),
         ("device", _parts(anatomy, whole, costs)),
         ("idle", _parts(anatomy, kinds, costs)),
-        *((label_of(row), _cause(anatomy, row, costs)) for row in costs.causes),
-        ("drained", _drained(anatomy, costs)),
+        *causes,
+        ("drained", drained),
         ("phases", phrase("{}, busy", phases) if (phases := phases_of(anatomy.step)) else None),
         ("overlap", _parts(anatomy, overlap, costs)),
         ("launches", _launches(anatomy)),
-        ("estimates", _estimates(anatomy)),
+        ("estimates", joined(estimates)),
     )
     return Section(title="Busy and idle time of the device", scope=per_step(anatomy), facts=facts)
 
@@ -213,21 +234,6 @@ def _parts(anatomy: Anatomy, parts: Iterable[tuple[str, float | None]], costs: C
     """Return each part above zero, by name, in a mean step."""
     steps = steps_of_window(anatomy)
     return joined(named(name, ns / steps, costs.whole_ns / steps) for name, ns in parts if ns)
-
-
-def _cause(anatomy: Anatomy, row: IdleRow, costs: Costs) -> Phrase:
-    """Return the idle time of one cause in a mean step, and what the host did."""
-    steps = steps_of_window(anatomy)
-    return phrase("{} {}", part_of(row.time_ns / steps, costs.whole_ns / steps), while_what(row, steps, costs.whole_ns))
-
-
-def _drained(anatomy: Anatomy, costs: Costs) -> Phrase | None:
-    """Return the idle time in gaps that began while the host waited for the device."""
-    drained = anatomy.timeline.drained_ns or 0
-    if not drained:
-        return None
-    of_idle = Share(drained, costs.idle_ns)
-    return phrase("{} of the idle time is in gaps that began while the host waited for the device", of_idle)
 
 
 def phases_of(step: Step) -> Phrase | None:
@@ -267,18 +273,6 @@ def _launches(anatomy: Anatomy) -> Phrase | None:
     )
 
 
-def _estimates(anatomy: Anatomy) -> Phrase | None:
-    """Return Kineto's estimates of how full the device was, and the time on tensor cores by kernel names."""
-    device, launching = anatomy.device, anatomy.timeline.launching
-    fractions = (("SM efficiency", device.sm_efficiency), ("occupancy", device.occupancy))
-    tensor = None
-    if device.tensor_core_ns is not None and launching is not None and launching.kernel_ns:
-        unknown_ns = device.tensor_core_unknown_ns
-        unknown = phrase(" ({} not known)", Share(unknown_ns, launching.kernel_ns)) if unknown_ns else ""
-        tensor = phrase("tensor cores {} of kernel time{}", Share(device.tensor_core_ns, launching.kernel_ns), unknown)
-    return joined((*(phrase("{} {}", name, Share(part, 1)) for name, part in fractions if part is not None), tensor))
-
-
 #: The times of left-out steps are written if there are so many at most.
 _FEW: Final = 2
 #: A data type other than the main one is named from this part of the FLOPs on.
@@ -292,19 +286,30 @@ def one_step(anatomy: Anatomy, page: Page) -> Section:
 
     A first screen has the step's time in its first line, which may lack room for the samples.
     """
-    step, on_cpu = anatomy.step, anatomy.environment.device_kind == "cpu"
+    step, environment = anatomy.step, anatomy.environment
+    samples = None
+    if step.samples_per_second is not None:
+        samples = phrase("{}", Rate(step.samples_per_second, "samples"))
+        if (over := rate_of_run(anatomy)) is not None:
+            samples = phrase("{}, over the run {}", samples, Rate(over, "samples"))
+
+    # On the CPU: the step's time outside operators and, if that is known, outside the profiler.
+    framework = None
+    if step.framework_ns is not None and not environment.host_only:
+        inside = " (inside the phases)" if phases_of(step) else ""
+        loading_ns = costs_of(anatomy).input_ns / steps_of_window(anatomy)
+        waiting = phrase(", {} of it waiting for input", Time(loading_ns)) if loading_ns else ""
+        outside = part_of(step.framework_ns, step.wall_ns)
+        framework = phrase("{}: dispatch, autograd, Python{}{}", outside, inside, waiting)
     facts = facts_of(
-        (
-            "step",
-            None if page.brief and step.samples_per_second is None else joined((_wall(anatomy), _samples(anatomy))),
-        ),
+        ("step", None if page.brief and samples is None else joined((_wall(anatomy), samples))),
         ("steps", _spread(anatomy)),
         ("torch.compile", _compiling(anatomy)),
         ("whole run", _whole_run(anatomy)),
         ("clock", device_state(anatomy.device_state)),
-        ("phases", phases_of(step) if on_cpu else None),
-        ("framework", _framework(anatomy)),
-        ("profiler", None if anatomy.environment.host_only else _profiler(step)),
+        ("phases", phases_of(step) if environment.device_kind == "cpu" else None),
+        ("framework", framework),
+        ("profiler", None if environment.host_only else _profiler(step)),
         ("busy", busy(anatomy)),
         ("reached", _reached(anatomy)),
         ("attention", within_windows(anatomy)),
@@ -349,23 +354,16 @@ def _whole_run(anatomy: Anatomy) -> Phrase | None:
         (sum(event.count for event in run.graph_breaks), "graph break"),
         (sum(event.count for event in run.recompilations), "recompilation"),
     )
-    return joined(
-        (
-            phrase("mean of {} {}", Count(run.steps, "other step"), Time(run.wall_ns / run.steps)),
-            phrase("median {}", Time(run.median_ns)),
-            phrase("waiting for input {}", Share(run.input_ns, run.wall_ns)),
-            *(
-                phrase("{} {}{}", name, Share(ns, run.wall_ns), _times(ns, count))
-                for name, ns, count in times
-                if ns >= _LEAST_OF_RUN * run.wall_ns
-            ),
-            *(phrase("{}", Count(number, what)) for number, what in events if number),
-        )
-    )
-
-
-def _times(ns: int, count: int) -> Phrase | str:
-    return phrase(" ({} of {})", Count(count), Time(ns / count)) if count else ""
+    shown = [
+        phrase("mean of {} {}", Count(run.steps, "other step"), Time(run.wall_ns / run.steps)),
+        phrase("median {}", Time(run.median_ns)),
+        phrase("waiting for input {}", Share(run.input_ns, run.wall_ns)),
+    ]
+    for name, ns, count in times:
+        if ns >= _LEAST_OF_RUN * run.wall_ns:
+            each = phrase(" ({} of {})", Count(count), Time(ns / count)) if count else ""
+            shown.append(phrase("{} {}{}", name, Share(ns, run.wall_ns), each))
+    return joined((*shown, *(phrase("{}", Count(number, what)) for number, what in events if number)))
 
 
 def whole_run(anatomy: Anatomy) -> Section | None:
@@ -373,22 +371,44 @@ def whole_run(anatomy: Anatomy) -> Section | None:
     run, trends = anatomy.run, anatomy.trends
     if run is None:
         return None
+    rate = None if trends is None else trends.samples_per_second
+    growth = [
+        phrase(
+            "{} grows by {} a step, from {} to {} in {}{}",
+            _KINDS.get(grown.kind, grown.kind),
+            Bytes(grown.bytes_per_step),
+            Bytes(grown.first_bytes),
+            Bytes(grown.last_bytes),
+            Count(grown.steps, "step"),
+            "" if grown.confirmed else ": a trend so far",
+        )
+        for grown in (() if trends is None else trends.growth)
+    ]
+    varies = None
+    if trends is not None and trends.peak is not None:
+        varies = phrase(
+            "the peak rises from {} to {}, what stays after a step does not ({}): it varies, and is no leak",
+            Bytes(trends.peak.first_bytes),
+            Bytes(trends.peak.last_bytes),
+            Bytes(trends.peak.base_bytes),
+        )
+    sizes = [] if run.series is None else [size for size in run.series.host_bytes if size]
+    host_memory = phrase("{} at the end, {} at most", Bytes(sizes[-1]), Bytes(max(sizes))) if sizes else None
     slow = ((f"step {step.number}", _slow(step, run.median_ns)) for step in run.slow)
     events = (
         (word, phrase("{} {}: {}", printable(event.place), Count(event.count, "time"), printable(event.reason)))
         for word, events in (("graph break", run.graph_breaks), ("recompiled", run.recompilations))
         for event in events
     )
-    rate = None if trends is None else trends.samples_per_second
     facts = facts_of(
         ("whole run", joined((_whole_run(anatomy), None if rate is None else phrase("{}", Rate(rate, "samples"))))),
         ("host's time", _host_time(run)),
         ("first step", None if run.start is None else _apart("it ended {} after torch was imported", run.start)),
         ("at the end", None if run.end is None else _apart("{} after the last step", run.end)),
         ("drift", None if trends is None or trends.drift is None else _drift(trends.drift)),
-        *(("memory", _growth(grown)) for grown in (() if trends is None else trends.growth)),
-        ("memory", None if trends is None or trends.peak is None else _varies(trends.peak)),
-        ("host memory", _host_memory(run)),
+        *(("memory", grown) for grown in growth),
+        ("memory", varies),
+        ("host memory", host_memory),
         ("device", device_state(run.device)),
         *slow,
         *events,
@@ -461,34 +481,6 @@ def _drift(drift: Drift) -> Phrase:
 _MUCH_OF_DRIFT: Final = 0.1
 
 
-def _growth(grown: Growth) -> Phrase:
-    said = "" if grown.confirmed else ": a trend so far"
-    return phrase(
-        "{} grows by {} a step, from {} to {} in {}{}",
-        _KINDS.get(grown.kind, grown.kind),
-        Bytes(grown.bytes_per_step),
-        Bytes(grown.first_bytes),
-        Bytes(grown.last_bytes),
-        Count(grown.steps, "step"),
-        said,
-    )
-
-
-def _varies(peak: VaryingPeak) -> Phrase:
-    return phrase(
-        "the peak rises from {} to {}, what stays after a step does not ({}): it varies, and is no leak",
-        Bytes(peak.first_bytes),
-        Bytes(peak.last_bytes),
-        Bytes(peak.base_bytes),
-    )
-
-
-def _host_memory(run: RunClock) -> Phrase | None:
-    """Return the host's memory at the end of the run, and the most of it."""
-    sizes = [size for size in run.series.host_bytes if size] if run.series is not None else []
-    return phrase("{} at the end, {} at most", Bytes(sizes[-1]), Bytes(max(sizes))) if sizes else None
-
-
 def device_state(state: DeviceState | None) -> Phrase | str | None:
     """Return the clock of a device beside its highest, what held it down, power, temperature and energy of a step."""
     if state is None:
@@ -531,7 +523,31 @@ def _slow(step: SlowStep, median_ns: int) -> Phrase:
 
 def ceilings(anatomy: Anatomy) -> Section | None:
     """Return what the device can do at most, or why that is not known."""
-    facts = facts_of(("ceilings", _ceilings(anatomy)), ("reached", _not_reached(anatomy.device)))
+    device = anatomy.device
+    known: str | Phrase | None = device.why_no_ceilings
+    if device.source is not None:
+        names = multiplied(anatomy)
+        peaks = (
+            phrase("{} {}", FlopRate(peak), name)
+            for name, peak in device.peak_flops_per_second.items()
+            if name in names
+        )
+        vector, bandwidth = device.vector_flops_per_second.get("float32"), device.bandwidth_bytes_per_second
+        unsure = phrase("{} of products may be float32 or tf32 and have no bound", Time(device.unsure_ns))
+        known = joined(
+            (
+                *peaks,
+                None if vector is None else phrase("{} vector float32", FlopRate(vector)),
+                None if bandwidth is None else phrase("{}", ByteRate(bandwidth)),
+                _ADDRESS.sub("", device.source),
+                unsure if device.unsure_ns else None,
+            )
+        )
+
+    covered, why_no_mfu = device.mfu_covered, None
+    if device.mfu is None and covered is not None and covered < MIN_COVERED and device.peak_flops_per_second:
+        why_no_mfu = phrase("no MFU: FLOPs are known of {} of the contractions' time", Share(covered, 1))
+    facts = facts_of(("ceilings", known), ("reached", why_no_mfu))
     return Section(title="What the device can do", facts=facts)
 
 
@@ -552,30 +568,10 @@ def _wall(anatomy: Anatomy) -> Phrase | None:
     return both
 
 
-def _samples(anatomy: Anatomy) -> Phrase | None:
-    step = anatomy.step
-    if step.samples_per_second is None:
-        return None
-    over = rate_of_run(anatomy)
-    rate = phrase("{}", Rate(step.samples_per_second, "samples"))
-    return rate if over is None else phrase("{}, over the run {}", rate, Rate(over, "samples"))
-
-
 def rate_of_run(anatomy: Anatomy) -> float | None:
     """Return the samples a second of the whole run, if its recorded steps leave out much of it."""
     trends = anatomy.trends
     return trends.samples_per_second if trends is not None and trends.left_out else None
-
-
-def _framework(anatomy: Anatomy) -> Phrase | None:
-    """Return for the CPU the step's time outside operators and, if that is known, outside the profiler."""
-    step = anatomy.step
-    if step.framework_ns is None or anatomy.environment.host_only:
-        return None
-    inside = " (inside the phases)" if phases_of(step) else ""
-    loading_ns = costs_of(anatomy).input_ns / steps_of_window(anatomy)
-    waiting = phrase(", {} of it waiting for input", Time(loading_ns)) if loading_ns else ""
-    return phrase("{}: dispatch, autograd, Python{}{}", part_of(step.framework_ns, step.wall_ns), inside, waiting)
 
 
 def _profiler(step: Step) -> Phrase | None:
@@ -609,20 +605,16 @@ def _spread(anatomy: Anatomy) -> Phrase | None:
         mean = phrase("mean of {} plain", Count(plain))
         texts.append(joined((mean, *_span(step.unprofiled_wall_min_ns, step.unprofiled_wall_max_ns))))
     if step.count > 1:
-        mean = phrase("mean of {} profiled{}", Count(step.count), _on_ranks(step.count, ranks))
+        on_ranks: Phrase | str = ""
+        if ranks > 1:
+            each, rest = divmod(step.count, ranks)
+            on = Count(ranks, "rank")
+            on_ranks = phrase(" on {}", on) if rest else phrase(", {} on each of {}", Count(each), on)
+        mean = phrase("mean of {} profiled{}", Count(step.count), on_ranks)
         texts.append(joined((mean, *_span(step.wall_min_ns, step.wall_max_ns), *left_out(anatomy))))
     else:
         texts.append(joined(("1 profiled", *left_out(anatomy))))
     return joined(texts, by="; ")
-
-
-def _on_ranks(steps: int, ranks: int) -> Phrase | str:
-    """Return on how many ranks the steps ran, and how many of them on each if these are as many."""
-    each, rest = divmod(steps, max(ranks, 1))
-    if ranks < 2:
-        return ""
-    on = Count(ranks, "rank")
-    return phrase(" on {}", on) if rest else phrase(", {} on each of {}", Count(each), on)
 
 
 def _span(low: int | None, high: int | None) -> tuple[Phrase, ...]:
@@ -644,35 +636,13 @@ def left_out(anatomy: Anatomy) -> tuple[Phrase, ...]:
         if len(each) > _FEW:
             texts.append(phrase("without {} where {}", Count(len(each)), reason))
         else:
-            named = joined((phrase("{} ({})", _number(number), Time(ns)) for number, ns in each.items()), by=" and ")
+            steps = (
+                phrase("{} ({})", "one" if number is None else f"step {number}", Time(ns))
+                for number, ns in each.items()
+            )
+            named = joined(steps, by=" and ")
             texts.append(phrase("without {}: {}", named or "", reason))
     return tuple(texts)
-
-
-def _number(number: int | None) -> str:
-    return "one" if number is None else f"step {number}"
-
-
-def _ceilings(anatomy: Anatomy) -> str | Phrase | None:
-    """Return the peaks that the trace's work is compared with, and their source."""
-    device = anatomy.device
-    if device.source is None:
-        return device.why_no_ceilings
-    names = multiplied(anatomy)
-    peaks = (
-        phrase("{} {}", FlopRate(peak), name) for name, peak in device.peak_flops_per_second.items() if name in names
-    )
-    vector, bandwidth = device.vector_flops_per_second.get("float32"), device.bandwidth_bytes_per_second
-    unsure = phrase("{} of products may be float32 or tf32 and have no bound", Time(device.unsure_ns))
-    return joined(
-        (
-            *peaks,
-            None if vector is None else phrase("{} vector float32", FlopRate(vector)),
-            None if bandwidth is None else phrase("{}", ByteRate(bandwidth)),
-            _ADDRESS.sub("", device.source),
-            unsure if device.unsure_ns else None,
-        )
-    )
 
 
 def multiplied(anatomy: Anatomy) -> set[str | None]:
@@ -737,31 +707,18 @@ def remarks_on_mfu(anatomy: Anatomy) -> Iterator[Phrase | None]:
     if abs((device.own_peaks_mfu or 0) - (device.mfu or 0)) >= _OTHER_TYPES * (device.own_peaks_mfu or inf):
         own_peaks = Share(device.own_peaks_mfu, 1, at_least=at_least)
         yield phrase("MFU {} with each data type against its own peak", own_peaks)
-    yield _in_other_types(anatomy)
-
-
-def _in_other_types(anatomy: Anatomy) -> Phrase | None:
-    """Return the FLOPs in data types that have a peak of their own, as float8 has."""
+    # Data types that have a peak of their own, as float8 has.
     done: Counter[str] = Counter()
     for row in anatomy.operators:
         if row.operator_class is OperatorClass.TENSOR_CONTRACTION and row.flops:
             dtype = PEAK_OF_COMPUTE_TYPE.get(row.compute_type or "") or row.signature.record.compute_dtype or "unknown"
             done["float8" if dtype.startswith("float8") else dtype] += row.flops
     whole = sum(done.values())
-    parts = [
+    yield joined(
         phrase("{} of the FLOPs in {}", Share(flops, whole), dtype)
         for dtype, flops in done.most_common()
-        if dtype != anatomy.device.mfu_dtype and flops >= _OTHER_TYPES * whole
-    ]
-    return joined(parts)
-
-
-def _not_reached(device: DeviceFigures) -> Phrase | None:
-    """Return why there is no share of the peak."""
-    covered = device.mfu_covered
-    if device.mfu is not None or covered is None or covered >= MIN_COVERED or not device.peak_flops_per_second:
-        return None
-    return phrase("no MFU: FLOPs are known of {} of the contractions' time", Share(covered, 1))
+        if dtype != device.mfu_dtype and flops >= _OTHER_TYPES * whole
+    )
 
 
 # A generation: the time to its first token, and the time of each token after it.
@@ -769,42 +726,30 @@ def _not_reached(device: DeviceFigures) -> Phrase | None:
 
 def generation(anatomy: Anatomy) -> Section | None:
     """Return the figures of a step that is a generation."""
-    made = anatomy.generation
+    made, batch = anatomy.generation, anatomy.workload.batch
     if made is None:
         return None
-    facts = facts_of(
-        ("generation", _what(made, anatomy.workload.batch)),
-        ("prefill", None if made.first_token_ns is None else phrase("first token after {}", Time(made.first_token_ns))),
-        ("decoding", _pace(made)),
-        ("a token", _cost(made, anatomy.workload.batch)),
-    )
-    return Section(title="Generation", facts=facts)
-
-
-def _what(made: Generation, batch: int | None) -> Phrase | None:
     samples = None if batch is None else phrase("for each of {}", Count(batch, "sample"))
     tokens = joined((phrase("{}", Count(made.new_tokens, "new token")), samples), " ")
     search = "greedy" if made.beams == 1 else phrase("beam search with {}", Count(made.beams, "beam"))
-    return joined((tokens, search))
-
-
-def _pace(made: Generation) -> Phrase | None:
-    if made.token_ns is None:
-        return None
-    rate = None if made.tokens_per_second is None else phrase("{}", Rate(made.tokens_per_second, "tokens"))
-    return joined((phrase("{} a token", Time(made.token_ns)), rate))
-
-
-def _cost(made: Generation, batch: int | None) -> Phrase | None:
-    """Return the bytes and FLOPs of one token of every sample."""
-    if made.token_read_bytes is None and made.token_flops is None:
-        return None
-    partly = bool(made.uncosted_ns)
-    of_all = "" if batch in (None, 1) and made.beams == 1 else ", for one of every sample and beam"
-    return phrase(
-        "reads {}, writes {}, {}{}",
-        Bytes(made.token_read_bytes, at_least=partly),
-        Bytes(made.token_written_bytes, at_least=partly),
-        Flops(made.token_flops, at_least=partly),
-        of_all,
+    pace = None
+    if made.token_ns is not None:
+        rate = None if made.tokens_per_second is None else phrase("{}", Rate(made.tokens_per_second, "tokens"))
+        pace = joined((phrase("{} a token", Time(made.token_ns)), rate))
+    cost = None
+    if made.token_read_bytes is not None or made.token_flops is not None:
+        partly = bool(made.uncosted_ns)
+        cost = phrase(
+            "reads {}, writes {}, {}{}",
+            Bytes(made.token_read_bytes, at_least=partly),
+            Bytes(made.token_written_bytes, at_least=partly),
+            Flops(made.token_flops, at_least=partly),
+            "" if batch in (None, 1) and made.beams == 1 else ", for one of every sample and beam",
+        )
+    facts = facts_of(
+        ("generation", joined((tokens, search))),
+        ("prefill", None if made.first_token_ns is None else phrase("first token after {}", Time(made.first_token_ns))),
+        ("decoding", pace),
+        ("a token", cost),
     )
+    return Section(title="Generation", facts=facts)

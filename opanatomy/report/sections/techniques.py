@@ -112,13 +112,6 @@ _SAME, _DISAGREES = "~", "!"
 _SHOWN: Final = 6
 
 
-def _repetitions(report: Techniques) -> str:
-    """Return how often each was timed, and how often the baseline, which all are compared with."""
-    text = "1 repetition" if report.repetitions == 1 else f"{report.repetitions} repetitions"
-    often = len(report.baseline.repetitions_ns)
-    return text if often <= report.repetitions else f"{text}, {often} of the baseline"
-
-
 def title(report: Techniques) -> Section:
     """Return the title: what was tried, how often, on which device; or whether the step fits."""
     workload, limit = report.workload, report.limit
@@ -127,7 +120,13 @@ def title(report: Techniques) -> Section:
         text = phrase("{}: will it fit into {}?", workload.model or "the model", limit.name)
         return Section(title="Experiment", notes=(Note(text=text, tone=NoteStyle.TITLE),))
     else:
-        what = "predicted, not run" if report.predicted_only else f"{_repetitions(report)}, seed {report.seed}"
+        what = "predicted, not run"
+        if not report.predicted_only:
+            # How often each was timed, and how often the baseline, which all are compared with.
+            often = len(report.baseline.repetitions_ns)
+            times = "1 repetition" if report.repetitions == 1 else f"{report.repetitions} repetitions"
+            times += f", {often} of the baseline" if often > report.repetitions else ""
+            what = f"{times}, seed {report.seed}"
         text = phrase(
             "{}: what {} would change, {}",
             workload.model or "the model",
@@ -168,7 +167,12 @@ def fits(report: Techniques) -> Section | None:
     length = f", length {workload.sequence_length}" if workload.sequence_length else ""
     optimizer = f", {workload.optimizer}" if workload.optimizer else ""
     kind = "inference" if workload.inference else f"training{optimizer}"
-    step = f"batch {workload.batch or 'unknown'}{length}, {kind}; computed for {_computed_for(limit, base)}, not run"
+    device = limit.device or "a GPU"
+    if occupied is None:
+        device = "the CPU"
+    elif limit.device is not None and limit.capability is not None:
+        device = f"{limit.device} (compute capability {limit.capability[0]}.{limit.capability[1]})"
+    step = f"batch {workload.batch or 'unknown'}{length}, {kind}; computed for {device}, not run"
     notes = [Note(text=text, tone=NoteStyle.WARNING) for text in report.warnings]
     return Section(
         title="Will it fit",
@@ -204,15 +208,6 @@ def _found(found: Found | None) -> tuple[str, Phrase | None]:
         return name, phrase("none: not even the smallest fits")
     ended = "; longer ones cannot be followed" if found.ended_by else ""
     return name, phrase(f"{{}} (takes {{}}){ended}", Count(found.value), Bytes(found.peak_bytes))
-
-
-def _computed_for(limit: Limit, figures: StepFigures) -> str:
-    """Return the device whose calls the step makes."""
-    if figures.occupied is None:
-        return "the CPU"
-    if limit.device is None or limit.capability is None:
-        return limit.device or "a GPU"
-    return f"{limit.device} (compute capability {limit.capability[0]}.{limit.capability[1]})"
 
 
 def table(report: Techniques) -> Section:
@@ -402,16 +397,19 @@ def offenders(report: Techniques) -> Section:
     notes = []
     for row in report.rows:
         if time_agrees(row, report.baseline) is False and row.offenders:
-            notes.append(Note(text=_offender_text(row), tone=NoteStyle.REMARK))
+            words = [
+                phrase(
+                    "{} ({}) {} for {}",
+                    error.operator,
+                    str(error.phase),
+                    Time(error.measured_ns),
+                    Time(error.predicted_ns),
+                )
+                for error in row.offenders
+            ]
+            text = phrase(f"{row.name}: " + ", ".join("{}" for _ in words), *words)
+            notes.append(Note(text=text, tone=NoteStyle.REMARK))
     return Section(title="What made predictions wrong", notes=tuple(notes))
-
-
-def _offender_text(row: TechniqueRow) -> Phrase:
-    words = [
-        phrase("{} ({}) {} for {}", error.operator, str(error.phase), Time(error.measured_ns), Time(error.predicted_ns))
-        for error in row.offenders
-    ]
-    return phrase(f"{row.name}: " + ", ".join("{}" for _ in words), *words)
 
 
 def warnings(report: Techniques) -> Section:
