@@ -38,7 +38,12 @@ class Display(Struct):
         self.text, self.steps_after, self.expected_ns = mask_secrets(text), steps_after, expected_ns
         self.begun_ns, self.share = time.perf_counter_ns(), 0.0
         if self.on_terminal and self.live is None:
-            self._start()
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(file=sys.stderr)
+            self.live = Live(get_renderable=self.line, console=console, refresh_per_second=4, transient=True)
+            self.live.start()
 
     def advance(self, fraction: float) -> None:
         """Report that `fraction` of the stage is done."""
@@ -53,14 +58,6 @@ class Display(Struct):
         if self.live is not None:
             self.live.stop()
 
-    def _start(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        console = Console(file=sys.stderr)
-        self.live = Live(get_renderable=self.line, console=console, refresh_per_second=4, transient=True)
-        self.live.start()
-
     def _finish_line(self) -> None:
         if self.text and not self.on_terminal:
             say(f"  {self.text}: {duration(time.perf_counter_ns() - self.begun_ns)}")
@@ -73,18 +70,15 @@ class Display(Struct):
             return None
         return int(max(step - elapsed, 0) + self.steps_after * step)
 
-    def _bar_width(self) -> int:
-        """Return the space that the stage and the figures after the bar leave on the line."""
-        width = 80 if self.live is None else self.live.console.width
-        return max(min(_BAR, width - len(self.text) - _FIGURES), 0)
-
     def line(self) -> Text:
         """Return the live line."""
         from rich.text import Text
 
         elapsed = time.perf_counter_ns() - self.begun_ns
         share = min(elapsed / self.expected_ns, 0.99) if self.expected_ns else self.share
-        bar = self._bar_width()
+        # The bar gets the space that the stage and the figures after it leave on the line.
+        width = 80 if self.live is None else self.live.console.width
+        bar = max(min(_BAR, width - len(self.text) - _FIGURES), 0)
         filled = round(share * bar)
         left = self.left_ns()
         line = Text.assemble(

@@ -76,7 +76,9 @@ def _printed_to_stderr() -> Iterator[TextIO]:
     except OSError:  # there is no descriptor to redirect
         yield stream
         return
-    own = _has_descriptor(stream, _OUT)
+    own = False
+    with suppress(OSError, ValueError, AttributeError):
+        own = stream.fileno() == _OUT
     out = _copy_of(stream, os.dup(saved)) if own else stream
     kept = {saved, out.fileno()} if own else {saved}
     _KEPT.update(kept)
@@ -180,13 +182,6 @@ def columns_of(stream: TextIO) -> int:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError, AttributeError):
         return 80
-
-
-def _has_descriptor(stream: TextIO, number: int) -> bool:
-    try:
-        return stream.fileno() == number
-    except (OSError, ValueError, AttributeError):
-        return False
 
 
 def _copy_of(stream: TextIO, descriptor: int) -> TextIO:

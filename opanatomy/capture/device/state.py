@@ -51,7 +51,10 @@ class DeviceWatch:
         try:
             self._limits, self._read = self._stack.enter_context(_readable(self._index))
         except Exception as error:  # pynvml's errors and amdsmi's are their own classes, and it may be missing
-            self._why_not = _why_not(error)
+            import torch
+
+            hip = torch.version.hip
+            self._why_not = f"amdsmi does not answer ({error})" if hip else nvml.reason_of(error)
             return
         self.read()
         thread = threading.Thread(target=self._run, name="opanatomy: device", daemon=True)
@@ -104,7 +107,7 @@ class DeviceWatch:
         working = [reading for reading in readings if IDLE not in reading.reasons] or readings
         held = Counter(reason for reading in working for reason in reading.reasons if reason != IDLE)
         seconds, joules = self._energy(energy)
-        clocks = _known(working, "clock_mhz")
+        clocks, powers = _known(working, "clock_mhz"), _known(working, "power_w")
         limits = self._limits
         return DeviceState(
             readings=len(working),
@@ -116,7 +119,7 @@ class DeviceWatch:
             clock_limit_mhz=limits.clock_mhz,
             memory_clock_mhz=_median(_known(working, "memory_clock_mhz")),
             memory_clock_limit_mhz=limits.memory_clock_mhz,
-            power_w=_mean(_known(working, "power_w")),
+            power_w=round(sum(powers) / len(powers), 1) if powers else None,
             power_limit_w=limits.power_w,
             temperature_c=max(_known(working, "temperature_c"), default=None),
             slowdown_c=limits.slowdown_c,
@@ -151,22 +154,12 @@ class DeviceWatch:
         return round(seconds, 3), round((within[-1][1] or 0) - (within[0][1] or 0), 3)
 
 
-def _why_not(error: Exception) -> str:
-    import torch
-
-    return f"amdsmi does not answer ({error})" if torch.version.hip else nvml.reason_of(error)
-
-
 def _known(readings: Sequence[Reading], name: str) -> list[Any]:
     return [value for reading in readings if (value := getattr(reading, name)) is not None]
 
 
 def _median(values: Sequence[int]) -> int | None:
     return round(median(values)) if values else None
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return round(sum(values) / len(values), 1) if values else None
 
 
 @contextmanager
