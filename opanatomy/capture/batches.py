@@ -46,8 +46,19 @@ def choose_shape(
             raise UsageError(f"--seq {seq}: {config.model_type} takes images - use --set image_size=... for their side")
         return Shape(task=task, batch=batch, sequence_length=None, inference=inference)
     if kind == "input_values":
+        if not hasattr(config, "conv_kernel"):
+            raise ModelError(
+                f"no batch is known for the audio of {config.model_type} - hand over package.module:function"
+            )
         samples = AUDIO_LENGTH if seq is None else seq
-        _check_audio(config, samples)
+        masked = getattr(config, "apply_spec_augment", False) and getattr(config, "mask_time_prob", 0)
+        minimum = config.mask_time_length + 1 if masked else 1
+        frames = audio_frames(config, samples)
+        if frames < minimum:
+            raise UsageError(
+                f"--seq {samples}: so few audio samples make {max(frames, 0)} frames, {config.model_type} needs"
+                f" {minimum} - give more, 16000 are a second"
+            )
         length: int | None = samples
     elif kind == "input_features" and new_tokens is not None:
         # The prompt is audio of fixed length.
@@ -189,19 +200,6 @@ def audio_frames(config: Any, samples: int) -> int:
     for kernel, stride in zip(config.conv_kernel, config.conv_stride, strict=True):
         samples = (samples - kernel) // stride + 1
     return samples
-
-
-def _check_audio(config: Any, samples: int) -> None:
-    if not hasattr(config, "conv_kernel"):
-        raise ModelError(f"no batch is known for the audio of {config.model_type} - hand over package.module:function")
-    masked = getattr(config, "apply_spec_augment", False) and getattr(config, "mask_time_prob", 0)
-    minimum = config.mask_time_length + 1 if masked else 1
-    frames = audio_frames(config, samples)
-    if frames < minimum:
-        raise UsageError(
-            f"--seq {samples}: so few audio samples make {max(frames, 0)} frames, {config.model_type} needs {minimum}"
-            " - give more, 16000 are a second"
-        )
 
 
 # -------------------------------------------------------------------------------------------------------------- values

@@ -24,14 +24,6 @@ from opanatomy.cli.verbs import VERBS, verb_named
 from opanatomy.errors import GateError, OpanatomyError
 from opanatomy.options import on_command_line
 
-# Which of several ranks reports an error, and when.
-
-
-def is_silent(number: int | None) -> bool:
-    """Return whether to report nothing of a signal: its launcher sent it, or the first rank reports it."""
-    place = launched()
-    return place is not None and (not place.is_first or number != signal.SIGINT)
-
 
 def attributed(message: str) -> str:
     """Return the message, with the number of the rank if it is not the first of several."""
@@ -130,8 +122,9 @@ def _report(error: BaseException, number: int | None) -> int:
     if isinstance(error, KeyboardInterrupt) or number is not None:
         # A library may have made an error of its own from the KeyboardInterrupt.
         number = number or signal.SIGINT
-        if is_silent(number):
-            return SIGNALLED + number
+        place = launched()
+        if place is not None and (not place.is_first or number != signal.SIGINT):
+            return SIGNALLED + number  # its launcher sent the signal, or the first rank reports it
         about = f"; {str(error) or 'nothing was written'}" if isinstance(error, KeyboardInterrupt) else ""
         _say_line(_WORD.get(signal.Signals(number), "hung up") + about)
         return SIGNALLED + number
@@ -151,8 +144,8 @@ def _report(error: BaseException, number: int | None) -> int:
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
         frames = [(_absolute(frame.filename), frame.lineno) for frame in extract_tb(error.__traceback__)]
         ours = [(name.removeprefix(package), line) for name, line in frames if name.startswith(package)]
-        place = f" ({ours[-1][0]}:{ours[-1][1]})" if ours else ""
-        what = f"{type(error).__name__}: {error}{place}"
+        where = f" ({ours[-1][0]}:{ours[-1][1]})" if ours else ""
+        what = f"{type(error).__name__}: {error}{where}"
         _say_line(attributed(f"this is a bug: {what} - run again with --debug and report it"))
     return OpanatomyError.exit_code
 

@@ -119,9 +119,14 @@ def _sides(arguments: argparse.Namespace) -> tuple[str | None, ...]:
     """Return how `analyze` may name each side of a comparison; `None` for a side that it cannot read alone."""
     if getattr(arguments, "redact", False) or not hasattr(arguments, "sides"):
         return ()
-    return tuple(
-        None if _is_gone(side) or _is_of_runs(side) else _unless_secret(shlex.quote(side)) for side in arguments.sides
-    )
+    from opanatomy.api import reports_among
+
+    sides = []
+    for side in arguments.sides:
+        # Only a comparison reads a folder of the reports of several runs.
+        unread = _is_gone(side) or (os.path.isdir(side) and next(reports_among(Path(side)), None) is not None)
+        sides.append(None if unread else _unless_secret(shlex.quote(side)))
+    return tuple(sides)
 
 
 def _unless_secret(source: str) -> str | None:
@@ -134,13 +139,6 @@ def _is_gone(name: str) -> bool:
 
     path = Path(local_name(name))
     return _DESCRIPTOR.match(str(path)) is not None or is_stream(path)
-
-
-def _is_of_runs(name: str) -> bool:
-    """Return whether it is a folder of the reports of several runs, which only a comparison reads."""
-    from opanatomy.api import reports_among
-
-    return os.path.isdir(name) and next(reports_among(Path(name)), None) is not None
 
 
 def _written(trace: Path) -> str:
@@ -293,7 +291,8 @@ def show(report: Report, where: Destination) -> None:
     """Print the report on stdout, or write it to the file of `-o`."""
     from opanatomy.report.formats import format_named
 
-    color = where.file is None and wants_color(where.stream)
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    color = where.file is None and not plain and where.stream.isatty()
     width = columns_of(where.stream) if where.file is None else 100
     chosen = format_named(where.format)
     height: int | None = None
@@ -329,13 +328,6 @@ def show(report: Report, where: Destination) -> None:
 def _is_stdout(name: str | None) -> bool:
     """Return whether the name of `-o` is stdout's, which leads elsewhere by the time it is opened."""
     return name in (None, "-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
-
-
-def wants_color(stream: TextIO) -> bool:
-    """Return whether stdout is a terminal that shows colour and `NO_COLOR` is not set."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def note(text: str) -> None:

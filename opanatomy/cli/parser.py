@@ -244,21 +244,19 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
         elif option.kind is Kind.SWITCH:
             added = group.add_argument(*option.flags, dest=option.name, action="store_true", help=help_)
         else:
-            settings = _with_value(parser, option)
+            closed = option.choices and not option.is_open
+            shown = "{" + ",".join(choice.name for choice in option.choices) + "}" if closed else None
+            settings: dict[str, Any] = {
+                "metavar": option.metavar or shown,
+                "type": partial(from_text, option),
+                "default": option.default,
+            }
+            if option.kind in (Kind.PAIRS, Kind.TEXTS):
+                settings |= {"action": "append", "default": []}
+            elif option.bare is not None:
+                settings |= {"nargs": "?", "const": option.bare, "type": _bare(parser, option)}
             added = group.add_argument(*option.flags, dest=option.name, help=help_, **settings)
         vars(added)["option"] = option  # for its completion
-
-
-def _with_value(parser: argparse.ArgumentParser, option: Option) -> dict[str, Any]:
-    """Return the arguments of `argparse` for an option that takes a value."""
-    closed = option.choices and not option.is_open
-    shown = "{" + ",".join(choice.name for choice in option.choices) + "}" if closed else None
-    settings: dict[str, Any] = {"metavar": option.metavar or shown, "type": partial(from_text, option)}
-    if option.kind in (Kind.PAIRS, Kind.TEXTS):
-        return {**settings, "action": "append", "default": []}
-    if option.bare is not None:
-        settings |= {"nargs": "?", "const": option.bare, "type": _bare(parser, option)}
-    return {**settings, "default": option.default}
 
 
 def _bare(parser: argparse.ArgumentParser, option: Option) -> Callable[[str], Any]:
@@ -316,19 +314,14 @@ def _prepare(action: argparse.Action, of_kind: dict[str, Any]) -> None:
         vars(action)["complete"] = of_kind["files"]
     elif names in _FOLDERS:
         vars(action)["complete"] = of_kind["folders"]
-    elif option is not None:
-        action.choices = _values(option) or action.choices
-
-
-def _values(option: Option) -> tuple[str, ...]:
-    """Return the names that an option takes."""
-    if option.name == "format" and not option.choices:
-        return FORMATS
-    if option.metavar == _TECHNIQUE:
+    elif option is not None and option.name == "format" and not option.choices:
+        action.choices = FORMATS
+    elif option is not None and option.metavar == _TECHNIQUE:
         from opanatomy.predict.techniques import TECHNIQUE
 
-        return tuple(TECHNIQUE)
-    return tuple(choice.name for choice in option.choices)
+        action.choices = tuple(TECHNIQUE)
+    elif option is not None and option.choices:
+        action.choices = tuple(choice.name for choice in option.choices)
 
 
 def _preamble(shell: str) -> str:

@@ -62,14 +62,6 @@ class Display(Struct):
         if self.text and not self.on_terminal:
             say(f"  {self.text}: {duration(time.perf_counter_ns() - self.begun_ns)}")
 
-    def left_ns(self) -> int | None:
-        """Return the time left, this stage and the steps after it; `None` while it cannot be estimated."""
-        elapsed = time.perf_counter_ns() - self.begun_ns
-        step = self.expected_ns or (elapsed / self.share if self.share > 0.02 else None)
-        if step is None:
-            return None
-        return int(max(step - elapsed, 0) + self.steps_after * step)
-
     def line(self) -> Text:
         """Return the live line."""
         from rich.text import Text
@@ -80,7 +72,9 @@ class Display(Struct):
         width = 80 if self.live is None else self.live.console.width
         bar = max(min(_BAR, width - len(self.text) - _FIGURES), 0)
         filled = round(share * bar)
-        left = self.left_ns()
+        # The time left is that of this stage and the steps after it; it cannot be estimated at once.
+        step = self.expected_ns or (elapsed / self.share if self.share > 0.02 else None)
+        left = None if step is None else int(max(step - elapsed, 0) + self.steps_after * step)
         line = Text.assemble(
             (f"{self.text} ", "bold"),
             ("━" * filled, "cyan"),

@@ -87,7 +87,10 @@ def _printed_to_stderr() -> Iterator[TextIO]:
         yield out
     finally:
         _flush(stream, sys.__stdout__)
-        flush_native()
+        import ctypes
+
+        with suppress(OSError, AttributeError, TypeError):
+            ctypes.CDLL(None).fflush(None)  # C libraries have buffers for stdout too
         with suppress(OSError, ValueError):
             # A reader that has gone was reported on writing to it; flushing the rest must not fail again.
             out.close() if own else out.flush()
@@ -121,14 +124,6 @@ def _flush(*streams: TextIO | None) -> None:
         with suppress(OSError, ValueError):
             if stream is not None:
                 stream.flush()
-
-
-def flush_native() -> None:
-    """Have C libraries write their buffers for stdout."""
-    import ctypes
-
-    with suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).fflush(None)
 
 
 def check_open(stream: TextIO) -> None:

@@ -50,7 +50,21 @@ def first_use(device: str) -> Iterator[None]:
     except Exception as error:  # torch.AcceleratorError, OutOfMemoryError, DeferredCudaCallError, AssertionError
         if not is_cuda(device):
             raise
-        raise _failure(error, device) from error
+        if line := missing_kernels(error, device):
+            raise CaptureError(line) from error
+        if is_out_of_memory(error):
+            raise OutOfMemory(
+                f"{device} is full before anything is on it: {device_text(device)} - free it, or choose another"
+                f"{as_asked(' with --device', '')} ({first_line(error, 160)})"
+            ) from error
+        if _BUSY.search(str(error)):
+            raise CaptureError(
+                f"{device} is busy: {device_text(device)}{_mode(device)} ({first_line(error, 160)})"
+            ) from error
+        raise CaptureError(
+            f"{device} cannot be used: {device_text(device)} - look at nvidia-smi, or {_on_cpu()}"
+            f" ({type(error).__name__}: {first_line(error, 160)})"
+        ) from error
 
 
 def run_first_kernel(device: str) -> None:
@@ -79,9 +93,20 @@ def missing_kernels(error: BaseException, device: str) -> str | None:
         )
     version = f"torch {torch.__version__}" + (f" (CUDA {torch.version.cuda})" if torch.version.cuda else "")
     kernels = ", ".join(built) or "none that it names"
+    # The build of the same torch with kernels for the GPU, from torch's own table if this release has one.
+    build = f"a build of torch with kernels for {architecture}"
+    releases: Any = getattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", {})
+    host = "aarch64" if platform.machine().lower() == "aarch64" else "x86_64"
+    fitting = [
+        cuda
+        for cuda, hosts in releases.items()
+        if any(runs_on(architecture, f"sm_{code}") for code in hosts.get(host, ()))
+    ]
+    if fitting:
+        build = f"its build for CUDA {' or '.join(fitting)}, which has kernels for {architecture}"
     return (
         f"{device} cannot run this torch's kernels: {name} is {architecture}, {version} has {kernels}"
-        f" - install {_fitting_build(architecture)}, or {_on_cpu()}"
+        f" - install {build}, or {_on_cpu()}"
     )
 
 
@@ -117,39 +142,6 @@ def architecture_of(device: str) -> str | None:
 
 
 # ------------------------------------------------------------------------------------------------------------ failures
-
-
-def _failure(error: Exception, device: str) -> OpanatomyError:
-    text = str(error)
-    if line := missing_kernels(error, device):
-        return CaptureError(line)
-    if is_out_of_memory(error):
-        return OutOfMemory(
-            f"{device} is full before anything is on it: {device_text(device)} - free it, or choose another"
-            f"{as_asked(' with --device', '')} ({first_line(error, 160)})"
-        )
-    if _BUSY.search(text):
-        return CaptureError(f"{device} is busy: {device_text(device)}{_mode(device)} ({first_line(error, 160)})")
-    return CaptureError(
-        f"{device} cannot be used: {device_text(device)} - look at nvidia-smi, or {_on_cpu()}"
-        f" ({type(error).__name__}: {first_line(error, 160)})"
-    )
-
-
-def _fitting_build(architecture: str) -> str:
-    """Return the build of the same torch with kernels for the GPU, from torch's own table if this release has one."""
-    import torch
-
-    releases: Any = getattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", {})
-    host = "aarch64" if platform.machine().lower() == "aarch64" else "x86_64"
-    fitting = [
-        cuda
-        for cuda, hosts in releases.items()
-        if any(runs_on(architecture, f"sm_{code}") for code in hosts.get(host, ()))
-    ]
-    if fitting:
-        return f"its build for CUDA {' or '.join(fitting)}, which has kernels for {architecture}"
-    return f"a build of torch with kernels for {architecture}"
 
 
 def runs_on(architecture: str, code: str) -> bool:

@@ -162,19 +162,6 @@ def is_sharded(parallel: str) -> bool:
     return parallel in (FSDP2, CHECKPOINTED, HSDP)
 
 
-def handlers_of(options: RunOptions, parallel: str) -> list[Any]:
-    """Return the timeout of the process group, and the buckets of DDP."""
-    from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
-
-    handlers: list[Any] = [InitProcessGroupKwargs(timeout=TIMEOUT)]
-    if parallel == DDP:
-        buckets = DistributedDataParallelKwargs(
-            bucket_cap_mb=options.bucket_mb or BUCKET_MB, gradient_as_bucket_view=options.bucket_view
-        )
-        handlers.append(buckets)
-    return handlers
-
-
 def sharding_of(options: RunOptions, parallel: str) -> Any:
     """Return Accelerate's plugin for FSDP2; `None` if it does not shard the weights."""
     if not is_sharded(parallel):
@@ -304,7 +291,12 @@ def _join(options: RunOptions, place: Launched) -> Joined:
     """Return the ranks of this launch once all are present; raises `UsageError` for a run they do not support."""
     try:
         from accelerate import Accelerator
-        from accelerate.utils import DistributedType, GradientAccumulationPlugin
+        from accelerate.utils import (
+            DistributedDataParallelKwargs,
+            DistributedType,
+            GradientAccumulationPlugin,
+            InitProcessGroupKwargs,
+        )
     except ImportError as error:
         raise CaptureError(
             f"{place.world_size} processes train together by accelerate, which is not installed - pip install"
@@ -321,12 +313,18 @@ def _join(options: RunOptions, place: Launched) -> Joined:
     mesh, sharding = mesh_of(parallel, place.world_size), sharding_of(options, parallel)
     os.environ.pop("ACCELERATE_USE_FSDP", None)  # set by the launcher: the requested plugins are passed instead
     accumulation = GradientAccumulationPlugin(num_steps=options.accumulate, sync_with_dataloader=False)
+    handlers: list[Any] = [InitProcessGroupKwargs(timeout=TIMEOUT)]
+    if parallel == DDP:
+        buckets = DistributedDataParallelKwargs(
+            bucket_cap_mb=options.bucket_mb or BUCKET_MB, gradient_as_bucket_view=options.bucket_view
+        )
+        handlers.append(buckets)
     accelerator = Accelerator(
         cpu=on_host,
         mixed_precision="no",
         dynamo_backend="no",
         gradient_accumulation_plugin=accumulation,
-        kwargs_handlers=handlers_of(options, parallel),
+        kwargs_handlers=handlers,
     )
     # Accelerate's constructor silently ignores the plugins on the CPU.
     state: Any = accelerator.state

@@ -117,29 +117,24 @@ def shared_weights(modules: Iterable[torch.nn.Module], paths: Mapping[int, str])
         for part in module.modules():
             names = {kind.__name__ for kind in type(part).__mro__}
             if "DistributedDataParallel" in names and not getattr(part, "_comm_hooks", None):
-                shared.append(_of_copies(part))
+                wrapper: Any = part
+                ignored = set(getattr(wrapper, "parameters_to_ignore", ()))
+                named = wrapper.module.named_parameters()
+                size = _bytes(weight for name, weight in named if weight.requires_grad and name not in ignored)
+                shared.append(
+                    SharedWeights(
+                        module="",
+                        ranks=wrapper.process_group.size(),
+                        gathered_bytes=0,
+                        reduced_bytes=size,
+                        trained_bytes=size,
+                        weight_bytes=_bytes(part.parameters()),
+                    )
+                )
             elif "FSDPModule" in names:
                 with suppress(AttributeError):
                     shared += _of_shards(part, paths)
     return tuple(dict.fromkeys(shared))
-
-
-def _of_copies(module: Any) -> SharedWeights:
-    ignored = set(getattr(module, "parameters_to_ignore", ()))
-    trained = [
-        parameter
-        for name, parameter in module.module.named_parameters()
-        if parameter.requires_grad and name not in ignored
-    ]
-    size = _bytes(trained)
-    return SharedWeights(
-        module="",
-        ranks=module.process_group.size(),
-        gathered_bytes=0,
-        reduced_bytes=size,
-        trained_bytes=size,
-        weight_bytes=_bytes(module.parameters()),
-    )
 
 
 def _bytes(parameters: Iterable[torch.Tensor]) -> int:

@@ -461,7 +461,7 @@ class Snapshots:
             reserved_bytes=reserved,
             nvml_used_bytes=None if occupied is None else occupied.used_bytes,
             nvml_process_bytes=None if occupied is None else occupied.process_bytes,
-            rss_bytes=resident_bytes(),
+            rss_bytes=_status_bytes("VmRSS"),
         )
         self.taken = (*(taken for taken in self.taken if taken.name != name), snapshot)
 
@@ -476,8 +476,3 @@ def _has_context(index: int) -> bool:
         return cuda.is_initialized() and (ask is None or bool(ask(index)))
     except Exception:  # assume a context if unknown
         return True
-
-
-def resident_bytes() -> int | None:
-    """Return the process's resident set; `None` if the system does not report it."""
-    return _status_bytes("VmRSS")

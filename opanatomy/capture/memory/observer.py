@@ -99,24 +99,6 @@ def components_before(holders: Holders) -> dict[str, list[torch.Tensor]]:
     }
 
 
-def storage_columns(storages: dict[str, Storages]) -> StorageColumns:
-    """Return the storages of each component as columns."""
-    rows = [(place, address, size) for place, some in enumerate(storages.values()) for address, size in some.items()]
-    component, address, size = zip(*rows, strict=True) if rows else ((), (), ())
-    return StorageColumns(
-        components=tuple(storages), component=packed(component), address=packed(address), bytes=packed(size)
-    )
-
-
-def block_columns(blocks: Sequence[AllocatedBlock]) -> BlockColumns:
-    """Return the blocks as columns."""
-    return BlockColumns(
-        address=packed([block.address for block in blocks]),
-        bytes=packed([block.bytes for block in blocks]),
-        requested_bytes=packed([-1 if block.requested_bytes is None else block.requested_bytes for block in blocks]),
-    )
-
-
 # Mark the cache of a generation, and its copies for beams, among the allocations.
 
 
@@ -455,14 +437,28 @@ def observations_of(
     allocator: AllocatorObservation | None = None,
 ) -> StepObservations:
     """Return the observations of a step, with the current figures of its allocator unless given."""
+    components = enumerate(earlier.storages.values())
+    rows = [(place, address, size) for place, some in components for address, size in some.items()]
+    component, address, size = zip(*rows, strict=True) if rows else ((), (), ())
+    storages = StorageColumns(
+        components=tuple(earlier.storages), component=packed(component), address=packed(address), bytes=packed(size)
+    )
+    blocks = None
+    if earlier.blocks is not None:
+        requested = [-1 if block.requested_bytes is None else block.requested_bytes for block in earlier.blocks]
+        blocks = BlockColumns(
+            address=packed([block.address for block in earlier.blocks]),
+            bytes=packed([block.bytes for block in earlier.blocks]),
+            requested_bytes=packed(requested),
+        )
     return StepObservations(
         device=device,
         events=events.events,
         contexts=events.contexts,
         marks=events.marks,
         phases=events.phases,
-        storages=storage_columns(earlier.storages),
-        blocks=None if earlier.blocks is None else block_columns(earlier.blocks),
+        storages=storages,
+        blocks=blocks,
         allocator=_allocator(events, earlier, device) if allocator is None else allocator,
         hooked=settings.hooked,
         autocast=settings.autocast,

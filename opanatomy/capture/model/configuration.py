@@ -240,14 +240,6 @@ _OPTIONS = {
 }
 
 
-def parse_value(text: str) -> Any:
-    """Return the value of `--set key=text`: JSON if it is valid JSON, else the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
 def apply_settings(
     content: dict[str, Any], config: Any, layers: int | None, settings: tuple[tuple[str, str], ...]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -258,7 +250,11 @@ def apply_settings(
     content = deepcopy(content)
     changes = _keep_layers(content, config, layers) if layers is not None else []
     for key, text in settings:
-        changes += _set(content, config, key, parse_value(text))
+        try:
+            value = json.loads(text)
+        except ValueError:  # no JSON: the text itself
+            value = text
+        changes += _set(content, config, key, value)
     asked = {key.rpartition(".")[2] for key, _ in settings}
     for key in LAYER_DROP_KEYS:
         if key not in asked and getattr(config, key, None):

@@ -116,16 +116,14 @@ _SHARDED: Final = "FSDPModule"
 
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
     """Return the module of the model that runs inside its wrappers."""
-    while (inner := _inner(module)) is not None:
+    while True:
+        wrappers = [kind for kind in type(module).__mro__ if kind.__name__ in _WRAPPERS]
+        if not any(kind.__module__.startswith("torch.") for kind in wrappers):
+            return module
+        inner = getattr(module, _WRAPPERS[wrappers[0].__name__], None)
+        if inner is None:
+            return module
         module = inner
-    return module
-
-
-def _inner(module: Any) -> torch.nn.Module | None:
-    wrappers = [kind for kind in type(module).__mro__ if kind.__name__ in _WRAPPERS]
-    if not any(kind.__module__.startswith("torch.") for kind in wrappers):
-        return None
-    return getattr(module, _WRAPPERS[wrappers[0].__name__], None)
 
 
 def class_name(module: torch.nn.Module) -> str:

@@ -62,7 +62,13 @@ class Batches(Struct, frozen=True, kw_only=True):
 
 def batches_of(lengths: Sequence[int], size: int, padding: str, maximum: int, seed: int) -> Batches:
     """Return the full batches of `size` texts of these lengths; remaining texts make none."""
-    order = _order(lengths, size, padding, seed)
+    draw = Random(seed)
+    draws = [draw.random() for _ in lengths]
+    order = sorted(range(len(lengths)), key=draws.__getitem__)
+    if padding == "grouped":
+        order = _grouped(lengths, size, seed, order)
+    elif padding == "sorted":
+        order = sorted(order, key=lengths.__getitem__)[len(order) % size :]  # keep the longest
     texts = tuple(tuple(order[start : start + size]) for start in range(0, len(order) - size + 1, size))
     padded = tuple(maximum if padding == "max-length" else max(lengths[text] for text in batch) for batch in texts)
     # The batches to run are evenly spread over all by length, so that their mean step is that of all.
@@ -70,18 +76,6 @@ def batches_of(lengths: Sequence[int], size: int, padding: str, maximum: int, se
     count = min(RUN_BATCHES, len(padded))
     run = sorted(by_length[(2 * place + 1) * len(padded) // (2 * count)] for place in range(count))
     return Batches(texts=texts, lengths=padded, run=tuple(run))
-
-
-def _order(lengths: Sequence[int], size: int, padding: str, seed: int) -> list[int]:
-    """Return the texts in the order of use: random, sorted by length, or grouped as the Trainer does."""
-    draw = Random(seed)
-    draws = [draw.random() for _ in lengths]
-    order = sorted(range(len(lengths)), key=draws.__getitem__)
-    if padding == "grouped":
-        return _grouped(lengths, size, seed, order)
-    if padding == "sorted":
-        return sorted(order, key=lengths.__getitem__)[len(order) % size :]  # keep the longest
-    return order
 
 
 def _grouped(lengths: Sequence[int], size: int, seed: int, order: list[int]) -> list[int]:
@@ -92,20 +86,16 @@ def _grouped(lengths: Sequence[int], size: int, seed: int, order: list[int]) -> 
     try:
         from transformers.trainer_pt_utils import LengthGroupedSampler
     except ImportError:
-        return _in_megabatches(lengths, size, order)
+        # A random order, sorted within runs of 50 batches (fewer if there would not be four), longest first.
+        megabatch = size * max(min(len(lengths) // (size * 4), 50), 1)
+        groups = [order[start : start + megabatch] for start in range(0, len(order), megabatch)]
+        groups = [sorted(group, key=lengths.__getitem__, reverse=True) for group in groups]
+        place = max(range(len(groups)), key=lambda number: lengths[groups[number][0]])
+        groups[0][0], groups[place][0] = groups[place][0], groups[0][0]
+        return list(chain.from_iterable(groups))
     with _disable_current_modes():  # it reads values, which fake tensors do not have
         generator = torch.Generator().manual_seed(seed)
         return list(LengthGroupedSampler(size, lengths=list(lengths), generator=generator))
-
-
-def _in_megabatches(lengths: Sequence[int], size: int, order: list[int]) -> list[int]:
-    """Return a random order, sorted within runs of 50 batches (fewer if there would not be four), longest first."""
-    megabatch = size * max(min(len(lengths) // (size * 4), 50), 1)
-    groups = [order[start : start + megabatch] for start in range(0, len(order), megabatch)]
-    groups = [sorted(group, key=lengths.__getitem__, reverse=True) for group in groups]
-    place = max(range(len(groups)), key=lambda number: lengths[groups[number][0]])
-    groups[0][0], groups[place][0] = groups[place][0], groups[0][0]
-    return list(chain.from_iterable(groups))
 
 
 # The texts that come with the project: original comments of one to some hundred words, always the same ones.
@@ -425,9 +415,14 @@ class TextPlan:
         """Return the tensors of the batches; real ones, even under a mode that makes tensors without values."""
         from torch.utils._python_dispatch import _disable_current_modes
 
-        run = self.batches.run
+        run, made = self.batches.run, dict[int, dict[str, Any]]()
         with _disable_current_modes():
-            made = {number: self._inputs(number) for number in {*run, self.batches.longest}}
+            for number in {*run, self.batches.longest}:
+                texts, length = self.batches.texts[number], self.batches.lengths[number]
+                rows = [self.ids[text] for text in texts]
+                ids = _padded(rows, length, self.tokens.pad)
+                mask = _padded([(1,) * len(row) for row in rows], length, 0)
+                made[number] = {"input_ids": ids, "attention_mask": mask, **self._targets(texts, length, ids)}
         return TextInputs(
             batches=tuple(made[number] for number in run), longest=made[self.batches.longest], observed=self.observed()
         )
@@ -457,16 +452,6 @@ class TextPlan:
     def _batch(self, number: int) -> TextBatch:
         texts = self.batches.texts[number]
         return TextBatch(lengths=tuple(len(self.ids[text]) for text in texts), length=self.batches.lengths[number])
-
-    def _inputs(self, number: int) -> dict[str, Any]:
-        """Return keyword arguments of the model for a batch."""
-        texts, length = self.batches.texts[number], self.batches.lengths[number]
-        rows = [self.ids[text] for text in texts]
-        inputs = {
-            "input_ids": _padded(rows, length, self.tokens.pad),
-            "attention_mask": _padded([(1,) * len(row) for row in rows], length, 0),
-        }
-        return {**inputs, **self._targets(texts, length, inputs["input_ids"])}
 
     def _targets(self, texts: Sequence[int], length: int, ids: torch.Tensor) -> dict[str, Any]:
         """Return the labels for the loss: the same for a text in every batch."""

@@ -38,8 +38,11 @@ _SPECIAL_OF_BPE: Final = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<
 def trained_tokenizer(config: Any, texts: Sequence[str], vocabulary: int) -> Any:
     """Return a fast tokenizer of transformers with at most `vocabulary` tokens, the special ones as in `config`."""
     from transformers import PreTrainedTokenizerFast
+    from transformers.models.auto import tokenization_auto
 
-    wordpiece = is_wordpiece(str(config.model_type))
+    names = tokenization_auto.TOKENIZER_MAPPING_NAMES.get(str(config.model_type))
+    every = names if isinstance(names, tuple) else (names,)  # transformers 4 has a slow and a fast one
+    wordpiece = bool(_WORDPIECE.intersection(every))
     special = _SPECIAL_OF_WORDPIECE if wordpiece else _SPECIAL_OF_BPE
     core = _train(texts, min(vocabulary, _MAX_TOKENS), tuple(special.values()), wordpiece=wordpiece)
     if core.get_vocab_size() > vocabulary:
@@ -54,15 +57,6 @@ def trained_tokenizer(config: Any, texts: Sequence[str], vocabulary: int) -> Any
     )
 
 
-def is_wordpiece(model_type: str) -> bool:
-    """Return whether the models of this type have WordPiece tokenizers."""
-    from transformers.models.auto import tokenization_auto
-
-    names = tokenization_auto.TOKENIZER_MAPPING_NAMES.get(model_type)
-    every = names if isinstance(names, tuple) else (names,)  # transformers 4 has a slow and a fast one
-    return bool(_WORDPIECE.intersection(every))
-
-
 def _train(texts: Sequence[str], size: int, special: tuple[str, ...], *, wordpiece: bool) -> Any:
     """Return the core of a tokenizer, its special tokens first; the same for the same texts."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -72,7 +66,13 @@ def _train(texts: Sequence[str], size: int, special: tuple[str, ...], *, wordpie
         core.normalizer = normalizers.BertNormalizer(lowercase=True)
         core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         core.decoder = decoders.WordPiece()
-        texts, letters = _within_alphabet([core.normalizer.normalize_str(text) for text in texts], max(size // 3, 1))
+        # Only the most common letters are kept.
+        texts = [core.normalizer.normalize_str(text) for text in texts]
+        counts = Counter(chain.from_iterable(texts))
+        usual = sorted(counts, key=lambda letter: (-counts[letter], letter))
+        letters = sorted([letter for letter in usual if not letter.isspace()][: max(size // 3, 1)])
+        rare = {ord(letter): " " for letter in counts.keys() - set(letters)}
+        texts = [text.translate(rare) for text in texts]
         # Its trainer numbers the letters inside words in the order of a hash table: those numbers break ties.
         first = [*special, *letters, *(f"##{letter}" for letter in letters)]
         trainer: Any = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
@@ -83,15 +83,6 @@ def _train(texts: Sequence[str], size: int, special: tuple[str, ...], *, wordpie
         trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(special), show_progress=False)
     core.train_from_iterator(iter(texts), trainer)
     return core
-
-
-def _within_alphabet(texts: Sequence[str], size: int) -> tuple[list[str], list[str]]:
-    """Return the texts in their most common letters alone, at most `size`, and these letters."""
-    counts = Counter(chain.from_iterable(texts))
-    usual = sorted(counts, key=lambda letter: (-counts[letter], letter))
-    letters = sorted([letter for letter in usual if not letter.isspace()][:size])
-    rare = {ord(letter): " " for letter in counts.keys() - set(letters)}
-    return [text.translate(rare) for text in texts], letters
 
 
 def _with_ids(core: Any, config: Any, special: Mapping[str, str], vocabulary: int, *, wordpiece: bool) -> Any:

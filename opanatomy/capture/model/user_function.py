@@ -183,12 +183,6 @@ def said_by(error: BaseException) -> str:
     return f"{text} ({_shown(own[-1].filename)}:{own[-1].lineno})" if own else text
 
 
-def defined_at(function: Callable[..., Any]) -> str:
-    """Return the place of a function's source: ` (net.py:12)`; empty if it is not Python code."""
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return f" ({_shown(code.co_filename)}:{code.co_firstlineno})" if code is not None else ""
-
-
 def _shown(name: str) -> str:
     """Return the path relative to the working directory, if that is shorter."""
     try:
@@ -234,7 +228,8 @@ def call_function(model: str, batch: int | None = None) -> tuple[torch.nn.Module
             if is_out_of_memory(error):
                 raise
             raise ModelError(f"{model} raised {said_by(error)} - call it by itself first") from error
-    where = defined_at(function)
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    where = f" ({_shown(code.co_filename)}:{code.co_firstlineno})" if code is not None else ""
     if not (isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
         raise ModelError(
             f"{model}{where} returned {_describe(made)} - return (module, inputs), a torch.nn.Module first"

@@ -144,37 +144,27 @@ def cache_shape_of(generator: Generator) -> CacheShape | None:
     size = first_integer(text, "head_dim", "d_kv") or (text.hidden_size // (attention_heads or 1))
     if not layers or not heads or windows is None or not size:
         return None
+    # The tokens of a prompt of text.
+    arguments = generator.arguments
+    sizes: list[tuple[int, ...]] = [getattr(arguments.get(name), "shape", ()) for name in _PROMPTS]
+    length = next((int(shape[1]) for shape in sizes if len(shape) == 2), None)
     shape = CacheShape(
         windows=windows,
         key_value_heads=heads,
         head_size=size,
         prompt=1,
-        prompt_copies=1 if set(generator.arguments) <= set(_PROMPTS) else None,
+        prompt_copies=1 if set(arguments) <= set(_PROMPTS) else None,
     )
-    return _encoded(shape, config, generator) if config.is_encoder_decoder else _prompted(shape, generator)
-
-
-def _prompted(shape: CacheShape, generator: Generator) -> CacheShape | None:
-    """Return the shape with the prompt of a decoder alone; beams copy its positions if its forward takes them."""
-    length = _length(generator.arguments)
+    if config.is_encoder_decoder:
+        # The encoder's part of the cache has as many tokens of text, or half of Whisper's audio frames.
+        if length is None and "input_features" in arguments:
+            length = getattr(config, "max_source_positions", None)
+        if length is None or "decoder_input_ids" in arguments:
+            return None
+        return replace(shape, cross_length=length, encoder_hidden=config.hidden_size)
     if length is None:
         return None
+    # Beams copy the positions of a prompt of a decoder alone if its forward takes them.
     positions = "position_ids" in inspect.signature(generator.module.forward).parameters
     copies = shape.prompt_copies and shape.prompt_copies + positions
     return replace(shape, prompt=length, prompt_copies=copies)
-
-
-def _encoded(shape: CacheShape, config: Any, generator: Generator) -> CacheShape | None:
-    """Return the shape with the encoder's part of the cache: as many tokens of text, half of Whisper's audio frames."""
-    length = _length(generator.arguments)
-    if length is None and "input_features" in generator.arguments:
-        length = getattr(config, "max_source_positions", None)
-    if length is None or "decoder_input_ids" in generator.arguments:
-        return None
-    return replace(shape, cross_length=length, encoder_hidden=config.hidden_size)
-
-
-def _length(arguments: dict[str, Any]) -> int | None:
-    """Return the tokens of a prompt of text."""
-    shapes: list[tuple[int, ...]] = [getattr(arguments.get(name), "shape", ()) for name in _PROMPTS]
-    return next((int(shape[1]) for shape in shapes if len(shape) == 2), None)

@@ -68,14 +68,18 @@ def backward_roots(output: Any, module: Any) -> Roots:
     The keys and values that a decoder returns for its next call are no output of this one.
     """
     leaves = list(_leaves(output, "output", "", set(), 0, module))
-    loss = _loss(leaves)
-    if loss is not None:
+    # The tensor called `loss` on the outermost level that has one, if it is the only one there.
+    named = [leaf for leaf in leaves if leaf.name == "loss"]
+    depths = [leaf.path.count("[") + leaf.path.count(".") for leaf in named]
+    outermost = [leaf for leaf, depth in zip(named, depths, strict=True) if depth == min(depths)]
+    if len(outermost) == 1:
+        loss = outermost[0]
         if not loss.tensor.requires_grad:
             raise CaptureError(
                 "cannot run backward: the model's loss does not require a gradient"
                 f" - do not detach it, {as_asked('use --inference', 'give inference=True')}, or unfreeze a parameter"
             )
-        return _roots([loss], f"{loss.path}{_ones([loss])}")
+        return _roots(outermost, f"{loss.path}{_ones(outermost)}")
     wanted = [leaf for leaf in leaves if leaf.tensor.requires_grad]
     if not wanted:
         raise CaptureError(
@@ -106,16 +110,6 @@ def averaged(roots: Roots, parts: int) -> tuple[torch.Tensor, ...]:
         root / parts if gradient is None else root
         for root, gradient in zip(roots.tensors, roots.gradients, strict=True)
     )
-
-
-def _loss(leaves: list[_Leaf]) -> _Leaf | None:
-    """Return the tensor called `loss`: on the outermost level that has one, and the only one there."""
-    named = [leaf for leaf in leaves if leaf.name == "loss"]
-    if not named:
-        return None
-    depths = [leaf.path.count("[") + leaf.path.count(".") for leaf in named]
-    outermost = [leaf for leaf, depth in zip(named, depths, strict=True) if depth == min(depths)]
-    return outermost[0] if len(outermost) == 1 else None
 
 
 def _roots(leaves: list[_Leaf], text: str) -> Roots:
