@@ -326,7 +326,7 @@ def fuse_loss(module: torch.nn.Module) -> None:
             f"--fused-loss needs torch.nn.functional.linear_cross_entropy, which torch {torch.__version__} does not"
             " have - use torch 2.13 or later"
         )
-    head: Any = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if not isinstance(head, torch.nn.Linear):
         raise UsageError(f"--fused-loss: {type(module).__name__} has no linear head that gives words - leave it out")
 
@@ -335,7 +335,8 @@ def fuse_loss(module: torch.nn.Module) -> None:
             return torch.nn.functional.linear(states, head.weight, head.bias)
         return Logits(states, head.weight, head.bias, (*states.shape[:-1], head.out_features))
 
-    head.forward = forward
+    replaced: Any = head
+    replaced.forward = forward
 
 
 class Logits:

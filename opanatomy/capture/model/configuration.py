@@ -282,7 +282,7 @@ def check_fit(config: Any) -> None:
 def _set(content: dict[str, Any], config: Any, path: str, value: Any) -> list[str]:
     *parents, key = path.split(".")
     for parent in parents:
-        below = getattr(config, parent, None)
+        below: Any = getattr(config, parent, None)
         if not hasattr(below, "to_dict"):
             names = _parts(config)
             instead = f"its parts are {', '.join(names)}" if names else "it has no parts, leave the dots out"
@@ -348,7 +348,7 @@ def _keep_layers(content: dict[str, Any], config: Any, layers: int) -> list[str]
     changes = {}
     for where, values, part, before in counts:
         key = where.rpartition(".")[2]
-        after = [min(count, layers) for count in before] if isinstance(before, list) else min(before, layers)
+        after: Any = [min(count, layers) for count in before] if isinstance(before, list) else min(before, layers)
         _write(values, part, key, after)
         if isinstance(before, int):
             # Shorten the lists with one entry per layer (`layer_types`, `no_rope_layers`, ...).

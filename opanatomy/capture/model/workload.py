@@ -308,7 +308,8 @@ def _prepare_function(options: RunOptions) -> Prepared:
     batch, length = sizes(inputs)
     _seed(options.seed)
     # A frozen normalization is in evaluation mode, or all of the model.
-    modules, changes = list(module.modules()), ()
+    modules = list(module.modules())
+    changes: tuple[str, ...] = ()
     evaluating = sum(not inner.training for inner in modules)
     if evaluating and not options.inference:
         changes = (f"{evaluating} of {len(modules)} modules are in evaluation mode, as the function left them",)
