@@ -46,11 +46,25 @@ def choose_shape(
             raise UsageError(f"--seq {seq}: {config.model_type} takes images - use --set image_size=... for their side")
         return Shape(task=task, batch=batch, sequence_length=None, inference=inference)
     if kind == "input_values":
+        if not hasattr(config, "conv_kernel"):
+            raise ModelError(
+                f"no batch is known for the audio of {config.model_type} - hand over package.module:function"
+            )
         samples = AUDIO_LENGTH if seq is None else seq
-        _check_audio(config, samples)
+        masked = getattr(config, "apply_spec_augment", False) and getattr(config, "mask_time_prob", 0)
+        minimum = config.mask_time_length + 1 if masked else 1
+        frames = audio_frames(config, samples)
+        if frames < minimum:
+            raise UsageError(
+                f"--seq {samples}: so few audio samples make {max(frames, 0)} frames, {config.model_type} needs"
+                f" {minimum} - give more, 16000 are a second"
+            )
         length: int | None = samples
     elif kind == "input_features" and new_tokens is not None:
-        _check_no_prompt(module, seq, new_tokens)
+        # The prompt is audio of fixed length.
+        if seq is not None:
+            raise UsageError(f"--seq {seq}: the prompt of {config.model_type} is its audio - leave it out")
+        _taken_from_prompt(config, config.max_target_positions, new_tokens)
         length = None
     else:
         length = _text_length(module, seq, TEXT_LENGTH if kind == "input_ids" else None, new_tokens)
@@ -69,7 +83,11 @@ def make_batch(module: torch.nn.Module, shape: Shape, seed: int) -> dict[str, An
     kind = _input_kind(module)
     both = shape.task == "contrastive" or (shape.task == "base" and hasattr(config, "vision_config"))
     if both or kind == "pixel_values":
-        inputs["pixel_values"] = _noise((batch, *_image_size(config)), dtype, generator)
+        part = getattr(config, "vision_config", config)
+        side = getattr(part, "image_size", IMAGE_SIDE) or IMAGE_SIDE
+        height, width = side if isinstance(side, (list, tuple)) else (side, side)
+        shown = (batch, getattr(part, "num_channels", 3), height, width)
+        inputs["pixel_values"] = _noise(shown, dtype, generator)
     if kind == "input_values":
         inputs["input_values"] = _noise((batch, length or 0), dtype, generator)
     elif kind == "input_features":
@@ -157,14 +175,6 @@ def _text_length(module: torch.nn.Module, seq: int | None, usual: int | None, ne
     return seq
 
 
-def _check_no_prompt(module: torch.nn.Module, seq: int | None, new_tokens: int) -> None:
-    """Check the new tokens of a model whose prompt is audio of fixed length."""
-    config: Any = module.config
-    if seq is not None:
-        raise UsageError(f"--seq {seq}: the prompt of {config.model_type} is its audio - leave it out")
-    _taken_from_prompt(config, config.max_target_positions, new_tokens)
-
-
 def _taken_from_prompt(config: Any, limit: int, new_tokens: int) -> int:
     """Return how many of the `limit` positions new tokens take from the prompt; `UsageError` if there are too many.
 
@@ -190,26 +200,6 @@ def audio_frames(config: Any, samples: int) -> int:
     for kernel, stride in zip(config.conv_kernel, config.conv_stride, strict=True):
         samples = (samples - kernel) // stride + 1
     return samples
-
-
-def _check_audio(config: Any, samples: int) -> None:
-    if not hasattr(config, "conv_kernel"):
-        raise ModelError(f"no batch is known for the audio of {config.model_type} - hand over package.module:function")
-    masked = getattr(config, "apply_spec_augment", False) and getattr(config, "mask_time_prob", 0)
-    minimum = config.mask_time_length + 1 if masked else 1
-    frames = audio_frames(config, samples)
-    if frames < minimum:
-        raise UsageError(
-            f"--seq {samples}: so few audio samples make {max(frames, 0)} frames, {config.model_type} needs {minimum}"
-            " - give more, 16000 are a second"
-        )
-
-
-def _image_size(config: Any) -> tuple[int, int, int]:
-    part = getattr(config, "vision_config", config)
-    size = getattr(part, "image_size", IMAGE_SIDE) or IMAGE_SIDE
-    height, width = size if isinstance(size, (list, tuple)) else (size, size)
-    return getattr(part, "num_channels", 3), height, width
 
 
 # -------------------------------------------------------------------------------------------------------------- values

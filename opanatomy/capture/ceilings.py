@@ -93,7 +93,10 @@ def default_effort(device: str) -> Effort:
     import torch
 
     if device == "cpu":
-        free = _free_host_bytes()
+        try:
+            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (ValueError, OSError, AttributeError):
+            free = 4 << 30
         array = min(
             max(_TIMES_CACHE * (last_cache_bytes() or 32 << 20), _MIN_ARRAY), _MAX_ARRAY, max(free // 8, 1 << 20)
         )
@@ -117,45 +120,34 @@ def measure(
     `device` is `cpu` or `cuda:N`; `on_stage` is called with the next figure to measure. A hot GPU is waited for first.
     """
     effort = effort or default_effort(device)
+    peaks: dict[str, Rate] = {}
+    bandwidths: dict[str, Rate] = {}
     with watching(device) as watch:
         if watch is not None:
             watch.cooled(on_stage)
-        measured = _measured(machine, device, dtypes, moves, effort, on_stage)
+        before = load_of(device)
+        for dtype in dtypes:
+            if not _worth_trying(dtype, device):
+                continue
+            on_stage(f"multiplying {dtype}")
+            with _float32_products(device, tf32=dtype == "tf32"):
+                rate = _best(_products(dtype, device, effort), device, effort)
+            if rate is not None:
+                peaks[dtype] = rate
+        for name in moves:
+            on_stage(f"moving bytes ({name})")
+            rate = _best(_moves(name, device, effort), device, effort)
+            if rate is not None:
+                bandwidths[name] = rate
+        measured = Measured(
+            machine=machine,
+            peaks=peaks,
+            bandwidths=bandwidths,
+            tried=tuple(dtypes),
+            cache_bytes=_cache_bytes(device),
+            load=MachineLoad(before=before, after=load_of(device)),
+        )
     return measured if watch is None else replace(measured, state=watch.over())
-
-
-def _measured(
-    machine: Machine,
-    device: str,
-    dtypes: Sequence[str],
-    moves: Sequence[str],
-    effort: Effort,
-    on_stage: Callable[[str], None],
-) -> Measured:
-    before = load_of(device)
-    peaks: dict[str, Rate] = {}
-    for dtype in dtypes:
-        if not _worth_trying(dtype, device):
-            continue
-        on_stage(f"multiplying {dtype}")
-        with _float32_products(device, tf32=dtype == "tf32"):
-            rate = _best(_products(dtype, device, effort), device, effort)
-        if rate is not None:
-            peaks[dtype] = rate
-    bandwidths: dict[str, Rate] = {}
-    for name in moves:
-        on_stage(f"moving bytes ({name})")
-        rate = _best(_moves(name, device, effort), device, effort)
-        if rate is not None:
-            bandwidths[name] = rate
-    return Measured(
-        machine=machine,
-        peaks=peaks,
-        bandwidths=bandwidths,
-        tried=tuple(dtypes),
-        cache_bytes=_cache_bytes(device),
-        load=MachineLoad(before=before, after=load_of(device)),
-    )
 
 
 # ------------------------------------------------------------------------------------------------------------ timing
@@ -344,7 +336,11 @@ def _operands(dtype: str, device: str, m: int, n: int, k: int) -> tuple[torch.Te
         return left, torch.randint(-127, 128, (n, k), dtype=torch.int8, device=device).t()
     left, right = torch.randn(m, k, device=device), torch.randn(n, k, device=device)
     if dtype == "float8":
-        kind = _float8(device)
+        kind = torch.float8_e4m3fn
+        if device != "cpu" and torch.version.hip:
+            architecture = str(torch.cuda.get_device_properties(device).gcnArchName)
+            if architecture.startswith("gfx94"):  # it has a float of its own
+                kind = torch.float8_e4m3fnuz
         return left.to(kind), right.to(kind).t(), torch.ones((), device=device)
     kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
     return left.to(kind), right.t().contiguous().to(kind), torch.empty(m, n, dtype=kind, device=device)
@@ -388,16 +384,6 @@ def _worth_trying(dtype: str, device: str) -> bool:
     return torch.cuda.get_device_capability(device) >= minimum
 
 
-def _float8(device: str) -> torch.dtype:
-    """Return the 8-bit float of the device; gfx94x has its own."""
-    import torch
-
-    if device != "cpu" and torch.version.hip:
-        architecture = str(torch.cuda.get_device_properties(device).gcnArchName)
-        return torch.float8_e4m3fnuz if architecture.startswith("gfx94") else torch.float8_e4m3fn
-    return torch.float8_e4m3fn
-
-
 @contextmanager
 def _float32_products(device: str, *, tf32: bool) -> Iterator[None]:
     """Set whether float32 products on the accelerator run in tf32 inside the block."""
@@ -435,10 +421,3 @@ def _cache_bytes(device: str) -> int | None:
         return last_cache_bytes()
     size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", None)
     return size if isinstance(size, int) and size > 0 else None
-
-
-def _free_host_bytes() -> int:
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return 4 << 30

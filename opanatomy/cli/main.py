@@ -24,14 +24,6 @@ from opanatomy.cli.verbs import VERBS, verb_named
 from opanatomy.errors import GateError, OpanatomyError
 from opanatomy.options import on_command_line
 
-# Which of several ranks reports an error, and when.
-
-
-def is_silent(number: int | None) -> bool:
-    """Return whether to report nothing of a signal: its launcher sent it, or the first rank reports it."""
-    place = launched()
-    return place is not None and (not place.is_first or number != signal.SIGINT)
-
 
 def attributed(message: str) -> str:
     """Return the message, with the number of the rank if it is not the first of several."""
@@ -51,7 +43,10 @@ _WORD = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code. Without `argv` the process ends with it."""
     ends = argv is None
-    _open_closed_streams()
+    # Streams that the caller closed are `None`, and the next file opened would get their number.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # until the end
     with _caught_signals() as caught:
         if ends:
             atexit.register(caught.leave)
@@ -68,8 +63,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
     debug = False
     try:
-        words = _normalized(sys.argv[1:] if argv is None else argv)
-        arguments = make_parser(_verb_of(words)).parse_args(words)
+        words = sys.argv[1:] if argv is None else argv
+        # No words, and `help`, ask for the help.
+        if not words:
+            words = ["--help"]
+        elif words[0] == "help":
+            words = [*words[1:2], "--help"]
+        # All verbs are needed for completion, and to complain of an unknown one; none for the help of the program.
+        verb = words[0] if words[0] in VERBS else None
+        if words[0] in ("--help", "-h", "--version"):
+            verb = ""
+        arguments = make_parser(verb).parse_args(words)
         debug = getattr(arguments, "debug", False)
         with on_command_line():
             verb_named(arguments.verb).run(arguments)
@@ -87,20 +91,6 @@ def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
         if isinstance(error, SystemExit) and caught.process != os.getpid():  # a child that the model's code forked
             return error.code if isinstance(error.code, int) else int(error.code is not None)
         return _report(error, caught.number)
-
-
-def _verb_of(words: Sequence[str]) -> str | None:
-    """Return the verb to make a parser of; `None` if all are needed, as for completion or for an unknown verb."""
-    if words[0] in ("--help", "-h", "--version"):
-        return ""
-    return words[0] if words[0] in VERBS else None
-
-
-def _normalized(words: Sequence[str]) -> Sequence[str]:
-    """Return the words of the command line; none, and `help`, ask for the help."""
-    if not words:
-        return ["--help"]
-    return [*words[1:2], "--help"] if words[0] == "help" else words
 
 
 def _close_stdout(code: int) -> int:
@@ -132,8 +122,9 @@ def _report(error: BaseException, number: int | None) -> int:
     if isinstance(error, KeyboardInterrupt) or number is not None:
         # A library may have made an error of its own from the KeyboardInterrupt.
         number = number or signal.SIGINT
-        if is_silent(number):
-            return SIGNALLED + number
+        place = launched()
+        if place is not None and (not place.is_first or number != signal.SIGINT):
+            return SIGNALLED + number  # its launcher sent the signal, or the first rank reports it
         about = f"; {str(error) or 'nothing was written'}" if isinstance(error, KeyboardInterrupt) else ""
         _say_line(_WORD.get(signal.Signals(number), "hung up") + about)
         return SIGNALLED + number
@@ -149,11 +140,13 @@ def _report(error: BaseException, number: int | None) -> int:
     elif _is_out_of_memory(error):
         _say_line(_NO_MEMORY)
     else:
-        _say_line(
-            attributed(
-                f"this is a bug: {type(error).__name__}: {error}{_place(error)} - run again with --debug and report it"
-            )
-        )
+        # The place in our code; the checkout may lie in a folder of any name.
+        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+        frames = [(_absolute(frame.filename), frame.lineno) for frame in extract_tb(error.__traceback__)]
+        ours = [(name.removeprefix(package), line) for name, line in frames if name.startswith(package)]
+        where = f" ({ours[-1][0]}:{ours[-1][1]})" if ours else ""
+        what = f"{type(error).__name__}: {error}{where}"
+        _say_line(attributed(f"this is a bug: {what} - run again with --debug and report it"))
     return OpanatomyError.exit_code
 
 
@@ -186,14 +179,6 @@ def _say_line(message: str) -> None:
         message = _NO_MEMORY
     line = "".join(character if character.isprintable() else " " for character in message)
     say(f"opanatomy: {line}")
-
-
-def _place(error: BaseException) -> str:
-    """Return where in our code `error` was raised; the checkout may lie in a folder of any name."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-    frames = [(_absolute(frame.filename), frame.lineno) for frame in extract_tb(error.__traceback__)]
-    ours = [(name.removeprefix(package), line) for name, line in frames if name.startswith(package)]
-    return f" ({ours[-1][0]}:{ours[-1][1]})" if ours else ""
 
 
 def _absolute(name: str) -> str:
@@ -283,13 +268,6 @@ def _caught_signals() -> Iterator[_Caught]:
         sys.unraisablehook = hook
         for number, handler in caught.before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]  # a handler that `signal.signal` gave
-
-
-def _open_closed_streams() -> None:
-    """Open streams that the caller closed: they are `None`, and the next file opened would get their number."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # until the end
 
 
 if __name__ == "__main__":

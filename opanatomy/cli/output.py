@@ -119,9 +119,14 @@ def _sides(arguments: argparse.Namespace) -> tuple[str | None, ...]:
     """Return how `analyze` may name each side of a comparison; `None` for a side that it cannot read alone."""
     if getattr(arguments, "redact", False) or not hasattr(arguments, "sides"):
         return ()
-    return tuple(
-        None if _is_gone(side) or _is_of_runs(side) else _unless_secret(shlex.quote(side)) for side in arguments.sides
-    )
+    from opanatomy.api import reports_among
+
+    sides = []
+    for side in arguments.sides:
+        # Only a comparison reads a folder of the reports of several runs.
+        unread = _is_gone(side) or (os.path.isdir(side) and next(reports_among(Path(side)), None) is not None)
+        sides.append(None if unread else _unless_secret(shlex.quote(side)))
+    return tuple(sides)
 
 
 def _unless_secret(source: str) -> str | None:
@@ -134,13 +139,6 @@ def _is_gone(name: str) -> bool:
 
     path = Path(local_name(name))
     return _DESCRIPTOR.match(str(path)) is not None or is_stream(path)
-
-
-def _is_of_runs(name: str) -> bool:
-    """Return whether it is a folder of the reports of several runs, which only a comparison reads."""
-    from opanatomy.api import reports_among
-
-    return os.path.isdir(name) and next(reports_among(Path(name)), None) is not None
 
 
 def _written(trace: Path) -> str:
@@ -263,8 +261,6 @@ def stem_of(name: str) -> str:
 
 def stem_of_model(model: str) -> str:
     """Return the beginning of a model's file names."""
-    from opanatomy.io.redact import mask_secrets
-
     return stem_of(mask_secrets(model).replace(".py:", ":").replace(":", "-")) or "model"
 
 
@@ -295,10 +291,14 @@ def show(report: Report, where: Destination) -> None:
     """Print the report on stdout, or write it to the file of `-o`."""
     from opanatomy.report.formats import format_named
 
-    color = where.file is None and wants_color(where.stream)
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    color = where.file is None and not plain and where.stream.isatty()
     width = columns_of(where.stream) if where.file is None else 100
     chosen = format_named(where.format)
-    height = _lines_of(where.stream) if where.file is None else None
+    height: int | None = None
+    with suppress(OSError, ValueError):
+        if where.file is None and where.stream.isatty():
+            height = os.get_terminal_size(where.stream.fileno()).lines - 1  # those above the next prompt
     gates: tuple[GateResult, ...] = ()
     if where.gates and isinstance(report, Anatomy):
         from opanatomy.report.gates import judged_report
@@ -325,30 +325,13 @@ def show(report: Report, where: Destination) -> None:
         note(f"tables: {len(written)} files in {where.tables}")
 
 
-def _lines_of(stream: TextIO) -> int | None:
-    """Return the lines of a terminal above the next prompt; `None` if stdout is not one, or does not say."""
-    try:
-        return os.get_terminal_size(stream.fileno()).lines - 1 if stream.isatty() else None
-    except (OSError, ValueError):
-        return None
-
-
 def _is_stdout(name: str | None) -> bool:
     """Return whether the name of `-o` is stdout's, which leads elsewhere by the time it is opened."""
     return name in (None, "-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
-def wants_color(stream: TextIO) -> bool:
-    """Return whether stdout is a terminal that shows colour and `NO_COLOR` is not set."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
-
-
 def note(text: str) -> None:
     """Write a line for the user on stderr; undecodable bytes of a name keep a mark each."""
-    from opanatomy.io.redact import mask_secrets
-
     say(mask_secrets(os.fsencode(text).decode(errors="replace")))
 
 
@@ -394,20 +377,18 @@ def made_report(
             reports.append(MadeReport(path=path, name=name, report=report))  # type: ignore[arg-type]  # no address
     if not reports:
         return None
-    if len(paths) > 1:
-        raise UsageError(_several(reports, names))
-    _check_options(reports[0], arguments)
-    return reports[0]
-
-
-def _several(reports: Sequence[MadeReport], names: Sequence[str]) -> str:
+    if len(paths) == 1:
+        _check_options(reports[0], arguments)
+        return reports[0]
     alone = next((report for report in reports if not isinstance(report.report, Anatomy)), None)
     if alone is not None:
-        return f"analyze: {alone.name} is {alone.what}, which is shown alone - leave the other names out"
+        raise UsageError(f"analyze: {alone.name} is {alone.what}, which is shown alone - leave the other names out")
     compare = shlex.join(["opanatomy", "compare", *names[:_NAMED]]) + (" ..." if len(names) > _NAMED else "")
     if len(reports) == len(names):
-        return f"analyze: {len(reports)} reports are given, it shows one again - to see what changed: {compare}"
-    return (
+        raise UsageError(
+            f"analyze: {len(reports)} reports are given, it shows one again - to see what changed: {compare}"
+        )
+    raise UsageError(
         f"analyze: {reports[0].name} is a report, the others are not - give traces of ranks alone, or a report alone;"
         f" to see what changed: {compare}"
     )
@@ -421,20 +402,17 @@ def _check_options(report: MadeReport, arguments: argparse.Namespace) -> None:
         values = value if isinstance(value, list) else [value]
         shown = " ".join(map(str, (as_flag(option, item) for item in values)))
         if option.name in _OF_TRACES:
-            raise UsageError(f"{shown}: {report.name} is {report.what}, and this needs {_trace_of(report)}")
+            needed = "the trace of a run - give that"
+            if isinstance(report.report, Anatomy):
+                trace = report.report.provenance.trace
+                needed = f"its trace - give the trace{f' ({trace})' if trace else ''}"
+            raise UsageError(f"{shown}: {report.name} is {report.what}, and this needs {needed}")
         of_one = option.name in _OF_ONE_RUN and not isinstance(report.report, Anatomy)
         if of_one or (option.name == "fail_if" and isinstance(report.report, Techniques)):
             raise UsageError(
                 f"{shown}: {report.name} is {report.what}, and this needs the report of one run - give that"
                 + (", or compare its runs again" if option.name == "redact" else "")
             )
-
-
-def _trace_of(report: MadeReport) -> str:
-    if not isinstance(report.report, Anatomy):
-        return "the trace of a run - give that"
-    trace = report.report.provenance.trace
-    return f"its trace - give the trace{f' ({trace})' if trace else ''}"
 
 
 def as_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Report:

@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn
 
@@ -171,7 +171,6 @@ class _PrintCompletion(argparse.Action):
     """Print the completion of a shell for all commands, and leave."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, _option: str | None = None) -> None:
-
         write_out(completion_script(parser, values), machine_readable=True)
         parser.exit()
 
@@ -217,20 +216,15 @@ def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
         if verb in (None, name):
             file = verb_named(name)
             add_options(command, file.OPTIONS)
-            _describe(command, file.DESCRIPTION, file.EXAMPLES)
+            command.description = described(file.DESCRIPTION, file.EXAMPLES)
+            command.usage = usage_of(action for action in command._actions if not action.option_strings)
+            command._positionals.title = "arguments"
     return parser
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Return the arguments of another command, for a verb that runs it; complain and exit 2 as for one's own."""
     return make_parser(words[0]).parse_args(words)
-
-
-def _describe(parser: argparse.ArgumentParser, description: str, examples: Sequence[tuple[str, str]]) -> None:
-    """Give the help of a command its description and examples, and a usage of one line."""
-    parser.description = described(description, examples)
-    parser.usage = usage_of(action for action in parser._actions if not action.option_strings)
-    parser._positionals.title = "arguments"
 
 
 # --------------------------------------------------------------------------------------------------- declared options
@@ -243,33 +237,26 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
         if option.group not in groups:
             groups[option.group] = parser.add_argument_group(option.group)
         group = groups[option.group]
+        help_ = option.description.replace("{formats}", " or ".join((", ".join(FORMATS[:-1]), FORMATS[-1])))
         if option.positional:
             nargs = None if option.positional == "1" else option.positional
-            added = group.add_argument(option.name, nargs=nargs, metavar=option.metavar, help=_help(option))
+            added = group.add_argument(option.name, nargs=nargs, metavar=option.metavar, help=help_)
         elif option.kind is Kind.SWITCH:
-            added = group.add_argument(*option.flags, dest=option.name, action="store_true", help=_help(option))
+            added = group.add_argument(*option.flags, dest=option.name, action="store_true", help=help_)
         else:
-            added = group.add_argument(
-                *option.flags, dest=option.name, help=_help(option), **_with_value(parser, option)
-            )
+            closed = option.choices and not option.is_open
+            shown = "{" + ",".join(choice.name for choice in option.choices) + "}" if closed else None
+            settings: dict[str, Any] = {
+                "metavar": option.metavar or shown,
+                "type": partial(from_text, option),
+                "default": option.default,
+            }
+            if option.kind in (Kind.PAIRS, Kind.TEXTS):
+                settings |= {"action": "append", "default": []}
+            elif option.bare is not None:
+                settings |= {"nargs": "?", "const": option.bare, "type": _bare(parser, option)}
+            added = group.add_argument(*option.flags, dest=option.name, help=help_, **settings)
         vars(added)["option"] = option  # for its completion
-
-
-def _help(option: Option) -> str:
-    names = FORMATS
-    return option.description.replace("{formats}", " or ".join((", ".join(names[:-1]), names[-1])))
-
-
-def _with_value(parser: argparse.ArgumentParser, option: Option) -> dict[str, Any]:
-    """Return the arguments of `argparse` for an option that takes a value."""
-    closed = option.choices and not option.is_open
-    shown = "{" + ",".join(choice.name for choice in option.choices) + "}" if closed else None
-    settings: dict[str, Any] = {"metavar": option.metavar or shown, "type": partial(from_text, option)}
-    if option.kind in (Kind.PAIRS, Kind.TEXTS):
-        return {**settings, "action": "append", "default": []}
-    if option.bare is not None:
-        settings |= {"nargs": "?", "const": option.bare, "type": _bare(parser, option)}
-    return {**settings, "default": option.default}
 
 
 def _bare(parser: argparse.ArgumentParser, option: Option) -> Callable[[str], Any]:
@@ -306,26 +293,14 @@ def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
     if shell not in shtab.SUPPORTED_SHELLS:
         known = ", ".join(shtab.SUPPORTED_SHELLS)
         raise OpanatomyError(f"--print-completion {shell}: this shtab knows {known} only - pip install --upgrade shtab")
-    _describe_completions(parser)
-    for action in _actions(parser):
-        _prepare(action, {"files": shtab.FILE, "folders": shtab.DIRECTORY})
+    for commands in parser._actions:
+        if isinstance(commands, argparse._SubParsersAction):
+            for choice in commands._get_subactions():  # a shell shows a line for each command
+                commands.choices[choice.dest].description = choice.help
+            for command in commands.choices.values():
+                for action in command._actions:
+                    _prepare(action, {"files": shtab.FILE, "folders": shtab.DIRECTORY})
     return str(shtab.complete(parser, shell, preamble=_preamble(shell))).rstrip("\n") + "\n"
-
-
-def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yield the arguments of all commands."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                yield from command._actions
-
-
-def _describe_completions(parser: argparse.ArgumentParser) -> None:
-    """Shorten the commands' descriptions to a line: a shell shows one for each."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for choice in action._get_subactions():
-                action.choices[choice.dest].description = choice.help
 
 
 def _prepare(action: argparse.Action, of_kind: dict[str, Any]) -> None:
@@ -333,31 +308,20 @@ def _prepare(action: argparse.Action, of_kind: dict[str, Any]) -> None:
     option: Option | None = getattr(action, "option", None)
     names = str(action.metavar or "").split(":")[0]
     if names == _MODEL:
-        vars(action)["complete"] = _of_models(of_kind["files"])
+        # Built-in models and files; only files if a shell takes no more than one kind.
+        vars(action)["complete"] = {**of_kind["files"], "bash": _MODELS, "zsh": _MODELS, "fish": f"({_MODELS})"}
     elif names in _FILES:
         vars(action)["complete"] = of_kind["files"]
     elif names in _FOLDERS:
         vars(action)["complete"] = of_kind["folders"]
-    elif option is not None:
-        action.choices = _values(option) or action.choices
-
-
-def _values(option: Option) -> tuple[str, ...]:
-    """Return the names that an option takes."""
-    if option.name == "format" and not option.choices:
-        from opanatomy.report.formats import FORMATS
-
-        return FORMATS
-    if option.metavar == _TECHNIQUE:
+    elif option is not None and option.name == "format" and not option.choices:
+        action.choices = FORMATS
+    elif option is not None and option.metavar == _TECHNIQUE:
         from opanatomy.predict.techniques import TECHNIQUE
 
-        return tuple(TECHNIQUE)
-    return tuple(choice.name for choice in option.choices)
-
-
-def _of_models(files: dict[str, Any]) -> dict[str, Any]:
-    """Complete built-in models and files; only files if a shell takes no more than one kind."""
-    return {**files, "bash": _MODELS, "zsh": _MODELS, "fish": f"({_MODELS})"}
+        action.choices = tuple(TECHNIQUE)
+    elif option is not None and option.choices:
+        action.choices = tuple(choice.name for choice in option.choices)
 
 
 def _preamble(shell: str) -> str:

@@ -38,7 +38,12 @@ class Display(Struct):
         self.text, self.steps_after, self.expected_ns = mask_secrets(text), steps_after, expected_ns
         self.begun_ns, self.share = time.perf_counter_ns(), 0.0
         if self.on_terminal and self.live is None:
-            self._start()
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(file=sys.stderr)
+            self.live = Live(get_renderable=self.line, console=console, refresh_per_second=4, transient=True)
+            self.live.start()
 
     def advance(self, fraction: float) -> None:
         """Report that `fraction` of the stage is done."""
@@ -53,30 +58,9 @@ class Display(Struct):
         if self.live is not None:
             self.live.stop()
 
-    def _start(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        console = Console(file=sys.stderr)
-        self.live = Live(get_renderable=self.line, console=console, refresh_per_second=4, transient=True)
-        self.live.start()
-
     def _finish_line(self) -> None:
         if self.text and not self.on_terminal:
             say(f"  {self.text}: {duration(time.perf_counter_ns() - self.begun_ns)}")
-
-    def left_ns(self) -> int | None:
-        """Return the time left, this stage and the steps after it; `None` while it cannot be estimated."""
-        elapsed = time.perf_counter_ns() - self.begun_ns
-        step = self.expected_ns or (elapsed / self.share if self.share > 0.02 else None)
-        if step is None:
-            return None
-        return int(max(step - elapsed, 0) + self.steps_after * step)
-
-    def _bar_width(self) -> int:
-        """Return the space that the stage and the figures after the bar leave on the line."""
-        width = 80 if self.live is None else self.live.console.width
-        return max(min(_BAR, width - len(self.text) - _FIGURES), 0)
 
     def line(self) -> Text:
         """Return the live line."""
@@ -84,9 +68,13 @@ class Display(Struct):
 
         elapsed = time.perf_counter_ns() - self.begun_ns
         share = min(elapsed / self.expected_ns, 0.99) if self.expected_ns else self.share
-        bar = self._bar_width()
+        # The bar gets the space that the stage and the figures after it leave on the line.
+        width = 80 if self.live is None else self.live.console.width
+        bar = max(min(_BAR, width - len(self.text) - _FIGURES), 0)
         filled = round(share * bar)
-        left = self.left_ns()
+        # The time left is that of this stage and the steps after it; it cannot be estimated at once.
+        step = self.expected_ns or (elapsed / self.share if self.share > 0.02 else None)
+        left = None if step is None else int(max(step - elapsed, 0) + self.steps_after * step)
         line = Text.assemble(
             (f"{self.text} ", "bold"),
             ("━" * filled, "cyan"),

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from statistics import fmean
-from typing import IO, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -164,17 +164,13 @@ def _run(words: Sequence[str], environment: dict[str, str], what: str) -> None:
                 process.terminate()
                 raise
         if code:
-            _show_end(said)
+            from opanatomy.cli.output import note
+
+            said.seek(0)
+            for line in said.read().decode(errors="replace").splitlines()[-_LINES:]:
+                note(f"  {line}")
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
             raise CaptureError(f"{what} {how}")
-
-
-def _show_end(said: IO[bytes]) -> None:
-    from opanatomy.cli.output import note
-
-    said.seek(0)
-    for line in said.read().decode(errors="replace").splitlines()[-_LINES:]:
-        note(f"  {line}")
 
 
 def kept_reports(reports: Sequence[Path], folder: str | None) -> str:

@@ -76,7 +76,9 @@ def _printed_to_stderr() -> Iterator[TextIO]:
     except OSError:  # there is no descriptor to redirect
         yield stream
         return
-    own = _has_descriptor(stream, _OUT)
+    own = False
+    with suppress(OSError, ValueError, AttributeError):
+        own = stream.fileno() == _OUT
     out = _copy_of(stream, os.dup(saved)) if own else stream
     kept = {saved, out.fileno()} if own else {saved}
     _KEPT.update(kept)
@@ -85,7 +87,10 @@ def _printed_to_stderr() -> Iterator[TextIO]:
         yield out
     finally:
         _flush(stream, sys.__stdout__)
-        flush_native()
+        import ctypes
+
+        with suppress(OSError, AttributeError, TypeError):
+            ctypes.CDLL(None).fflush(None)  # C libraries have buffers for stdout too
         with suppress(OSError, ValueError):
             # A reader that has gone was reported on writing to it; flushing the rest must not fail again.
             out.close() if own else out.flush()
@@ -119,14 +124,6 @@ def _flush(*streams: TextIO | None) -> None:
         with suppress(OSError, ValueError):
             if stream is not None:
                 stream.flush()
-
-
-def flush_native() -> None:
-    """Have C libraries write their buffers for stdout."""
-    import ctypes
-
-    with suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).fflush(None)
 
 
 def check_open(stream: TextIO) -> None:
@@ -180,13 +177,6 @@ def columns_of(stream: TextIO) -> int:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError, AttributeError):
         return 80
-
-
-def _has_descriptor(stream: TextIO, number: int) -> bool:
-    try:
-        return stream.fileno() == number
-    except (OSError, ValueError, AttributeError):
-        return False
 
 
 def _copy_of(stream: TextIO, descriptor: int) -> TextIO:

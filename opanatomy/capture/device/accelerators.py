@@ -17,10 +17,6 @@ from opanatomy.options import as_asked
 if TYPE_CHECKING:
     import torch
 
-
-if TYPE_CHECKING:
-    import torch
-
 CUDA: Final = "cuda"
 #: Devices that torch knows by name but that run no step, or none that is recorded.
 _NO_DEVICES: Final = ("meta", "fpga", "maia", "xla", "lazy", "vulkan", "opengl", "opencl", "ideep", "mkldnn", "ve")

@@ -75,7 +75,13 @@ def why_unused() -> Unused | None:
     gpus = driver.gpus if isinstance(driver, nvml.Driver) else ()
     gpus = gpus or _gpus_of_the_kernel()
     if torch.version.cuda is None:
-        return _not_built(gpus)
+        if gpus:
+            there, do = _listed(gpus), "install a build of torch with CUDA"
+        elif _KFD.exists():
+            there, do = "an AMD GPU", "install a build of torch with ROCm"
+        else:
+            return None
+        return Unused(f"this torch ({torch.__version__}) is a build for the CPU and does not use {there}", do)
     if not gpus:
         what, do = _said()
         return Unused(f"CUDA does not start{what}", do) if what else None
@@ -83,20 +89,21 @@ def why_unused() -> Unused | None:
     if hidden := _hidden(len(gpus), there):
         return Unused(hidden, "unset it, or number them from 0")
     if not isinstance(driver, nvml.Driver):
-        return _no_library(there, driver)
-    if too_old := _too_old(driver, torch.version.cuda):
-        return Unused(f"{too_old} to use {there}", "update the driver, or install a build of torch for an older CUDA")
+        # Only the kernel names the GPU: the container lacks the library, or library and kernel module differ.
+        if "Not Found" in driver or "not installed" in driver:
+            return Unused(f"the driver's libraries for {there} are missing: {driver}", f"install the driver, {_GIVE}")
+        return Unused(f"the driver of {there} does not work: {driver}", "restart after an update of the driver")
+    # A driver runs builds for its own major version of CUDA or an older one (minor version compatibility).
+    if driver.cuda is not None and int(driver.cuda.split(".")[0]) < int(torch.version.cuda.split(".")[0]):
+        version = f"driver {driver.version}" if driver.version else "the driver"
+        return Unused(
+            f"{version} (CUDA {driver.cuda}) is too old for this torch (CUDA {torch.version.cuda}) to use {there}",
+            "update the driver, or install a build of torch for an older CUDA",
+        )
     if driver.without_instance == driver.gpus:
         return Unused(f"MIG is on and there is no instance of {there}", "make one (nvidia-smi mig -C -cgi ...)")
     what, do = _said()
     return Unused(f"CUDA does not start on {there}{what}", do)
-
-
-def _no_library(there: str, why: str) -> Unused:
-    """Explain a GPU that only the kernel names: the container lacks it, or library and kernel module differ."""
-    if "Not Found" in why or "not installed" in why:
-        return Unused(f"the driver's libraries for {there} are missing: {why}", f"install the driver, {_GIVE}")
-    return Unused(f"the driver of {there} does not work: {why}", "restart after an update of the driver")
 
 
 def _said() -> tuple[str, str]:
@@ -107,19 +114,6 @@ def _said() -> tuple[str, str]:
     return (f": {text[:160]}" if text else ""), f"look at nvidia-smi, {_GIVE}"
 
 
-def _not_built(gpus: tuple[str, ...]) -> Unused | None:
-    """Explain a torch without CUDA and HIP."""
-    import torch
-
-    if gpus:
-        there, do = _listed(gpus), "install a build of torch with CUDA"
-    elif _KFD.exists():
-        there, do = "an AMD GPU", "install a build of torch with ROCm"
-    else:
-        return None
-    return Unused(f"this torch ({torch.__version__}) is a build for the CPU and does not use {there}", do)
-
-
 def _hidden(count: int, there: str) -> str | None:
     """Explain the effect of `CUDA_VISIBLE_DEVICES`: everything from its first entry that is no device is hidden."""
     value = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -128,34 +122,17 @@ def _hidden(count: int, there: str) -> str | None:
     names = [name.strip() for name in value.split(",")]
     if not names[0]:
         return f"CUDA_VISIBLE_DEVICES is empty and hides {there}"
-    if _names_none(names[0], count):
+    # A number is read up to the first character that is no digit (`_parse_visible_devices` of torch.cuda); any other
+    # word, such as Slurm's `NoDevFiles`, hides all.
+    number = _ORDINAL.match(names[0])
+    names_none = number is None or not 0 <= int(number[0]) < count
+    if names[0].startswith(("GPU-", "MIG-")):
+        names_none = nvml.knows(names[0]) is False
+    if names_none:
         return f"CUDA_VISIBLE_DEVICES={value} names none of {there}"
     if len(set(names)) < len(names):
         return f"CUDA_VISIBLE_DEVICES={value} names a GPU twice, which hides {there}"
     return None
-
-
-def _names_none(name: str, count: int) -> bool:
-    """Return whether an entry names no device.
-
-    A number is read up to the first character that is no digit (`_parse_visible_devices` of torch.cuda); any other
-    word, such as Slurm's `NoDevFiles`, hides all.
-    """
-    if name.startswith(("GPU-", "MIG-")):
-        return nvml.knows(name) is False
-    number = _ORDINAL.match(name)
-    return number is None or not 0 <= int(number[0]) < count
-
-
-def _too_old(driver: nvml.Driver, built: str) -> str | None:
-    """Explain a driver that is too old for the build.
-
-    A driver runs builds for its own major version of CUDA or an older one (minor version compatibility).
-    """
-    if driver.cuda is None or int(driver.cuda.split(".")[0]) >= int(built.split(".")[0]):
-        return None
-    version = f"driver {driver.version}" if driver.version else "the driver"
-    return f"{version} (CUDA {driver.cuda}) is too old for this torch (CUDA {built})"
 
 
 def _amd_driver() -> Unused | None:

@@ -197,51 +197,30 @@ def require_device_events(profiler: Any, device: str) -> None:
 
 def _cause(lines: tuple[str, ...]) -> tuple[str, str]:
     """Return the cause and the remedy, from Kineto's lines, then from the surroundings."""
+    from torch._C._autograd import _supported_activities
+
     text = "\n".join(lines)
     for cause in _CAUSES:
         if re.search(cause.pattern, text):
             return cause.what, cause.do
-    if attached := _attached_profiler():
-        return f"another profiler is attached to this process ({attached})", "run without it"
-    if not _can_trace():
+    # The variables by which NVIDIA's and AMD's tools load themselves into a process.
+    for name in ("NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "ROCP_TOOL_LIBRARIES"):
+        if os.environ.get(name):
+            return f"another profiler is attached to this process ({name})", "run without it"
+    if all(activity.name == "CPU" for activity in _supported_activities()):
         return "this build of torch has a profiler without CUPTI", "install one whose torch.profiler knows CUDA"
-    if _is_wsl():
-        return "CUPTI does not work under WSL here", _WSL
-    if other := _other_cupti():
-        return f"CUPTI failed, and LD_LIBRARY_PATH has another one than torch's ({other})", "take that folder out of it"
+    with suppress(OSError):
+        if "microsoft" in Path("/proc/version").read_text(errors="replace").lower():
+            return "CUPTI does not work under WSL here", _WSL
+    for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        if folder and any(Path(folder).glob("libcupti.so*")):
+            return (
+                f"CUPTI failed, and LD_LIBRARY_PATH has another one than torch's ({Path(folder)})",
+                "take that folder out of it",
+            )
     if "CUPTI_ERROR" in text or "CUPTI init" in text:
         return "CUPTI could not be started", f"update the driver; if that does not help, {_PRIVILEGES}"
     return (
         "it gave no reason",
         "run a small torch.profiler example with KINETO_LOG_LEVEL=0 and read what it prints of the device",
     )
-
-
-def _can_trace() -> bool:
-    """Return whether this build of torch can trace devices."""
-    from torch._C._autograd import _supported_activities
-
-    return any(activity.name != "CPU" for activity in _supported_activities())
-
-
-def _attached_profiler() -> str | None:
-    """Return a variable by which NVIDIA's and AMD's tools load themselves into a process."""
-    names = ("NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "ROCP_TOOL_LIBRARIES")
-    return next((name for name in names if os.environ.get(name)), None)
-
-
-def _is_wsl() -> bool:
-    return "microsoft" in _text("/proc/version").lower()
-
-
-def _other_cupti() -> str | None:
-    """Return the first folder of `LD_LIBRARY_PATH` with a CUPTI in it."""
-    folders = [Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    return next((str(folder) for folder in folders if any(folder.glob("libcupti.so*"))), None)
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(errors="replace")
-    except OSError:
-        return ""

@@ -11,7 +11,7 @@ of the MIG instance if the device is one (before CUDA 12 that of the whole GPU).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
@@ -237,7 +237,11 @@ def _instance(nvml: Any, whole: Any, total_bytes: int) -> Any:
     if named:
         return named
     instances = _instances(nvml, whole)
-    fitting = [instance for instance in instances if _is_of_size(nvml, instance, total_bytes)]
+    fitting = []
+    for instance in instances:
+        memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", instance)
+        if memory is not None and abs(memory.total - total_bytes) < _OF_A_SIZE * total_bytes:
+            fitting.append(instance)
     if len(instances) == 1 or len(fitting) == 1:
         return (fitting or instances)[0]
     raise _NotFoundError(
@@ -257,28 +261,8 @@ def _instances(nvml: Any, whole: Any) -> list[Any]:
     return [instance for instance in instances if instance]
 
 
-def _is_of_size(nvml: Any, instance: Any, total_bytes: int) -> bool:
-    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", instance)
-    return memory is not None and abs(memory.total - total_bytes) < _OF_A_SIZE * total_bytes
-
-
 def _read(nvml: Any, handle: Any, *, mig: bool) -> NvmlDevice:
     memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
-    processes = _processes(nvml, handle)
-    return NvmlDevice(
-        uuid=_decoded(nvml.nvmlDeviceGetUUID(handle)),
-        name=_decoded(nvml.nvmlDeviceGetName(handle)),
-        used_bytes=None if memory is None else int(memory.used),
-        total_bytes=None if memory is None else int(memory.total),
-        process_bytes=_own_bytes(processes),
-        mig=mig,
-        processes=processes,
-        compute_mode=_COMPUTE_MODES.get(_ask(nvml, "nvmlDeviceGetComputeMode", handle)),
-    )
-
-
-def _processes(nvml: Any, handle: Any) -> tuple[NvmlProcess, ...]:
-    """Return the compute and graphics processes on a device, the largest first."""
     running: dict[int, Any] = {}
     for listed in ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetComputeRunningProcesses"):
         running |= {process.pid: process for process in _ask(nvml, listed, handle) or ()}
@@ -290,10 +274,20 @@ def _processes(nvml: Any, handle: Any) -> tuple[NvmlProcess, ...]:
         )
         for pid, process in running.items()
     ]
-    return tuple(sorted(processes, key=lambda process: (-(process.used_bytes or 0), process.pid)))
+    processes.sort(key=lambda process: (-(process.used_bytes or 0), process.pid))
+    return NvmlDevice(
+        uuid=_decoded(nvml.nvmlDeviceGetUUID(handle)),
+        name=_decoded(nvml.nvmlDeviceGetName(handle)),
+        used_bytes=None if memory is None else int(memory.used),
+        total_bytes=None if memory is None else int(memory.total),
+        process_bytes=_own_bytes(processes),
+        mig=mig,
+        processes=tuple(processes),
+        compute_mode=_COMPUTE_MODES.get(_ask(nvml, "nvmlDeviceGetComputeMode", handle)),
+    )
 
 
-def _own_bytes(processes: tuple[NvmlProcess, ...]) -> int | None:
+def _own_bytes(processes: Sequence[NvmlProcess]) -> int | None:
     """Return the bytes of this process; in a container its process id is not the one the driver knows."""
     with suppress(OSError):
         if os.readlink("/proc/self/ns/pid") != _FIRST_PID_NAMESPACE:

@@ -50,7 +50,21 @@ def first_use(device: str) -> Iterator[None]:
     except Exception as error:  # torch.AcceleratorError, OutOfMemoryError, DeferredCudaCallError, AssertionError
         if not is_cuda(device):
             raise
-        raise _failure(error, device) from error
+        if line := missing_kernels(error, device):
+            raise CaptureError(line) from error
+        if is_out_of_memory(error):
+            raise OutOfMemory(
+                f"{device} is full before anything is on it: {device_text(device)} - free it, or choose another"
+                f"{as_asked(' with --device', '')} ({first_line(error, 160)})"
+            ) from error
+        if _BUSY.search(str(error)):
+            raise CaptureError(
+                f"{device} is busy: {device_text(device)}{_mode(device)} ({first_line(error, 160)})"
+            ) from error
+        raise CaptureError(
+            f"{device} cannot be used: {device_text(device)} - look at nvidia-smi, or {_on_cpu()}"
+            f" ({type(error).__name__}: {first_line(error, 160)})"
+        ) from error
 
 
 def run_first_kernel(device: str) -> None:
@@ -65,7 +79,35 @@ def run_first_kernel(device: str) -> None:
 
 def missing_kernels(error: BaseException, device: str) -> str | None:
     """Return the line of an error that reports missing kernels for the GPU; `None` for any other error."""
-    return _no_kernels(device) if is_cuda(device) and _NO_KERNELS.search(str(error)) else None
+    if not is_cuda(device) or not _NO_KERNELS.search(str(error)):
+        return None
+    import torch
+
+    built, name = torch.cuda.get_arch_list(), _name(device) or "the GPU"
+    architecture = architecture_of(device) or "an unknown architecture"
+    if any(runs_on(architecture, code) for code in built):
+        return (
+            f"{device} cannot run a kernel of an extension, a package with GPU code of its own: {name} is"
+            f" {architecture}, which torch {torch.__version__} has kernels for and the extension has not"
+            f" - install or build it for {architecture}, or leave it out"
+        )
+    version = f"torch {torch.__version__}" + (f" (CUDA {torch.version.cuda})" if torch.version.cuda else "")
+    kernels = ", ".join(built) or "none that it names"
+    # The build of the same torch with kernels for the GPU, from torch's own table if this release has one.
+    build = f"a build of torch with kernels for {architecture}"
+    releases: Any = getattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", {})
+    host = "aarch64" if platform.machine().lower() == "aarch64" else "x86_64"
+    fitting = [
+        cuda
+        for cuda, hosts in releases.items()
+        if any(runs_on(architecture, f"sm_{code}") for code in hosts.get(host, ()))
+    ]
+    if fitting:
+        build = f"its build for CUDA {' or '.join(fitting)}, which has kernels for {architecture}"
+    return (
+        f"{device} cannot run this torch's kernels: {name} is {architecture}, {version} has {kernels}"
+        f" - install {build}, or {_on_cpu()}"
+    )
 
 
 def device_text(device: str) -> str:
@@ -73,11 +115,16 @@ def device_text(device: str) -> str:
 
     `NVIDIA H100 80GB HBM3 (sm_90), 79.0 of 85.5 GB used, 70.1 GB by python (process 4242)`
     """
-    gpu = nvml.device(_index(device))
+    import torch
+
+    gpu = nvml.device(int(device.partition(":")[2] or 0))
     name = f"{_name(device) or (gpu.name if gpu else device)} ({architecture_of(device) or 'unknown architecture'})"
     used, total = (gpu.used_bytes, gpu.total_bytes) if gpu else (None, None)
     if used is None or total is None:
-        used, total = _asked_of_cuda(device)
+        used, total = None, None
+        with suppress(Exception):  # this needs a context, which may fail
+            free, total = torch.cuda.mem_get_info(device)
+            used = total - free
     memory = f", {used / 1e9:.1f} of {total / 1e9:.1f} GB used" if used is not None and total else ""
     return name + memory + _holders(gpu)
 
@@ -95,58 +142,6 @@ def architecture_of(device: str) -> str | None:
 
 
 # ------------------------------------------------------------------------------------------------------------ failures
-
-
-def _failure(error: Exception, device: str) -> OpanatomyError:
-    text = str(error)
-    if line := missing_kernels(error, device):
-        return CaptureError(line)
-    if is_out_of_memory(error):
-        return OutOfMemory(
-            f"{device} is full before anything is on it: {device_text(device)} - free it, or choose another"
-            f"{as_asked(' with --device', '')} ({first_line(error, 160)})"
-        )
-    if _BUSY.search(text):
-        return CaptureError(f"{device} is busy: {device_text(device)}{_mode(device)} ({first_line(error, 160)})")
-    return CaptureError(
-        f"{device} cannot be used: {device_text(device)} - look at nvidia-smi, or {_on_cpu()}"
-        f" ({type(error).__name__}: {first_line(error, 160)})"
-    )
-
-
-def _no_kernels(device: str) -> str:
-    import torch
-
-    built, name = torch.cuda.get_arch_list(), _name(device) or "the GPU"
-    architecture = architecture_of(device) or "an unknown architecture"
-    if any(runs_on(architecture, code) for code in built):
-        return (
-            f"{device} cannot run a kernel of an extension, a package with GPU code of its own: {name} is"
-            f" {architecture}, which torch {torch.__version__} has kernels for and the extension has not"
-            f" - install or build it for {architecture}, or leave it out"
-        )
-    version = f"torch {torch.__version__}" + (f" (CUDA {torch.version.cuda})" if torch.version.cuda else "")
-    kernels = ", ".join(built) or "none that it names"
-    return (
-        f"{device} cannot run this torch's kernels: {name} is {architecture}, {version} has {kernels}"
-        f" - install {_fitting_build(architecture)}, or {_on_cpu()}"
-    )
-
-
-def _fitting_build(architecture: str) -> str:
-    """Return the build of the same torch with kernels for the GPU, from torch's own table if this release has one."""
-    import torch
-
-    releases: Any = getattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", {})
-    host = "aarch64" if platform.machine().lower() == "aarch64" else "x86_64"
-    fitting = [
-        cuda
-        for cuda, hosts in releases.items()
-        if any(runs_on(architecture, f"sm_{code}") for code in hosts.get(host, ()))
-    ]
-    if fitting:
-        return f"its build for CUDA {' or '.join(fitting)}, which has kernels for {architecture}"
-    return f"a build of torch with kernels for {architecture}"
 
 
 def runs_on(architecture: str, code: str) -> bool:
@@ -176,7 +171,7 @@ def _on_cpu() -> str:
 
 def _mode(device: str) -> str:
     """Return the remedy for a device that takes no further process."""
-    gpu = nvml.device(_index(device))
+    gpu = nvml.device(int(device.partition(":")[2] or 0))
     mode = gpu.compute_mode if gpu else None
     if mode == "prohibited":
         return "; its compute mode is prohibited - have it set to default (nvidia-smi -c 0), or choose another GPU"
@@ -191,26 +186,12 @@ def _mode(device: str) -> str:
 # -------------------------------------------------------------------------------------------------------- description
 
 
-def _index(device: str) -> int:
-    return int(device.partition(":")[2] or 0)
-
-
 def _name(device: str) -> str | None:
     import torch
 
     with suppress(Exception):  # as above
         return str(torch.cuda.get_device_properties(device).name)
     return None
-
-
-def _asked_of_cuda(device: str) -> tuple[int | None, int | None]:
-    """Return used and total bytes as CUDA reports them, which needs a context."""
-    import torch
-
-    with suppress(Exception):  # as above
-        free, total = torch.cuda.mem_get_info(device)
-        return total - free, total
-    return None, None
 
 
 def _holders(gpu: nvml.NvmlDevice | None) -> str:

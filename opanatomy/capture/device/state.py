@@ -51,7 +51,10 @@ class DeviceWatch:
         try:
             self._limits, self._read = self._stack.enter_context(_readable(self._index))
         except Exception as error:  # pynvml's errors and amdsmi's are their own classes, and it may be missing
-            self._why_not = _why_not(error)
+            import torch
+
+            hip = torch.version.hip
+            self._why_not = f"amdsmi does not answer ({error})" if hip else nvml.reason_of(error)
             return
         self.read()
         thread = threading.Thread(target=self._run, name="opanatomy: device", daemon=True)
@@ -103,20 +106,31 @@ class DeviceWatch:
         ]
         working = [reading for reading in readings if IDLE not in reading.reasons] or readings
         held = Counter(reason for reading in working for reason in reading.reasons if reason != IDLE)
-        seconds, joules = self._energy(energy)
-        clocks = _known(working, "clock_mhz")
+        # The energy is known between two readings.
+        within = [
+            (at, reading.energy_j)
+            for at, reading in self._readings
+            if reading.energy_j is not None and (energy is None or energy[0] <= at <= energy[1])
+        ]
+        seconds, joules = (within[-1][0] - within[0][0]) / 1e9 if within else 0.0, None
+        if seconds < _LEAST_S:
+            seconds = 0.0
+        else:
+            seconds, joules = round(seconds, 3), round((within[-1][1] or 0) - (within[0][1] or 0), 3)
+        clocks, memory_clocks = _known(working, "clock_mhz"), _known(working, "memory_clock_mhz")
+        powers = _known(working, "power_w")
         limits = self._limits
         return DeviceState(
             readings=len(working),
             seconds=seconds,
             steps=steps if joules is not None else 0,
             energy_j=joules,
-            clock_mhz=_median(clocks),
+            clock_mhz=round(median(clocks)) if clocks else None,
             lowest_clock_mhz=min(clocks, default=None),
             clock_limit_mhz=limits.clock_mhz,
-            memory_clock_mhz=_median(_known(working, "memory_clock_mhz")),
+            memory_clock_mhz=round(median(memory_clocks)) if memory_clocks else None,
             memory_clock_limit_mhz=limits.memory_clock_mhz,
-            power_w=_mean(_known(working, "power_w")),
+            power_w=round(sum(powers) / len(powers), 1) if powers else None,
             power_limit_w=limits.power_w,
             temperature_c=max(_known(working, "temperature_c"), default=None),
             slowdown_c=limits.slowdown_c,
@@ -138,35 +152,9 @@ class DeviceWatch:
             told(f"waiting for the device to cool ({temperatures[-1]} degrees C)")
             time.sleep(_SECOND)
 
-    def _energy(self, span: _Span | None) -> tuple[float, float | None]:
-        """Return between which readings the energy is known, in seconds, and how much it is."""
-        within = [
-            (at, reading.energy_j)
-            for at, reading in self._readings
-            if reading.energy_j is not None and (span is None or span[0] <= at <= span[1])
-        ]
-        seconds = (within[-1][0] - within[0][0]) / 1e9 if within else 0.0
-        if seconds < _LEAST_S:
-            return 0.0, None
-        return round(seconds, 3), round((within[-1][1] or 0) - (within[0][1] or 0), 3)
-
-
-def _why_not(error: Exception) -> str:
-    import torch
-
-    return f"amdsmi does not answer ({error})" if torch.version.hip else nvml.reason_of(error)
-
 
 def _known(readings: Sequence[Reading], name: str) -> list[Any]:
     return [value for reading in readings if (value := getattr(reading, name)) is not None]
-
-
-def _median(values: Sequence[int]) -> int | None:
-    return round(median(values)) if values else None
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return round(sum(values) / len(values), 1) if values else None
 
 
 @contextmanager

@@ -38,30 +38,6 @@ def on_processes(make: Callable[[], bytes], processes: int, *, on_host: bool) ->
 
     Raises the error of the first that failed; a fork's changes to modules and tensors stay in it.
     """
-    _check(on_host)
-    for module in _IMPORTED:
-        import_module(module)
-    stdout = sys.stdout
-    with tempfile.TemporaryDirectory(prefix="opanatomy-") as name:
-        folder = Path(name)
-        try:
-            with environment(on_host), quiet(), redirect_stdout(StringIO()):  # it prints that it launches
-                from accelerate import notebook_launcher
-
-                notebook_launcher(_rank(make, folder, stdout), num_processes=processes, use_port=str(_free_port()))
-        except Exception as error:
-            raise _failure(folder) or CaptureError(
-                f"{processes} processes cannot be started: {type(error).__name__}: {one_line(error)}"
-            ) from error
-        made = [folder / f"{_MADE}{rank}" for rank in range(processes)]
-        if not all(path.exists() for path in made):
-            raise CaptureError(
-                f"the launcher of this notebook did not start {processes} processes - run the command line"
-            )
-        return [path.read_bytes() for path in made]
-
-
-def _check(on_host: bool) -> None:
     import torch
 
     try:
@@ -75,6 +51,29 @@ def _check(on_host: bool) -> None:
     cuda: Any = torch.cuda
     if not on_host and cuda.is_initialized():
         raise CaptureError(_IN_USE)
+    for module in _IMPORTED:
+        import_module(module)
+    stdout = sys.stdout
+    with tempfile.TemporaryDirectory(prefix="opanatomy-") as name:
+        folder = Path(name)
+        try:
+            with environment(on_host), quiet(), redirect_stdout(StringIO()):  # it prints that it launches
+                from accelerate import notebook_launcher
+
+                with socket.socket() as free:
+                    free.bind(("127.0.0.1", 0))
+                    port = str(free.getsockname()[1])
+                notebook_launcher(_rank(make, folder, stdout), num_processes=processes, use_port=port)
+        except Exception as error:
+            raise _failure(folder) or CaptureError(
+                f"{processes} processes cannot be started: {type(error).__name__}: {one_line(error)}"
+            ) from error
+        made = [folder / f"{_MADE}{rank}" for rank in range(processes)]
+        if not all(path.exists() for path in made):
+            raise CaptureError(
+                f"the launcher of this notebook did not start {processes} processes - run the command line"
+            )
+        return [path.read_bytes() for path in made]
 
 
 def _rank(make: Callable[[], bytes], folder: Path, stdout: TextIO) -> Callable[[], None]:
@@ -114,9 +113,3 @@ def _failure(folder: Path) -> OpanatomyError | None:
     except TypeError:
         return CaptureError(failure.text)
     return error
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

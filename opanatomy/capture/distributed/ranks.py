@@ -61,7 +61,12 @@ def launch(command: Sequence[str], processes: int, device: str) -> None:
         with environment(on_host), quiet():
             launch_command(launch_command_parser().parse_args(words))
     except ChildFailedError as error:
-        raise _said(error) from error
+        rank, failure = error.get_first_failure()
+        if failure.exitcode >= 0:
+            raise SaidByRank("", failure.exitcode) from error
+        # A rank ended by a signal could not report it.
+        name = signal.Signals(-failure.exitcode).name
+        raise SaidByRank(f"rank {rank} was ended by {name} - was there memory for all ranks?", 1) from error
     except SignalException as error:
         interrupted = int(error.sigval) == signal.SIGINT  # the first rank reports it
         said = "" if interrupted else f"ended by {signal.Signals(error.sigval).name}, and its processes with it"
@@ -78,15 +83,6 @@ def check_devices(local_processes: int) -> None:
             f"{local_processes} processes on this machine take a GPU each, and it has {count} - start fewer, or add"
             " --device cpu"
         )
-
-
-def _said(error: Any) -> SaidByRank:
-    """Return the end of the rank that failed first; a rank ended by a signal could not report it."""
-    rank, failure = error.get_first_failure()
-    if failure.exitcode >= 0:
-        return SaidByRank("", failure.exitcode)
-    name = signal.Signals(-failure.exitcode).name
-    return SaidByRank(f"rank {rank} was ended by {name} - was there memory for all ranks?", 1)
 
 
 @contextmanager
@@ -166,19 +162,6 @@ def is_sharded(parallel: str) -> bool:
     return parallel in (FSDP2, CHECKPOINTED, HSDP)
 
 
-def handlers_of(options: RunOptions, parallel: str) -> list[Any]:
-    """Return the timeout of the process group, and the buckets of DDP."""
-    from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
-
-    handlers: list[Any] = [InitProcessGroupKwargs(timeout=TIMEOUT)]
-    if parallel == DDP:
-        buckets = DistributedDataParallelKwargs(
-            bucket_cap_mb=options.bucket_mb or BUCKET_MB, gradient_as_bucket_view=options.bucket_view
-        )
-        handlers.append(buckets)
-    return handlers
-
-
 def sharding_of(options: RunOptions, parallel: str) -> Any:
     """Return Accelerate's plugin for FSDP2; `None` if it does not shard the weights."""
     if not is_sharded(parallel):
@@ -254,12 +237,17 @@ class Ranks(Struct, kw_only=True):
 
         It bypasses collectives, in which successful ranks may still wait for this one.
         """
+        from torch.distributed.distributed_c10d import _get_default_store
+
         self.tries += 1
         names = [f"opanatomy/try-{self.tries}/{rank}" for rank in range(self.world_size)]
-        store = _store()
+        store: Any = _get_default_store()  # works while collectives wait
         store.set(names[self.rank], _FAILED if failed else _DONE)
-        if failed and not _are_there(store, names):
-            return False
+        if failed:
+            try:
+                store.wait(names, timedelta(seconds=_FAILED_TOO_SECONDS))
+            except Exception:
+                return False
         failures = [rank for rank, name in enumerate(names) if store.get(name) == _FAILED]
         if failed:
             return len(failures) == self.world_size
@@ -303,7 +291,12 @@ def _join(options: RunOptions, place: Launched) -> Joined:
     """Return the ranks of this launch once all are present; raises `UsageError` for a run they do not support."""
     try:
         from accelerate import Accelerator
-        from accelerate.utils import GradientAccumulationPlugin
+        from accelerate.utils import (
+            DistributedDataParallelKwargs,
+            DistributedType,
+            GradientAccumulationPlugin,
+            InitProcessGroupKwargs,
+        )
     except ImportError as error:
         raise CaptureError(
             f"{place.world_size} processes train together by accelerate, which is not installed - pip install"
@@ -312,39 +305,28 @@ def _join(options: RunOptions, place: Launched) -> Joined:
     if options.device not in ("auto", "cpu", "cuda"):
         raise UsageError(f"--device {options.device} is one for all ranks: leave it out, each takes its own")
     parallel = parallel_of(options)
-    _check(options, place)
-    mesh, sharding = mesh_of(parallel, place.world_size), sharding_of(options, parallel)
-    os.environ.pop("ACCELERATE_USE_FSDP", None)  # set by the launcher: the requested plugins are passed instead
-    accumulation = GradientAccumulationPlugin(num_steps=options.accumulate, sync_with_dataloader=False)
-    accelerator = Accelerator(
-        cpu=_on_the_cpu(options),
-        mixed_precision="no",
-        dynamo_backend="no",
-        gradient_accumulation_plugin=accumulation,
-        kwargs_handlers=handlers_of(options, parallel),
-    )
-    _set_up(accelerator, sharding, mesh)
-    device = "cpu" if accelerator.device.type == "cpu" else str(accelerator.device)
-    return Joined(ranks=ranks_of_group(device), accelerator=accelerator, parallel=parallel)
-
-
-def _check(options: RunOptions, place: Launched) -> None:
-    if not _on_the_cpu(options):
+    on_host = choose_device(options.device) == "cpu"
+    if not on_host:
         check_devices(place.local_world_size)
     if options.texts is not None:
         raise UsageError("--texts are read by one process: leave it out, or run on one")
-
-
-def _on_the_cpu(options: RunOptions) -> bool:
-    from opanatomy.capture.device.environment import choose_device
-
-    return choose_device(options.device) == "cpu"
-
-
-def _set_up(accelerator: Accelerator, sharding: Any, mesh: Any) -> None:
-    """Give Accelerate the plugins; its constructor silently ignores them on the CPU."""
-    from accelerate.utils import DistributedType
-
+    mesh, sharding = mesh_of(parallel, place.world_size), sharding_of(options, parallel)
+    os.environ.pop("ACCELERATE_USE_FSDP", None)  # set by the launcher: the requested plugins are passed instead
+    accumulation = GradientAccumulationPlugin(num_steps=options.accumulate, sync_with_dataloader=False)
+    handlers: list[Any] = [InitProcessGroupKwargs(timeout=TIMEOUT)]
+    if parallel == DDP:
+        buckets = DistributedDataParallelKwargs(
+            bucket_cap_mb=options.bucket_mb or BUCKET_MB, gradient_as_bucket_view=options.bucket_view
+        )
+        handlers.append(buckets)
+    accelerator = Accelerator(
+        cpu=on_host,
+        mixed_precision="no",
+        dynamo_backend="no",
+        gradient_accumulation_plugin=accumulation,
+        kwargs_handlers=handlers,
+    )
+    # Accelerate's constructor silently ignores the plugins on the CPU.
     state: Any = accelerator.state
     if mesh is not None:
         state.parallelism_config = mesh
@@ -352,24 +334,8 @@ def _set_up(accelerator: Accelerator, sharding: Any, mesh: Any) -> None:
     if sharding is not None:
         state.distributed_type = DistributedType.FSDP
         state.fsdp_plugin = sharding
-
-
-def _store() -> Any:
-    """Return the store of the process group, which works while collectives wait."""
-    from torch.distributed.distributed_c10d import _get_default_store
-
-    return _get_default_store()
-
-
-def _are_there(store: Any, names: Sequence[str]) -> bool:
-    """Return whether all keys appear in time."""
-    from datetime import timedelta
-
-    try:
-        store.wait(list(names), timedelta(seconds=_FAILED_TOO_SECONDS))
-    except Exception:
-        return False
-    return True
+    device = "cpu" if accelerator.device.type == "cpu" else str(accelerator.device)
+    return Joined(ranks=ranks_of_group(device), accelerator=accelerator, parallel=parallel)
 
 
 # A process that was meant to be one of several: `accelerate launch --cpu --num_processes 2` silently starts one.
@@ -386,7 +352,14 @@ def lone_process() -> tuple[str, ...]:
     """Return the warning for a run on one process whose launcher was told to start several; empty if all is well."""
     if launched() is not None or not any(name.startswith("ACCELERATE_") for name in os.environ):
         return ()
-    meant = meant_by(_parents_command())
+    try:
+        import psutil  # Accelerate needs it too
+
+        parent = psutil.Process().parent()
+        command = [] if parent is None else parent.cmdline()
+    except Exception:
+        return ()
+    meant = meant_by(command)
     if meant is None or meant.processes < 2:
         return ()
     several = ["accelerate", "launch", "--multi_gpu", "--num_processes", str(meant.processes), *meant.command]
@@ -422,16 +395,6 @@ def _of_launch(command: Sequence[str]) -> list[str] | None:
         if name in ("accelerate", "accelerate_cli.py", "accelerate.commands.accelerate_cli"):
             return list(command[place + 2 :]) if command[place + 1 : place + 2] == ["launch"] else None
     return None
-
-
-def _parents_command() -> list[str]:
-    try:
-        import psutil  # Accelerate needs it too
-
-        parent = psutil.Process().parent()
-        return [] if parent is None else list(parent.cmdline())
-    except Exception:
-        return []
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from opanatomy.capture.distributed.training import RankTraining, SharedTraining
 from opanatomy.capture.model.workload import Plan
 from opanatomy.capture.subject import Subject
 from opanatomy.options import CHECKPOINTED, CHECKPOINTING, DDP, TP, RunOptions
-from opanatomy.records.workload import Workload
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +45,8 @@ class Samples:
         number, place = divmod(sample, self._shape.batch)
         if number not in self._made:
             self._made[number] = make_batch(self._module, self._shape, self._seed + number)
-        return sample, {name: _row(value, place) for name, value in self._made[number].items()}
+        made = self._made[number].items()
+        return sample, {name: value[place] if getattr(value, "ndim", 0) else value for name, value in made}
 
 
 def deal(module: torch.nn.Module, shape: Shape, seed: int, joined: Joined) -> Dealt:
@@ -57,10 +57,6 @@ def deal(module: torch.nn.Module, shape: Shape, seed: int, joined: Joined) -> De
     loader: Any = DataLoader(samples, batch_size=shape.batch, collate_fn=_together)
     batches: list[Dealt] = list(joined.accelerator.prepare(loader))  # to its end, since Accelerate tracks it
     return batches[0]
-
-
-def _row(value: Any, place: int) -> Any:
-    return value[place] if getattr(value, "ndim", 0) else value
 
 
 def _together(samples: list[tuple[int, dict[str, Any]]]) -> Dealt:
@@ -85,11 +81,17 @@ def shared(subject: Subject, plan: Plan | None, options: RunOptions, joined: Joi
     else:
         together = sum(ranks.all_gathered(subject.workload.batch or 0))
         samples = together // (ranks.world_size if joined.parallel == TP else 1)
-    return replace(
-        subject,
-        training=SharedTraining(joined, subject.module, options),
-        workload=_workload(subject.workload, options, joined, samples),
+    with_buckets = joined.parallel == DDP
+    workload = replace(
+        subject.workload,
+        parallel=joined.parallel,
+        world_size=ranks.world_size,
+        samples_together=samples,
+        bucket_mb=options.bucket_mb if with_buckets else None,
+        bucket_view=options.bucket_view if with_buckets else None,
+        checkpointing=CHECKPOINTING.bare if joined.parallel == CHECKPOINTED else subject.workload.checkpointing,
     )
+    return replace(subject, training=SharedTraining(joined, subject.module, options), workload=workload)
 
 
 def of_a_group(subject: Subject) -> Subject:
@@ -100,16 +102,3 @@ def of_a_group(subject: Subject) -> Subject:
     ranks = ranks_of_group(device_of(subject.module, subject.inputs))
     workload = replace(subject.workload, parallel=kind, world_size=place.world_size)
     return replace(subject, training=RankTraining(ranks), workload=workload)
-
-
-def _workload(workload: Workload, options: RunOptions, joined: Joined, samples: int) -> Workload:
-    with_buckets = joined.parallel == DDP
-    return replace(
-        workload,
-        parallel=joined.parallel,
-        world_size=joined.ranks.world_size,
-        samples_together=samples,
-        bucket_mb=options.bucket_mb if with_buckets else None,
-        bucket_view=options.bucket_view if with_buckets else None,
-        checkpointing=CHECKPOINTING.bare if joined.parallel == CHECKPOINTED else workload.checkpointing,
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -31,13 +31,20 @@ def sharded_groups(module: torch.nn.Module, accelerator: Accelerator) -> Iterato
     Shared weights must be in one group. Accelerate (1.15) ensures that only for input and output embeddings; BERT's
     head also shares its bias. These modules become a group here, which Accelerate then leaves alone.
     """
-    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-    state, model = accelerator.state, _Model(module)
+    state: Any = accelerator.state
+    model = _Model(module)
     state.fsdp_plugin.transformer_cls_names_to_wrap = sharded_classes(module)
     together = [group for group in tied_modules(module) if not {*map(id, group)} <= {*map(id, model.embeddings)}]
     for group in together:
-        _shard(group, accelerator)
+        mesh, config = state.device_mesh, state.parallelism_config
+        fully_shard(
+            group,
+            mesh=None if mesh is None else mesh[tuple(config.fsdp_dim_names)],
+            reshard_after_forward=False,
+            mp_policy=state.fsdp_plugin.mixed_precision_policy or MixedPrecisionPolicy(),
+        )
     head = model.output
     if not together or head is None or isinstance(head, FSDPModule):
         yield
@@ -61,19 +68,6 @@ class _Model:
     @property
     def embeddings(self) -> tuple[torch.nn.Module, ...]:
         return tuple(part for part in (self.input, self.output) if part is not None)
-
-
-def _shard(group: Sequence[torch.nn.Module], accelerator: Accelerator) -> None:
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    state: Any = accelerator.state
-    mesh, config = state.device_mesh, state.parallelism_config
-    fully_shard(
-        list(group),
-        mesh=None if mesh is None else mesh[tuple(config.fsdp_dim_names)],
-        reshard_after_forward=False,
-        mp_policy=state.fsdp_plugin.mixed_precision_policy or MixedPrecisionPolicy(),
-    )
 
 
 def sharded_classes(module: torch.nn.Module) -> list[str]:
@@ -102,12 +96,12 @@ def tied_modules(module: torch.nn.Module) -> list[list[torch.nn.Module]]:
             members = [*group[1], *members]
         if weights:
             groups.append((weights, members))
-    return [_outermost(members) for _, members in groups if len(members) > 1]
-
-
-def _outermost(modules: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
-    inside = {id(inner) for part in modules for inner in part.modules() if inner is not part}
-    return [part for part in modules if id(part) not in inside]
+    tied = []
+    for _, members in groups:
+        inside = {id(inner) for part in members for inner in part.modules() if inner is not part}
+        if len(members) > 1:
+            tied.append([part for part in members if id(part) not in inside])
+    return tied
 
 
 # The weights that ranks share: those DDP reduces, and those each group of FSDP2 gathers and scatters.
@@ -123,29 +117,24 @@ def shared_weights(modules: Iterable[torch.nn.Module], paths: Mapping[int, str])
         for part in module.modules():
             names = {kind.__name__ for kind in type(part).__mro__}
             if "DistributedDataParallel" in names and not getattr(part, "_comm_hooks", None):
-                shared += _of_copies(part)
+                wrapper: Any = part
+                ignored = set(getattr(wrapper, "parameters_to_ignore", ()))
+                named = wrapper.module.named_parameters()
+                size = _bytes(weight for name, weight in named if weight.requires_grad and name not in ignored)
+                shared.append(
+                    SharedWeights(
+                        module="",
+                        ranks=wrapper.process_group.size(),
+                        gathered_bytes=0,
+                        reduced_bytes=size,
+                        trained_bytes=size,
+                        weight_bytes=_bytes(part.parameters()),
+                    )
+                )
             elif "FSDPModule" in names:
                 with suppress(AttributeError):
                     shared += _of_shards(part, paths)
     return tuple(dict.fromkeys(shared))
-
-
-def _of_copies(module: Any) -> Iterator[SharedWeights]:
-    ignored = set(getattr(module, "parameters_to_ignore", ()))
-    trained = [
-        parameter
-        for name, parameter in module.module.named_parameters()
-        if parameter.requires_grad and name not in ignored
-    ]
-    size = _bytes(trained)
-    yield SharedWeights(
-        module="",
-        ranks=module.process_group.size(),
-        gathered_bytes=0,
-        reduced_bytes=size,
-        trained_bytes=size,
-        weight_bytes=_bytes(module.parameters()),
-    )
 
 
 def _bytes(parameters: Iterable[torch.Tensor]) -> int:
@@ -173,7 +162,12 @@ def _of_shards(module: Any, paths: Mapping[int, str]) -> Iterator[SharedWeights]
     groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
     for group in filter(None, groups):
         mesh = group.mesh_info
-        sizes = [_padded(parameter) * mesh.shard_mesh_size for parameter in group.fsdp_params]
+        # The parts of a parameter have the same number of elements on all ranks.
+        parts = [int(parameter.padded_sharded_param_size.numel()) for parameter in group.fsdp_params]
+        sizes = [part * mesh.shard_mesh_size for part in parts]
+        # FSDP's own ranges name a group by the paths of its modules, in their order in the model.
+        inside = {id(unwrapped(part)) for part in group.modules}
+        name = ", ".join(path for number, path in paths.items() if number in inside)
         weights = [
             size * parameter.orig_dtype.itemsize for size, parameter in zip(sizes, group.fsdp_params, strict=True)
         ]
@@ -187,7 +181,7 @@ def _of_shards(module: Any, paths: Mapping[int, str]) -> Iterator[SharedWeights]
             if parameter.sharded_param.requires_grad
         )
         yield SharedWeights(
-            module=_path(group.modules, paths),
+            module=name,
             ranks=mesh.shard_mesh_size,
             gathered_bytes=gathered,
             reduced_bytes=reduced,
@@ -200,17 +194,6 @@ def _of_shards(module: Any, paths: Mapping[int, str]) -> Iterator[SharedWeights]
                 if parameter.sharded_param.requires_grad
             ),
         )
-
-
-def _path(modules: Sequence[torch.nn.Module], paths: Mapping[int, str]) -> str:
-    """Return the name of a group in FSDP's own ranges: the paths of its modules, in their order in the model."""
-    group = {id(unwrapped(module)) for module in modules}
-    return ", ".join(path for number, path in paths.items() if number in group)
-
-
-def _padded(parameter: Any) -> int:
-    """Return the elements of a parameter's part on each rank, the same number on all."""
-    return int(parameter.padded_sharded_param_size.numel())
 
 
 # Cut the layers of a model over the ranks, by its plan in transformers.
@@ -295,7 +278,12 @@ class SharedTraining(RankTraining):
             except Exception as error:
                 if is_out_of_memory(error):
                     raise
-                raise _refusal(error, joined.parallel) from error
+                import accelerate
+
+                raise CaptureError(
+                    f"accelerate {accelerate.__version__} cannot prepare this model for"
+                    f" {spelled(PARALLEL, joined.parallel)}: {one_line(error)} - update it, or take another way"
+                ) from error
 
     def _share(self, module: torch.nn.Module, options: RunOptions) -> None:
         if self._parallel == TP:
@@ -346,16 +334,6 @@ class SharedTraining(RankTraining):
     def after_update(self) -> None:
         """Step the scheduler, whose rate is constant."""
         self._scheduler.step()
-
-
-def _refusal(error: Exception, parallel: str) -> CaptureError:
-    """Return the error for a model that Accelerate, or a library it calls, cannot handle."""
-    import accelerate
-
-    return CaptureError(
-        f"accelerate {accelerate.__version__} cannot prepare this model for {spelled(PARALLEL, parallel)}:"
-        f" {one_line(error)} - update it, or take another way"
-    )
 
 
 def _constant(_step: int) -> float:

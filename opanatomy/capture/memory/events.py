@@ -132,8 +132,20 @@ def events_of(
 ) -> ObservedEvents:
     """Return the moments of a step in order of time, as columns; each has the number of its context."""
     columns, rows = _contexts(contexts, module_of_sequence, line_of_sequence)
+    time_ns, size, address, total, reserved, context, mark = _columns(moments, 7)
+    uncounted = np.where(mark == _NONE, total - np.cumsum(size), 0)
+    # A mark gets the figure of the event before, since nothing changes there.
+    last = np.maximum.accumulate(np.where(mark == _NONE, np.arange(len(uncounted)), 0))
+    events = EventColumns(
+        time_ns=packed(time_ns),
+        bytes=packed(size),
+        address=packed(address),
+        total_allocated=packed(uncounted[last]),
+        total_reserved=packed(reserved),
+        context=packed(rows[context]),
+    )
     return ObservedEvents(
-        events=_events(moments, rows),
+        events=events,
         contexts=columns,
         marks=_marks(moments, marks),
         phases=tuple(phases),
@@ -226,14 +238,12 @@ class _Walk:
             self.module_of_sequence[sequence] = enclosing.module
         if sequence >= 0 and enclosing.line != _NONE and enclosing.sequence is None:
             self.line_of_sequence[sequence] = enclosing.line
-        casts = enclosing.casts_weight or (name in _CASTS and _reads(event, self.weights))
+        casts = enclosing.casts_weight
+        if name in _CASTS and not casts:
+            inputs = getattr(event.extra_fields, "inputs", ())
+            casts = any(getattr(value, "storage_data_ptr", None) in self.weights for value in inputs)
         caller = _NONE if enclosing.operator is None else self._context(enclosing)
         return enclosing._replace(operator=name, caller=caller, casts_weight=casts)
-
-
-def _reads(event: Any, weights: frozenset[int]) -> bool:
-    inputs = getattr(event.extra_fields, "inputs", ())
-    return any(getattr(value, "storage_data_ptr", None) in weights for value in inputs)
 
 
 def _is_of(device: Any, wanted: str) -> bool:
@@ -279,25 +289,6 @@ def _contexts(
         line=line,
     )
     return columns, np.array(rows, dtype=np.int64)
-
-
-def _events(moments: Sequence[Moment], rows: Int64) -> EventColumns:
-    time_ns, size, address, total, reserved, context, mark = _columns(moments, 7)
-    uncounted = _carried(np.where(mark == _NONE, total - np.cumsum(size), 0), mark)
-    return EventColumns(
-        time_ns=packed(time_ns),
-        bytes=packed(size),
-        address=packed(address),
-        total_allocated=packed(uncounted),
-        total_reserved=packed(reserved),
-        context=packed(rows[context]),
-    )
-
-
-def _carried(values: Int64, mark: Int64) -> Int64:
-    """Return the values; a mark gets that of the event before, since nothing changes there."""
-    last = np.maximum.accumulate(np.where(mark == _NONE, np.arange(len(values)), 0))
-    return values[last]
 
 
 def _marks(moments: Sequence[Moment], marks: Sequence[Mark]) -> MarkColumns:

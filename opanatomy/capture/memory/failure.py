@@ -18,7 +18,7 @@ from opanatomy.capture.step.stepper import Stepper
 from opanatomy.errors import OutOfMemory
 from opanatomy.records.memory import MemoryFailure, is_out_of_memory, requested_bytes
 from opanatomy.records.taxonomy import Phase
-from opanatomy.records.workload import Environment, MemoryObservations, StepObservations, Workload
+from opanatomy.records.workload import Environment, MemoryObservations, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -71,12 +71,7 @@ def observations_of_failure(
         if is_out_of_memory(again):
             failure = _failure_of(again, observed.observations.broken_in or Phase.OTHER, seen=True)
         _let_go(again, stepper)
-    return _of_step(observed.observations, module, snapshots, failure)
-
-
-def _of_step(
-    step: StepObservations, module: torch.nn.Module, snapshots: Snapshots, failure: MemoryFailure
-) -> MemoryObservations:
+    step = observed.observations
     parameters = on_device(module.parameters(), step.device)
     return MemoryObservations(
         device=step.device,

@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from opanatomy.capture.device import accelerators, nvml
 from opanatomy.capture.device.accelerators import is_cuda
-from opanatomy.capture.device.nvml import NvmlDevice
 from opanatomy.capture.memory.storages import Holders, on_device, unpacked
 from opanatomy.records.memory import CONTEXT, START, MemorySnapshot
 from opanatomy.records.workload import MemoryObservations
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 # Nothing here raises: a backend without an answer gives `None`. Only torch's own caching allocator has blocks and
 # reports them to the profiler. `cudaMallocAsync` refuses `snapshot` and reports nothing
 # (c10/cuda/CUDAMallocAsyncAllocator.cpp), a pluggable allocator refuses the statistics too, and without caching nothing
-# is counted at all.
 # is counted at all.
 
 
@@ -121,8 +119,18 @@ class DeviceAllocator(Struct, frozen=True):
         segments = _answer(read)
         if segments is None or self.backend == UNCACHED:
             return None
-        of_device = (segment for segment in segments if segment["device"] == self.index)
-        blocks = (block for segment in of_device for block in _handed_out(segment))
+        blocks = []
+        for segment in segments:
+            if segment["device"] != self.index:
+                continue
+            address = segment["address"]
+            for block in segment["blocks"]:
+                # Without addresses (before torch 2.1) the blocks of a segment lie side by side.
+                address = block.get("address", address)
+                if block["state"] == "active_allocated":
+                    requested = block.get("requested_size")
+                    blocks.append(AllocatedBlock(address=address, bytes=block["size"], requested_bytes=requested))
+                address += block["size"]
         return tuple(sorted(blocks, key=lambda block: block.address))
 
     def workspaces(self) -> frozenset[int]:
@@ -147,13 +155,15 @@ class DeviceAllocator(Struct, frozen=True):
         import torch
 
         properties: Any = _answer(lambda: torch.cuda.get_device_properties(self.index))
-        named = getattr(properties, "gcnArchName", None) if _on_rocm() else None
+        named = getattr(properties, "gcnArchName", None) if torch.version.hip else None
         return named or getattr(properties, "major", None)
 
 
 def allocator_name(allocator: DeviceAllocator) -> str:
     """Return the allocator's name in the report."""
-    kind = "HIP" if _on_rocm() else "CUDA"
+    import torch
+
+    kind = "HIP" if torch.version.hip else "CUDA"
     match allocator.backend:
         case "cudaMallocAsync":
             return f"{kind} memory pool (cudaMallocAsync)"
@@ -183,31 +193,12 @@ def why_no_blocks(allocator: DeviceAllocator) -> str:
     return f"what is live at the peak of {allocator.device} is not known: {text}"
 
 
-def _on_rocm() -> bool:
-    import torch
-
-    return bool(torch.version.hip)
-
-
 def _answer(ask: Callable[[], Any]) -> Any:
     """Return the answer; `None` if torch has none: a CPU build asserts, the backends raise errors of their own."""
     try:
         return ask()
     except Exception:
         return None
-
-
-def _handed_out(segment: Mapping[str, Any]) -> list[AllocatedBlock]:
-    """Return the allocated blocks of one segment; without addresses (before torch 2.1) they lie side by side."""
-    blocks = []
-    address = segment["address"]
-    for block in segment["blocks"]:
-        address = block.get("address", address)
-        if block["state"] == "active_allocated":
-            requested = block.get("requested_size")
-            blocks.append(AllocatedBlock(address=address, bytes=block["size"], requested_bytes=requested))
-        address += block["size"]
-    return blocks
 
 
 def workspace_sizes(architecture: str | int | None, environment: Mapping[str, str]) -> frozenset[int]:
@@ -292,16 +283,12 @@ class PeakMeter:
             return DeviceAllocator(self.device).peak_bytes()
         if not self.on_host:
             return accelerators.peak_bytes(self.device)
-        peak = _status_bytes("VmHWM") or _highest_resident_bytes()
+        peak = _status_bytes("VmHWM")
+        if not peak and sys.platform != "win32":
+            # A system that cannot reset its peak has the highest of the process's life: KiB, on macOS bytes.
+            highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            peak = highest if sys.platform == "darwin" else highest * 1024
         return None if peak is None else max(peak - self.own_bytes, 0)
-
-
-def _highest_resident_bytes() -> int | None:
-    """Return the highest resident set of the process's life, for a system that cannot reset it."""
-    if sys.platform == "win32":
-        return None
-    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return highest if sys.platform == "darwin" else highest * 1024
 
 
 def _status_bytes(key: str) -> int | None:
@@ -457,32 +444,26 @@ class Snapshots:
 
     def take(self, name: str, *, touched: bool = True) -> None:
         """Note the memory in use now; before the device is `touched`, torch's allocator has nothing."""
-        allocated, reserved = None, None
+        allocated, reserved, occupied = None, None, None
         if self.on_cuda:
             allocator = DeviceAllocator(self.device)
             allocated = allocator.allocated_bytes() if touched else 0
             reserved = allocator.reserved_bytes() if touched else 0
-        occupied = self._occupied()
+            answer = nvml.answer(allocator.index)
+            occupied = answer.device
+            if occupied is None:
+                note = f"what of {self.device} is occupied is not known, nor the device's context: {answer.why_not}"
+                if note not in self.notes:
+                    self.notes.append(note)
         snapshot = MemorySnapshot(
             name=name,
             allocated_bytes=allocated,
             reserved_bytes=reserved,
             nvml_used_bytes=None if occupied is None else occupied.used_bytes,
             nvml_process_bytes=None if occupied is None else occupied.process_bytes,
-            rss_bytes=resident_bytes(),
+            rss_bytes=_status_bytes("VmRSS"),
         )
         self.taken = (*(taken for taken in self.taken if taken.name != name), snapshot)
-
-    def _occupied(self) -> NvmlDevice | None:
-        """Return NVML's view of the device; `None` and a note if it has none."""
-        if not self.on_cuda:
-            return None
-        answer = nvml.answer(DeviceAllocator(self.device).index)
-        if answer.device is None:
-            note = f"what of {self.device} is occupied is not known, nor the device's context: {answer.why_not}"
-            if note not in self.notes:
-                self.notes.append(note)
-        return answer.device
 
 
 def _has_context(index: int) -> bool:
@@ -495,12 +476,3 @@ def _has_context(index: int) -> bool:
         return cuda.is_initialized() and (ask is None or bool(ask(index)))
     except Exception:  # assume a context if unknown
         return True
-
-
-def resident_bytes() -> int | None:
-    """Return the process's resident set; `None` if the system does not report it."""
-    with suppress(OSError, ValueError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-    return None

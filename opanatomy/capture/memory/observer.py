@@ -99,24 +99,6 @@ def components_before(holders: Holders) -> dict[str, list[torch.Tensor]]:
     }
 
 
-def storage_columns(storages: dict[str, Storages]) -> StorageColumns:
-    """Return the storages of each component as columns."""
-    rows = [(place, address, size) for place, some in enumerate(storages.values()) for address, size in some.items()]
-    component, address, size = zip(*rows, strict=True) if rows else ((), (), ())
-    return StorageColumns(
-        components=tuple(storages), component=packed(component), address=packed(address), bytes=packed(size)
-    )
-
-
-def block_columns(blocks: Sequence[AllocatedBlock]) -> BlockColumns:
-    """Return the blocks as columns."""
-    return BlockColumns(
-        address=packed([block.address for block in blocks]),
-        bytes=packed([block.bytes for block in blocks]),
-        requested_bytes=packed([-1 if block.requested_bytes is None else block.requested_bytes for block in blocks]),
-    )
-
-
 # Mark the cache of a generation, and its copies for beams, among the allocations.
 
 
@@ -301,14 +283,10 @@ class MemoryObserver(StepObserver):
         self._mark(MarkKind.AFTER_FORWARD)
         self.snapshots.take(AFTER_FORWARD)
 
-    def _gradients(self) -> Storages:
-        """Return the gradients of parameters, of inputs, and of leaves that no module holds."""
-        return self._storages(self.holders().gradients())
-
     def after_backward(self) -> None:
-        """Note the gradients."""
+        """Note the gradients of parameters, of inputs, and of leaves that no module holds."""
         self._look_for_gone()
-        self._mark(MarkKind.GRADIENTS, self._gradients())
+        self._mark(MarkKind.GRADIENTS, self._storages(self.holders().gradients()))
         self._mark(MarkKind.AFTER_BACKWARD)
         self.snapshots.take(AFTER_BACKWARD)
 
@@ -323,7 +301,7 @@ class MemoryObserver(StepObserver):
         self._look_for_gone()
         state, counters = self.holders().optimizer_tensors()
         if broken:
-            self._mark(MarkKind.GRADIENTS, self._gradients())
+            self._mark(MarkKind.GRADIENTS, self._storages(self.holders().gradients()))
         self._of_model()
         self._mark(MarkKind.OPTIMIZER_STATE, self._storages(state))
         self._mark(MarkKind.OPTIMIZER_STEP_COUNTERS, self._storages(counters))
@@ -374,7 +352,15 @@ def observe_step(
     lines: AbstractContextManager[list[LineFrame]] = (
         nullcontext([]) if own is None else line_ranges(stepper.device, own)
     )
-    error, phase, frames = _profiled(stepper, observer, profiler, ranges, lines)
+    outer, stepper.watch = stepper.watch, observer
+    grown = profiler.start()
+    try:
+        with ranges, room_for(grown + _SLACK_BYTES), lines as frames:
+            error, phase = _ran(stepper, observer)
+    finally:
+        stepper.watch = outer
+        profiler.stop()
+
     settings = StepSettings(
         hooked=hooked and not compiled,
         autocast=stepper.amp is not None,
@@ -384,6 +370,20 @@ def observe_step(
         lines=tuple(frames),
     )
     return ObservedStep(observations=profiler.observations(observer.marks, settings), error=error)
+
+
+def _ran(stepper: Stepper, observer: MemoryObserver) -> tuple[Exception | None, Phase]:
+    """Run the step; return the error that broke it, and its phase."""
+    try:
+        stepper.run()
+        observer.end()
+    except Exception as error:
+        phase = stepper.phase
+        observer.end(broken=True)
+        # The profiler needs memory to end: free the frames of the failure first.
+        traceback.clear_frames(error.__traceback__)
+        return error, phase
+    return None, Phase.OTHER
 
 
 def rng_bytes(device: str) -> int | None:
@@ -437,14 +437,28 @@ def observations_of(
     allocator: AllocatorObservation | None = None,
 ) -> StepObservations:
     """Return the observations of a step, with the current figures of its allocator unless given."""
+    components = enumerate(earlier.storages.values())
+    rows = [(place, address, size) for place, some in components for address, size in some.items()]
+    component, address, size = zip(*rows, strict=True) if rows else ((), (), ())
+    storages = StorageColumns(
+        components=tuple(earlier.storages), component=packed(component), address=packed(address), bytes=packed(size)
+    )
+    blocks = None
+    if earlier.blocks is not None:
+        requested = [-1 if block.requested_bytes is None else block.requested_bytes for block in earlier.blocks]
+        blocks = BlockColumns(
+            address=packed([block.address for block in earlier.blocks]),
+            bytes=packed([block.bytes for block in earlier.blocks]),
+            requested_bytes=packed(requested),
+        )
     return StepObservations(
         device=device,
         events=events.events,
         contexts=events.contexts,
         marks=events.marks,
         phases=events.phases,
-        storages=storage_columns(earlier.storages),
-        blocks=None if earlier.blocks is None else block_columns(earlier.blocks),
+        storages=storages,
+        blocks=blocks,
         allocator=_allocator(events, earlier, device) if allocator is None else allocator,
         hooked=settings.hooked,
         autocast=settings.autocast,
@@ -457,20 +471,15 @@ def observations_of(
 
 def why_not_kept(step: StepObservations) -> str | None:
     """Return why the observations of a step are not written into its trace; `None` if they are."""
-    size = _packed_bytes(step)
+    columns = (step.events, step.contexts, step.marks, step.storages, *(() if step.blocks is None else (step.blocks,)))
+    fields = (getattr(part, name) for part in columns for name in part.__struct_fields__)
+    size = sum(len(column) for column in fields if isinstance(column, bytes))
     if size <= _MAX_PACKED_BYTES:
         return None
     return (
         f"the memory step has more allocations than the metadata of a trace hold ({size / 1e6:.0f} MB): what is live at"
         " its peak is not known"
     )
-
-
-def _packed_bytes(step: StepObservations) -> int:
-    """Return the bytes of the packed columns of a step."""
-    columns = (step.events, step.contexts, step.marks, step.storages, *(() if step.blocks is None else (step.blocks,)))
-    fields = (getattr(part, name) for part in columns for name in part.__struct_fields__)
-    return sum(len(column) for column in fields if isinstance(column, bytes))
 
 
 def _allocator(events: ObservedEvents, earlier: Before, device: str) -> AllocatorObservation:
@@ -488,37 +497,3 @@ def _allocator(events: ObservedEvents, earlier: Before, device: str) -> Allocato
         workspace_bytes=tuple(sorted(earlier.workspaces)),
         why_no_blocks=why_no_blocks(allocator) if silent else None,
     )
-
-
-def _profiled(
-    stepper: Stepper,
-    observer: MemoryObserver,
-    profiler: MemoryProfiler,
-    ranges: AbstractContextManager[Any],
-    lines: AbstractContextManager[list[LineFrame]],
-) -> tuple[Exception | None, Phase, list[LineFrame]]:
-    """Run the step under the profiler; return the error that broke it, its phase, and the lines that it ran."""
-    outer, stepper.watch = stepper.watch, observer
-    grown = profiler.start()
-    try:
-        with ranges, room_for(grown + _SLACK_BYTES):
-            with lines as frames:
-                error, phase = _ran(stepper, observer)
-            return error, phase, frames
-    finally:
-        stepper.watch = outer
-        profiler.stop()
-
-
-def _ran(stepper: Stepper, observer: MemoryObserver) -> tuple[Exception | None, Phase]:
-    """Run the step; return the error that broke it, and its phase."""
-    try:
-        stepper.run()
-        observer.end()
-    except Exception as error:
-        phase = stepper.phase
-        observer.end(broken=True)
-        # The profiler needs memory to end: free the frames of the failure first.
-        traceback.clear_frames(error.__traceback__)
-        return error, phase
-    return None, Phase.OTHER

@@ -74,17 +74,14 @@ class SavedTensors:
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
         """Count `tensor`, and save it."""
-        if not self.known.holds(tensor) and not _is_weight(tensor):
+        import torch
+
+        # A parameter or a view of one is no activation: FSDP gathers new ones for a forward.
+        base: Any = tensor._base
+        is_weight = isinstance(tensor if base is None else base, torch.nn.Parameter)
+        if not is_weight and not self.known.holds(tensor):
             self.storages.add(tensor)
         return saved_form(tensor)
-
-
-def _is_weight(tensor: torch.Tensor) -> bool:
-    """Return whether it is a parameter or a view of one: FSDP gathers new ones for a forward."""
-    import torch
-
-    base: Any = tensor._base
-    return isinstance(tensor if base is None else base, torch.nn.Parameter)
 
 
 def saved_form(tensor: torch.Tensor) -> torch.Tensor:

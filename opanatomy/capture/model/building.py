@@ -60,12 +60,20 @@ def build_module(
 
     with quiet_libraries():
         try:
-            if pretrained is not None:
-                options = {**_options(dtype, attention, trust_remote_code), **_placement(device)}
-                return _moved(_from_pretrained(pretrained, config, auto_class, attention, options), device)
-            with torch.device(device):
-                module = _from_config(config, auto_class, dtype, attention, trust_remote_code)
-            return _moved(module, device)
+            if pretrained is None:
+                with torch.device(device):
+                    module = _from_config(config, auto_class, dtype, attention, trust_remote_code)
+            else:
+                from transformers.utils import is_accelerate_available
+
+                options = _options(dtype, attention, trust_remote_code)
+                if device != "cpu" and is_accelerate_available():
+                    # accelerate reads the weights onto the device one by one: the host need not have room for all.
+                    options["device_map"] = {"": device}
+                module = _from_pretrained(pretrained, config, auto_class, attention, options)
+            # Leave a module that is already there as it is: fake tensors cannot be moved in place.
+            tensors = (*module.parameters(), *module.buffers())
+            return module if all(same_device(str(tensor.device), device) for tensor in tensors) else module.to(device)
         except Exception as error:  # the readers of weights have errors of their own
             if is_out_of_memory(error):
                 smaller = "keep fewer --layers" + (" or use --dtype bfloat16" if dtype in _WIDE else "")
@@ -74,12 +82,6 @@ def build_module(
                     f"out of memory: the weights in {dtype} do not fit the memory of {device}{which} - {smaller}"
                 ) from error
             raise
-
-
-def _moved(module: torch.nn.Module, device: str) -> torch.nn.Module:
-    """Return the module on the device; leave one already there as it is, for fake tensors cannot be moved in place."""
-    tensors = (*module.parameters(), *module.buffers())
-    return module if all(same_device(str(tensor.device), device) for tensor in tensors) else module.to(device)
 
 
 def _from_config(
@@ -92,16 +94,6 @@ def _from_config(
     with _attention_errors(config, attention):
         module: torch.nn.Module = getattr(transformers, auto_class).from_config(config, **options)
     return module
-
-
-def _placement(device: str) -> dict[str, Any]:
-    """Return options that read the weights onto the device one by one, so that the host need not have room for all.
-
-    transformers does that with accelerate; without it they are read on the host and moved.
-    """
-    from transformers.utils import is_accelerate_available
-
-    return {"device_map": {"": device}} if device != "cpu" and is_accelerate_available() else {}
 
 
 def _from_pretrained(
@@ -145,16 +137,13 @@ def _attention_errors(config: Any, attention: str | None) -> Iterator[None]:
     try:
         yield
     except (ValueError, ImportError) as error:
-        if attention is None or not _is_about_attention(str(error)):
+        about_attention = any(word in str(error).lower() for word in ("attention", "attn", "kernels"))
+        if attention is None or not about_attention:
             raise
         raise UsageError(
             f"--attention {attention}: {config.model_type} cannot run it here ({one_line(error, 160)}) - "
             "leave it out, or give sdpa or eager"
         ) from error
-
-
-def _is_about_attention(message: str) -> bool:
-    return any(word in message.lower() for word in ("attention", "attn", "kernels"))
 
 
 def enable_checkpointing(module: torch.nn.Module, kind: str) -> None:
@@ -192,11 +181,22 @@ def add_adapters(module: torch.nn.Module, rank: int | None) -> None:
     if rank is None:
         return
     check_peft(rank)
+    import torch
     from peft import LoraConfig, inject_adapter_in_model
+    from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as BY_TYPE
 
-    words = _output_layer(module)
+    # The weights of an output layer for words are already trained; another head is new.
+    model: Any = module
+    words = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     head = head_of(module) if words is None else {}
-    targets = _known_targets(module) or _linear_layers(module, [*head.values(), *(words.parameters() if words else ())])
+    targets = list(BY_TYPE.get(getattr(getattr(module, "config", None), "model_type", ""), ()))
+    if not targets:
+        left_out = set(map(id, [*head.values(), *(words.parameters() if words else ())]))
+        targets = [
+            path
+            for path, child in module.named_modules()
+            if isinstance(child, torch.nn.Linear) and path and id(child.weight) not in left_out
+        ]
     if not targets:
         raise UsageError(f"{as_flag(LORA, rank)}: {type(module).__name__} has no linear layer - leave it out")
     try:
@@ -206,32 +206,6 @@ def add_adapters(module: torch.nn.Module, rank: int | None) -> None:
         raise UsageError(f"{as_flag(LORA, rank)}: {type(module).__name__}: {one_line(error)} - leave it out") from error
     for parameter in head.values():
         parameter.requires_grad_(True)
-
-
-def _output_layer(module: torch.nn.Module) -> torch.nn.Module | None:
-    """Return the output layer for words, whose weights are already trained; `None` for another head."""
-    model: Any = module
-    layer: torch.nn.Module | None = None
-    if hasattr(model, "get_output_embeddings"):
-        layer = model.get_output_embeddings()
-    return layer
-
-
-def _known_targets(module: torch.nn.Module) -> list[str]:
-    from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as BY_TYPE
-
-    return list(BY_TYPE.get(getattr(getattr(module, "config", None), "model_type", ""), ()))
-
-
-def _linear_layers(module: torch.nn.Module, head: list[torch.nn.Parameter]) -> list[str]:
-    import torch
-
-    left_out = set(map(id, head))
-    return [
-        path
-        for path, child in module.named_modules()
-        if isinstance(child, torch.nn.Linear) and path and id(child.weight) not in left_out
-    ]
 
 
 # `--freeze`: parts of a model whose weights are not trained.
@@ -305,7 +279,7 @@ def undone_by_checkpointing(module: torch.nn.Module) -> list[str]:
     """
     if not getattr(module, "_require_grads_hooks", None):
         return []
-    if any(_is_trained(part) for part in embeddings_of(module).values()):
+    if any(map(_is_trained, embeddings_of(module).values())):
         return []
     lowest = sum(
         len(list(takewhile(lambda layer: not _is_trained(layer), stack.layers))) for stack in stacks_of(module)
@@ -355,18 +329,14 @@ def fuse_loss(module: torch.nn.Module) -> None:
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if not isinstance(head, torch.nn.Linear):
         raise UsageError(f"--fused-loss: {type(module).__name__} has no linear head that gives words - leave it out")
-    _replace_forward(head)
-
-
-def _replace_forward(head: Any) -> None:
-    import torch
 
     def forward(states: torch.Tensor) -> Any:
         if not head.training:
             return torch.nn.functional.linear(states, head.weight, head.bias)
         return Logits(states, head.weight, head.bias, (*states.shape[:-1], head.out_features))
 
-    head.forward = forward
+    replaced: Any = head
+    replaced.forward = forward
 
 
 class Logits:
@@ -448,8 +418,12 @@ class Logits:
         if len(self.shape) != 2 or size_average is not None or reduce is not None:
             raise _refused("cross_entropy of more than rows of words")
         fused: Callable[..., Any] = torch.nn.functional.linear_cross_entropy
-        # A linear layer under autocast casts the same way; the function is on none of autocast's lists.
-        states, words, bias = (_cast(tensor) for tensor in (self.states, self.weight, self.bias))
+        states, words, bias = self.states, self.weight, self.bias
+        kind = states.device.type
+        if torch.is_autocast_enabled(kind):
+            # A linear layer under autocast casts the same way; the function is on none of autocast's lists.
+            dtype = torch.get_autocast_dtype(kind)
+            states, words, bias = states.to(dtype), words.to(dtype), None if bias is None else bias.to(dtype)
         return fused(
             states,
             words,
@@ -461,14 +435,6 @@ class Logits:
             label_smoothing=label_smoothing,
             options=torch.nn.LinearCrossEntropyOptions(),
         )
-
-
-def _cast(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    import torch
-
-    if tensor is None or not torch.is_autocast_enabled(tensor.device.type):
-        return tensor
-    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
 
 
 def _refused(what: str) -> UsageError:
@@ -540,7 +506,11 @@ class _Segment:
         def forward(*args: Any, **kwargs: Any) -> Any:
             if self.running or not self.layers[0].training:
                 return self.forwards[place](*args, **kwargs)
-            hidden, others, named = self._taken(args, kwargs)
+            if args:
+                hidden, others, named = args[0], args[1:], kwargs
+            else:
+                hidden, others = kwargs["hidden_states"], ()
+                named = {key: value for key, value in kwargs.items() if key != "hidden_states"}
             if place == 0:
                 self.arguments, self.result = (others, named), self._run(hidden, others, named)
             else:
@@ -551,12 +521,6 @@ class _Segment:
             return result
 
         return forward
-
-    def _taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-        """Return the hidden states of a call, and its other arguments by place and by name."""
-        if args:
-            return args[0], args[1:], kwargs
-        return kwargs["hidden_states"], (), {key: value for key, value in kwargs.items() if key != "hidden_states"}
 
     def _run(self, hidden: torch.Tensor, others: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Run all layers under one checkpoint with tensors as its arguments: the reentrant kind ignores others."""
@@ -648,8 +612,7 @@ def _require_gradients_of_inputs(module: torch.nn.Module) -> None:
     """
     model: Any = module
     embeddings = embeddings_of(module).values()
-    trained = any(parameter.requires_grad for part in embeddings for parameter in part.parameters())
-    if not embeddings or trained or getattr(model, "_require_grads_hooks", None):
+    if not embeddings or any(map(_is_trained, embeddings)) or getattr(model, "_require_grads_hooks", None):
         return
     if hasattr(model, "enable_input_require_grads"):
         model.enable_input_require_grads()

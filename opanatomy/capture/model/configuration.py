@@ -131,9 +131,13 @@ def find_configuration(model: str, *, hub: bool = False, trust_remote_code: bool
     elif name is not None and not hub:
         configuration = Configuration(name=name, source="catalog", location=name, content=read_configuration(name))
     else:
+        from transformers import CONFIG_MAPPING
+
         identity = name or model
         content = _read(download_configuration(identity))
-        content.setdefault("model_type", _type_in_name(identity))
+        # Old configurations name no type: it is the longest in the Hub id; transformers does the same.
+        in_name = max((known for known in CONFIG_MAPPING if known in identity.lower()), key=len, default=None)
+        content.setdefault("model_type", in_name)
         configuration = Configuration(name=identity, source="hub", location=identity, content=content)
     _check_type(configuration, trust_remote_code)
     return configuration
@@ -164,13 +168,6 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ModelError(f"cannot read {path}: not a JSON object but a {type(content).__name__} - name a config.json")
     return content
-
-
-def _type_in_name(name: str) -> str | None:
-    """Return the longest model type in a Hub id, for old configurations without one; transformers does the same."""
-    from transformers import CONFIG_MAPPING
-
-    return max((known for known in CONFIG_MAPPING if known in name.lower()), key=len, default=None)
 
 
 def _check_type(configuration: Configuration, trust_remote_code: bool) -> None:
@@ -243,14 +240,6 @@ _OPTIONS = {
 }
 
 
-def parse_value(text: str) -> Any:
-    """Return the value of `--set key=text`: JSON if it is valid JSON, else the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
 def apply_settings(
     content: dict[str, Any], config: Any, layers: int | None, settings: tuple[tuple[str, str], ...]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -261,7 +250,11 @@ def apply_settings(
     content = deepcopy(content)
     changes = _keep_layers(content, config, layers) if layers is not None else []
     for key, text in settings:
-        changes += _set(content, config, key, parse_value(text))
+        try:
+            value = json.loads(text)
+        except ValueError:  # no JSON: the text itself
+            value = text
+        changes += _set(content, config, key, value)
     asked = {key.rpartition(".")[2] for key, _ in settings}
     for key in LAYER_DROP_KEYS:
         if key not in asked and getattr(config, key, None):
@@ -289,13 +282,13 @@ def check_fit(config: Any) -> None:
 def _set(content: dict[str, Any], config: Any, path: str, value: Any) -> list[str]:
     *parents, key = path.split(".")
     for parent in parents:
-        below = getattr(config, parent, None)
+        below: Any = getattr(config, parent, None)
         if not hasattr(below, "to_dict"):
             names = _parts(config)
             instead = f"its parts are {', '.join(names)}" if names else "it has no parts, leave the dots out"
             raise UsageError(f"--set {path}={_text(value)}: {config.model_type} has no part {parent!r} - {instead}")
         if not isinstance(content.get(parent), dict):
-            content[parent] = _plain(below)
+            content[parent] = below.to_dict()
         content, config = content[parent], below
     if key in _OPTIONS:
         raise UsageError(f"--set {path}={_text(value)}: not a setting here - use {_OPTIONS[key]}")
@@ -303,8 +296,11 @@ def _set(content: dict[str, Any], config: Any, path: str, value: Any) -> list[st
         raise UsageError(
             f"--set {path}={_text(value)}: {config.model_type} has no 'model_type' to set - name another MODEL"
         )
-    key = _canonical(config, key)
-    known = _known_keys(content, config)
+    key = getattr(config, "attribute_map", {}).get(key, key)
+    known = set(content) | set(config.to_dict()) | {"num_labels"}
+    if "num_channels" in known:  # a convolutional network takes any image: `image_size` is ours
+        known.add("image_size")
+    known -= {"model_type", "architectures", "transformers_version", "auto_map", "dtype", "torch_dtype"}
     if key not in known:
         near = get_close_matches(key, sorted(known), n=3, cutoff=0.5) or sorted(known)[:3]
         raise UsageError(
@@ -315,17 +311,6 @@ def _set(content: dict[str, Any], config: Any, path: str, value: Any) -> list[st
     before = content.get(key, getattr(config, key, None))
     _write(content, config, key, value)
     return [f"{path} {_text(before)} -> {_text(value)}"] if before != value else []
-
-
-def _known_keys(content: dict[str, Any], config: Any) -> set[str]:
-    known = set(content) | set(config.to_dict()) | {"num_labels"}
-    if "num_channels" in known:  # a convolutional network takes any image: `image_size` is ours
-        known.add("image_size")
-    return known - {"model_type", "architectures", "transformers_version", "auto_map", "dtype", "torch_dtype"}
-
-
-def _canonical(config: Any, key: str) -> str:
-    return str(getattr(config, "attribute_map", {}).get(key, key))
 
 
 def _write(content: dict[str, Any], config: Any, key: str, value: Any) -> None:
@@ -342,11 +327,6 @@ def _write(content: dict[str, Any], config: Any, key: str, value: Any) -> None:
 def _parts(config: Any) -> list[str]:
     """Return the names of the sub-configurations, such as `text_config`."""
     return [name for name in config.to_dict() if hasattr(getattr(config, name, None), "to_dict")]
-
-
-def _plain(config: Any) -> dict[str, Any]:
-    content: dict[str, Any] = config.to_dict()
-    return content
 
 
 def _text(value: Any) -> str:
@@ -368,10 +348,15 @@ def _keep_layers(content: dict[str, Any], config: Any, layers: int) -> list[str]
     changes = {}
     for where, values, part, before in counts:
         key = where.rpartition(".")[2]
-        after = [min(count, layers) for count in before] if isinstance(before, list) else min(before, layers)
+        after: Any = [min(count, layers) for count in before] if isinstance(before, list) else min(before, layers)
         _write(values, part, key, after)
         if isinstance(before, int):
-            _cut_lists(values, part, before, after)
+            # Shorten the lists with one entry per layer (`layer_types`, `no_rope_layers`, ...).
+            if hasattr(part, "attention_types"):  # GPT-Neo: [[kinds, times], ...]
+                values["attention_types"] = [[list(part.attention_layers)[:after], 1]]
+            for name, value in values.items():
+                if isinstance(value, list) and len(value) == before and "layer" in name:
+                    values[name] = value[:after]
         if before != after:
             changes[where] = f"{_text(before)} -> {_text(after)}"
     if len(set(changes.values())) == 1:
@@ -381,28 +366,19 @@ def _keep_layers(content: dict[str, Any], config: Any, layers: int) -> list[str]
 
 def _layer_counts(content: dict[str, Any], config: Any, prefix: str) -> list[tuple[str, dict[str, Any], Any, Any]]:
     """Return each layer count as (dotted key, its dictionary, configuration, count), sub-configurations included."""
-    plain = _plain(config)
+    plain, aliases = config.to_dict(), getattr(config, "attribute_map", {})
     counts: list[tuple[str, dict[str, Any], Any, Any]] = []
     staged = isinstance(content.get("depths", plain.get("depths")), list)
-    keys = ("depths",) if staged else dict.fromkeys(_canonical(config, key) for key in LAYER_KEYS)
+    keys = ("depths",) if staged else dict.fromkeys(aliases.get(key, key) for key in LAYER_KEYS)
     for key in keys:
         count = content.get(key, plain.get(key))
         if isinstance(count, int) or staged:
             counts.append((prefix + key, content, config, count))
     for name in _parts(config):
         if not isinstance(content.get(name), dict):
-            content[name] = _plain(getattr(config, name))
+            content[name] = getattr(config, name).to_dict()
         counts += _layer_counts(content[name], getattr(config, name), f"{prefix}{name}.")
     return counts
-
-
-def _cut_lists(content: dict[str, Any], config: Any, before: int, after: Any) -> None:
-    """Shorten the lists with one entry per layer (`layer_types`, `no_rope_layers`, ...)."""
-    if hasattr(config, "attention_types"):  # GPT-Neo: [[kinds, times], ...]
-        content["attention_types"] = [[list(config.attention_layers)[:after], 1]]
-    for key, value in content.items():
-        if isinstance(value, list) and len(value) == before and "layer" in key:
-            content[key] = value[:after]
 
 
 # The training task of a model from its `architectures`, and the class of transformers that has its loss.
@@ -436,7 +412,13 @@ def choose_task(config: Any, task: str | None) -> tuple[str, str]:
     A configuration that names no head (`BartModel`, or nothing) gets the usual task for tuning its model.
     """
     names = list(getattr(config, "architectures", None) or ())
-    possible = _possible(config)
+    # The tasks for which transformers, or the configuration's own code, has a model of this type.
+    remote = getattr(config, "auto_map", None) or {}
+    possible = [
+        candidate
+        for candidate, kinds in TASKS.items()
+        if any(auto_class in remote or _classes(table, config.model_type) for auto_class, table in kinds)
+    ]
     if task is not None:
         if task not in possible:
             raise UsageError(f"--task {task}: transformers has no {config.model_type} for it - {_choices(possible)}")
@@ -446,7 +428,7 @@ def choose_task(config: Any, task: str | None) -> tuple[str, str]:
             if candidate != "base" and _classes(table, config.model_type).intersection(names):
                 return candidate, auto_class
     headless = not names or names[0].endswith(("Model", "Encoder", "ForPreTraining"))
-    if not headless and not getattr(config, "auto_map", None):
+    if not headless and not remote:
         raise ModelError(f"no batch is known for {names[0]} - give --task; {_choices(possible)}")
     for candidate in _usual(config, names, possible):
         if candidate in possible:
@@ -469,16 +451,6 @@ def _usual(config: Any, names: list[str], possible: list[str]) -> tuple[str, ...
     if hasattr(config, "vision_config"):
         return ("contrastive",)
     return "sequence-classification", "image-classification", "speech", "base"
-
-
-def _possible(config: Any) -> list[str]:
-    """Return the tasks for which transformers, or the configuration's own code, has a model of this type."""
-    remote = getattr(config, "auto_map", None) or {}
-    return [
-        task
-        for task, kinds in TASKS.items()
-        if any(auto_class in remote or _classes(table, config.model_type) for auto_class, table in kinds)
-    ]
 
 
 def _auto_class(config: Any, task: str, names: list[str]) -> str:

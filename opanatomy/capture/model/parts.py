@@ -13,9 +13,6 @@ from opanatomy.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-if TYPE_CHECKING:
-    import torch
-
 #: A stack has at least this share of the weights in lists of modules.
 _MIN_SHARE: Final = 0.1
 
@@ -119,18 +116,14 @@ _SHARDED: Final = "FSDPModule"
 
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
     """Return the module of the model that runs inside its wrappers."""
-    while (inner := _inner(module)) is not None:
+    while True:
+        wrappers = [kind for kind in type(module).__mro__ if kind.__name__ in _WRAPPERS]
+        if not any(kind.__module__.startswith("torch.") for kind in wrappers):
+            return module
+        inner = getattr(module, _WRAPPERS[wrappers[0].__name__], None)
+        if inner is None:
+            return module
         module = inner
-    return module
-
-
-def _inner(module: Any) -> torch.nn.Module | None:
-    name = next((_WRAPPERS[kind.__name__] for kind in type(module).__mro__ if kind.__name__ in _WRAPPERS), None)
-    return None if name is None or not _is_of_torch(module) else getattr(module, name, None)
-
-
-def _is_of_torch(module: torch.nn.Module) -> bool:
-    return any(kind.__name__ in _WRAPPERS and kind.__module__.startswith("torch.") for kind in type(module).__mro__)
 
 
 def class_name(module: torch.nn.Module) -> str:

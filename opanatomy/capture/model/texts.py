@@ -62,38 +62,23 @@ class Batches(Struct, frozen=True, kw_only=True):
 
 def batches_of(lengths: Sequence[int], size: int, padding: str, maximum: int, seed: int) -> Batches:
     """Return the full batches of `size` texts of these lengths; remaining texts make none."""
-    order = _order(lengths, size, padding, seed)
+    draw = Random(seed)
+    draws = [draw.random() for _ in lengths]
+    order = sorted(range(len(lengths)), key=draws.__getitem__)
+    if padding == "grouped":
+        order = _grouped(lengths, size, seed, order)
+    elif padding == "sorted":
+        order = sorted(order, key=lengths.__getitem__)[len(order) % size :]  # keep the longest
     texts = tuple(tuple(order[start : start + size]) for start in range(0, len(order) - size + 1, size))
     padded = tuple(maximum if padding == "max-length" else max(lengths[text] for text in batch) for batch in texts)
-    return Batches(texts=texts, lengths=padded, run=_spread(padded))
+    # The batches to run are evenly spread over all by length, so that their mean step is that of all.
+    by_length = sorted(range(len(padded)), key=padded.__getitem__)
+    count = min(RUN_BATCHES, len(padded))
+    run = sorted(by_length[(2 * place + 1) * len(padded) // (2 * count)] for place in range(count))
+    return Batches(texts=texts, lengths=padded, run=tuple(run))
 
 
-def _spread(lengths: Sequence[int]) -> tuple[int, ...]:
-    """Return the numbers of the batches to run, in their order.
-
-    They are evenly spread over all by length, so that their mean step is that of all.
-    """
-    by_length = sorted(range(len(lengths)), key=lengths.__getitem__)
-    count = min(RUN_BATCHES, len(lengths))
-    return tuple(sorted(by_length[(2 * place + 1) * len(lengths) // (2 * count)] for place in range(count)))
-
-
-def _order(lengths: Sequence[int], size: int, padding: str, seed: int) -> list[int]:
-    """Return the texts in the order of use: random, sorted by length, or grouped as the Trainer does."""
-    if padding == "grouped":
-        return _grouped(lengths, size, seed)
-    order = sorted(range(len(lengths)), key=_draws(len(lengths), seed).__getitem__)
-    if padding == "sorted":
-        return sorted(order, key=lengths.__getitem__)[len(order) % size :]  # keep the longest
-    return order
-
-
-def _draws(count: int, seed: int) -> list[float]:
-    draw = Random(seed)
-    return [draw.random() for _ in range(count)]
-
-
-def _grouped(lengths: Sequence[int], size: int, seed: int) -> list[int]:
+def _grouped(lengths: Sequence[int], size: int, seed: int, order: list[int]) -> list[int]:
     """Return the order of transformers' own sampler, or of its description if this release has moved it."""
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
@@ -101,22 +86,16 @@ def _grouped(lengths: Sequence[int], size: int, seed: int) -> list[int]:
     try:
         from transformers.trainer_pt_utils import LengthGroupedSampler
     except ImportError:
-        return _in_megabatches(lengths, size, seed)
+        # A random order, sorted within runs of 50 batches (fewer if there would not be four), longest first.
+        megabatch = size * max(min(len(lengths) // (size * 4), 50), 1)
+        groups = [order[start : start + megabatch] for start in range(0, len(order), megabatch)]
+        groups = [sorted(group, key=lengths.__getitem__, reverse=True) for group in groups]
+        place = max(range(len(groups)), key=lambda number: lengths[groups[number][0]])
+        groups[0][0], groups[place][0] = groups[place][0], groups[0][0]
+        return list(chain.from_iterable(groups))
     with _disable_current_modes():  # it reads values, which fake tensors do not have
         generator = torch.Generator().manual_seed(seed)
         return list(LengthGroupedSampler(size, lengths=list(lengths), generator=generator))
-
-
-def _in_megabatches(lengths: Sequence[int], size: int, seed: int) -> list[int]:
-    """Return a random order, sorted within runs of 50 batches (fewer if there would not be four), longest first."""
-    draws = _draws(len(lengths), seed)
-    order = sorted(range(len(lengths)), key=draws.__getitem__)
-    megabatch = size * max(min(len(lengths) // (size * 4), 50), 1)
-    groups = [order[start : start + megabatch] for start in range(0, len(order), megabatch)]
-    groups = [sorted(group, key=lengths.__getitem__, reverse=True) for group in groups]
-    place = max(range(len(groups)), key=lambda number: lengths[groups[number][0]])
-    groups[0][0], groups[place][0] = groups[place][0], groups[0][0]
-    return list(chain.from_iterable(groups))
 
 
 # The texts that come with the project: original comments of one to some hundred words, always the same ones.
@@ -171,24 +150,19 @@ def _text(draw: Random, words: int) -> str:
     sentences: list[str] = []
     written = 0
     while written < words:
-        sentence = _sentence(draw, words - written)
-        sentences.append(sentence)
-        written += len(sentence.split())
+        # A sentence is an opener and as many parts as fit the remaining words.
+        parts = [_one_of(draw, _OPENERS)]
+        length = len(parts[0].split())
+        while length < min(words - written, _SENTENCE_WORDS):
+            part = _one_of(draw, _PARTS)
+            if draw.random() < 0.2:
+                part = f"{_one_of(draw, _ADVERBS)} {part}"
+            parts.append(part)
+            length += len(part.split())
+        comma = ", " if draw.random() < 0.3 else " "
+        sentences.append(comma.join(parts) + ("!" if draw.random() < 0.1 else "."))
+        written += length
     return " ".join(sentences)
-
-
-def _sentence(draw: Random, words: int) -> str:
-    """Return an opener and as many parts as fit the remaining words."""
-    parts = [_one_of(draw, _OPENERS)]
-    written = len(parts[0].split())
-    while written < min(words, _SENTENCE_WORDS):
-        part = _one_of(draw, _PARTS)
-        if draw.random() < 0.2:
-            part = f"{_one_of(draw, _ADVERBS)} {part}"
-        parts.append(part)
-        written += len(part.split())
-    comma = ", " if draw.random() < 0.3 else " "
-    return comma.join(parts) + ("!" if draw.random() < 0.1 else ".")
 
 
 def _one_of(draw: Random, choices: Sequence[str]) -> str:
@@ -441,9 +415,14 @@ class TextPlan:
         """Return the tensors of the batches; real ones, even under a mode that makes tensors without values."""
         from torch.utils._python_dispatch import _disable_current_modes
 
-        run = self.batches.run
+        run, made = self.batches.run, dict[int, dict[str, Any]]()
         with _disable_current_modes():
-            made = {number: self._inputs(number) for number in {*run, self.batches.longest}}
+            for number in {*run, self.batches.longest}:
+                texts, length = self.batches.texts[number], self.batches.lengths[number]
+                rows = [self.ids[text] for text in texts]
+                ids = _padded(rows, length, self.tokens.pad)
+                mask = _padded([(1,) * len(row) for row in rows], length, 0)
+                made[number] = {"input_ids": ids, "attention_mask": mask, **self._targets(texts, length, ids)}
         return TextInputs(
             batches=tuple(made[number] for number in run), longest=made[self.batches.longest], observed=self.observed()
         )
@@ -474,59 +453,38 @@ class TextPlan:
         texts = self.batches.texts[number]
         return TextBatch(lengths=tuple(len(self.ids[text]) for text in texts), length=self.batches.lengths[number])
 
-    def _inputs(self, number: int) -> dict[str, Any]:
-        """Return keyword arguments of the model for a batch."""
-        texts, length = self.batches.texts[number], self.batches.lengths[number]
-        rows = [self.ids[text] for text in texts]
-        inputs = {
-            "input_ids": _padded(rows, length, self.tokens.pad),
-            "attention_mask": _padded([(1,) * len(row) for row in rows], length, 0),
-        }
-        return {**inputs, **self._targets(texts, length, inputs["input_ids"])}
-
     def _targets(self, texts: Sequence[int], length: int, ids: torch.Tensor) -> dict[str, Any]:
         """Return the labels for the loss: the same for a text in every batch."""
+        import torch
+
         task, rows = self.shape.task, [self.ids[text] for text in texts]
         if self.shape.inference or task == "base":
             return {"decoder_input_ids": ids} if getattr(self.config, "is_encoder_decoder", False) else {}
         if task == "sequence-classification":
-            return {"labels": self._classes(texts)}
+            generator = torch.Generator().manual_seed(self.seed)
+            return {"labels": class_labels(self.config, len(self.ids), generator)[list(texts)]}
         if task == "token-classification":
-            drawn = [self._drawn(text, self.config.num_labels) for text in texts]
+            drawn = []
+            for text in texts:
+                draw = Random(f"{self.seed} {text}")
+                drawn.append([int(draw.random() * self.config.num_labels) for _ in self.ids[text]])
             return {"labels": _padded(drawn, length, IGNORED)}
         if task == "masked-lm":
             return self._masked(texts, length)
         return {"labels": _padded(rows, length, IGNORED)}
 
-    def _classes(self, texts: Sequence[int]) -> torch.Tensor:
-        import torch
-
-        generator = torch.Generator().manual_seed(self.seed)
-        return class_labels(self.config, len(self.ids), generator)[list(texts)]
-
-    def _draw(self, text: int) -> Random:
-        return Random(f"{self.seed} {text}")
-
-    def _drawn(self, text: int, labels: int) -> list[int]:
-        draw = self._draw(text)
-        return [int(draw.random() * labels) for _ in self.ids[text]]
-
     def _masked(self, texts: Sequence[int], length: int) -> dict[str, Any]:
         """Return tokens to guess, masked in the input if the tokenizer has a mask token; only they are in the loss."""
-        inputs, labels = [], []
+        inputs, labels, mask = [], [], self.tokens.mask
         for text in texts:
-            ids, chosen = self.ids[text], self._guessed(text)
-            mask = self.tokens.mask
+            draw, ids = Random(f"{self.seed} {text}"), self.ids[text]
+            places = [at for at, token in enumerate(ids) if token not in self.tokens.special] or list(range(len(ids)))
+            draws = {at: draw.random() for at in places}
+            # One at least is guessed.
+            chosen = {at for at in places if draws[at] < _MASKED} or {min(places, key=draws.__getitem__)}
             inputs.append([mask if at in chosen and mask is not None else token for at, token in enumerate(ids)])
             labels.append([token if at in chosen else IGNORED for at, token in enumerate(ids)])
         return {"input_ids": _padded(inputs, length, self.tokens.pad), "labels": _padded(labels, length, IGNORED)}
-
-    def _guessed(self, text: int) -> frozenset[int]:
-        """Return the places of a text to guess, one at least."""
-        draw, ids = self._draw(text), self.ids[text]
-        places = [at for at, token in enumerate(ids) if token not in self.tokens.special] or list(range(len(ids)))
-        draws = {at: draw.random() for at in places}
-        return frozenset(at for at in places if draws[at] < _MASKED) or frozenset([min(places, key=draws.__getitem__)])
 
 
 def plan_texts(model: OfModel, shape: Shape, options: RunOptions) -> TextPlan | None:
@@ -540,7 +498,10 @@ def plan_texts(model: OfModel, shape: Shape, options: RunOptions) -> TextPlan | 
         )
     read = read_texts(options.texts)
     tokens = tokenized(model, read.texts, options.tokenizer)
-    ids = tuple(_cut(of_text, maximum) for of_text in tokens.ids)
+    # A text that is cut keeps the tokenizer's id at its end.
+    ids = tuple(
+        of_text if len(of_text) <= maximum else (*of_text[: maximum - 1], of_text[-1]) for of_text in tokens.ids
+    )
     if len(ids) < shape.batch:
         raise UsageError(f"{asked}: {len(ids)} texts make no batch of {shape.batch} - give --batch {len(ids)} or less")
     padding = options.padding or _PADDING
@@ -555,11 +516,6 @@ def plan_texts(model: OfModel, shape: Shape, options: RunOptions) -> TextPlan | 
         batches=batches_of([len(of_text) for of_text in ids], shape.batch, padding, maximum, options.seed),
         config=model.config,
     )
-
-
-def _cut(ids: tuple[int, ...], maximum: int) -> tuple[int, ...]:
-    """Return the ids of a text cut to a length, with the tokenizer's ids at the end kept."""
-    return ids if len(ids) <= maximum else (*ids[: maximum - 1], ids[-1])
 
 
 def _padded(rows: Iterable[Sequence[int]], length: int, value: int) -> torch.Tensor:

@@ -38,8 +38,11 @@ _SPECIAL_OF_BPE: Final = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<
 def trained_tokenizer(config: Any, texts: Sequence[str], vocabulary: int) -> Any:
     """Return a fast tokenizer of transformers with at most `vocabulary` tokens, the special ones as in `config`."""
     from transformers import PreTrainedTokenizerFast
+    from transformers.models.auto import tokenization_auto
 
-    wordpiece = is_wordpiece(str(config.model_type))
+    names = tokenization_auto.TOKENIZER_MAPPING_NAMES.get(str(config.model_type))
+    every = names if isinstance(names, tuple) else (names,)  # transformers 4 has a slow and a fast one
+    wordpiece = bool(_WORDPIECE.intersection(every))
     special = _SPECIAL_OF_WORDPIECE if wordpiece else _SPECIAL_OF_BPE
     core = _train(texts, min(vocabulary, _MAX_TOKENS), tuple(special.values()), wordpiece=wordpiece)
     if core.get_vocab_size() > vocabulary:
@@ -47,20 +50,11 @@ def trained_tokenizer(config: Any, texts: Sequence[str], vocabulary: int) -> Any
             f"{TEXTS.flags[-1]}: a vocabulary of {vocabulary} is too small for a tokenizer of these texts, which needs"
             f" {core.get_vocab_size()} - give a larger --set vocab_size"
         )
-    core = _with_ids(core, _placed(core.get_vocab(), _reserved(config, special, vocabulary)), wordpiece=wordpiece)
+    core = _with_ids(core, config, special, vocabulary, wordpiece=wordpiece)
     core.post_processor = _template(core, config, wordpiece=wordpiece)
     return PreTrainedTokenizerFast(
         tokenizer_object=core, model_max_length=10**9, **{f"{part}_token": text for part, text in special.items()}
     )
-
-
-def is_wordpiece(model_type: str) -> bool:
-    """Return whether the models of this type have WordPiece tokenizers."""
-    from transformers.models.auto import tokenization_auto
-
-    names = tokenization_auto.TOKENIZER_MAPPING_NAMES.get(model_type)
-    every = names if isinstance(names, tuple) else (names,)  # transformers 4 has a slow and a fast one
-    return bool(_WORDPIECE.intersection(every))
 
 
 def _train(texts: Sequence[str], size: int, special: tuple[str, ...], *, wordpiece: bool) -> Any:
@@ -72,7 +66,13 @@ def _train(texts: Sequence[str], size: int, special: tuple[str, ...], *, wordpie
         core.normalizer = normalizers.BertNormalizer(lowercase=True)
         core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         core.decoder = decoders.WordPiece()
-        texts, letters = _within_alphabet([core.normalizer.normalize_str(text) for text in texts], max(size // 3, 1))
+        # Only the most common letters are kept.
+        texts = [core.normalizer.normalize_str(text) for text in texts]
+        counts = Counter(chain.from_iterable(texts))
+        usual = sorted(counts, key=lambda letter: (-counts[letter], letter))
+        letters = sorted([letter for letter in usual if not letter.isspace()][: max(size // 3, 1)])
+        rare = {ord(letter): " " for letter in counts.keys() - set(letters)}
+        texts = [text.translate(rare) for text in texts]
         # Its trainer numbers the letters inside words in the order of a hash table: those numbers break ties.
         first = [*special, *letters, *(f"##{letter}" for letter in letters)]
         trainer: Any = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
@@ -85,44 +85,28 @@ def _train(texts: Sequence[str], size: int, special: tuple[str, ...], *, wordpie
     return core
 
 
-def _within_alphabet(texts: Sequence[str], size: int) -> tuple[list[str], list[str]]:
-    """Return the texts in their most common letters alone, at most `size`, and these letters."""
-    counts = Counter(chain.from_iterable(texts))
-    usual = sorted(counts, key=lambda letter: (-counts[letter], letter))
-    letters = sorted([letter for letter in usual if not letter.isspace()][:size])
-    rare = {ord(letter): " " for letter in counts.keys() - set(letters)}
-    return [text.translate(rare) for text in texts], letters
+def _with_ids(core: Any, config: Any, special: Mapping[str, str], vocabulary: int, *, wordpiece: bool) -> Any:
+    """Return the tokenizer with the configuration's ids for special tokens, the others in their order on free ids."""
+    from tokenizers import Tokenizer, models
 
-
-def _reserved(config: Any, special: Mapping[str, str], vocabulary: int) -> dict[str, int]:
-    """Return the configuration's ids for special tokens; the first of two tokens with one id keeps it."""
+    # The first of two special tokens with one id keeps it.
     reserved: dict[str, int] = {}
     for part, text in special.items():
         number = getattr(config, f"{part}_token_id", None)
         number = number[0] if isinstance(number, (list, tuple)) and number else number
         if isinstance(number, int) and 0 <= number < vocabulary and number not in reserved.values():
             reserved[text] = number
-    return reserved
-
-
-def _placed(tokens: Mapping[str, int], reserved: Mapping[str, int]) -> dict[str, int]:
-    """Return the tokens with distinct ids: the reserved ones, the others in their order on free ids."""
-    taken = set(reserved.values())
+    tokens, taken = core.get_vocab(), set(reserved.values())
     free = iter(number for number in range(len(tokens) + len(taken)) if number not in taken)
     others = sorted((number, token) for token, number in tokens.items() if token not in reserved)
-    return {**reserved, **{token: next(free) for _, token in others}}
-
-
-def _with_ids(core: Any, tokens: Mapping[str, int], *, wordpiece: bool) -> Any:
-    """Return the tokenizer with other ids."""
-    from tokenizers import Tokenizer, models
+    placed = {**reserved, **{token: next(free) for _, token in others}}
 
     model = json.loads(core.to_str())["model"]
     if wordpiece:
-        again = Tokenizer(models.WordPiece(vocab=dict(tokens), unk_token="[UNK]"))
+        again = Tokenizer(models.WordPiece(vocab=placed, unk_token="[UNK]"))
     else:
         pairs: Any = [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
-        again = Tokenizer(models.BPE(vocab=dict(tokens), merges=pairs))
+        again = Tokenizer(models.BPE(vocab=placed, merges=pairs))
     again.pre_tokenizer, again.decoder = core.pre_tokenizer, core.decoder
     if core.normalizer is not None:
         again.normalizer = core.normalizer
@@ -132,22 +116,16 @@ def _with_ids(core: Any, tokens: Mapping[str, int], *, wordpiece: bool) -> Any:
 def _template(core: Any, config: Any, *, wordpiece: bool) -> Any:
     """Return the begin and end of a text: `[CLS]` and `[SEP]`, those in an encoder's configuration, else nothing."""
     from tokenizers import processors
+    from transformers.models.auto import modeling_auto
 
-    before, after = ("[CLS]", "[SEP]") if wordpiece else _ends(config)
+    encoders = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    before, after = ("[CLS]", "[SEP]") if wordpiece else (None, None)
+    if not wordpiece and (getattr(config, "is_encoder_decoder", False) or config.model_type in encoders):
+        before = "<s>" if getattr(config, "bos_token_id", None) is not None else None
+        after = "</s>" if getattr(config, "eos_token_id", None) is not None else None
     parts = [*([f"{before}:0"] if before else []), "$A:0", *([f"{after}:0"] if after else [])]
     ids = [(token, core.token_to_id(token)) for token in (before, after) if token]
     return processors.TemplateProcessing(single=" ".join(parts), special_tokens=ids)
-
-
-def _ends(config: Any) -> tuple[str | None, str | None]:
-    from transformers.models.auto import modeling_auto
-
-    masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    if not getattr(config, "is_encoder_decoder", False) and config.model_type not in masked:
-        return None, None
-    begins = getattr(config, "bos_token_id", None) is not None
-    ends = getattr(config, "eos_token_id", None) is not None
-    return "<s>" if begins else None, "</s>" if ends else None
 
 
 #: The number of texts to time a tokenizer on; a slow one takes a second for some 50,000 tokens.
@@ -202,15 +180,20 @@ def tokenized(model: OfModel, texts: Sequence[str], wanted: str | None) -> Token
     """
     with quiet_libraries():
         chosen = _own(model, texts) or _trained(model, texts, "none is available")
-        if ids_beyond := _ids_beyond(chosen, texts, model.vocabulary):
-            chosen = _trained(model, texts, ids_beyond)
+        if chosen.trained_because is None and len(chosen.tokenizer) > model.vocabulary:
+            largest = max((number for of_text in _ids(chosen.tokenizer, texts) for number in of_text), default=0)
+            if largest >= model.vocabulary:
+                why = f"its own has ids up to {largest}, the model {model.vocabulary} tokens"
+                chosen = _trained(model, texts, why)
         other = _slow(chosen.tokenizer, model) if chosen.tokenizer.is_fast else None
         used, unused = _choice(chosen.tokenizer, other, wanted, model)
         ids = tuple(tuple(of_text) for of_text in _ids(used, texts) if of_text)
         both = (used,) if unused is None else (used, unused)
+        # The configuration's id of padding, which the model checks, else the tokenizer's, else that of the end.
+        padding = (getattr(model.config, "pad_token_id", None), used.pad_token_id, used.eos_token_id, 0)
         return Tokenized(
             ids=ids,
-            pad=_pad(used, model.config),
+            pad=next(number for number in padding if isinstance(number, int) and number >= 0),
             mask=used.mask_token_id,
             special=frozenset(used.all_special_ids),
             tokenizers=_timed(both, texts, chosen.trained_because),
@@ -241,12 +224,6 @@ def _ids(tokenizer: Any, texts: Sequence[str]) -> Ids:
     return ids
 
 
-def _pad(tokenizer: Any, config: Any) -> int:
-    """Return the id of padding: the configuration's, which the model checks, else the tokenizer's, else the end's."""
-    candidates = (getattr(config, "pad_token_id", None), tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-    return next(number for number in candidates if isinstance(number, int) and number >= 0)
-
-
 # ----------------------------------------------------------------------------------------------------------- candidates
 
 
@@ -274,14 +251,6 @@ def _own(model: OfModel, texts: Sequence[str]) -> _Chosen | None:
 
 def _trained(model: OfModel, texts: Sequence[str], because: str) -> _Chosen:
     return _Chosen(tokenizer=trained_tokenizer(model.config, texts, model.vocabulary), trained_because=because)
-
-
-def _ids_beyond(chosen: _Chosen, texts: Sequence[str], vocabulary: int) -> str | None:
-    """Return why the model cannot take the ids of its own tokenizer."""
-    if chosen.trained_because is not None or len(chosen.tokenizer) <= vocabulary:
-        return None
-    largest = max((number for of_text in _ids(chosen.tokenizer, texts) for number in of_text), default=0)
-    return f"its own has ids up to {largest}, the model {vocabulary} tokens" if largest >= vocabulary else None
 
 
 def _slow(tokenizer: Any, model: OfModel) -> Any:

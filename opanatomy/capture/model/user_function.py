@@ -13,7 +13,6 @@ import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
-from functools import partial
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from traceback import extract_tb
@@ -52,21 +51,22 @@ def file_and_function(model: str) -> tuple[Path, str] | None:
     if not path.parent.is_dir() if match["function"] is None else os.path.exists(model):
         return None
     if not path.is_file():
-        raise ModelError(f"no file {path} - {_near_files(path)}")
+        if not path.parent.is_dir():
+            raise ModelError(f"no file {path} - no folder {path.parent} either")
+        near = get_close_matches(path.name, [file.name for file in path.parent.glob("*.py")], n=3)
+        instead = f"did you mean {', '.join(str(path.with_name(name)) for name in near)}?" if near else "check the path"
+        raise ModelError(f"no file {path} - {instead}")
     if _NAME.fullmatch(match["function"] or "") is None:
         named = f"{match['function']!r} names no function" if match["function"] else "no function is named"
-        raise ModelError(f"{model}: {named} - give the one that returns (module, inputs): {path}:{_example(path)}")
+        # The example is a function of the file, as far as known without running it.
+        try:
+            body = ast.parse(path.read_bytes()).body
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            body = []
+        names = [part.name for part in body if isinstance(part, ast.FunctionDef) and not part.args.args]
+        example = names[0] if names else "make_model"
+        raise ModelError(f"{model}: {named} - give the one that returns (module, inputs): {path}:{example}")
     return path, match["function"]
-
-
-def _example(path: Path) -> str:
-    """Return the name of a function in the file, as far as known without running it."""
-    try:
-        body = ast.parse(path.read_bytes()).body
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        body = []
-    names = [part.name for part in body if isinstance(part, ast.FunctionDef) and not part.args.args]
-    return names[0] if names else "make_model"
 
 
 @contextmanager
@@ -77,7 +77,10 @@ def imported_file(path: Path) -> Iterator[ModuleType]:
     """
     file = path.resolve()
     root, name = _root_and_name(file)
-    _forget_others(root)
+    # Forget modules imported by a file of another folder, whose names mean others here.
+    for other in [other for other, folder in _BROUGHT.items() if folder != root]:
+        sys.modules.pop(other, None)
+        del _BROUGHT[other]
     before = set(sys.modules)
     sys.path.insert(0, root)
     importlib.invalidate_caches()
@@ -97,23 +100,20 @@ def _imported(file: Path, name: str, path: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         if is_out_of_memory(error):
             raise
-        raise ModelError(f"cannot import {path}: {said_by(error)} - {_todo(error, path)}") from error
-
-
-def _todo(error: BaseException, path: Path) -> str:
-    if isinstance(error, SystemExit):
-        return 'put what is to run as a script under `if __name__ == "__main__":`'
-    if isinstance(error, SyntaxError):
-        return "correct it"
-    if isinstance(error, ModuleNotFoundError):
-        return "install it, or put it next to that file"
-    return f"try it by itself: python {path}"
+        todo = f"try it by itself: python {path}"
+        if isinstance(error, SystemExit):
+            todo = 'put what is to run as a script under `if __name__ == "__main__":`'
+        elif isinstance(error, SyntaxError):
+            todo = "correct it"
+        elif isinstance(error, ModuleNotFoundError):
+            todo = "install it, or put it next to that file"
+        raise ModelError(f"cannot import {path}: {said_by(error)} - {todo}") from error
 
 
 def _as_module(file: Path, name: str) -> ModuleType:
     """Return the module of a file under this name, or under a unique one if another module has it."""
     loaded = sys.modules.get(name)
-    if loaded is not None and _is_of(loaded, file):
+    if loaded is not None and getattr(loaded, "__file__", None) == str(file):
         return loaded
     if loaded is not None or name in sys.stdlib_module_names or _is_installed(name, file):
         name = f"{name}_{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}"
@@ -162,27 +162,9 @@ def _root_and_name(file: Path) -> tuple[str, str]:
     return str(folder), name
 
 
-def _forget_others(root: str) -> None:
-    """Forget modules imported by a file of another folder, whose names mean others here."""
-    for name in [name for name, folder in _BROUGHT.items() if folder != root]:
-        sys.modules.pop(name, None)
-        del _BROUGHT[name]
-
-
 def _lies_in(module: ModuleType, folder: str) -> bool:
     file = getattr(module, "__file__", None)
     return isinstance(file, str) and file.startswith(os.path.join(folder, ""))
-
-
-def _is_of(module: ModuleType, file: Path) -> bool:
-    return getattr(module, "__file__", None) == str(file)
-
-
-def _near_files(path: Path) -> str:
-    if not path.parent.is_dir():
-        return f"no folder {path.parent} either"
-    near = get_close_matches(path.name, [file.name for file in path.parent.glob("*.py")], n=3)
-    return f"did you mean {', '.join(str(path.with_name(name)) for name in near)}?" if near else "check the path"
 
 
 # -------------------------------------------------------------------------------------------------------- owner of code
@@ -193,27 +175,12 @@ def said_by(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{type(error).__name__}: {error.msg} ({_shown(error.filename)}:{error.lineno})"
     text = f"SystemExit {error.code}" if isinstance(error, SystemExit) else f"{type(error).__name__}: {one_line(error)}"
-    place = _place(error)
-    return f"{text} ({place})" if place else text
-
-
-def defined_at(function: Callable[..., Any]) -> str:
-    """Return the place of a function's source: ` (net.py:12)`; empty if it is not Python code."""
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return f" ({_shown(code.co_filename)}:{code.co_firstlineno})" if code is not None else ""
-
-
-def _place(error: BaseException) -> str | None:
-    """Return the last line of the user's own code on the way to the error."""
-    own = [frame for frame in extract_tb(error.__traceback__) if _is_own(frame.filename)]
-    return f"{_shown(own[-1].filename)}:{own[-1].lineno}" if own else None
-
-
-def _is_own(name: str) -> bool:
-    """Return whether a file of code is neither ours, nor Python's, nor installed, nor made by torch.compile."""
+    # The last line of the user's own code: not ours, Python's, installed, or made by torch.compile.
     folders = (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
-    others = (_PACKAGE, *(os.path.join(folder, "") for folder in folders))
-    return not name.startswith(("<", *others)) and "torchinductor" not in name
+    others = ("<", _PACKAGE, *(os.path.join(folder, "") for folder in folders))
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
+    own = [frame for frame in frames if "torchinductor" not in frame.filename]
+    return f"{text} ({_shown(own[-1].filename)}:{own[-1].lineno})" if own else text
 
 
 def _shown(name: str) -> str:
@@ -253,8 +220,16 @@ def call_function(model: str, batch: int | None = None) -> tuple[torch.nn.Module
                 f"--batch does not apply to {model}, which makes its own inputs - give it an argument batch, or leave"
                 " the option out"
             )
-        made = _called(partial(function, batch=batch) if takes_batch else function, model)
-    where = defined_at(function)
+        try:
+            made = function(batch=batch) if takes_batch else function()
+        except ModelError:
+            raise
+        except (Exception, SystemExit) as error:
+            if is_out_of_memory(error):
+                raise
+            raise ModelError(f"{model} raised {said_by(error)} - call it by itself first") from error
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    where = f" ({_shown(code.co_filename)}:{code.co_firstlineno})" if code is not None else ""
     if not (isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
         raise ModelError(
             f"{model}{where} returned {_describe(made)} - return (module, inputs), a torch.nn.Module first"
@@ -289,17 +264,6 @@ def _of_batch(inputs: Any, batch: int) -> Any:
         for value in values
     ]
     return dict(zip(inputs, made, strict=True)) if isinstance(inputs, dict) else tuple(made)
-
-
-def _called(function: Callable[..., Any], model: str) -> Any:
-    try:
-        return function()
-    except ModelError:
-        raise
-    except (Exception, SystemExit) as error:
-        if is_out_of_memory(error):
-            raise
-        raise ModelError(f"{model} raised {said_by(error)} - call it by itself first") from error
 
 
 def check_module(name: str, module: torch.nn.Module) -> None:
@@ -341,23 +305,21 @@ def _attribute(module: ModuleType, path: str, model: str) -> Callable[..., Any]:
     target: Any = module
     for name in path.split("."):
         if not hasattr(target, name):
-            raise ModelError(f"no {name!r} in {model.rpartition(':')[0]} - {_instead(name, target)}")
+            near, instead = get_close_matches(name, dir(target), n=3), "check the name after the colon"
+            own = [
+                key
+                for key, value in vars(target).items()
+                if inspect.isfunction(value) and value.__module__ == getattr(target, "__name__", None)
+            ]
+            if near:
+                instead = f"did you mean {', '.join(near)}?"
+            elif own:
+                instead = f"it has {', '.join(own[:_NAMED])}"
+            raise ModelError(f"no {name!r} in {model.rpartition(':')[0]} - {instead}")
         target = getattr(target, name)
     if not callable(target):
         raise ModelError(f"{model} is {_describe(target)}, not a function - make it one that returns (module, inputs)")
     return target  # type: ignore[no-any-return]  # it is callable
-
-
-def _instead(name: str, target: Any) -> str:
-    near = get_close_matches(name, dir(target), n=3)
-    own = [key for key, value in vars(target).items() if _is_function_of(value, target)]
-    if near:
-        return f"did you mean {', '.join(near)}?"
-    return f"it has {', '.join(own[:_NAMED])}" if own else "check the name after the colon"
-
-
-def _is_function_of(value: Any, module: Any) -> bool:
-    return inspect.isfunction(value) and value.__module__ == getattr(module, "__name__", None)
 
 
 def _describe(value: Any) -> str:

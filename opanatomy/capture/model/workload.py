@@ -42,9 +42,6 @@ from opanatomy.records.workload import Workload
 if TYPE_CHECKING:
     import torch
 
-if TYPE_CHECKING:
-    import torch
-
 #: Samples in a batch by default.
 BATCH: Final = 8
 #: Options that a function decides if it makes its own model.
@@ -220,7 +217,11 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
     config = make_config(configuration, content, trust_remote_code=trust)
     if options.settings:
         check_fit(config)
-    _use_cache(config, options.inference)
+    # Training keeps no key-value cache; inference keeps the configuration's setting.
+    if not options.inference:
+        for part in (config, *(getattr(config, name, None) for name in ("text_config", "decoder", "encoder"))):
+            if hasattr(part, "use_cache"):
+                part.use_cache = False
     task, auto_class = choose_task(config, options.task)
     if task == "sequence-classification" and getattr(config, "pad_token_id", 0) is None:
         config.pad_token_id = 0  # a decoder looks for the last token that is not padding; ours never is padding
@@ -240,7 +241,7 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
         auto_class=auto_class,
         shape=shape,
         architecture=type(module).__name__,
-        parameters=sum(parameter.numel() for parameter in module.parameters()),
+        parameters=_elements(module.parameters()),
         changes=dropped + changes,
         attention=attention_of(module),
         stacks=tuple(len(stack.layers) for stack in stacks_of(module)),
@@ -266,14 +267,6 @@ def _readable(name: str, options: RunOptions) -> Iterator[None]:
         raise ModelError(
             f"cannot build {name}: {one_line(error)} - check its config.json, or use a newer transformers"
         ) from error
-
-
-def _use_cache(config: Any, inference: bool) -> None:
-    """Keep no key-value cache in training; inference keeps the configuration's setting."""
-    parts = [config, *(getattr(config, name, None) for name in ("text_config", "decoder", "encoder"))]
-    for part in parts:
-        if not inference and hasattr(part, "use_cache"):
-            part.use_cache = False
 
 
 def attention_of(module: torch.nn.Module) -> str | None:
@@ -315,6 +308,12 @@ def _prepare_function(options: RunOptions) -> Prepared:
     inputs = move(inputs, options.device, dtype)
     batch, length = sizes(inputs)
     _seed(options.seed)
+    # A frozen normalization is in evaluation mode, or all of the model.
+    modules = list(module.modules())
+    changes: tuple[str, ...] = ()
+    evaluating = sum(not inner.training for inner in modules)
+    if evaluating and not options.inference:
+        changes = (f"{evaluating} of {len(modules)} modules are in evaluation mode, as the function left them",)
     return Prepared(
         module=module,
         inputs=inputs,
@@ -325,20 +324,9 @@ def _prepare_function(options: RunOptions) -> Prepared:
         batch=batch,
         sequence_length=length,
         dtype=_weights_dtype(module, options),
-        changes=() if options.inference else _modes(module),
+        changes=changes,
         attention=attention_of(module),
         seed=options.seed,
-    )
-
-
-def _modes(model: torch.nn.Module) -> tuple[str, ...]:
-    """Return a note on modules of a function's model in evaluation mode (a frozen normalization, or all of it)."""
-    modules = list(model.modules())
-    evaluating = sum(not module.training for module in modules)
-    return (
-        (f"{evaluating} of {len(modules)} modules are in evaluation mode, as the function left them",)
-        if evaluating
-        else ()
     )
 
 

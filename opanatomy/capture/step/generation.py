@@ -41,6 +41,18 @@ class Generator:
 
     def run(self) -> None:
         """Run one generation; `CaptureError` if the model's own `generate` made another number of tokens."""
+        padding = getattr(self.module.generation_config, "pad_token_id", None)
+        # They go over the model's own settings: the same tokens in every step, and that many.
+        settings = {
+            "max_new_tokens": self.new_tokens,
+            "num_beams": self.beams,
+            "num_return_sequences": 1,
+            "do_sample": False,
+            "eos_token_id": None,
+            "forced_eos_token_id": None,
+            "pad_token_id": 0 if padding is None else padding,
+            "return_dict_in_generate": False,
+        }
         self.forwards = 0
         begin = time.perf_counter_ns()
         with open_phase(self.enter, Phase.PREFILL) as switch:
@@ -55,7 +67,7 @@ class Generator:
                 self.forwards += 1
 
             with method_hook(self.module, BEFORE_FORWARD, before=before_forward):
-                self.module.generate(**self.arguments, **self._settings())
+                self.module.generate(**self.arguments, **settings)
         if self.new_tokens == 1:
             self.first_token_ns = time.perf_counter_ns() - begin
         if self.forwards != self.new_tokens:
@@ -73,21 +85,6 @@ class Generator:
             yield
         finally:
             self.advance = None
-
-    def _settings(self) -> dict[str, Any]:
-        """Return settings over the model's own generation settings: the same tokens in every step, and that many."""
-        own = self.module.generation_config
-        padding = getattr(own, "pad_token_id", None)
-        return {
-            "max_new_tokens": self.new_tokens,
-            "num_beams": self.beams,
-            "num_return_sequences": 1,
-            "do_sample": False,
-            "eos_token_id": None,
-            "forced_eos_token_id": None,
-            "pad_token_id": 0 if padding is None else padding,
-            "return_dict_in_generate": False,
-        }
 
 
 @contextmanager

@@ -32,7 +32,11 @@ def compiled_modules(module: torch.nn.Module) -> frozenset[int]:
 
 def has_compiled_parts(module: torch.nn.Module) -> bool:
     """Return whether a module or a function that the model's code calls is compiled."""
-    return bool(compiled_modules(module)) or any(_calls_compiled(part) for part in module.modules())
+    if compiled_modules(module):
+        return True
+    # The code of a class sees a compiled function as a global of it, or in its closure.
+    kinds = {kind for part in module.modules() for kind in _own_classes(part)}
+    return any(_is_compiled(value) for kind in kinds for value in _seen_by(kind))
 
 
 def _runs_compiled(part: torch.nn.Module) -> bool:
@@ -41,11 +45,6 @@ def _runs_compiled(part: torch.nn.Module) -> bool:
         return True
     attributes = [*vars(part).values(), *(value for kind in _own_classes(part) for value in vars(kind).values())]
     return any(_is_compiled(value) for value in attributes)
-
-
-def _calls_compiled(part: torch.nn.Module) -> bool:
-    """Return whether the code of the module's class sees a compiled function: a global of it, or in its closure."""
-    return any(_is_compiled(value) for kind in _own_classes(part) for value in _seen_by(kind))
 
 
 def _own_classes(part: torch.nn.Module) -> list[type]:

@@ -28,6 +28,10 @@ def shape_of(module: torch.nn.Module, device: str) -> ModelShape | None:
         return None
     hidden, heads = config.hidden_size, config.num_attention_heads
     inner = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * hidden
+    name = type(module).__name__
+    head = "classification" if name.endswith("ForSequenceClassification") else "none"
+    if name.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel")):
+        head = "language_model"
     return ModelShape(
         kind=kind,
         layers=config.num_hidden_layers,
@@ -38,10 +42,12 @@ def shape_of(module: torch.nn.Module, device: str) -> ModelShape | None:
         key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_size=getattr(config, "head_dim", None) or hidden // heads,
         labels=getattr(config, "num_labels", 0),
-        head=_head(type(module).__name__),
+        head=head,
         mask_bytes=1 if is_cuda(device) else None,
-        dropout=_first(config, "hidden_dropout_prob", "resid_pdrop"),
-        attention_dropout=_first(config, "attention_probs_dropout_prob", "attn_pdrop", "attention_dropout"),
+        dropout=float(_named(config, "hidden_dropout_prob", "resid_pdrop") or 0.0),
+        attention_dropout=float(
+            _named(config, "attention_probs_dropout_prob", "attn_pdrop", "attention_dropout") or 0.0
+        ),
         activation=str(_named(config, "hidden_act", "activation_function") or "gelu"),
     )
 
@@ -105,16 +111,6 @@ def _inner_weights(module: torch.nn.Module, experts: int | None, used: int | Non
     return inner, idle
 
 
-def _head(name: str) -> str:
-    if name.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel")):
-        return "language_model"
-    return "classification" if name.endswith("ForSequenceClassification") else "none"
-
-
-def _first(config: Any, *names: str) -> float:
-    return float(_named(config, *names) or 0.0)
-
-
 def _named(config: Any, *names: str) -> Any:
     return next((getattr(config, name) for name in names if getattr(config, name, None) is not None), None)
 
@@ -141,50 +137,34 @@ def cache_shape_of(generator: Generator) -> CacheShape | None:
     cached = getattr(generator.module.generation_config, "use_cache", None) is not False
     if not cached or any(getattr(text, name, None) for name in _OTHERWISE):
         return None
-    layers, heads = first_integer(text, "num_decoder_layers", "decoder_layers", "num_hidden_layers"), _heads(text)
+    layers = first_integer(text, "num_decoder_layers", "decoder_layers", "num_hidden_layers")
+    attention_heads = first_integer(text, "decoder_attention_heads", "num_attention_heads")
+    heads = first_integer(text, "num_key_value_heads") or attention_heads
     windows = layer_windows(text, layers)
-    size = first_integer(text, "head_dim", "d_kv") or (text.hidden_size // (_attention_heads(text) or 1))
+    size = first_integer(text, "head_dim", "d_kv") or (text.hidden_size // (attention_heads or 1))
     if not layers or not heads or windows is None or not size:
         return None
+    # The tokens of a prompt of text.
+    arguments = generator.arguments
+    sizes: list[tuple[int, ...]] = [getattr(arguments.get(name), "shape", ()) for name in _PROMPTS]
+    length = next((int(shape[1]) for shape in sizes if len(shape) == 2), None)
     shape = CacheShape(
         windows=windows,
         key_value_heads=heads,
         head_size=size,
         prompt=1,
-        prompt_copies=1 if set(generator.arguments) <= set(_PROMPTS) else None,
+        prompt_copies=1 if set(arguments) <= set(_PROMPTS) else None,
     )
-    return _encoded(shape, config, generator) if config.is_encoder_decoder else _prompted(shape, generator)
-
-
-def _prompted(shape: CacheShape, generator: Generator) -> CacheShape | None:
-    """Return the shape with the prompt of a decoder alone; beams copy its positions if its forward takes them."""
-    length = _length(generator.arguments)
+    if config.is_encoder_decoder:
+        # The encoder's part of the cache has as many tokens of text, or half of Whisper's audio frames.
+        if length is None and "input_features" in arguments:
+            length = getattr(config, "max_source_positions", None)
+        if length is None or "decoder_input_ids" in arguments:
+            return None
+        return replace(shape, cross_length=length, encoder_hidden=config.hidden_size)
     if length is None:
         return None
+    # Beams copy the positions of a prompt of a decoder alone if its forward takes them.
     positions = "position_ids" in inspect.signature(generator.module.forward).parameters
     copies = shape.prompt_copies and shape.prompt_copies + positions
     return replace(shape, prompt=length, prompt_copies=copies)
-
-
-def _encoded(shape: CacheShape, config: Any, generator: Generator) -> CacheShape | None:
-    """Return the shape with the encoder's part of the cache: as many tokens of text, half of Whisper's audio frames."""
-    length = _length(generator.arguments)
-    if length is None and "input_features" in generator.arguments:
-        length = getattr(config, "max_source_positions", None)
-    if length is None or "decoder_input_ids" in generator.arguments:
-        return None
-    return replace(shape, cross_length=length, encoder_hidden=config.hidden_size)
-
-
-def _length(arguments: dict[str, Any]) -> int | None:
-    """Return the tokens of a prompt of text."""
-    shapes: list[tuple[int, ...]] = [getattr(arguments.get(name), "shape", ()) for name in _PROMPTS]
-    return next((int(shape[1]) for shape in shapes if len(shape) == 2), None)
-
-
-def _heads(text: Any) -> int | None:
-    return first_integer(text, "num_key_value_heads") or _attention_heads(text)
-
-
-def _attention_heads(text: Any) -> int | None:
-    return first_integer(text, "decoder_attention_heads", "num_attention_heads")

@@ -68,28 +68,36 @@ def backward_roots(output: Any, module: Any) -> Roots:
     The keys and values that a decoder returns for its next call are no output of this one.
     """
     leaves = list(_leaves(output, "output", "", set(), 0, module))
-    loss = _loss(leaves)
-    if loss is not None:
+    # The tensor called `loss` on the outermost level that has one, if it is the only one there.
+    named = [leaf for leaf in leaves if leaf.name == "loss"]
+    depths = [leaf.path.count("[") + leaf.path.count(".") for leaf in named]
+    outermost = [leaf for leaf, depth in zip(named, depths, strict=True) if depth == min(depths)]
+    if len(outermost) == 1:
+        loss = outermost[0]
         if not loss.tensor.requires_grad:
             raise CaptureError(
                 "cannot run backward: the model's loss does not require a gradient"
-                f" - do not detach it, {_without_backward()}, or unfreeze a parameter"
+                f" - do not detach it, {as_asked('use --inference', 'give inference=True')}, or unfreeze a parameter"
             )
-        return _roots([loss], f"{loss.path}{_ones([loss])}")
+        return _roots(outermost, f"{loss.path}{_ones(outermost)}")
     wanted = [leaf for leaf in leaves if leaf.tensor.requires_grad]
     if not wanted:
         raise CaptureError(
             "cannot run backward: the model's output has neither a loss nor a tensor that requires a gradient"
-            f" - {_without_backward()}, or unfreeze a parameter"
+            f" - {as_asked('use --inference', 'give inference=True')}, or unfreeze a parameter"
         )
     numbers = [leaf for leaf in wanted if leaf.tensor.dim() == 0]
     if len(numbers) == 1:
-        return _roots(numbers, _number_text(numbers[0], leaves))
-    return _roots(wanted, _all_text(wanted))
-
-
-def _without_backward() -> str:
-    return as_asked("use --inference", "give inference=True")
+        path = numbers[0].path
+        if len(leaves) == 1:
+            return _roots(numbers, f"{path}, a single number")
+        place = next(place for place, leaf in enumerate(leaves, 1) if leaf is numbers[0])
+        which = {1: "the first", len(leaves): "the last"}.get(place, f"number {place}")
+        return _roots(numbers, f"{path}, {which} of {len(leaves)} outputs: the only single number")
+    if len(wanted) == 1:
+        return _roots(wanted, f"{wanted[0].path}{_ones(wanted)}")
+    names = ", ".join(leaf.path for leaf in wanted[:4]) + (", ..." if len(wanted) > 4 else "")
+    return _roots(wanted, f"every output that requires a gradient ({len(wanted)} tensors: {names}){_ones(wanted)}")
 
 
 def averaged(roots: Roots, parts: int) -> tuple[torch.Tensor, ...]:
@@ -104,41 +112,13 @@ def averaged(roots: Roots, parts: int) -> tuple[torch.Tensor, ...]:
     )
 
 
-def _loss(leaves: list[_Leaf]) -> _Leaf | None:
-    """Return the tensor called `loss`: on the outermost level that has one, and the only one there."""
-    named = [leaf for leaf in leaves if leaf.name == "loss"]
-    if not named:
-        return None
-    depths = [leaf.path.count("[") + leaf.path.count(".") for leaf in named]
-    outermost = [leaf for leaf, depth in zip(named, depths, strict=True) if depth == min(depths)]
-    return outermost[0] if len(outermost) == 1 else None
-
-
 def _roots(leaves: list[_Leaf], text: str) -> Roots:
-    tensors = tuple(leaf.tensor for leaf in leaves)
-    return Roots(tensors=tensors, gradients=tuple(map(_start, tensors)), text=text)
-
-
-def _start(root: torch.Tensor) -> torch.Tensor | None:
-    """Return the gradient that backward starts with: ones, torch's default for a single real number."""
     import torch
 
-    return torch.ones_like(root) if root.numel() != 1 or root.is_complex() else None
-
-
-def _number_text(number: _Leaf, leaves: list[_Leaf]) -> str:
-    if len(leaves) == 1:
-        return f"{number.path}, a single number"
-    place = next(place for place, leaf in enumerate(leaves, 1) if leaf is number)
-    which = {1: "the first", len(leaves): "the last"}.get(place, f"number {place}")
-    return f"{number.path}, {which} of {len(leaves)} outputs: the only single number"
-
-
-def _all_text(wanted: list[_Leaf]) -> str:
-    if len(wanted) == 1:
-        return f"{wanted[0].path}{_ones(wanted)}"
-    names = ", ".join(leaf.path for leaf in wanted[:4]) + (", ..." if len(wanted) > 4 else "")
-    return f"every output that requires a gradient ({len(wanted)} tensors: {names}){_ones(wanted)}"
+    tensors = tuple(leaf.tensor for leaf in leaves)
+    # Backward starts with ones: torch's default for a single real number.
+    gradients = (torch.ones_like(root) if root.numel() != 1 or root.is_complex() else None for root in tensors)
+    return Roots(tensors=tensors, gradients=tuple(gradients), text=text)
 
 
 def _ones(leaves: list[_Leaf]) -> str:
@@ -184,6 +164,8 @@ def _items(value: Any, path: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    import torch
+
     yield from list(getattr(value, "__dict__", {}).items())
     for kind in type(value).__mro__:
         slots = vars(kind).get("__slots__", ())
@@ -193,22 +175,14 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     if not hasattr(value, "__dict__"):
         return
     for name in ("loss", "logits"):
-        tensor = None if name in value.__dict__ else _property(value, name)
-        if tensor is not None:
-            yield name, tensor
-
-
-def _property(value: Any, name: str) -> Any:
-    """Return the value of a property of the model's object; `None` if it fails."""
-    import torch
-
-    if name not in dir(type(value)):
-        return None
-    try:
-        content = getattr(value, name)
-    except Exception:
-        return None
-    return content if isinstance(content, torch.Tensor) else None
+        if name in value.__dict__ or name not in dir(type(value)):
+            continue
+        try:
+            content = getattr(value, name)
+        except Exception:  # a property of the model's object may fail
+            continue
+        if isinstance(content, torch.Tensor):
+            yield name, content
 
 
 def leaves_below(roots: Iterable[torch.Tensor]) -> list[torch.Tensor]:
@@ -340,12 +314,10 @@ class FinishedState:
                 del state[parameter]
             else:
                 state[parameter] = {name: state[parameter][name] for name in self.names[parameter]}
-                self._count_back(state[parameter])
-
-    def _count_back(self, state: dict[str, Any]) -> None:
-        """Count back one update at most: a parameter has no more in each."""
-        if self.updates is not None and _COUNTER in state and float(state[_COUNTER]) > self.updates:
-            state[_COUNTER] -= 1
+                # Count back one update at most: a parameter has no more in each.
+                counter = state[parameter].get(_COUNTER)
+                if self.updates is not None and counter is not None and float(counter) > self.updates:
+                    state[parameter][_COUNTER] -= 1
 
     def clear(self) -> None:
         """Forget all of it."""
@@ -393,19 +365,16 @@ def make_optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
         home = import_module(f"{chosen.package or 'torch'}.optim")
     except ImportError as error:
         raise CaptureError(_not_installed(chosen)) from error
-    made: torch.optim.Optimizer = getattr(home, chosen.torch_class)(_alike(parameters), **chosen.arguments)
+    # If only some parameters are spread over ranks, those are in a separate group.
+    groups: Any = parameters
+    spread = [parameter for parameter in parameters if hasattr(parameter, "device_mesh")]
+    if len(spread) not in (0, len(parameters)):
+        whole = [parameter for parameter in parameters if not hasattr(parameter, "device_mesh")]
+        groups = [{"params": whole}, {"params": spread}]
+    made: torch.optim.Optimizer = getattr(home, chosen.torch_class)(groups, **chosen.arguments)
     if chosen.full_embeddings:
         keep_embeddings_in_32_bits(made, module)
     return made
-
-
-def _alike(parameters: list[torch.nn.Parameter]) -> Any:
-    """Return the parameters; if only some are spread over ranks, those are in a separate group."""
-    spread = [parameter for parameter in parameters if hasattr(parameter, "device_mesh")]
-    if len(spread) in (0, len(parameters)):
-        return parameters
-    whole = [parameter for parameter in parameters if not hasattr(parameter, "device_mesh")]
-    return [{"params": whole}, {"params": spread}]
 
 
 def _not_installed(optimizer: Optimizer) -> str:
@@ -490,7 +459,9 @@ class Stepper:
             if self.generator is None:
                 self._passes()
             else:
-                self._generate(self.generator)
+                with self.watch.forward(), self.autocast():
+                    self.generator.run()
+                self.watch.after_forward(())
             if self.optimizer is not None and not self.inference:
                 self._update()
                 self.watch.after_optimizer()
@@ -552,7 +523,8 @@ class Stepper:
         self.phase = Phase.FORWARD
         with phase_range(Phase.FORWARD), torch.set_grad_enabled(not self.inference):
             with self.watch.forward(), self.autocast():
-                output = self._call(inputs)
+                output = self.module(**inputs) if isinstance(inputs, dict) else self.module(*inputs)
+                output = materialized(output)
             roots = backward_roots(output, self.module) if not self.inference else Roots()
         del output
         self.watch.after_forward(roots.tensors)
@@ -566,11 +538,6 @@ class Stepper:
             self.training.backward(roots, parts=len(self.micro_batches), scale=self.loss_scale)
         self.watch.after_backward()
 
-    def _generate(self, generator: Generator) -> None:
-        with self.watch.forward(), self.autocast():
-            generator.run()
-        self.watch.after_forward(())
-
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
 
@@ -580,24 +547,15 @@ class Stepper:
         assert self.finished is not None
         with phase_range(Phase.OPTIMIZER):
             if self.clip is not None:
-                self._clip(self.clip, self.optimizer)
+                if self.loss_scale is not None:
+                    self.loss_scale.scaler.unscale_(self.optimizer)
+                self.training.clip(self.parameters, self.clip)
             if self.loss_scale is not None:
                 self.loss_scale.update(self.optimizer)
             else:
                 self.training.update(self.optimizer)
         self.training.after_update()
         self.finished.updated()
-
-    def _clip(self, norm: float, optimizer: torch.optim.Optimizer) -> None:
-        """Clip the gradients by the norm of all of them, after unscaling scaled ones."""
-        if self.loss_scale is not None:
-            self.loss_scale.scaler.unscale_(optimizer)
-        self.training.clip(self.parameters, norm)
-
-    def _call(self, inputs: dict[str, Any] | tuple[Any, ...]) -> Any:
-        if isinstance(inputs, dict):
-            return materialized(self.module(**inputs))
-        return materialized(self.module(*inputs))
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context of forward, which sets the data type of products."""
