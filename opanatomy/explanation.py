@@ -90,23 +90,31 @@ def explain(words: Sequence[str], report: Report | None = None) -> Explanation:
     vocabulary = Vocabulary(report)
     blocks: list[str] = []
     unknown: list[tuple[str, tuple[str, ...]]] = []
-    place = 0
-    while place < len(words):
-        end = len(words)
-        while end > place + 1:
-            name = " ".join(words[place:end])
-            if terms_named(name) or chapter_of(name) or sheets_named(name) or loosely_named(name):
-                break
-            if any(_technique(name)):
-                break
-            end -= 1
-        name = " ".join(words[place:end])
+    for name in _joined(words):
         known = list(_blocks(name, vocabulary))
         blocks += known
         if not known:
             unknown.append((name, vocabulary.near(name)))
-        place = end
     return Explanation("\n".join(blocks), tuple(unknown))
+
+
+def _joined(words: Sequence[str]) -> Iterator[str]:
+    """Join words in a row that are one term or one device."""
+    place = 0
+    while place < len(words):
+        for end in range(len(words), place, -1):
+            name = " ".join(words[place:end])
+            if (
+                end == place + 1
+                or terms_named(name)
+                or chapter_of(name)
+                or sheets_named(name)
+                or loosely_named(name)
+                or any(_technique(name))
+            ):
+                yield name
+                place = end
+                break
 
 
 def _blocks(name: str, vocabulary: Vocabulary) -> Iterator[str]:
@@ -385,9 +393,8 @@ def _operator(name: str, report: Report | None) -> Iterator[Fact]:
         if row.part_of is not None:
             costs = f"a part of {row.part_of}: its FLOPs and bytes are counted there"
         elif row.flops is not None and row.read_bytes is not None and row.written_bytes is not None:
-            flops, read, written = (
-                Count(value // row.calls) for value in (row.flops, row.read_bytes, row.written_bytes)
-            )
+            figures = (row.flops, row.read_bytes, row.written_bytes)
+            flops, read, written = (Count(value // row.calls) for value in figures)
             costs = phrase("one call: {} FLOP, {} bytes read, {} bytes written", flops, read, written)
         yield Fact(label="", text=costs)
     if isinstance(report, Anatomy) and not rows:
