@@ -422,12 +422,21 @@ def _by(tasks: list[Task], settings: ClusterSettings) -> Generator[Outcome, None
     if settings.dask is not None:
         yield from on_dask([_anywhere(task) for task in tasks], settings.dask, settings.jobs or cores)
         return
-    weight = _weight(tasks)
+    # The bytes of the traces as if all were packed; those at addresses count enough to pay for processes.
+    sizes: dict[Path | Address, int] = {}
+    for task in tasks:
+        path = task.source.path
+        if isinstance(path, Address):
+            sizes[path] = _WORTH_BYTES
+        elif path not in sizes:
+            sizes[path] = 0
+            with suppress(OSError):
+                sizes[path] = os.path.getsize(path) // (_PACKING if path.suffix == ".json" else 1)
+    weight = sum(sizes.values())
     jobs = settings.jobs or min(cores, max(weight // _WORTH_BYTES, int(weight >= _LARGE_BYTES)))
     pays = settings.jobs is not None or jobs > 1 or weight >= _LARGE_BYTES
     # No other process can read a trace in the memory of this one (`memory://`).
-    paths = [task.source.path for task in tasks]
-    in_memory = any(isinstance(path, Address) and "memory:" in path.text for path in paths)
+    in_memory = any(isinstance(path, Address) and "memory:" in path.text for path in sizes)
     if pays and len(tasks) > 1 and not in_memory:
         yield from pooled(tasks, min(jobs, len(tasks)))
     else:
@@ -483,20 +492,6 @@ def _anywhere(task: Task) -> Task:
     return (
         replace(task, source=replace(task.source, path=Path(os.path.abspath(path)))) if isinstance(path, Path) else task
     )
-
-
-def _weight(tasks: Sequence[Task]) -> int:
-    """Return the bytes of the traces as if all were packed; those at addresses count enough to pay for processes."""
-    sizes: dict[Path | Address, int] = {}
-    for task in tasks:
-        path = task.source.path
-        if isinstance(path, Address):
-            sizes[path] = _WORTH_BYTES
-        elif path not in sizes:
-            sizes[path] = 0
-            with suppress(OSError):
-                sizes[path] = os.path.getsize(path) // (_PACKING if path.suffix == ".json" else 1)
-    return sum(sizes.values())
 
 
 def _cores() -> int:

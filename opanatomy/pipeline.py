@@ -561,31 +561,27 @@ def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> An
         observed = memory_of_observations(observations)
     except TraceError as error:  # the memory step cannot be read: the storages alone
         observed, unread = memory_of_observations(replace(observations, step=None)), (str(error),)
-    memory = with_trace(observed, _memory(trace, attribution))
+    of_trace = None
+    if len(trace.memory.bytes):
+        host = attribution.host
+        calls = HostCalls(
+            name=Categorical(host.name, trace.names),
+            module=host.module,
+            parent=host.parent,
+            thread=host.thread,
+            start_ns=host.start_ns,
+            end_ns=host.start_ns + host.duration_ns,
+            annotation=host.annotation,
+            phase=host.phase,
+        )
+        moments = (trace.memory.thread, trace.memory.time_ns)
+        call = enclosing_rows(host.thread, calls.start_ns, calls.end_ns, host.parent, moments)
+        table = MemoryTable(events=trace.memory, call=call, calls=calls, spans=tuple(attribution.spans))
+        of_trace = memory_of_trace(table, attribution.window, on_device=trace.on_device)
+    memory = with_trace(observed, of_trace)
     anatomy = replace(anatomy, memory=memory, warnings=(*anatomy.warnings, *unread, *warnings_of(memory)))
     shared = trace.capture.shared if trace.capture else ()
     return _with_theory(anatomy, observations, shared) if trace.capture else anatomy
-
-
-def _memory(trace: Trace, attribution: Attribution) -> Memory | None:
-    """Return the memory that the trace's memory events show; `None` if it has none."""
-    if not len(trace.memory.bytes):
-        return None
-    host = attribution.host
-    calls = HostCalls(
-        name=Categorical(host.name, trace.names),
-        module=host.module,
-        parent=host.parent,
-        thread=host.thread,
-        start_ns=host.start_ns,
-        end_ns=host.start_ns + host.duration_ns,
-        annotation=host.annotation,
-        phase=host.phase,
-    )
-    moments = (trace.memory.thread, trace.memory.time_ns)
-    call = enclosing_rows(host.thread, calls.start_ns, calls.end_ns, host.parent, moments)
-    table = MemoryTable(events=trace.memory, call=call, calls=calls, spans=tuple(attribution.spans))
-    return memory_of_trace(table, attribution.window, on_device=trace.on_device)
 
 
 def _checks(

@@ -309,7 +309,12 @@ def estimated_on(
         timed = _timed(call, rates)
         device += timed.as_is_ns * call.calls
         attained += timed.attained_ns * call.calls
-        host += _host_ns(call, timed) * call.calls
+        needed = _CALL_NS  # by the host, for a call
+        if timed.launches:
+            needed = _LAUNCH_NS.get(call.phase, _LAUNCH_NS[Phase.FORWARD])
+            if _CONVOLUTION in call.operator:
+                needed = max(needed, _CONVOLUTION_NS)
+        host += needed * call.calls
         flops[timed.dtype] += timed.flops * call.calls if call.phase is not Phase.RECOMPUTE else 0
     workload, ranks = step.workload, step.workload.world_size or 1
     if limit.name == CPU:
@@ -391,14 +396,6 @@ def _wire_bytes(row: Collective) -> float:
     return (row.bytes or 0) * (bus_factor(row.collective, row.group_size) or 0.0)
 
 
-def _host_ns(call: SimulatedCall, timed: _Timed) -> int:
-    """Return what the host needs for a call."""
-    if not timed.launches:
-        return _CALL_NS
-    known = _LAUNCH_NS.get(call.phase, _LAUNCH_NS[Phase.FORWARD])
-    return max(known, _CONVOLUTION_NS) if _CONVOLUTION in call.operator else known
-
-
 def _conventions(
     step: SimulatedStep, row: DeviceEstimate, ceilings: Ceilings, rate: float | None
 ) -> Iterator[FlopConvention]:
@@ -446,15 +443,6 @@ def _class_of(call: SimulatedCall) -> OperatorClass | None:
     return None if known is None else known.operator_class
 
 
-def _of_convolution(call: SimulatedCall, dense: float) -> float:
-    """Return the share of the peak that a convolution reaches, by the channels of a group."""
-    weight, place = (2, 9) if "backward" in call.operator else (1, 8)
-    groups = call.signature.get(place)
-    if not isinstance(groups, int) or groups <= 1:
-        return dense
-    return min(_DEPTHWISE if call.signature.tensor(weight).shape[1] == 1 else _GROUPED, dense)
-
-
 def _timed(call: SimulatedCall, rates: _Rates) -> _Timed:
     ceilings, efficiency = rates.ceilings, rates.efficiency
     known = classify_operator(call.operator)
@@ -482,7 +470,12 @@ def _timed(call: SimulatedCall, rates: _Rates) -> _Timed:
         if _ATTENTION in call.operator:
             share = efficiency.attention
         elif convolves:
-            share = _of_convolution(call, efficiency.convolutions)
+            share = efficiency.convolutions
+            weight, place = (2, 9) if "backward" in call.operator else (1, 8)
+            groups = call.signature.get(place)
+            if isinstance(groups, int) and groups > 1:  # by the channels of a group
+                of_group = _DEPTHWISE if call.signature.tensor(weight).shape[1] == 1 else _GROUPED
+                share = min(of_group, share)
         attained = ceilings.attained_share.get(dtype, 1.0)
         flops, of_type = costs.flops, dtype
     else:

@@ -101,7 +101,7 @@ def phase_times(path: Path) -> dict[tuple[str, Phase], float]:
 
 
 def _calls_of(path: Path) -> tuple[TraceCalls, list[int], int]:
-    """Return the calls of a trace, the host rows of operators inside its steps with known arguments, the steps' number."""
+    """Return the calls of a trace, the host rows of operators in its steps with known arguments, and how many steps."""
     trace = read_trace(path)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, ())
     calls, _ = trace_calls_of(trace, attribution)
