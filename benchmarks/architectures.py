@@ -191,10 +191,6 @@ def inputs_of(model: Any) -> dict[str, Any]:
     return inputs
 
 
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
 def _image(config: Any) -> torch.Tensor:
     size = getattr(config, "image_size", 32)
     height, width = size if isinstance(size, list | tuple) else (size, size)
@@ -242,7 +238,9 @@ def check(name: str, dtype: str = "float32") -> Result:
             warnings.simplefilter("ignore")
             model = built(name, dtype)
             inputs = inputs_of(model)
-            inputs |= {name: x.to(DTYPES[dtype]) for name, x in inputs.items() if _is_floating(x)}
+            for key, value in inputs.items():
+                if isinstance(value, torch.Tensor) and value.is_floating_point():
+                    inputs[key] = value.to(DTYPES[dtype])
             model(**inputs)
             calls, theirs = observed(model, inputs)
     except Unfit:
@@ -250,7 +248,8 @@ def check(name: str, dtype: str = "float32") -> Result:
     except Exception as error:
         # whatever a model of a stranger raises at sizes that it was not made for
         raise Unfit(f"{type(error).__name__}: {' '.join(str(error).split())[:90]}") from error
-    ours = sum(_cost(call) or 0 for call in calls if call.operator in theirs)
+    costs = [cost(call.operator, call.signature, "cpu") for call in calls if call.operator in theirs]
+    ours = sum(each.flops for each in costs if each is not None)
     return Result(
         name=name,
         calls=len(calls),
@@ -258,11 +257,6 @@ def check(name: str, dtype: str = "float32") -> Result:
         theirs=theirs.total(),
         tally=compare(calls, lambda operator, signature: cost(operator, signature, "cpu")),
     )
-
-
-def _cost(call: Call) -> int | None:
-    formula_cost = cost(call.operator, call.signature, "cpu")
-    return None if formula_cost is None else formula_cost.flops
 
 
 def drawn(seed: int) -> Iterator[str]:

@@ -81,19 +81,17 @@ def _events(events: Sequence[dict[str, Any]], shift_us: int, times: int) -> Iter
                 continue
             changed = {**event, "ts": event["ts"] + shift_us + turn * (length + 1000)}
             if turn:
-                changed = _renumbered(changed, turn * 10_000_000)
+                more = turn * 10_000_000
+                numbers = {
+                    name: event["args"][name] + more
+                    for name in ("External id", "correlation", "Sequence number")
+                    if isinstance(event.get("args", {}).get(name), int)
+                }
+                if numbers:
+                    changed["args"] = {**event["args"], **numbers}
+                if isinstance(event.get("id"), int):
+                    changed["id"] = event["id"] + more
             yield changed
-
-
-def _renumbered(event: dict[str, Any], more: int) -> dict[str, Any]:
-    numbers = {
-        name: event["args"][name] + more
-        for name in ("External id", "correlation", "Sequence number")
-        if isinstance(event.get("args", {}).get(name), int)
-    }
-    if numbers:
-        event["args"] = {**event["args"], **numbers}
-    return {**event, "id": event["id"] + more} if isinstance(event.get("id"), int) else event
 
 
 def run(folder: Path, summaries: Path, *options: str, cores: int) -> Run:
@@ -163,7 +161,13 @@ def main() -> None:
     originals = sorted(path for path in arguments.folder.iterdir() if path.name.endswith((".json", ".json.gz")))
     with tempfile.TemporaryDirectory() as name:
         figures = _by_ranks(originals, Path(name), arguments)
-        _by_size(originals, Path(name), arguments)
+        # The peak of the merging process where the traces are larger.
+        count = min(arguments.ranks) // 2
+        for times in (1, 4):
+            ranks = made_ranks(originals, count, Path(name) / f"{count}-{times}", times=times)
+            first, _ = measured(ranks, "--jobs", str(arguments.jobs), cores=arguments.jobs, repetitions=1)
+            print(f"{count} ranks of {times} x the events: {first.peak_bytes / 1e6:.0f} MB", flush=True)
+            shutil.rmtree(ranks)
     for (fewer, short), (more, long) in pairwise(figures):
         linear = [
             (getattr(long, time) / getattr(short, time)) / (more / fewer) - 1 for time in ("seconds", "cpu_seconds")
@@ -194,16 +198,6 @@ def _by_ranks(originals: Sequence[Path], folder: Path, arguments: argparse.Names
         figures.append((count, many))
         shutil.rmtree(ranks)
     return figures
-
-
-def _by_size(originals: Sequence[Path], folder: Path, arguments: argparse.Namespace) -> None:
-    """The peak of the merging process where the traces are larger."""
-    count = min(arguments.ranks) // 2
-    for times in (1, 4):
-        ranks = made_ranks(originals, count, folder / f"{count}-{times}", times=times)
-        first, _ = measured(ranks, "--jobs", str(arguments.jobs), cores=arguments.jobs, repetitions=1)
-        print(f"{count} ranks of {times} x the events: {first.peak_bytes / 1e6:.0f} MB", flush=True)
-        shutil.rmtree(ranks)
 
 
 if __name__ == "__main__":

@@ -140,7 +140,11 @@ def measured(name: str, build: Callable[[], Built], options: Options) -> Result:
         error=error,
         ours=by_phase(ours),
         second=by_phase(second),
-        differences=_unexplained(anatomy),
+        differences=tuple(
+            f"{one.phase} {one.operator} {one.ours} against {one.other} {check.unit} of {check.quantity}"
+            for check in anatomy.checks
+            for one in check.unexplained
+        ),
         warnings=anatomy.warnings,
         unknown=names(row.operator for row in anatomy.operators if row.operator_class is OperatorClass.UNKNOWN),
         uncosted=names(row.operator for row in anatomy.operators if row.flops is None and row.part_of is None),
@@ -158,14 +162,6 @@ def ending(anatomy: Anatomy, ours: Counter[tuple[Phase, str]], second: Counter[t
     differs = any(check.differences for check in anatomy.checks)
     said = differs or anatomy.warnings or _uncosted_contraction(anatomy)
     return "warned" if equal or without_unknown or said else "silent"
-
-
-def _unexplained(anatomy: Anatomy) -> tuple[str, ...]:
-    return tuple(
-        f"{one.phase} {one.operator} {one.ours} against {one.other} {check.unit} of {check.quantity}"
-        for check in anatomy.checks
-        for one in check.unexplained
-    )
 
 
 def _uncosted_contraction(anatomy: Anatomy) -> bool:
@@ -239,28 +235,17 @@ def line(result: Result, seconds: float) -> str:
     """One row of the table."""
     if result.ending == "not run":
         return f"{result.name:<48} {result.ending:<12} {result.error}"
-    said = [_amounts(result), *([result.error] if result.error else [])]
+    amounts = []  # both sums by phase; one where they are equal
+    for phase in Phase:
+        ours, second = result.ours.get(phase, 0), result.second.get(phase, 0)
+        if ours or second:
+            amounts.append(f"{phase} {ours:,}" + ("" if ours == second else f" against {second:,}"))
+    said = [", ".join(amounts) or "no contraction", *([result.error] if result.error else [])]
     said += [f"unknown: {', '.join(result.unknown)}"] * bool(result.unknown)
     said += [f"no cost: {', '.join(result.uncosted)}"] * bool(result.uncosted)
     said += [f"checks: {'; '.join(result.differences)}"] * bool(result.differences)
     said += [f"warnings: {'; '.join(result.warnings)}"] * bool(result.warnings)
     return f"{result.name:<48} {result.ending:<12} {seconds:5.1f} s  {'  '.join(said)}"
-
-
-def _amounts(result: Result) -> str:
-    """Both sums by phase; one where they are equal."""
-    parts = []
-    for phase in Phase:
-        ours, second = result.ours.get(phase, 0), result.second.get(phase, 0)
-        if ours or second:
-            parts.append(f"{phase} {ours:,}" + ("" if ours == second else f" against {second:,}"))
-    return ", ".join(parts) or "no contraction"
-
-
-def summary(results: list[Result]) -> str:
-    """How many ended how."""
-    ended = Counter(result.ending for result in results)
-    return f"{len(results)} models: " + ", ".join(f"{ended[name]} {name}" for name in ENDINGS)
 
 
 def main() -> None:
@@ -286,7 +271,8 @@ def main() -> None:
         if arguments.details and results[-1].ours != results[-1].second:
             print("\n".join(f"    {detail}" for detail in results[-1].details))
     if results:
-        print(summary(results))
+        ended = Counter(result.ending for result in results)
+        print(f"{len(results)} models: " + ", ".join(f"{ended[name]} {name}" for name in ENDINGS))
 
 
 if __name__ == "__main__":

@@ -340,7 +340,8 @@ def run(mutants: Sequence[Mutant], processes: int, timeout: float, kept: Kept) -
         preload(FIRST_IMPORTED)
         reaches = kept.read()
         for number, package in product(range(ROUNDS), dict.fromkeys(mutant.package for mutant in mutants)):
-            alive = [each for each in mutants if each.package == package and _lives(outcomes.get(each))]
+            killed = {mutant for mutant, outcome in outcomes.items() if outcome.by is not None}
+            alive = [each for each in mutants if each.package == package and each not in killed]
             if alive:
                 files = [file for file in files_of(package, number) if file not in reaches]
                 reaches |= reaches_of(files, lines_wanted(mutants), Path(name), processes, timeout)
@@ -353,10 +354,6 @@ def run(mutants: Sequence[Mutant], processes: int, timeout: float, kept: Kept) -
                     outcomes[outcome.mutant] = outcome
                     print(said(outcome), flush=True)
     return [outcomes[mutant] for mutant in mutants]
-
-
-def _lives(outcome: Outcome | None) -> bool:
-    return outcome is None or outcome.by is None
 
 
 def reaches_of(

@@ -75,7 +75,14 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def main() -> int:
-    arguments = _arguments()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", action="append", choices=tuple(MODELS), default=[])
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--skip", action="append", default=[])
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--resume", action="store_true")
+    arguments = parser.parse_args()
     reports = {}
     for name in arguments.model or MODELS:
         options = RunOptions(**{"optimizer": "adamw", "device": "cpu", "warmup": 1, **MODELS[name]})
@@ -87,32 +94,16 @@ def main() -> int:
             experiment = Experiment(options, settings, store, display)
             experiment.predict()
             experiment.measure()
-        reports[name] = experiment.result()
-        (arguments.folder / f"{name}.json").write_text(json_report(reports[name]))
-        print(_table(name, reports[name]), flush=True)
+        report = reports[name] = experiment.result()
+        (arguments.folder / f"{name}.json").write_text(json_report(report))
+        # One line a technique, for a page in Markdown.
+        print(f"| {name} | peak predicted | measured | off | time predicted | range | measured | off |")
+        print("|---|---|---|---|---|---|---|---|")
+        for row in report.rows:
+            print(_line(row, report.baseline))
+        print(flush=True)
     print(_summary(reports))
     return 0
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--model", action="append", choices=tuple(MODELS), default=[])
-    parser.add_argument("--only", action="append", default=[])
-    parser.add_argument("--skip", action="append", default=[])
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--resume", action="store_true")
-    return parser.parse_args()
-
-
-def _table(name: str, report: Techniques) -> str:
-    """One line a technique, for a page in Markdown."""
-    lines = [
-        f"| {name} | peak predicted | measured | off | time predicted | range | measured | off |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [_line(row, report.baseline) for row in report.rows]
-    return "\n".join(lines) + "\n"
 
 
 def _megabytes(size: int | None) -> str:

@@ -28,7 +28,6 @@ from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.records.signature import Classification
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.records.work import OperatorRow
 from opanatomy.report import units
 from opanatomy.report.formats.json import read_anatomy
 from opanatomy.report.formats.terminal import sentence
@@ -103,15 +102,19 @@ def _joined(words: Sequence[str]) -> Iterator[str]:
     """Join words in a row that are one term or one device."""
     place = 0
     while place < len(words):
-        ends = range(len(words), place + 1, -1)
-        end = next((end for end in ends if _is_one(" ".join(words[place:end]))), place + 1)
-        yield " ".join(words[place:end])
-        place = end
-
-
-def _is_one(name: str) -> bool:
-    known = terms_named(name) or chapter_of(name) or sheets_named(name) or loosely_named(name)
-    return bool(known) or any(_technique(name))
+        for end in range(len(words), place, -1):
+            name = " ".join(words[place:end])
+            if (
+                end == place + 1
+                or terms_named(name)
+                or chapter_of(name)
+                or sheets_named(name)
+                or loosely_named(name)
+                or any(_technique(name))
+            ):
+                yield name
+                place = end
+                break
 
 
 def _blocks(name: str, vocabulary: Vocabulary) -> Iterator[str]:
@@ -133,7 +136,13 @@ def _blocks(name: str, vocabulary: Vocabulary) -> Iterator[str]:
 def _exact(name: str, vocabulary: Vocabulary) -> Iterator[str]:
     """Yield the terms, operators, devices and names of the report with this name, else terms of nearly this name."""
     report = vocabulary.report
-    terms = list(_terms(name, terms_named(name), report)) or list(_section(name))
+    terms = list(_terms(name, terms_named(name), report))
+    if not terms and (chapter := chapter_of(name)) is not None:
+        facts = [
+            Fact(label="" if place else "section", text=f"{term.title}: {term.meaning}")
+            for place, term in enumerate(chapter.terms)
+        ]
+        terms = [_block(chapter.title, facts)]
     known = list(terms)
     known += [_block(operator, _operator(operator, report)) for operator in vocabulary.operators(name)]
     known += [*_technique(name), *_metric(name, report)]
@@ -148,7 +157,18 @@ def _exact(name: str, vocabulary: Vocabulary) -> Iterator[str]:
 
 def _terms(name: str, named: Sequence[tuple[Chapter, Term]], report: Report | None) -> Iterator[str]:
     """Yield the terms of this name; with a report those that have figures in it, all if it has none."""
-    every = [(chapter, term, [] if report is None else _figures(chapter, term, report)) for chapter, term in named]
+    every: list[tuple[Chapter, Term, list[Fact]]] = []
+    for chapter, term in named:
+        figures: list[Fact] = []
+        if report is not None:
+            values = [text for path in term.paths for text in values_at(report, path)]
+            figures += [Fact(label="" if place else "values", text=text) for place, text in enumerate(values)]
+            lines = list(_printed(chapter, term, report))
+            shown = enumerate(lines[:_MAX_PRINTED])
+            figures += [Fact(label="" if place else "printed", text=line) for place, line in shown]
+            if len(lines) > _MAX_PRINTED:
+                figures.append(Fact(label="", text=f"and {len(lines) - _MAX_PRINTED} more lines"))
+        every.append((chapter, term, figures))
     for chapter, term, figures in [entry for entry in every if entry[2]] or every:
         facts = [Fact(label="means", text=f"{term.meaning}.{f' {term.more}' if term.more else ''}")]
         facts += [Fact(label="formula", text=term.formula)] if term.formula else []
@@ -157,17 +177,6 @@ def _terms(name: str, named: Sequence[tuple[Chapter, Term]], report: Report | No
         with_word = "{}" in term.names[0] and not _ELLIPSIS.search(name)
         title = name.replace("{}", "...") if with_word else term.title
         yield _block(f"{title} ({chapter.title})", [*facts, *figures])
-
-
-def _figures(chapter: Chapter, term: Term, report: Report) -> list[Fact]:
-    """Return the report's values at the paths of a term, and the lines of the page that it is the name of."""
-    values = [text for path in term.paths for text in values_at(report, path)]
-    facts = [Fact(label="" if place else "values", text=text) for place, text in enumerate(values)]
-    lines = list(_printed(chapter, term, report))
-    facts += [Fact(label="" if place else "printed", text=line) for place, line in enumerate(lines[:_MAX_PRINTED])]
-    if len(lines) > _MAX_PRINTED:
-        facts.append(Fact(label="", text=f"and {len(lines) - _MAX_PRINTED} more lines"))
-    return facts
 
 
 def values_at(report: Any, path: str) -> Iterator[str]:
@@ -251,17 +260,6 @@ def _printed(chapter: Chapter, term: Term, report: Report) -> Iterator[Phrase]:
             for column, cell in cells:
                 if is_named(term, column.header):
                     yield phrase("{}, {}: {}", section.title, first or "the row", cell)
-
-
-def _section(name: str) -> Iterator[str]:
-    """Yield the lines and columns of the section of this name."""
-    chapter = chapter_of(name)
-    if chapter is not None:
-        facts = [
-            Fact(label="" if place else "section", text=f"{term.title}: {term.meaning}")
-            for place, term in enumerate(chapter.terms)
-        ]
-        yield _block(chapter.title, facts)
 
 
 def _technique(name: str) -> Iterator[str]:
@@ -388,24 +386,20 @@ def _operator(name: str, report: Report | None) -> Iterator[Fact]:
     yield from _rows(name, report, without="operators")
     for row in rows[:2]:
         yield Fact(label="example", text=f"{row.operator}({row.signature})")
-        yield from (
-            Fact(label="", text=text) for text in _one_call(row, "in all, its parts apart" if parts else "in all")
-        )
+        scope = "in all, its parts apart" if parts else "in all"
+        said = phrase("{} in {}, {} {}", Count(row.calls, "call"), row.phase.value, Time(row.time_ns), scope)
+        yield Fact(label="", text=said)
+        costs: str | Phrase = "not counted: these arguments do not say what its formula needs"
+        if row.part_of is not None:
+            costs = f"a part of {row.part_of}: its FLOPs and bytes are counted there"
+        elif row.flops is not None and row.read_bytes is not None and row.written_bytes is not None:
+            figures = (row.flops, row.read_bytes, row.written_bytes)
+            flops, read, written = (Count(value // row.calls) for value in figures)
+            costs = phrase("one call: {} FLOP, {} bytes read, {} bytes written", flops, read, written)
+        yield Fact(label="", text=costs)
     if isinstance(report, Anatomy) and not rows:
         of_trace = f" of {report.provenance.trace}" if report.provenance.trace else ""
         yield Fact(label="example", text=f"none: the report{of_trace} does not have it")
-
-
-def _one_call(row: OperatorRow, scope: str) -> Iterator[str | Phrase]:
-    """Yield calls, time (of what `scope` says) and cost of one signature of an operator."""
-    yield phrase("{} in {}, {} {}", Count(row.calls, "call"), row.phase.value, Time(row.time_ns), scope)
-    if row.part_of is not None:
-        yield f"a part of {row.part_of}: its FLOPs and bytes are counted there"
-    elif row.flops is None or row.read_bytes is None or row.written_bytes is None:
-        yield "not counted: these arguments do not say what its formula needs"
-    else:
-        flops, read, written = (Count(value // row.calls) for value in (row.flops, row.read_bytes, row.written_bytes))
-        yield phrase("one call: {} FLOP, {} bytes read, {} bytes written", flops, read, written)
 
 
 def _sheet(sheet: Sheet) -> Iterator[Fact]:
@@ -457,17 +451,15 @@ def _tables(record: Struct, prefix: str) -> Iterator[tuple[str, tuple[Any, ...]]
 
 
 def _is_of(row: Any, wanted: str) -> bool:
-    return any(wanted in _spellings(name) for name in _names_in(row)) or _is_module(
-        getattr(row, "module", None), wanted
-    )
+    """Return whether a row has this name, or its module is the wanted one or lies in it.
 
-
-def _is_module(path: str | None, wanted: str) -> bool:
-    """Return whether a module is the wanted one or lies in it; the end of a path will do, and `0-23` for any number."""
+    The end of a module's path will do, and `0-23` for any number.
+    """
+    if any(wanted in _spellings(name) for name in _names_in(row)):
+        return True
+    path = str(getattr(row, "module", None) or "")
     pattern = r"\d+".join(map(re.escape, _SPAN.split(wanted)))
-    return (
-        bool(path) and "." in str(path) and re.search(rf"(?:^|\.){pattern}(?:\.|$)", str(path).casefold()) is not None
-    )
+    return "." in path and re.search(rf"(?:^|\.){pattern}(?:\.|$)", path.casefold()) is not None
 
 
 def _names_in(row: Any) -> Iterator[str]:
@@ -592,7 +584,7 @@ class Vocabulary:
 def read_report(path: Path) -> Anatomy | Techniques | Comparison:
     """Return what a JSON report holds: a run, an experiment, a comparison; `OpanatomyError` for other files."""
     document = document_in(path)
-    return _anatomy(path, _read(path)) if document is None else document
+    return _anatomy(path) if document is None else document
 
 
 def unexplained(path: Path) -> tuple[Section, ...]:
@@ -602,7 +594,7 @@ def unexplained(path: Path) -> tuple[Section, ...]:
     """
     from opanatomy.report.sections.checks import unclassified, uncosted
 
-    anatomy = report_in(path) or _anatomy(path, _read(path))
+    anatomy = report_in(path) or _anatomy(path)
     whole_ns = anatomy.ledger.device_work_ns - anatomy.ledger.outside_window_ns
 
     def section(name: str, title: str, times: Counter[str]) -> Section:
@@ -623,16 +615,13 @@ def unexplained(path: Path) -> tuple[Section, ...]:
     )
 
 
-def _read(path: Path) -> bytes:
+def _anatomy(path: Path) -> Anatomy:
     try:
-        return path.read_bytes()
+        text = path.read_bytes()
     except OSError as error:
         raise OpanatomyError(
             f"cannot read the report {path}: {error.strerror} - give one that -f json wrote"
         ) from error
-
-
-def _anatomy(path: Path, text: bytes) -> Anatomy:
     try:
         return redacted(read_anatomy(text), Texts())
     except OpanatomyError as error:
@@ -645,15 +634,13 @@ def _block(title: str, facts: Iterable[Fact]) -> str:
     for fact in facts:
         text = printable(sentence(fact.whole))
         wraps = fact.label not in _CODE if fact.label else wraps
+        parts = [text]
+        if wraps:  # between words, never within one (an address) nor between a number and its unit
+            glued = _NUMBER.sub(_GLUE, text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+            wrapped = textwrap.wrap(glued, _WIDTH - _LABEL - 2, break_long_words=False, break_on_hyphens=False)
+            parts = [line.replace(_GLUE, " ") for line in wrapped] or [""]
         label = fact.label
-        for line in _wrapped(text) if wraps else [text]:
+        for line in parts:
             lines.append(f"  {label:<{_LABEL - 1}} {line}".rstrip())
             label = ""
     return "".join(f"{line}\n" for line in lines)
-
-
-def _wrapped(text: str) -> list[str]:
-    """Break text between words, never within one (an address) nor between a number and its unit."""
-    glued = _NUMBER.sub(_GLUE, text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
-    lines = textwrap.wrap(glued, _WIDTH - _LABEL - 2, break_long_words=False, break_on_hyphens=False)
-    return [line.replace(_GLUE, " ") for line in lines] or [""]

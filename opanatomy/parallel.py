@@ -56,9 +56,12 @@ _NUMBERS, _TRUTHS, _CODES, _VALUES = "numbers", "truths", "codes", "values"
 
 def packed_summary(summary: RankSummary) -> bytes:
     """Pack the summary in few bytes."""
-    names = RankSummary.__struct_fields__
-    values = {name: getattr(summary, name) for name in names}
-    values = {name: _packed_table(value) if is_table(type(value)) else value for name, value in values.items()}
+    values: dict[str, Any] = {}
+    for name in RankSummary.__struct_fields__:
+        value = getattr(summary, name)
+        if is_table(type(value)):
+            value = {column: _packed_column(getattr(value, column)) for column in value.__struct_fields__}
+        values[name] = value
     data: bytes = isal_zlib.compress(msgspec.msgpack.encode(values, enc_hook=plain), 1)
     return data
 
@@ -67,7 +70,14 @@ def unpacked_summary(data: bytes) -> RankSummary:
     """Unpack a summary; raise an error of any kind for other bytes."""
     kinds = kinds_of_fields()
     raw = msgspec.msgpack.decode(isal_zlib.decompress(data), type=dict[str, msgspec.Raw])
-    return RankSummary(**{name: _value(kinds[name], value) for name, value in raw.items()})
+    values: dict[str, Any] = {}
+    for name, value in raw.items():
+        if is_table(kinds[name]):
+            columns = _decoder(dict[str, dict[str, Any]]).decode(value)
+            values[name] = kinds[name](**{column: _unpacked_column(each) for column, each in columns.items()})
+        else:
+            values[name] = _decoder(kinds[name]).decode(value)
+    return RankSummary(**values)
 
 
 @cache
@@ -81,37 +91,23 @@ def is_table(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Struct) and kind is not Anatomy
 
 
-def _value(kind: Any, raw: msgspec.Raw) -> Any:
-    if not is_table(kind):
-        return _decoder(kind).decode(raw)
-    columns = _decoder(dict[str, dict[str, Any]]).decode(raw)
-    return kind(**{name: _unpacked_column(column) for name, column in columns.items()})
-
-
 @cache
 def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(kind, dec_hook=typed)
 
 
-def _packed_table(table: Any) -> dict[str, dict[str, Any]]:
-    return {name: _packed_column(getattr(table, name)) for name in table.__struct_fields__}
-
-
 def _packed_column(column: Any) -> dict[str, Any]:
+    numbers = column.codes if isinstance(column, Categorical) else column
+    data: bytes = np.asarray(numbers, dtype="<i8").tobytes()
     if isinstance(column, Categorical):
-        return {_CODES: _bytes(column.codes), _VALUES: list(column.values)}
-    return {_TRUTHS if column.dtype == np.bool_ else _NUMBERS: _bytes(column)}
+        return {_CODES: data, _VALUES: list(column.values)}
+    return {_TRUTHS if column.dtype == np.bool_ else _NUMBERS: data}
 
 
 def _unpacked_column(column: dict[str, Any]) -> Any:
     if _CODES in column:
         return Categorical(_numbers(column[_CODES]), tuple(column[_VALUES]))
     return _numbers(column[_TRUTHS]).astype(np.bool_) if _TRUTHS in column else _numbers(column[_NUMBERS])
-
-
-def _bytes(column: Any) -> bytes:
-    data: bytes = np.asarray(column, dtype="<i8").tobytes()
-    return data
 
 
 def _numbers(data: bytes) -> Int64:
@@ -144,7 +140,12 @@ def stamp_of(source: Source) -> Stamp | None:
     """Return the stamp of a trace as it is now; `None` if it cannot be read."""
     now = time.time_ns()
     if isinstance(source.path, Address):
-        return _of_address(source.path, now)
+        at_address = identity_of(source.path)
+        if at_address is None:
+            return None
+        changed_ns = at_address.changed_ns
+        settled = at_address.by_content or (changed_ns is not None and now - changed_ns > _MOMENT_NS)
+        return Stamp(at_address.text, settled)
     try:
         status = os.stat(source.path)
     except OSError:
@@ -152,14 +153,6 @@ def stamp_of(source: Source) -> Stamp | None:
     changed = max(status.st_mtime_ns, status.st_ctime_ns)
     identity = (status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
     return Stamp("-".join(map(str, identity)), now - changed > _MOMENT_NS)
-
-
-def _of_address(address: Address, now: int) -> Stamp | None:
-    identity = identity_of(address)
-    if identity is None:
-        return None
-    changed = identity.changed_ns
-    return Stamp(identity.text, identity.by_content or (changed is not None and now - changed > _MOMENT_NS))
 
 
 def digest_of(source: Source) -> str:
@@ -336,7 +329,22 @@ def done(task: Task) -> Outcome:
     """Return the outcome of a trace. An error with it costs this rank alone; only an error that the user can act on for
     all of them, such as a full disk, is raised."""
     try:
-        return known(task) or _made(task)
+        outcome = known(task)
+        if outcome is not None:
+            return outcome
+        before = None if task.kept is None else stamp_of(task.source)
+        reduced = task.reduce(task.source)
+        not_kept = None
+        if task.kept is not None and before is not None and not reduced.secrets:
+            not_kept = task.kept.save(task.source, reduced.summary, reduced.names, before)
+        return Outcome(
+            place=task.place,
+            summary=reduced.summary,
+            secrets=reduced.secrets,
+            names=reduced.names,
+            not_kept=not_kept,
+            code=code_digest(),
+        )
     except TraceError as error:
         return Outcome(place=task.place, lost=str(error), code=code_digest())
     except OpanatomyError:
@@ -347,22 +355,6 @@ def done(task: Task) -> Outcome:
         # Its message may hold anything from the trace.
         message = f"opanatomy failed on it ({type(error).__name__}) - analyze it alone to see where"
         return Outcome(place=task.place, lost=message, code=code_digest())
-
-
-def _made(task: Task) -> Outcome:
-    before = None if task.kept is None else stamp_of(task.source)
-    reduced = task.reduce(task.source)
-    not_kept = None
-    if task.kept is not None and before is not None and not reduced.secrets:
-        not_kept = task.kept.save(task.source, reduced.summary, reduced.names, before)
-    return Outcome(
-        place=task.place,
-        summary=reduced.summary,
-        secrets=reduced.secrets,
-        names=reduced.names,
-        not_kept=not_kept,
-        code=code_digest(),
-    )
 
 
 #: A process needs at least this much to do, in bytes of packed traces, to be worth its start: it imports all that an
@@ -430,10 +422,22 @@ def _by(tasks: list[Task], settings: ClusterSettings) -> Generator[Outcome, None
     if settings.dask is not None:
         yield from on_dask([_anywhere(task) for task in tasks], settings.dask, settings.jobs or cores)
         return
-    weight = _weight(tasks)
+    # The bytes of the traces as if all were packed; those at addresses count enough to pay for processes.
+    sizes: dict[Path | Address, int] = {}
+    for task in tasks:
+        path = task.source.path
+        if isinstance(path, Address):
+            sizes[path] = _WORTH_BYTES
+        elif path not in sizes:
+            sizes[path] = 0
+            with suppress(OSError):
+                sizes[path] = os.path.getsize(path) // (_PACKING if path.suffix == ".json" else 1)
+    weight = sum(sizes.values())
     jobs = settings.jobs or min(cores, max(weight // _WORTH_BYTES, int(weight >= _LARGE_BYTES)))
     pays = settings.jobs is not None or jobs > 1 or weight >= _LARGE_BYTES
-    if pays and len(tasks) > 1 and not any(map(_in_memory, tasks)):
+    # No other process can read a trace in the memory of this one (`memory://`).
+    in_memory = any(isinstance(path, Address) and "memory:" in path.text for path in sizes)
+    if pays and len(tasks) > 1 and not in_memory:
         yield from pooled(tasks, min(jobs, len(tasks)))
     else:
         yield from map(done, tasks)
@@ -482,37 +486,12 @@ def _begin_worker() -> None:
     gc.disable()
 
 
-def _in_memory(task: Task) -> bool:
-    """Return whether the trace is in the memory of this process (`memory://`), which no other can read."""
-    path = task.source.path
-    return isinstance(path, Address) and "memory:" in path.text
-
-
 def _anywhere(task: Task) -> Task:
     """Return the task with names that another process of this machine, or one that shares its folders, understands."""
     path = task.source.path
     return (
         replace(task, source=replace(task.source, path=Path(os.path.abspath(path)))) if isinstance(path, Path) else task
     )
-
-
-def _weight(tasks: Sequence[Task]) -> int:
-    """Return the bytes of the traces as if all were packed; those at addresses count enough to pay for processes."""
-    sizes: dict[Path | Address, int] = {}
-    for task in tasks:
-        path = task.source.path
-        if isinstance(path, Address):
-            sizes[path] = _WORTH_BYTES
-        elif path not in sizes:
-            sizes[path] = _size(path)
-    return sum(sizes.values())
-
-
-def _size(path: Path) -> int:
-    try:
-        return os.path.getsize(path) // (_PACKING if path.suffix == ".json" else 1)
-    except OSError:
-        return 0
 
 
 def _cores() -> int:
@@ -537,11 +516,23 @@ def on_dask(tasks: Sequence[Task], address: str, workers: int) -> Generator[Outc
     scheduler, `OpanatomyError` if its workers cannot do this work.
     """
     try:
-        from distributed import as_completed
+        from distributed import Client, LocalCluster, as_completed
     except ImportError as error:
         raise UsageError(f"{asked(address)}: that needs dask and distributed - {_INSTALL}") from error
     with ExitStack() as stack:
-        client = _client(stack, address, workers)
+        scheduler = address
+        try:
+            if address.lower() == LOCAL:
+                cluster = LocalCluster(
+                    n_workers=workers, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL
+                )
+                scheduler = stack.enter_context(cluster).scheduler_address
+            client = stack.enter_context(Client(scheduler, timeout=_CONNECT_SECONDS, set_as_default=False))
+        except (OSError, TimeoutError, ValueError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UsageError(
+                f"{asked(scheduler)}: no scheduler answers there ({reason}) - start one (dask scheduler), or give local"
+            ) from error
         futures = client.map(packed_done, tasks, pure=False, retries=1, key="opanatomy")
         places = {future.key: task.place for future, task in zip(futures, tasks, strict=True)}
         completed = as_completed(futures, loop=client.loop)
@@ -553,25 +544,6 @@ def on_dask(tasks: Sequence[Task], address: str, workers: int) -> Generator[Outc
 def asked(address: str | None) -> str:
     """Return the scheduler as the user gave it."""
     return as_asked(f"--dask {address}", f"dask={address!r}")
-
-
-def _client(stack: ExitStack, address: str, workers: int) -> Any:
-    """Return a client of the scheduler, closed with the stack."""
-    from distributed import Client, LocalCluster
-
-    try:
-        if address.lower() == LOCAL:
-            address = stack.enter_context(
-                LocalCluster(
-                    n_workers=workers, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL
-                )
-            ).scheduler_address
-        return stack.enter_context(Client(address, timeout=_CONNECT_SECONDS, set_as_default=False))
-    except (OSError, TimeoutError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(
-            f"{asked(address)}: no scheduler answers there ({reason}) - start one (dask scheduler), or give local"
-        ) from error
 
 
 def _outcome(future: Any, place: int, address: str) -> Outcome:

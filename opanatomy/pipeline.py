@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing
 from functools import lru_cache, partial
 from pathlib import Path
@@ -65,13 +65,12 @@ from opanatomy.memory.inferred import memory_of_trace
 from opanatomy.memory.observed import memory_of_observations, warnings_of, with_trace
 from opanatomy.memory.snapshots import Category, memory_of_snapshot
 from opanatomy.memory.theory import ParameterBytes, nearly_full, needed_bytes, published_run, savings_of, with_theory
-from opanatomy.parallel import ClusterSettings, Outcome, Reduced, outcomes, packed_summary, unpacked_summary
+from opanatomy.parallel import ClusterSettings, Reduced, outcomes, packed_summary, unpacked_summary
 from opanatomy.records.anatomy import (
     FIRST,
     Anatomy,
     Check,
     DeviceFigures,
-    Exchanged,
     Ledger,
     Provenance,
     RankSummary,
@@ -80,7 +79,6 @@ from opanatomy.records.anatomy import (
     Timeline,
 )
 from opanatomy.records.columns import CallTable, Categorical, HostCalls, KernelTable, MemoryTable, unique
-from opanatomy.records.communication import Communication
 from opanatomy.records.memory import Memory
 from opanatomy.records.snapshot import Snapshot
 from opanatomy.records.taxonomy import OperatorClass
@@ -148,7 +146,7 @@ def analyze_traces(
             cluster = replace(cluster, keep=False, summaries=None)
 
         def together(ranks: Sequence[Source], cluster: ClusterSettings) -> Anatomy:
-            return _together(files, ranks, partial(_outcomes, ranks, phases, cluster, note), advance, texts)
+            return _together(files, ranks, phases, cluster, note, advance, texts)
 
         if len(sources) > 1 and what_if:
             raise UsageError(f"--what-if: {len(sources)} traces are given, one can be replayed - give one TRACE")
@@ -183,36 +181,29 @@ def analyze_traces(
         return redacted(with_ceilings(anatomy, ceilings, next(iter(graphs), None), what_if), texts)
 
 
-def _outcomes(
+def _together(
+    paths: Sequence[Path | Address],
     sources: Sequence[Source],
     phases: Sequence[PhaseRule],
     cluster: ClusterSettings,
     note: Callable[[str], None],
-    only: frozenset[int] | None,
-) -> Generator[Outcome, None, None]:
-    """Yield the outcome of each rank; with `only` no other steps count, and nothing is kept."""
-    if only is not None:
-        cluster = replace(cluster, keep=False, summaries=None)
-    return outcomes(sources, partial(reduced, phases=tuple(phases), only=only), repr(phases), cluster, note)
-
-
-def _together(
-    paths: Sequence[Path | Address],
-    sources: Sequence[Source],
-    made: Callable[[frozenset[int] | None], Generator[Outcome, None, None]],
     advance: Callable[[float], None],
     texts: Texts,
 ) -> Anatomy:
     """Return the anatomy over the ranks, from their summaries in any order.
 
-    A step that does not count on one of them counts on none: if the steps differ, the ranks are read once more.
+    A step that does not count on one of them counts on none: if the steps differ, the ranks are read once more, and
+    nothing of that is kept.
     """
     over, lost = _OverRanks(), dict[int, str]()
     only: frozenset[int] | None = None
     for _ in range(2):
         over, lost = _OverRanks(), {}
-        with closing(made(only)) as each:
-            for count, outcome in enumerate(each, 1):
+        if only is not None:
+            cluster = replace(cluster, keep=False, summaries=None)
+        reduce = partial(reduced, phases=tuple(phases), only=only)
+        with closing(outcomes(sources, reduce, repr(phases), cluster, note)) as made:
+            for count, outcome in enumerate(made, 1):
                 texts.know(outcome.secrets, outcome.names)
                 summary = outcome.summary
                 if summary is None:
@@ -226,14 +217,25 @@ def _together(
     unread = [lost[place] for place in sorted(lost)]
     if not over.tables:
         raise TraceError(f"none of the {len(sources)} traces can be read; the first: {unread[0]}")
-    return over.anatomy(name=_name_of(paths, len(over.tables)), caveats=unread, warnings=left_out_of(paths))
+    first = paths[0]
+    one = first.name if isinstance(first, Address) else first.resolve().name
+    where = one if len(paths) == 1 else ", ".join(path.name for path in paths[:3])
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    name = _readable(f"{len(over.tables)} ranks: {where}{more}")
+    return over.anatomy(name=name, caveats=unread, warnings=left_out_of(paths))
+
+
+def _readable(text: str) -> str:
+    """Return the text, with a mark for each undecodable byte of a file's name."""
+    return os.fsencode(text).decode(errors="replace")
 
 
 def reduced(source: Source, phases: Sequence[PhaseRule] = (), only: frozenset[int] | None = None) -> Reduced:
     """Return the summary of one trace without its secrets, and these, as a worker computes it."""
     texts = Texts()
     try:
-        summary = summary_of(source, phases=phases, texts=texts, only=only)
+        with source.opened() as path:
+            summary = summary_of_trace(path, name=source.name, phases=phases, texts=texts, only=only)
     except TraceError as error:
         raise TraceError(texts.text(str(error))) from error
     return Reduced(
@@ -302,31 +304,6 @@ class _OverRanks:
         return replace(anatomy, lanes=lanes, waiting=waiting, checks=(*anatomy.checks, *check_parts(waiting)))
 
 
-def summary_of(
-    source: Source,
-    *,
-    texts: Texts,
-    phases: Sequence[PhaseRule] = (),
-    only: Collection[int] | None = None,
-) -> RankSummary:
-    """Return the summary of one trace; its secrets are in it and in `texts`. Raise `TraceError` if it is unreadable."""
-    with source.opened() as path:
-        return summary_of_trace(path, name=source.name, phases=phases, texts=texts, only=only)
-
-
-def _name_of(paths: Sequence[Path | Address], count: int) -> str:
-    first = paths[0]
-    one = first.name if isinstance(first, Address) else first.resolve().name
-    where = one if len(paths) == 1 else ", ".join(path.name for path in paths[:3])
-    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    return _readable(f"{count} ranks: {where}{more}")
-
-
-def _readable(text: str) -> str:
-    """Return the text, with a mark for each undecodable byte of a file's name."""
-    return os.fsencode(text).decode(errors="replace")
-
-
 def analyze_trace(
     path: Path,
     *,
@@ -377,7 +354,10 @@ def summary_of_trace(
 
         write_trace(path, annotated, overlay_of(own, own_kernels, trace.threads), trace.metadata)
     exchanged = communication_of(trace, own, own_kernels, steps.window, steps.time, steps.counted)
-    communication = _communication(trace, exchanged)
+    communication = communication_of_rank(exchanged)
+    if trace.capture is not None:  # next to the need of the weights that it saw to be shared
+        shared, workload = trace.capture.shared, trace.capture.workload
+        communication = with_expected(communication, shared, workload, len(exchanged.steps.number))
     spans = counted_spans(steps, attribution.window)
     threads = thread_events(trace.names, attribution.host, trace.launches, spans)
     anatomy = build_anatomy(
@@ -442,12 +422,9 @@ class _Lines:
         self._trace, self._attribution = trace, attribution
         self._stacks = stacks_of(trace, attribution.host)
         self._steps = None if self._stacks is None else step_window_of(trace.names, attribution, calls).bounds
-
-    @property
-    def step_ns(self) -> int | None:
-        """Return how long the step took that ran line by line; `None` if none did."""
         step = None if self._stacks is None else self._stacks.step
-        return None if step is None else step[1] - step[0]
+        #: How long the step took that ran line by line; `None` if none did.
+        self.step_ns = None if step is None else step[1] - step[0]
 
     def told(self, table: CallTable, calls: TraceCalls, kernels: KernelTable | None) -> CallTable:
         """Return the table with the lines of its calls."""
@@ -547,16 +524,14 @@ def _steps(
     return steps, calls_that_count(calls, steps)
 
 
-def _communication(trace: Trace, exchanged: Exchanged) -> Communication | None:
-    """Return the cost of a trace's collectives, next to the need of the weights that a capture saw to be shared."""
-    communication = communication_of_rank(exchanged)
-    if trace.capture is None:
-        return communication
-    return with_expected(communication, trace.capture.shared, trace.capture.workload, len(exchanged.steps.number))
-
-
 def _provenance(trace: Trace, path: Path, name: str | None) -> Provenance:
-    begin_unix_ns, end_unix_ns = _extent(trace)
+    # Today's traces count from a base that they name, in ns.
+    base = trace.metadata.get("baseTimeNanoseconds")
+    base = base if type(base) is int and 0 <= base < 1 << 62 else 0
+    begin_unix_ns = end_unix_ns = None
+    if tables := [table for table in (trace.host, trace.launches, trace.work) if len(table.start_ns)]:
+        begin_unix_ns = base + min(int(table.start_ns.min()) for table in tables)
+        end_unix_ns = base + max(int((table.start_ns + table.duration_ns).max()) for table in tables)
     return Provenance(
         opanatomy=__version__,
         command=trace.capture.command if trace.capture else None,
@@ -581,19 +556,32 @@ def _with_texts(anatomy: Anatomy, trace: Trace, calls: TraceCalls, table: CallTa
 def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> Anatomy:
     """Return the anatomy with its capture's memory next to theory, and what the trace's memory events show."""
     observations = trace.capture.memory if trace.capture else MemoryObservations()
-    observed, unread = _observed_memory(observations)
-    memory = with_trace(observed, _memory(trace, attribution))
+    unread: tuple[str, ...] = ()
+    try:
+        observed = memory_of_observations(observations)
+    except TraceError as error:  # the memory step cannot be read: the storages alone
+        observed, unread = memory_of_observations(replace(observations, step=None)), (str(error),)
+    of_trace = None
+    if len(trace.memory.bytes):
+        host = attribution.host
+        calls = HostCalls(
+            name=Categorical(host.name, trace.names),
+            module=host.module,
+            parent=host.parent,
+            thread=host.thread,
+            start_ns=host.start_ns,
+            end_ns=host.start_ns + host.duration_ns,
+            annotation=host.annotation,
+            phase=host.phase,
+        )
+        moments = (trace.memory.thread, trace.memory.time_ns)
+        call = enclosing_rows(host.thread, calls.start_ns, calls.end_ns, host.parent, moments)
+        table = MemoryTable(events=trace.memory, call=call, calls=calls, spans=tuple(attribution.spans))
+        of_trace = memory_of_trace(table, attribution.window, on_device=trace.on_device)
+    memory = with_trace(observed, of_trace)
     anatomy = replace(anatomy, memory=memory, warnings=(*anatomy.warnings, *unread, *warnings_of(memory)))
     shared = trace.capture.shared if trace.capture else ()
     return _with_theory(anatomy, observations, shared) if trace.capture else anatomy
-
-
-def _observed_memory(observations: MemoryObservations) -> tuple[Memory, tuple[str, ...]]:
-    """Return the memory that a capture observed; for an unreadable memory step the storages alone, and a warning."""
-    try:
-        return memory_of_observations(observations), ()
-    except TraceError as error:
-        return memory_of_observations(replace(observations, step=None)), (str(error),)
 
 
 def _checks(
@@ -715,7 +703,14 @@ def _with_theory(anatomy: Anatomy, observations: MemoryObservations, shared: Seq
     if anatomy.texts is not None:  # the memory is of the longest batch
         workload = replace(workload, sequence_length=anatomy.texts.memory_length)
     parameters = None if size is None else ParameterBytes(all=size, trained=observations.trainable_bytes)
-    parameters = _shared_parameters(shared, workload) or parameters
+    if shared:
+        is_sharded = any(weights.gathered_bytes for weights in shared)
+        parameters = ParameterBytes(
+            all=sum(weights.weight_bytes for weights in shared),
+            trained=sum(weights.trained_bytes for weights in shared),
+            shards=shared[0].ranks if is_sharded else 1,
+            buckets=None if is_sharded else not workload.bucket_view,
+        )
     memory = with_theory(anatomy.memory, workload, parameters, cache)
     memory = replace(
         memory,
@@ -727,48 +722,3 @@ def _with_theory(anatomy: Anatomy, observations: MemoryObservations, shared: Seq
     short = memory.failure is not None or nearly_full(memory, anatomy.environment)
     advice = savings_of(memory.shape, workload, memory, cache) if short else ()
     return replace(anatomy, memory=memory, advice=(*anatomy.advice, *advice))
-
-
-def _shared_parameters(shared: Sequence[SharedWeights], workload: Workload) -> ParameterBytes | None:
-    """Return the parameters that ranks share, and the part of them that each keeps."""
-    if not shared:
-        return None
-    is_sharded = any(weights.gathered_bytes for weights in shared)
-    return ParameterBytes(
-        all=sum(weights.weight_bytes for weights in shared),
-        trained=sum(weights.trained_bytes for weights in shared),
-        shards=shared[0].ranks if is_sharded else 1,
-        buckets=None if is_sharded else not workload.bucket_view,
-    )
-
-
-def _memory(trace: Trace, attribution: Attribution) -> Memory | None:
-    """Return the memory that the trace's memory events show; `None` if it has none."""
-    if not len(trace.memory.bytes):
-        return None
-    host = attribution.host
-    calls = HostCalls(
-        name=Categorical(host.name, trace.names),
-        module=host.module,
-        parent=host.parent,
-        thread=host.thread,
-        start_ns=host.start_ns,
-        end_ns=host.start_ns + host.duration_ns,
-        annotation=host.annotation,
-        phase=host.phase,
-    )
-    moments = (trace.memory.thread, trace.memory.time_ns)
-    call = enclosing_rows(host.thread, calls.start_ns, calls.end_ns, host.parent, moments)
-    table = MemoryTable(events=trace.memory, call=call, calls=calls, spans=tuple(attribution.spans))
-    return memory_of_trace(table, attribution.window, on_device=trace.on_device)
-
-
-def _extent(trace: Trace) -> tuple[int | None, int | None]:
-    """Return when the first event began and the last ended. Today's traces count from a base that they name, in ns."""
-    base = trace.metadata.get("baseTimeNanoseconds")
-    base = base if type(base) is int and 0 <= base < 1 << 62 else 0
-    tables = [table for table in (trace.host, trace.launches, trace.work) if len(table.start_ns)]
-    if not tables:
-        return None, None
-    begin = min(int(table.start_ns.min()) for table in tables)
-    return base + begin, base + max(int((table.start_ns + table.duration_ns).max()) for table in tables)

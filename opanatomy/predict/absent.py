@@ -118,7 +118,11 @@ _kept: list[Any] = []
 
 
 def _answer_autograd() -> None:
-    """Answer what autograd asks about a CUDA device if nothing in this process does."""
+    """Answer what autograd asks about a CUDA device if nothing in this process does.
+
+    CUDA's hooks then say that CUDA is built in and has a context. Which two of their functions are asked differs
+    between releases: each question is put, and the function that changes the answer is the one.
+    """
     if _runs_backward():
         return
     try:
@@ -130,7 +134,21 @@ def _answer_autograd() -> None:
     except (OSError, AttributeError, ValueError, KeyError) as error:
         raise EstimateError(f"{_NOT_ANSWERED} ({error})") from error
     hooks_of.restype = ctypes.c_void_p
-    _say_yes(ctypes.c_void_p.from_address(hooks_of()))
+    table = ctypes.c_void_p.from_address(hooks_of())
+    original = (ctypes.c_void_p * (_FUNCTIONS + _HEADER)).from_address((table.value or 0) - _HEADER * _POINTER)
+    copy = (ctypes.c_void_p * (_FUNCTIONS + _HEADER))(*original)
+    yes = ctypes.CFUNCTYPE(ctypes.c_bool)(lambda: True)
+    _kept.extend((copy, yes))
+    table.value = ctypes.addressof(copy) + _HEADER * _POINTER
+    for answered in (_is_accelerator, _runs_backward):
+        for place in range(_HEADER, len(copy)):
+            if answered():
+                break
+            before, copy[place] = copy[place], _address(yes)
+            if not answered():
+                copy[place] = before
+        else:
+            raise EstimateError(_NOT_ANSWERED)
 
 
 _NOT_ANSWERED: Final = (
@@ -154,28 +172,6 @@ def _set_guard(guards: Any) -> None:
     if guards[_CUDA] == ctypes.addressof(guard):
         guards[_CUDA] = None
         raise EstimateError(_NOT_ANSWERED)
-
-
-def _say_yes(table: ctypes.c_void_p) -> None:
-    """Let CUDA's hooks say that CUDA is built in and has a context.
-
-    `table` points to their virtual functions. Which two of them are asked differs between releases: each question is
-    put, and the function that changes the answer is the one.
-    """
-    original = (ctypes.c_void_p * (_FUNCTIONS + _HEADER)).from_address((table.value or 0) - _HEADER * _POINTER)
-    copy = (ctypes.c_void_p * (_FUNCTIONS + _HEADER))(*original)
-    yes = ctypes.CFUNCTYPE(ctypes.c_bool)(lambda: True)
-    _kept.extend((copy, yes))
-    table.value = ctypes.addressof(copy) + _HEADER * _POINTER
-    for answered in (_is_accelerator, _runs_backward):
-        for place in range(_HEADER, len(copy)):
-            if answered():
-                break
-            before, copy[place] = copy[place], _address(yes)
-            if not answered():
-                copy[place] = before
-        else:
-            raise EstimateError(_NOT_ANSWERED)
 
 
 def _address(function: Any) -> int | None:
@@ -251,7 +247,10 @@ def _attention_of(gpu: Gpu) -> Iterator[None]:
             return made if made.shape[-1] == size else made[..., :size]
         if not grouped and _efficient_fits(gpu, *tensors):
             if mask is not None:
-                mask = _aligned(mask).expand(*query.shape[:-1], key.shape[-2])
+                length = mask.shape[-1]
+                if length % _MASK_STEP:
+                    mask = torch.nn.functional.pad(mask, (0, -length % _MASK_STEP))[..., :length]
+                mask = mask.expand(*query.shape[:-1], key.shape[-2])
             keeps = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
             made = aten._scaled_dot_product_efficient_attention(
                 *tensors, mask, keeps, dropout_p, is_causal, scale=scale
@@ -294,14 +293,6 @@ def _efficient_fits(gpu: Gpu, query: torch.Tensor, key: torch.Tensor, value: tor
     aligned = query.dim() == 4 and query.shape[-1] % step == value.shape[-1] % step == 0
     computes = query.dtype in (torch.float32, torch.float16) or gpu.capability >= _BFLOAT16
     return bool(allowed.mem_efficient_sdp_enabled()) and computes and aligned
-
-
-def _aligned(mask: torch.Tensor) -> torch.Tensor:
-    """Return a mask whose rows begin at a multiple of `_MASK_STEP` elements."""
-    import torch
-
-    size = mask.shape[-1]
-    return torch.nn.functional.pad(mask, (0, -size % _MASK_STEP))[..., :size] if size % _MASK_STEP else mask
 
 
 # ----- operators that torch makes of others where a device has no kernel of them

@@ -133,13 +133,15 @@ def estimate_of(
     made: list[DeviceEstimate] = []
     steps: dict[Any, SimulatedStep] = {}
     sizes = (options,) if sweep is None else tuple(_swept(options, sweep))
+    swept = (sweep or "").partition("=")[0].strip()
     for limit, rate, joined in zip(limits, rates, links, strict=True):
         gpu = None if limit.name == CPU else replace(gpu_of(limit), ranks=ranks)
         kind = gpu and gpu.capability
         missing = [each for each in sizes if (kind, each) not in steps]
         followed = followed_apart([replace(each, device=CPU, compile=False) for each in missing], gpu=gpu)
         for each in missing:
-            stage(f"{rate.ceilings.device}{_size_of(each, sweep)}: on tensors without values")
+            said = f", {_SWEPT[swept]} {getattr(each, swept)}" if swept else ""
+            stage(f"{rate.ceilings.device}{said}: on tensors without values")
             step = next(followed).step
             if isinstance(step, str):
                 raise EstimateError(step)
@@ -147,19 +149,26 @@ def estimate_of(
         made += (
             estimated_on(steps[kind, each], limit, link=joined, compiled=options.compile, tf32=tf32) for each in sizes
         )
-    first, step = limits[0], next(iter(steps.values()))
+    step = next(iter(steps.values()))
+
+    assumed += () if limits[0].name == CPU else tuple(assumptions(limits[0], ranks))
+    assumed += tuple(
+        f"{ranks} of {limit.device} joined by {size(int(joined))}/s in each direction"
+        for limit, joined in zip(limits, links, strict=True)
+        if joined
+    )
+    unfitted = [
+        limit.device or "the CPU" for limit in limits if limit.capability is None or limit.capability[0] not in _FITTED
+    ]
+    if unfitted:
+        assumed += (f"efficiencies of {', '.join(unfitted)} as on an A100 or H100: none were fitted there",)
+    assumed += (_COMPILED,) if options.compile else ()
     estimated = Estimated(
         devices=tuple(made),
         tokens_per_second=tokens_per_second,
         tried=tried_of(step, options),
         conventions=tuple(_conventions(step, made[0], rates[0].ceilings, tokens_per_second)),
-        assumed=(
-            *assumed,
-            *(() if first.name == CPU else assumptions(first, ranks)),
-            *_joined(ranks, limits, links),
-            *_unfitted(limits),
-            *([_COMPILED] if options.compile else []),
-        ),
+        assumed=assumed,
     )
     return redacted(_anatomy(step, rates[0], estimated, command), Texts(everything=options.redact))
 
@@ -185,11 +194,6 @@ def _swept(options: RunOptions, sweep: str) -> Iterator[RunOptions]:
     yield from (replace(options, **{name: size}) for size in dict.fromkeys(sizes))
 
 
-def _size_of(options: RunOptions, sweep: str | None) -> str:
-    name = (sweep or "").partition("=")[0].strip()
-    return f", {_SWEPT[name]} {getattr(options, name)}" if name else ""
-
-
 def sheet_limit(name: str) -> Limit:
     """Return the memory of the device of this name; of several like ones that with the largest peak and memory."""
     if name.casefold() == CPU:
@@ -203,17 +207,15 @@ def sheet_limit(name: str) -> Limit:
         raise UsageError(
             f"--on {name}: no device with a data sheet here is called so - give H100, A100, RTX 4090, cpu, ..."
         )
-    # The name itself first: a 3090 is no 3090 Ti, and an H100 no GH100.
-    exact = [sheet for sheet in known if plain in map(_plain, _endings(sheet.device))]
+    # The name itself first, or without its first words: a 3090 is no 3090 Ti, and an H100 no GH100.
+    exact = []
+    for sheet in known:
+        words = sheet.device.split()
+        if plain in [_plain(" ".join(words[place:])) for place in range(len(words))]:
+            exact.append(sheet)
     first = exact or [sheet for sheet in known if _plain(sheet.device).startswith(plain)] or known
     sheet = max(first, key=lambda sheet: (max(sheet.matrix.values()), sheet.memory_gib or 0, -len(sheet.device)))
     return limit_of_sheet(sheet)
-
-
-def _endings(name: str) -> Iterator[str]:
-    """Yield a name, and what is left of it without its first words."""
-    words = name.split()
-    yield from (" ".join(words[place:]) for place in range(len(words)))
 
 
 def _plain(name: str) -> str:
@@ -252,20 +254,6 @@ def link_of(text: str | None, limit: Limit) -> float:
     return rate
 
 
-def _joined(ranks: int, limits: Sequence[Limit], links: Sequence[float | None]) -> Iterator[str]:
-    for limit, link in zip(limits, links, strict=True):
-        if link:
-            yield f"{ranks} of {limit.device} joined by {size(int(link))}/s in each direction"
-
-
-def _unfitted(limits: Sequence[Limit]) -> Iterator[str]:
-    names = [
-        limit.device or "the CPU" for limit in limits if limit.capability is None or limit.capability[0] not in _FITTED
-    ]
-    if names:
-        yield f"efficiencies of {', '.join(names)} as on an A100 or H100: none were fitted there"
-
-
 # ----- the time of a call
 
 
@@ -289,7 +277,10 @@ def _rates_of(limit: Limit, *, compiled: bool, tf32: bool) -> _Rates:
     ceilings = ceilings_of(next(sheet for sheet in SHEETS if sheet.device == limit.device))
     if tf32 and TF32 not in ceilings.matrix_flops_per_second:
         raise UsageError(f"--tf32: {limit.device} has no TF32 - leave it out")
-    return _Rates(ceilings=ceilings, efficiency=_efficiency_of(limit), tf32=tf32, compiled=compiled)
+    efficiency = _HALVES.get(limit.capability[0] if limit.capability else 9, _HALVES[8])
+    if "GeForce" in (limit.device or ""):
+        efficiency = _GEFORCE
+    return _Rates(ceilings=ceilings, efficiency=efficiency, tf32=tf32, compiled=compiled)
 
 
 class _Timed(Struct, frozen=True):
@@ -318,7 +309,12 @@ def estimated_on(
         timed = _timed(call, rates)
         device += timed.as_is_ns * call.calls
         attained += timed.attained_ns * call.calls
-        host += _host_ns(call, timed) * call.calls
+        needed = _CALL_NS  # by the host, for a call
+        if timed.launches:
+            needed = _LAUNCH_NS.get(call.phase, _LAUNCH_NS[Phase.FORWARD])
+            if _CONVOLUTION in call.operator:
+                needed = max(needed, _CONVOLUTION_NS)
+        host += needed * call.calls
         flops[timed.dtype] += timed.flops * call.calls if call.phase is not Phase.RECOMPUTE else 0
     workload, ranks = step.workload, step.workload.world_size or 1
     if limit.name == CPU:
@@ -400,20 +396,6 @@ def _wire_bytes(row: Collective) -> float:
     return (row.bytes or 0) * (bus_factor(row.collective, row.group_size) or 0.0)
 
 
-def _host_ns(call: SimulatedCall, timed: _Timed) -> int:
-    """Return what the host needs for a call."""
-    if not timed.launches:
-        return _CALL_NS
-    known = _LAUNCH_NS.get(call.phase, _LAUNCH_NS[Phase.FORWARD])
-    return max(known, _CONVOLUTION_NS) if _CONVOLUTION in call.operator else known
-
-
-def _efficiency_of(limit: Limit | DeviceEstimate) -> Efficiency:
-    if "GeForce" in (limit.device or ""):
-        return _GEFORCE
-    return _HALVES.get(limit.capability[0] if limit.capability else 9, _HALVES[8])
-
-
 def _conventions(
     step: SimulatedStep, row: DeviceEstimate, ceilings: Ceilings, rate: float | None
 ) -> Iterator[FlopConvention]:
@@ -461,15 +443,6 @@ def _class_of(call: SimulatedCall) -> OperatorClass | None:
     return None if known is None else known.operator_class
 
 
-def _of_convolution(call: SimulatedCall, dense: float) -> float:
-    """Return the share of the peak that a convolution reaches, by the channels of a group."""
-    weight, place = (2, 9) if "backward" in call.operator else (1, 8)
-    groups = call.signature.get(place)
-    if not isinstance(groups, int) or groups <= 1:
-        return dense
-    return min(_DEPTHWISE if call.signature.tensor(weight).shape[1] == 1 else _GROUPED, dense)
-
-
 def _timed(call: SimulatedCall, rates: _Rates) -> _Timed:
     ceilings, efficiency = rates.ceilings, rates.efficiency
     known = classify_operator(call.operator)
@@ -497,7 +470,12 @@ def _timed(call: SimulatedCall, rates: _Rates) -> _Timed:
         if _ATTENTION in call.operator:
             share = efficiency.attention
         elif convolves:
-            share = _of_convolution(call, efficiency.convolutions)
+            share = efficiency.convolutions
+            weight, place = (2, 9) if "backward" in call.operator else (1, 8)
+            groups = call.signature.get(place)
+            if isinstance(groups, int) and groups > 1:  # by the channels of a group
+                of_group = _DEPTHWISE if call.signature.tensor(weight).shape[1] == 1 else _GROUPED
+                share = min(of_group, share)
         attained = ceilings.attained_share.get(dtype, 1.0)
         flops, of_type = costs.flops, dtype
     else:
@@ -524,7 +502,7 @@ def _flops(costs: Cost) -> int:
 
 def _anatomy(step: SimulatedStep, rates: _Rates, estimated: Estimated, command: str) -> Anatomy:
     """Return the report of a step: its calls as the work, with their times as is."""
-    ceilings, link = rates.ceilings, estimated.devices[0].link_bytes_per_second
+    ceilings, first = rates.ceilings, estimated.devices[0]
     rows, on_cpu = list(_rows(step, rates)), step.device == CPU
     work = table_of_columns(
         {name: [row.get(name) for row in rows] for name in KEYS},
@@ -533,6 +511,23 @@ def _anatomy(step: SimulatedStep, rates: _Rates, estimated: Estimated, command: 
     device_ns = sum(row["time_ns"] for row in rows)
     unknown_ns = sum(row["uncosted_ns"] for row in rows)
     memory = memory_of_observations(step.memory)
+
+    # For comparisons the step is its middle, of which the host or exposed collectives are what is not work.
+    idle = max(first.as_is_ns - device_ns, 0)
+    host_idle = idle if first.host_ns >= first.as_is_ns else 0
+    middle = StepKind(
+        steps=(LikeStep(number=0, wall_ns=device_ns + idle, idle_ns=idle),),
+        count=1,
+        wall_ns=device_ns + idle,
+        host_idle_ns=host_idle,
+        stream_idle_ns=idle - host_idle,
+    )
+    collectives: list[Collective] = []
+    if link := first.link_bytes_per_second:
+        for each in collectives_of(step):
+            spent = round(_wire_bytes(each) / link / _OF_LINK * _NS)
+            collectives.append(replace(each, time_ns=spent, sized_ns=spent, bus_bytes_per_second=link * _OF_LINK))
+
     caveat = f"estimated for {ceilings.device}, not run: times are those of usual efficiencies"
     anatomy = Anatomy(
         provenance=Provenance(
@@ -548,7 +543,7 @@ def _anatomy(step: SimulatedStep, rates: _Rates, estimated: Estimated, command: 
         workload=step.workload,
         step=Step(kernel_time_ns=device_ns),
         work=work,
-        step_kinds=(_like_step(estimated.devices[0], device_ns),),
+        step_kinds=(middle,),
         memory=replace(memory, measured_by="tensors without values, computed"),
         timeline=Timeline(window_ns=device_ns, busy_ns=device_ns, idle_ns=0),
         device=DeviceFigures(),
@@ -562,24 +557,11 @@ def _anatomy(step: SimulatedStep, rates: _Rates, estimated: Estimated, command: 
             costed_ns=device_ns - unknown_ns,
             unknown_ns=0,
         ),
-        collectives=tuple(_with_time(each, link) for each in collectives_of(step)) if link else (),
+        collectives=tuple(collectives),
         estimated=estimated,
         caveats=(caveat,),
     )
     return with_roofline(replace(anatomy, warnings=tuple(_uncounted(step))), ceilings)
-
-
-def _like_step(row: DeviceEstimate, device_ns: int) -> StepKind:
-    """Return the step for comparisons: its middle, of which the host or exposed collectives are what is not work."""
-    idle = max(row.as_is_ns - device_ns, 0)
-    by_host = idle if row.host_ns >= row.as_is_ns else 0
-    return StepKind(
-        steps=(LikeStep(number=0, wall_ns=device_ns + idle, idle_ns=idle),),
-        count=1,
-        wall_ns=device_ns + idle,
-        host_idle_ns=by_host,
-        stream_idle_ns=idle - by_host,
-    )
 
 
 def _uncounted(step: SimulatedStep) -> Iterator[str]:
@@ -596,11 +578,6 @@ def _uncounted(step: SimulatedStep) -> Iterator[str]:
             f"the time lacks the work of {noun(calls.total(), 'call')} of operators without a formula ({names}): it may"
             " be longer than the range"
         )
-
-
-def _with_time(row: Collective, link: float) -> Collective:
-    spent = round(_wire_bytes(row) / link / _OF_LINK * _NS)
-    return replace(row, time_ns=spent, sized_ns=spent, bus_bytes_per_second=link * _OF_LINK)
 
 
 #: So many operators without a cost are named.

@@ -46,7 +46,6 @@ from opanatomy.records.estimate import Fits
 from opanatomy.records.experiment import (
     LossCurve,
     OperatorError,
-    PredictedTime,
     Repetition,
     Sameness,
     SimulatedStep,
@@ -84,11 +83,8 @@ class Store:
     """The folder of an experiment; `resume` reuses runs with the same options."""
 
     def __init__(self, folder: Path, *, resume: bool) -> None:
+        """Make the folder if it is missing; read the digests of the options of the runs in it."""
         self.folder, self.resume = folder, resume
-        self._runs: dict[str, str] = self._opened()
-
-    def _opened(self) -> dict[str, str]:
-        """Make the folder if it is missing; return a digest of the options of each run in it."""
         try:
             self.folder.mkdir(parents=True, exist_ok=self.resume)
         except FileExistsError:
@@ -98,9 +94,9 @@ class Store:
         except OSError as error:
             raise OutputError(f"cannot make the folder {self.folder}: {error.strerror or error}") from error
         try:
-            return msgspec.json.decode((self.folder / _INDEX).read_bytes(), type=dict[str, str])
+            self._runs = msgspec.json.decode((self.folder / _INDEX).read_bytes(), type=dict[str, str])
         except FileNotFoundError:
-            return {}
+            self._runs = {}
         except (msgspec.MsgspecError, OSError) as error:
             raise UsageError(f"--folder {self.folder}: its {_INDEX} cannot be read: {error}") from error
 
@@ -132,12 +128,6 @@ class Store:
             _write(self.folder / _INDEX, msgspec.json.format(msgspec.json.encode(self._runs), indent=2))
         return kept
 
-    @contextmanager
-    def new_trace(self, kept: CachedRun) -> Iterator[Path]:
-        """Yield a path for a trace; it becomes the run's trace if the block succeeds."""
-        with replacing(kept.trace) as partial:
-            yield partial
-
     def write_report(self, kept: CachedRun, anatomy: Anatomy) -> None:
         """Write the JSON report of a run, unless it exists."""
         from opanatomy.report.formats import format_named
@@ -148,7 +138,9 @@ class Store:
 
     def remembered(self, kept: CachedRun, key: str, kind: type[Result], make: Callable[[], Result]) -> Result:
         """Return the result kept under this key, or call `make` and keep its result."""
-        known = self._remembered(kept)
+        known: dict[str, msgspec.Raw] = {}
+        with suppress(OSError, msgspec.MsgspecError):
+            known = msgspec.json.decode(kept.results.read_bytes(), type=dict[str, msgspec.Raw])
         if key in known:
             with suppress(msgspec.MsgspecError):
                 return msgspec.json.decode(known[key], type=kind)
@@ -156,18 +148,6 @@ class Store:
         known[key] = msgspec.Raw(msgspec.json.encode(result))
         _write(kept.results, msgspec.json.encode(known))
         return result
-
-    def _remembered(self, kept: CachedRun) -> dict[str, msgspec.Raw]:
-        try:
-            return msgspec.json.decode(kept.results.read_bytes(), type=dict[str, msgspec.Raw])
-        except (OSError, msgspec.MsgspecError):
-            return {}
-
-    @contextmanager
-    def scratch(self) -> Iterator[Path]:
-        """Yield a temporary folder inside, removed after the block."""
-        with TemporaryDirectory(prefix=".scratch.", dir=self.folder) as name:
-            yield Path(name)
 
 
 def folder_for(name: str | None, stem: str, *, resume: bool) -> Path:
@@ -215,7 +195,7 @@ class Runs(Struct, frozen=True, kw_only=True):
         if not kept.trace.exists():
             self.progress.stage(f"{variant.name}: capture")
             command = f"opanatomy profile {self.model} {variant.option}".strip()
-            with self.store.new_trace(kept) as partial:
+            with replacing(kept.trace) as partial:
                 run_job(workers.captured, variant.options, str(partial), command)
         anatomy = analyze_traces([kept.trace])
         self.store.write_report(kept, anatomy)
@@ -360,7 +340,16 @@ def _advice(row: TechniqueRow, report: Techniques) -> Advice | None:
     if base.peak_bytes and figures.peak_bytes is not None:
         saved = base.peak_bytes - figures.peak_bytes
         saved = saved if saved >= _WORTH * base.peak_bytes else None
-    gained = None if not base.step_ns or not _claimed(row, report) else base.step_ns - (figures.step_ns or 0)
+    measured, reference = row.measured, report.baseline.measured
+    # Of two measured times only a difference beyond the noise, on an idle machine, is claimed.
+    unclear = (
+        measured is not None
+        and reference is not None
+        and (measured.busy or reference.busy or within_noise(measured, base))
+    )
+    gained = None
+    if base.step_ns and figures.step_ns is not None and not unclear:
+        gained = base.step_ns - figures.step_ns
     faster = gained is not None and gained >= _WORTH * (base.step_ns or 0)
     if saved is None and not faster:
         return None
@@ -368,10 +357,12 @@ def _advice(row: TechniqueRow, report: Techniques) -> Advice | None:
     if saved is not None:
         why.append("a peak of {peak}")
         evidence["peak"] = Evidence(value=figures.peak_bytes, unit="bytes")
-        largest = _largest_fall(base, figures)
-        if largest:
-            why.append(f"{{less}} less {largest[0].replace('_', ' ')}")
-            evidence["less"] = Evidence(value=largest[1], unit="bytes")
+        # The component whose part of the peak falls most.
+        falls = [(name, held - figures.at_peak.get(name, 0)) for name, held in base.at_peak.items()]
+        component, fall = max(falls, key=lambda pair: pair[1], default=("", 0))
+        if fall > 0:
+            why.append(f"{{less}} less {component.replace('_', ' ')}")
+            evidence["less"] = Evidence(value=fall, unit="bytes")
     if gained is not None and not faster:
         why.append("{more} more time" if -gained >= _WORTH * (base.step_ns or 0) else "about the same time")
         evidence["more"] = Evidence(value=-gained / (base.step_ns or 1), unit="fraction")
@@ -390,23 +381,6 @@ def _advice(row: TechniqueRow, report: Techniques) -> Advice | None:
     )
 
 
-def _claimed(row: TechniqueRow, report: Techniques) -> bool:
-    """Return whether the time of a technique may be compared with the baseline's."""
-    figures, base = figures_of(row), figures_of(report.baseline)
-    if figures is None or base is None or figures.step_ns is None:
-        return False
-    if row.measured is None or report.baseline.measured is None:
-        return True
-    return not (row.measured.busy or report.baseline.measured.busy or within_noise(row.measured, base))
-
-
-def _largest_fall(base: StepFigures, figures: StepFigures) -> tuple[str, int] | None:
-    """Return the component whose part of the peak falls most."""
-    falls = [(name, held - figures.at_peak.get(name, 0)) for name, held in base.at_peak.items()]
-    name, fall = max(falls, key=lambda pair: pair[1], default=("", 0))
-    return (name, fall) if fall > 0 else None
-
-
 # The figures of a step: measured by a capture, or predicted for a step that was not run.
 
 
@@ -422,19 +396,22 @@ def measured_figures(anatomy: Anatomy) -> StepFigures:
     for row in anatomy.classes:
         class_ns[row.operator_class] += row.time_ns / steps
         phase_ns[row.phase] += row.time_ns / steps
+    # No FLOPs if a part of the contractions has no formula.
+    contractions = [row for row in anatomy.classes if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
+    has_formulas = not any(row.uncosted_ns or row.flops is None for row in contractions)
     workload, texts = anatomy.workload, anatomy.texts
     wall = anatomy.step.unprofiled_wall_ns if texts is None else texts.mean_step_ns
     return StepFigures(
         peak_bytes=memory.peak_bytes,
         components=_components(memory),
-        at_peak=_at_peak(memory),
+        at_peak={row.component: row.at_peak_bytes for row in memory.components if row.at_peak_bytes},
         step_ns=wall,
         low_ns=None if texts else anatomy.step.unprofiled_wall_min_ns,
         high_ns=None if texts else anatomy.step.unprofiled_wall_max_ns,
         samples=workload.batch,
         class_ns=dict(class_ns),
         phase_ns=dict(phase_ns),
-        flops=_measured_flops(anatomy),
+        flops={row.phase: (row.flops or 0) // steps for row in contractions} if has_formulas else {},
         parameters=workload.parameters,
         trainable_parameters=workload.trainable_parameters,
         tokens=None if texts is None else texts.all_tokens,
@@ -458,38 +435,15 @@ def predicted_figures(
     figures = StepFigures(
         peak_bytes=None if memory.peak_bytes is None else memory.peak_bytes + unseen_peak,
         components=components,
-        at_peak=_at_peak(memory),
+        at_peak={row.component: row.at_peak_bytes for row in memory.components if row.at_peak_bytes},
         samples=workload.batch,
         flops=contraction_flops(step),
         parameters=workload.parameters,
         trainable_parameters=workload.trainable_parameters,
     )
     time = None if rates is None else predicted_time(step, rates)
-    return figures if time is None or not time.is_known else _with_time(figures, time)
-
-
-def _measured_flops(anatomy: Anatomy) -> dict[str, int]:
-    """Return the FLOPs of a step's tensor contractions by phase; empty if a part of them has no formula."""
-    rows = [row for row in anatomy.classes if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
-    if any(row.uncosted_ns or row.flops is None for row in rows):
-        return {}
-    steps = max(anatomy.step.count, 1)
-    return {row.phase: (row.flops or 0) // steps for row in rows}
-
-
-def contraction_flops(step: SimulatedStep) -> dict[str, int]:
-    """Return the FLOPs of a step's tensor contractions by phase; empty if one of them has no formula."""
-    flops: dict[str, int] = defaultdict(int)
-    for call in step.calls:
-        if work_of(call.operator, call.signature).operator_class is OperatorClass.TENSOR_CONTRACTION:
-            known = cost(call.operator, call.signature)
-            if known is None:
-                return {}
-            flops[call.phase] += known.flops * call.calls
-    return dict(flops)
-
-
-def _with_time(figures: StepFigures, time: PredictedTime) -> StepFigures:
+    if time is None or not time.is_known:
+        return figures
     class_ns: dict[str, float] = defaultdict(float)
     phase_ns: dict[str, float] = defaultdict(float)
     for row in time.rows:
@@ -505,6 +459,18 @@ def _with_time(figures: StepFigures, time: PredictedTime) -> StepFigures:
     )
 
 
+def contraction_flops(step: SimulatedStep) -> dict[str, int]:
+    """Return the FLOPs of a step's tensor contractions by phase; empty if one of them has no formula."""
+    flops: dict[str, int] = defaultdict(int)
+    for call in step.calls:
+        if work_of(call.operator, call.signature).operator_class is OperatorClass.TENSOR_CONTRACTION:
+            known = cost(call.operator, call.signature)
+            if known is None:
+                return {}
+            flops[call.phase] += known.flops * call.calls
+    return dict(flops)
+
+
 def unseen_memory(measured: Memory, step: SimulatedStep) -> tuple[dict[str, int], int]:
     """Return the baseline's memory that fake tensors do not show: by component, and at the peak."""
     predicted = memory_of_observations(step.memory)
@@ -512,35 +478,6 @@ def unseen_memory(measured: Memory, step: SimulatedStep) -> tuple[dict[str, int]
     unseen = {name: held - ours[name] for name, held in theirs.items() if name in ours and held != ours[name]}
     known = measured.peak_bytes is not None and predicted.peak_bytes is not None
     return unseen, (measured.peak_bytes or 0) - (predicted.peak_bytes or 0) if known else 0
-
-
-def offenders(predicted: PredictedTime, measured: Mapping[tuple[str, Phase], float]) -> tuple[OperatorError, ...]:
-    """Return the operators whose predicted and measured times, children included, differ most."""
-    expected: dict[tuple[str, Phase], float] = defaultdict(float)
-    for predicted_row in predicted.rows:
-        expected[predicted_row.operator, predicted_row.phase] += predicted_row.time_ns
-    rows = [
-        OperatorError(operator=key[0], phase=key[1], predicted_ns=expected[key], measured_ns=measured[key])
-        for key in expected.keys() & measured.keys()
-    ]
-    rows.sort(key=lambda row: -abs(row.predicted_ns - row.measured_ns))
-    return tuple(rows[:_NAMED])
-
-
-def why_peaks_differ(step: SimulatedStep, measured: Memory) -> str | None:
-    """Return the operator whose blocks differ most between measured and predicted peak; `None` if they agree."""
-    predicted = memory_of_observations(step.memory)
-    if not peaks_differ(predicted.peak_bytes, measured.peak_bytes):
-        return None
-    ours, theirs = _blocks(predicted), _blocks(measured)
-    differences = {key: theirs.get(key, 0) - ours.get(key, 0) for key in ours.keys() | theirs.keys()}
-    if not differences:
-        return None
-    (operator, phase), difference = max(differences.items(), key=lambda item: (abs(item[1]), item[0]))
-    return (
-        f"the peak is not as predicted: {operator} ({phase}) holds {size(abs(difference))}"
-        f" {'more' if difference > 0 else 'less'} there than on fake tensors, which do not show what a kernel allocates"
-    )
 
 
 def _blocks(memory: Memory) -> dict[tuple[str, Phase], int]:
@@ -553,10 +490,6 @@ def _blocks(memory: Memory) -> dict[tuple[str, Phase], int]:
 
 def _components(memory: Memory) -> dict[str, int]:
     return {row.component: row.measured_bytes for row in memory.components if row.measured_bytes is not None}
-
-
-def _at_peak(memory: Memory) -> dict[str, int]:
-    return {row.component: row.at_peak_bytes for row in memory.components if row.at_peak_bytes}
 
 
 # The baseline, the rates that it reached, and the predictions for every technique at these rates.
@@ -592,17 +525,42 @@ class Prediction(Struct, frozen=True, kw_only=True):
         return replace(row, predicted=predicted_figures(step, self.rates, self.unseen, self.unseen_peak))
 
     def why_peaks_differ(self, name: str, anatomy: Anatomy) -> tuple[str, ...]:
-        """Return why the predicted peak of a run was wrong, from its anatomy; empty if it was right."""
+        """Return why the predicted peak of a run was wrong, from its anatomy; empty if it was right.
+
+        That is the operator whose blocks differ most between measured and predicted peak.
+        """
         step = self.steps.get(name)
-        reason = None if step is None else why_peaks_differ(step, anatomy.memory)
-        return () if reason is None else (reason,)
+        if step is None:
+            return ()
+        predicted, measured = memory_of_observations(step.memory), anatomy.memory
+        if not peaks_differ(predicted.peak_bytes, measured.peak_bytes):
+            return ()
+        ours, theirs = _blocks(predicted), _blocks(measured)
+        differences = {key: theirs.get(key, 0) - ours.get(key, 0) for key in ours.keys() | theirs.keys()}
+        if not differences:
+            return ()
+        (operator, phase), difference = max(differences.items(), key=lambda item: (abs(item[1]), item[0]))
+        return (
+            f"the peak is not as predicted: {operator} ({phase}) holds {size(abs(difference))}"
+            f" {'more' if difference > 0 else 'less'} there than on fake tensors, which do not show what a kernel"
+            " allocates",
+        )
 
     def offenders(self, name: str, trace: Path) -> tuple[OperatorError, ...]:
-        """Return the operators that made the prediction of a run wrong, from its trace."""
+        """Return the operators whose predicted and measured times, children included, differ most in a run's trace."""
         step = self.steps.get(name)
         if step is None or self.rates is None:
             return ()
-        return offenders(predicted_time(step, self.rates), phase_times(trace))
+        expected: dict[tuple[str, Phase], float] = defaultdict(float)
+        for predicted in predicted_time(step, self.rates).rows:
+            expected[predicted.operator, predicted.phase] += predicted.time_ns
+        measured = phase_times(trace)
+        rows = [
+            OperatorError(operator=key[0], phase=key[1], predicted_ns=expected[key], measured_ns=measured[key])
+            for key in expected.keys() & measured.keys()
+        ]
+        rows.sort(key=lambda row: -abs(row.predicted_ns - row.measured_ns))
+        return tuple(rows[:_NAMED])
 
 
 def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:
@@ -710,7 +668,13 @@ class Experiment:
             order = shuffled(running, self.options.seed, repetition + 1, baselines=baselines)
             self.order.append(tuple(variant.name for variant in order))
             for variant in order:
-                self._time(variant)
+                if self.rows[variant.name].failed is not None:
+                    continue
+                known = self.times.setdefault(variant.name, [])
+                try:
+                    known.append(self.runs.times(variant, len(known), self._repetitions(variant)))
+                except OpanatomyError as error:
+                    self._change(variant, failed=str(error))
 
     def _running(self) -> list[Variant]:
         """Return the variants that have not failed."""
@@ -735,9 +699,6 @@ class Experiment:
         except OpanatomyError as error:
             self._change(variant, failed=str(error))
             return
-        self._has_anatomy(variant, anatomy)
-
-    def _has_anatomy(self, variant: Variant, anatomy: Anatomy) -> None:
         assert self.prediction is not None
         kept = self.runs.store.kept(variant.name, variant.options)
         self._change(
@@ -748,16 +709,6 @@ class Experiment:
             trace=kept.trace.name,
             report=kept.report.name,
         )
-
-    def _time(self, variant: Variant) -> None:
-        """Time one repetition of a variant, unless an earlier run failed."""
-        if self.rows[variant.name].failed is not None:
-            return
-        known = self.times.setdefault(variant.name, [])
-        try:
-            known.append(self.runs.times(variant, len(known), self._repetitions(variant)))
-        except OpanatomyError as error:
-            self._change(variant, failed=str(error))
 
     # ----------------------------------------------------------------------------------------------- the same training
 
@@ -776,11 +727,17 @@ class Experiment:
             for variant in changing:
                 if ours := self._losses(variant):
                     self._change(variant, losses=LossCurve(losses=ours, baseline=theirs))
-        for variant in filter(_scales_its_loss, (baseline, *others)):
-            self._count_zeros(variant)
+        for variant in (baseline, *others):
+            options = variant.options
+            if options.amp == "fp16" and not options.inference and not options.generate:  # it scales its loss
+                try:
+                    self._change(variant, underflow=self.runs.underflow(variant))
+                except OpanatomyError as error:
+                    self.warnings.append(f"{variant.name}: which gradients float16 makes zero is not known: {error}")
 
     def _compare_results(self, baseline: Variant, variants: Sequence[Variant]) -> None:
-        with self.runs.store.scratch() as folder:
+        with TemporaryDirectory(prefix=".scratch.", dir=self.runs.store.folder) as name:
+            folder = Path(name)
             try:
                 loss = self.runs.outcome(baseline, folder)
             except OpanatomyError as error:
@@ -799,12 +756,6 @@ class Experiment:
             self.warnings.append(f"{variant.name}: its losses are not known: {error}")
             return ()
 
-    def _count_zeros(self, variant: Variant) -> None:
-        try:
-            self._change(variant, underflow=self.runs.underflow(variant))
-        except OpanatomyError as error:
-            self.warnings.append(f"{variant.name}: which gradients float16 makes zero is not known: {error}")
-
     # ---------------------------------------------------------------------------------------------------------- result
 
     def _change(self, variant: Variant, **fields: object) -> None:
@@ -814,7 +765,7 @@ class Experiment:
         """Return the report of all results so far."""
         assert self.prediction is not None
         anatomy = self.prediction.anatomy
-        rows = tuple(map(self._timed, self.rows.values()))
+        rows = tuple(timed(row, self.times.get(row.name, ())) for row in self.rows.values())
         report = Techniques(
             opanatomy=__version__,
             command=self.settings.command,
@@ -830,10 +781,6 @@ class Experiment:
             warnings=(*self._of_times(rows), *self._general_warnings(), *self.warnings),
         )
         return redacted(replace(report, advice=advice_of(report)), self.runs.texts)
-
-    def _timed(self, row: TechniqueRow) -> TechniqueRow:
-        """Return the row with the times of its repetitions."""
-        return timed(row, self.times.get(row.name, ()))
 
     def _of_times(self, rows: Sequence[TechniqueRow]) -> Iterator[str]:
         """Yield what forbids claims from the times of the repetitions: other work, or too few of them."""
@@ -861,17 +808,14 @@ class Experiment:
             half = any(variant.options.amp == "fp16" for variant in self.variants)
             float16 = ", those of float16 least: few processors have arithmetic for it" if half else ""
             warnings.append(f"times of mixed precision on a processor say nothing of a GPU{float16}")
-        if self.prediction.rates is not None and (names := self._without_time()):
+        predicted = [(row.name, row.predicted) for row in self.rows.values()]
+        names = [name for name, figures in predicted if figures is not None and figures.step_ns is None]
+        if self.prediction.rates is not None and names:
             warnings.append(
                 f"the time of {', '.join(names)} is not predicted: products in that data type did not run here by"
                 " themselves"
             )
         return warnings
-
-    def _without_time(self) -> list[str]:
-        """Return the techniques whose prediction lacks only the time."""
-        predicted = [(row.name, row.predicted) for row in self.rows.values()]
-        return [name for name, figures in predicted if figures is not None and figures.step_ns is None]
 
     def budget_ns(self) -> float:
         """Return the predicted time of measuring: the steps, and making the models."""
@@ -885,9 +829,3 @@ class Experiment:
             steps = _STEPS_OF_A_CAPTURE + self.settings.loss_steps + _STEPS_OF_A_REPETITION * repetitions
             total += (2 + repetitions) * _BEGIN_NS + step * steps
         return total
-
-
-def _scales_its_loss(variant: Variant) -> bool:
-    """Return whether a run trains under float16 autocast."""
-    options = variant.options
-    return options.amp == "fp16" and not options.inference and not options.generate

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from unittest.mock import patch
 
 from msgspec.structs import replace
 
@@ -63,55 +64,25 @@ def fake_tensors(*, full_masks: bool = True) -> Iterator[FakeTensorMode]:
     `full_masks` says what `mask.all()` is: with texts of several lengths a mask is not full.
     """
     import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+    from transformers.utils import import_utils
 
     with (
         torch.random.fork_rng(devices=[]),
         fake_mode(full_masks)(allow_non_fake_inputs=True) as mode,
-        parameters_replaced(),
-        answering_transformers(),
+        patch.object(torch.nn.Module, "_apply", _replaced),
+        patch.object(FakeTensor, "__deepcopy__", _copied),
+        # Transformers ask our tensors for values, as in a real step, instead of building for any values.
+        patch.object(import_utils, "is_fake_tensor", lambda _: False, create=True),
     ):
         yield mode
 
 
-@contextmanager
-def answering_transformers() -> Iterator[None]:
-    """Let transformers ask our tensors for values inside, as in a real step, instead of building for any values."""
-    from transformers.utils import import_utils
-
-    known: Any = import_utils
-    before = getattr(known, "is_fake_tensor", None)
-    known.is_fake_tensor = lambda _: False
-    try:
-        yield
-    finally:
-        if before is None:
-            del known.is_fake_tensor
-        else:
-            known.is_fake_tensor = before
-
-
-@contextmanager
-def parameters_replaced() -> Iterator[None]:
-    """Let `Module.to` and its like replace parameters inside: a fake tensor has weak references, so no swap works.
-
-    A deep copy is a clone: torch's own copies the storage, and views of such a copy lie in yet another one.
-    """
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    module: Any = torch.nn.Module
-    fake: Any = FakeTensor
-    apply = module._apply
-    module._apply, fake.__deepcopy__ = _replaced, _copied
-    try:
-        yield
-    finally:
-        module._apply = apply
-        del fake.__deepcopy__
-
-
 def _copied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
-    """Return a copy of a fake tensor, or the one that `memo` has."""
+    """Return a copy of a fake tensor, or the one that `memo` has.
+
+    It is a clone: torch's own copies the storage, and views of such a copy lie in yet another one.
+    """
     import torch
 
     if id(tensor) not in memo:
@@ -127,6 +98,7 @@ def _copied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
 
 
 def _replaced(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+    """Let `Module.to` and its like replace parameters: a fake tensor has weak references, so no swap works."""
     import torch
 
     made: dict[int, torch.nn.Parameter] = {}
@@ -149,36 +121,12 @@ def _replaced(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor
 @cache
 def fake_mode(full_masks: bool) -> type[FakeTensorMode]:
     """Return a class like `FakeTensorMode` whose tensors also answer what depends on their values."""
+    import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    answers = _answers(full_masks)
-
-    class AnsweringFakeTensorMode(FakeTensorMode):
-        """Fake tensors whose values may be read."""
-
-        def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            """Return the operator's result."""
-            answer = answers.get(func)
-            if answer is not None and not _has_constant(args[0]):
-                with self:
-                    return answer(*args, **(kwargs or {}))
-            return super().dispatch(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
-
-    return AnsweringFakeTensorMode
-
-
-def _has_constant(tensor: Any) -> bool:
-    import torch
-
-    return isinstance(getattr(tensor, "constant", None), torch.Tensor)
-
-
-def _answers(full_masks: bool) -> dict[Any, Callable[..., Any]]:
-    """Return answers for what depends on values (each zero or false, every mask full), and rules that torch lacks."""
-    import torch
-
     aten = torch.ops.aten
-    return {
+    # Each value is zero or false, and every mask full; the others are rules that torch lacks.
+    answers: dict[Any, Callable[..., Any]] = {
         aten._local_scalar_dense.default: _item,
         aten.equal.default: lambda *_: False,
         aten.all.default: lambda tensor: _truth(tensor, full_masks),
@@ -188,6 +136,19 @@ def _answers(full_masks: bool) -> dict[Any, Callable[..., Any]]:
         aten._ctc_loss_backward.Tensor: lambda grad, log_probs, *_: torch.empty_like(log_probs),
         aten._grouped_mm.default: _grouped_mm,
     }
+
+    class AnsweringFakeTensorMode(FakeTensorMode):
+        """Fake tensors whose values may be read."""
+
+        def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            """Return the operator's result."""
+            answer = answers.get(func)
+            if answer is not None and not isinstance(getattr(args[0], "constant", None), torch.Tensor):
+                with self:
+                    return answer(*args, **(kwargs or {}))
+            return super().dispatch(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+
+    return AnsweringFakeTensorMode
 
 
 def _truth(tensor: Any, value: bool) -> Any:
@@ -427,20 +388,27 @@ class Recording:
         if self.phase_of() is Phase.BACKWARD and module is None:
             node = torch._C._current_autograd_node()
         sequence = None if node is None else node._sequence_nr()
-        until = len(self.recomputations) - 1 if self._recomputes() else _NONE
+        recomputes = self.open_modules and self.recomputations and self.recomputations[-1] == _NONE
+        until = len(self.recomputations) - 1 if recomputes else _NONE
         return Context(operator, _NONE, module, sequence, casts_weight, until)
 
     # ---------------------------------------------------------------------------------------------------------- calls
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Note one call and the storages that it made."""
+        import torch
+
         name = function._schema.name
         if function.namespace in _QUESTIONS:
             return
         casts = name == "aten::_to_copy" and address_of(args[0].untyped_storage()) in self.weights
         context = self.context(name, casts_weight=casts)
         if name in _OF_BLAS and self.blas_bytes:
-            self._add_handle()
+            # The handle of this thread gets its work space; a device's backward runs in a thread of its own.
+            in_backward = torch._C._current_autograd_node() is not None
+            if in_backward not in self.blas_handles:
+                self.blas_handles.add(in_backward)
+                self.requests.append((-1 - in_backward, self.blas_bytes))
         for tensor in tensors_in(result):
             self.hold(tensor, context)
         if self.started and not self.paused:
@@ -448,32 +416,19 @@ class Recording:
             module = context.module
             if module is None and context.sequence is not None:
                 module = self._module_of(context.sequence)
-            self.calls[name, signature, self._phase(), module] += 1
+            phase = self.phase_of()
+            if phase is Phase.BACKWARD and torch.is_grad_enabled():
+                # Checkpointing recomputes in an autograd node, with gradient mode on.
+                node = torch._C._current_autograd_node()
+                if node is not None and checkpointing_of(node) is not None:
+                    phase = Phase.RECOMPUTE
+            self.calls[name, signature, phase, module] += 1
             key = key_of(name, signature)
             if key not in self.templates:
                 self.templates[key] = Template.of(function, args, kwargs)
             self.ends.setdefault(key, []).append((len(self.moments), context))
         if (scratch := _scratch_bytes(name, args)) and self.blas_bytes:
             self.requests += [(_SCRATCH, scratch), (_SCRATCH, 0)]
-
-    def _add_handle(self) -> None:
-        """Let the handle of this thread have its work space; a device's backward runs in a thread of its own."""
-        import torch
-
-        in_backward = torch._C._current_autograd_node() is not None
-        if in_backward not in self.blas_handles:
-            self.blas_handles.add(in_backward)
-            self.requests.append((-1 - in_backward, self.blas_bytes))
-
-    def _phase(self) -> Phase:
-        """Return the phase of a call: checkpointing recomputes in an autograd node, with gradient mode on."""
-        import torch
-
-        phase = self.phase_of()
-        if phase is not Phase.BACKWARD or not torch.is_grad_enabled():
-            return phase
-        node = torch._C._current_autograd_node()
-        return phase if node is None or checkpointing_of(node) is None else Phase.RECOMPUTE
 
     def add_workspaces(self, sizes: Mapping[CallKey, int]) -> None:
         """Note at the end of each call what its kernel allocates besides its results, and frees."""
@@ -492,10 +447,6 @@ class Recording:
             moments.append(Moment(now, size, _WORKSPACE, held + size, _NONE, number))
             moments.append(Moment(now, -size, _WORKSPACE, held, _NONE, number))
         self.moments = [*moments, *self.moments[done:]]
-
-    def start_calls(self) -> None:
-        """Forget the calls so far."""
-        self.calls = Counter()
 
     def simulated_calls(self) -> tuple[SimulatedCall, ...]:
         """Return the calls, equal ones together, in the order of the first of each."""
@@ -520,9 +471,6 @@ class Recording:
         self._sequence(self.open_modules[-1] if self.open_modules else None)
         if not self.open_modules and self.recomputations and self.recomputations[-1] == _NONE:
             self.recomputations[-1] = self.now
-
-    def _recomputes(self) -> bool:
-        return bool(self.open_modules and self.recomputations and self.recomputations[-1] == _NONE)
 
     def _sequence(self, module: str | None) -> None:
         """Note that from this number on autograd's nodes belong to operators that `module` calls."""
@@ -570,9 +518,17 @@ def _scratch_bytes(name: str, args: tuple[Any, ...]) -> int:
 
 @contextmanager
 def recording(module: torch.nn.Module, device: str, phase_of: Callable[[], Phase]) -> Iterator[Recording]:
-    """Note what runs inside; the paths of modules are those of `module`."""
+    """Note what runs inside; the paths of modules are those of `module`.
+
+    No dispatch mode sees the states of the host's generator being made that checkpointing keeps, nor storages that
+    change their size, which is no operator.
+    """
+    import torch
+
     record = Recording(device, phase_of)
     paths = {id(child): path for path, child in module.named_modules()}
+    storages: Any = torch.UntypedStorage
+    original_state, original_resize = torch.get_rng_state, storages.resize_
 
     def enter(child: torch.nn.Module, _inputs: object) -> None:
         if id(child) in paths:
@@ -582,51 +538,23 @@ def recording(module: torch.nn.Module, device: str, phase_of: Callable[[], Phase
         if id(child) in paths:
             record.leave(paths[id(child)])
 
-    with ExitStack() as stack:
-        stack.enter_context(forward_hooks(module, enter, leave, always=True))
-        stack.enter_context(_random_states(record))
-        stack.enter_context(_resizes(record))
-        stack.enter_context(_mode(record))
-        yield record
-
-
-@contextmanager
-def _random_states(record: Recording) -> Iterator[None]:
-    """Note the states of the host's generator that checkpointing keeps; no dispatch mode sees them being made."""
-    import torch
-
-    original = torch.get_rng_state
-
     def get_rng_state() -> torch.Tensor:
-        state = original()
+        state = original_state()
         record.hold(state)
         return state
 
-    torch.get_rng_state = get_rng_state
-    try:
-        yield
-    finally:
-        torch.get_rng_state = original
-
-
-@contextmanager
-def _resizes(record: Recording) -> Iterator[None]:
-    """Note storages that change their size, which is no operator."""
-    import torch
-
-    kind: Any = torch.UntypedStorage
-    original = kind.resize_
-
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:
-        made = original(storage, size)
+        made = original_resize(storage, size)
         record.resized(storage)
         return made
 
-    kind.resize_ = resize_
-    try:
-        yield
-    finally:
-        kind.resize_ = original
+    with (
+        forward_hooks(module, enter, leave, always=True),
+        patch.object(torch, "get_rng_state", get_rng_state),
+        patch.object(storages, "resize_", resize_),
+        _mode(record),
+    ):
+        yield record
 
 
 def _mode(record: Recording) -> Any:
@@ -757,17 +685,22 @@ def _simulated(options: RunOptions, sampling: Sampling | None, gpu: Gpu | None, 
     stepper = make_stepper(subject, options)
     with recording(module, options.device, lambda: stepper.phase) as record:
         record.blas_bytes = 0 if gpu is None else max(workspace_sizes(gpu.capability[0], {}))
-        for tensor in _there(stepper, module):
-            record.hold(tensor)
+        for tensors in components_before(holders_of(stepper, module)).values():
+            for tensor in tensors:
+                record.hold(tensor)
         stepper.run()
         stepper.free_gradients()
         if prepared.texts is not None:
             stepper.take(prepared.texts.longest)
         memory = _second_step(stepper, module, record, options, sampling)
         calls = record.simulated_calls()
-        batches: tuple[tuple[SimulatedCall, ...], ...] = ()
+        batches: list[tuple[SimulatedCall, ...]] = []
         if prepared.texts is not None:
-            batches = tuple(_calls_on(batch, stepper, record) for batch in prepared.texts.batches)
+            for batch in prepared.texts.batches:
+                stepper.take(batch)
+                record.calls = Counter()
+                stepper.run()
+                batches.append(record.simulated_calls())
             if sampling is not None:
                 sampling.take(record.templates)
             calls = batches[prepared.texts.observed.profiled]
@@ -776,25 +709,11 @@ def _simulated(options: RunOptions, sampling: Sampling | None, gpu: Gpu | None, 
         device=options.device,
         calls=calls,
         memory=memory,
-        batches=batches,
+        batches=tuple(batches),
         requests=() if gpu is None else tuple(record.requests),
         decoder=decoder,
         layers=layers,
     )
-
-
-def _calls_on(batch: dict[str, Any], stepper: Stepper, record: Recording) -> tuple[SimulatedCall, ...]:
-    """Return the calls of a step on another batch."""
-    stepper.take(batch)
-    record.start_calls()
-    stepper.run()
-    return record.simulated_calls()
-
-
-def _there(stepper: Stepper, module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Yield the tensors allocated before the first step."""
-    for tensors in components_before(holders_of(stepper, module)).values():
-        yield from tensors
 
 
 def _second_step(

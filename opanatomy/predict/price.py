@@ -70,11 +70,11 @@ class CallTimes(Struct, frozen=True, kw_only=True):
 
 def call_times(path: Path, of: Callable[[list[int]], float] = median) -> CallTimes:
     """Return the time of each operator call in a trace, the median `of` like ones; raise `TraceError` if that fails."""
-    calls, _ = _calls_of(path)
+    calls, measured, _ = _calls_of(path)
     times = inclusive_times(calls)
     samples: dict[CallKey, list[int]] = defaultdict(list)
     signatures: dict[CallKey, Signature] = {}
-    for row in _measured(calls):
+    for row in measured:
         signature = calls.signatures[int(calls.signature[row])]
         name = calls.names[int(calls.host.name[row])]
         if signature is None:
@@ -83,37 +83,30 @@ def call_times(path: Path, of: Callable[[list[int]], float] = median) -> CallTim
         samples[key].append(int(times[row]))
         signatures.setdefault(key, signature)
     exact = {key: Timed(of(values), len(values), work_of(key[0], signatures[key])) for key, values in samples.items()}
-    return CallTimes(exact=exact, by_operator=_by_operator(exact))
+    grouped: dict[str, list[Timed]] = defaultdict(list)
+    for (name, *_), timed in exact.items():
+        grouped[name].append(timed)
+    by_operator = {name: tuple(sorted(rows, key=lambda timed: timed.work.amount)) for name, rows in grouped.items()}
+    return CallTimes(exact=exact, by_operator=by_operator)
 
 
 def phase_times(path: Path) -> dict[tuple[str, Phase], float]:
     """Return the time of each operator in each phase of a step, in nanoseconds, children included."""
-    calls, steps = _calls_of(path)
+    calls, measured, steps = _calls_of(path)
     times = inclusive_times(calls)
     sums: dict[tuple[str, Phase], float] = defaultdict(float)
-    for row in _measured(calls):
+    for row in measured:
         sums[calls.names[int(calls.host.name[row])], PHASES[int(calls.host.phase[row])]] += int(times[row]) / steps
     return dict(sums)
 
 
-def _calls_of(path: Path) -> tuple[TraceCalls, int]:
-    """Return the calls of a trace, and how many steps it has."""
+def _calls_of(path: Path) -> tuple[TraceCalls, list[int], int]:
+    """Return the calls of a trace, the host rows of operators in its steps with known arguments, and how many steps."""
     trace = read_trace(path)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, ())
-    return trace_calls_of(trace, attribution)[0], max(len(attribution.steps), 1)
-
-
-def _measured(calls: TraceCalls) -> list[int]:
-    """Return the host rows of operators inside the steps whose arguments are known."""
+    calls, _ = trace_calls_of(trace, attribution)
     recorded = (calls.signature >= 0) & (calls.host.annotation == 0) & calls.host.in_window
-    return [int(row) for row in np.flatnonzero(recorded)]
-
-
-def _by_operator(exact: dict[CallKey, Timed]) -> dict[str, tuple[Timed, ...]]:
-    grouped: dict[str, list[Timed]] = defaultdict(list)
-    for (name, *_), timed in exact.items():
-        grouped[name].append(timed)
-    return {name: tuple(sorted(rows, key=lambda timed: timed.work.amount)) for name, rows in grouped.items()}
+    return calls, [int(row) for row in np.flatnonzero(recorded)], max(len(attribution.steps), 1)
 
 
 def inclusive_times(calls: TraceCalls) -> Int64:
@@ -128,14 +121,11 @@ def inclusive_times(calls: TraceCalls) -> Int64:
 
 def key_of(operator: str, signature: Signature) -> CallKey:
     """Return what calls of like work share; the rows of a gradient's table are a number beside its tensors."""
+    tensors: Tensors = tuple((tensor.dtype, tensor.shape) for tensor in signature.tensors())
+    if not tensors:
+        tensors = tuple((None, sizes) for sizes in _sizes(signature))
     numbers = (value for value in signature.arguments if isinstance(value, int) and not isinstance(value, bool))
-    return operator, _tensors_of(signature), tuple(number for number in numbers if number >= _SIZE)
-
-
-def _tensors_of(signature: Signature) -> Tensors:
-    """Return the tensors of a call, or the sizes of a call without tensors."""
-    tensors = tuple((tensor.dtype, tensor.shape) for tensor in signature.tensors())
-    return tensors or tuple((None, sizes) for sizes in _sizes(signature))
+    return operator, tensors, tuple(number for number in numbers if number >= _SIZE)
 
 
 def _sizes(signature: Signature) -> Iterator[tuple[int, ...]]:
@@ -243,8 +233,18 @@ def rates_of(
     if not count:
         raise EstimateError("the baseline's step calls no operator: there is nothing to go by")
     sampled = sampled or {}
+    # The least time of a call of each class, and the time of a unit of work in its large calls.
+    by_class: dict[Kind, ClassRate] = {}
+    grouped: dict[Kind, list[Timed]] = defaultdict(list)
+    for timed in times.exact.values():
+        if timed.work.amount:
+            grouped[_kind(timed.work)].append(timed)
+    for kind, known in grouped.items():
+        largest = max(timed.work.amount for timed in known)
+        large = [timed.time_ns / timed.work.amount for timed in known if timed.work.amount >= _LARGE * largest]
+        by_class[kind] = ClassRate(least_ns=min(timed.time_ns for timed in known), unit_ns=median(large))
     rates = Rates(
-        times=times, by_class=_by_class(times), sampled=sampled, inside=_inside(times, sampled), calls=count, load=load
+        times=times, by_class=by_class, sampled=sampled, inside=_inside(times, sampled), calls=count, load=load
     )
     operators = sum(_time(call, rates)[0] * call.calls for calls in steps for call in calls) / len(steps)
     whole = max(operators, min(wall_ns, profiled_ns or wall_ns))
@@ -272,34 +272,19 @@ def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
     raise ValueError("no pairs")
 
 
-def _by_class(times: CallTimes) -> dict[Kind, ClassRate]:
-    """Return the least time of a call of each class, and the time of a unit of work in its large calls."""
-    grouped: dict[Kind, list[Timed]] = defaultdict(list)
-    for timed in times.exact.values():
-        if timed.work.amount:
-            grouped[_kind(timed.work)].append(timed)
-    rates = {}
-    for kind, known in grouped.items():
-        largest = max(timed.work.amount for timed in known)
-        large = [timed.time_ns / timed.work.amount for timed in known if timed.work.amount >= _LARGE * largest]
-        rates[kind] = ClassRate(least_ns=min(timed.time_ns for timed in known), unit_ns=median(large))
-    return rates
-
-
 def _kind(work: Work) -> Kind:
     """Return the kind of work whose time goes by one amount."""
     return work.operator_class, work.dtype if work.operator_class is _CONTRACTION else None
 
 
 def predicted_time(step: SimulatedStep, rates: Rates) -> PredictedTime:
-    """Return the time of the step at these rates; for a run on texts, the mean of the batches."""
-    if step.batches:
-        return _mean([_of_calls(calls, rates) for calls in step.batches])
-    return _of_calls(step.calls, rates)
+    """Return the time of the step at these rates; for a run on texts, the mean of the batches.
 
-
-def _mean(times: Sequence[PredictedTime]) -> PredictedTime:
-    """Return the mean of some steps; its rows are those of all, each with its part of the mean."""
+    The rows of a mean are those of all batches, each with its part of it.
+    """
+    if not step.batches:
+        return _of_calls(step.calls, rates)
+    times = [_of_calls(calls, rates) for calls in step.batches]
     count = len(times)
     rows = [
         replace(row, time_ns=row.time_ns / count, low_ns=row.low_ns / count, high_ns=row.high_ns / count)
@@ -317,7 +302,11 @@ def _mean(times: Sequence[PredictedTime]) -> PredictedTime:
 
 def _of_calls(calls: Sequence[SimulatedCall], rates: Rates) -> PredictedTime:
     rows = tuple(_merged(_row(call, rates) for call in calls))
-    framework, low, high = _between(sum(call.calls for call in calls), rates)
+    # A part of the time between calls grows with their number (Python, the autograd engine), a part does not (memory
+    # that is given back, the loop), and their shares are unknown.
+    same, each = rates.between_ns, rates.between_ns * sum(call.calls for call in calls) / rates.calls
+    spread = FACTOR[Basis.SAME_CALL] * rates.spread
+    framework, low, high = (same + each) / 2, min(same, each) / spread, max(same, each) * spread
     time, widest = framework + sum(row.time_ns for row in rows), _WIDEST * rates.spread
     return PredictedTime(
         time_ns=time,
@@ -326,17 +315,6 @@ def _of_calls(calls: Sequence[SimulatedCall], rates: Rates) -> PredictedTime:
         framework_ns=framework,
         rows=rows,
     )
-
-
-def _between(calls: int, rates: Rates) -> tuple[float, float, float]:
-    """Return the time between that many calls, its minimum and maximum.
-
-    A part grows with their number (Python, the autograd engine), a part does not (memory that is given back, the loop),
-    and their shares are unknown.
-    """
-    same, each = rates.between_ns, rates.between_ns * calls / rates.calls
-    spread = FACTOR[Basis.SAME_CALL] * rates.spread
-    return (same + each) / 2, min(same, each) / spread, max(same, each) * spread
 
 
 def _row(call: SimulatedCall, rates: Rates) -> PredictedRow:

@@ -42,6 +42,15 @@ def absent_ranks(ranks: int) -> Iterator[Any]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
     from torch.testing._internal.distributed.fake_pg import FakeStore
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    propagator: Any = ShardingPropagator
+    propagate = propagator._propagate_tensor_meta_non_cached
+
+    def unseen(*args: object) -> Any:
+        # It asks for the shape of a whole result, of which a rank makes a part: dispatch modes are kept out.
+        with _disable_current_modes():
+            return propagate(*args)
 
     answers: tuple[tuple[Any, str, Any], ...] = (
         (torch.cuda, "Stream", _Nothing),
@@ -50,27 +59,15 @@ def absent_ranks(ranks: int) -> Iterator[Any]:
         (torch.cuda, "current_stream", _Nothing),
         (torch.cuda, "stream", lambda _: nullcontext()),
         (torch.Tensor, "record_stream", lambda *_: None),
+        (ShardingPropagator, "_propagate_tensor_meta_non_cached", unseen),
     )
     with ExitStack() as stack:
         for owner, name, answer in answers:
             stack.enter_context(patch.object(owner, name, answer))
-        stack.enter_context(_unseen(ShardingPropagator, "_propagate_tensor_meta_non_cached"))
+
         distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
         stack.callback(distributed.destroy_process_group)
         yield init_device_mesh("cuda", (ranks,), mesh_dim_names=(TP,))
-
-
-def _unseen(owner: Any, name: str) -> Any:
-    """Keep dispatch modes out of a method: it asks for the shape of a whole result, of which a rank makes a part."""
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    original = getattr(owner, name)
-
-    def unseen(*args: object) -> Any:
-        with _disable_current_modes():
-            return original(*args)
-
-    return patch.object(owner, name, unseen)
 
 
 def on_a_rank(subject: Subject, options: RunOptions, mesh: Any) -> Subject:
@@ -94,7 +91,11 @@ def on_a_rank(subject: Subject, options: RunOptions, mesh: Any) -> Subject:
     )
     training = Training()
     if parallel == TP:
-        _check_cut(subject.module, ranks)
+        config: Any = getattr(subject.module, "config", None)
+        for name in ("num_attention_heads", "num_key_value_heads"):
+            heads = getattr(config, name, None)
+            if isinstance(heads, int) and heads % ranks:
+                raise UsageError(f"{spelled(PARALLEL, TP)}: {name} is {heads}, not a multiple of {ranks} devices")
         cut(subject.module, accelerator)
     elif is_sharded(parallel):
         from accelerate.utils.fsdp_utils import fsdp2_apply_ac, fsdp2_prepare_model
@@ -117,14 +118,6 @@ def on_a_rank(subject: Subject, options: RunOptions, mesh: Any) -> Subject:
         checkpointing=CHECKPOINTING.bare if parallel == CHECKPOINTED else subject.workload.checkpointing,
     )
     return replace(subject, training=training, workload=workload)
-
-
-def _check_cut(module: torch.nn.Module, ranks: int) -> None:
-    config: Any = getattr(module, "config", None)
-    for name in ("num_attention_heads", "num_key_value_heads"):
-        heads = getattr(config, name, None)
-        if isinstance(heads, int) and heads % ranks:
-            raise UsageError(f"{spelled(PARALLEL, TP)}: {name} is {heads}, not a multiple of {ranks} devices")
 
 
 #: The bytes of DDP's first bucket, which is reduced while the others still fill.

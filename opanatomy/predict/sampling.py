@@ -155,14 +155,12 @@ class Sampling:
             }
             if lasting:
                 before = load_of(self.device) or 0.0
-                self._keep(self._profile(lasting), controls)
+                times = self._profile(lasting)
+                # New times are kept as they would be if the controls took as long as at first.
+                slower = [times[key] / self.times[key] for key in controls if key in times]
+                drift = median(slower) if slower else 1.0
+                self.times |= {key: times[key] / drift for key in times.keys() - self.times.keys()}
                 self.load = max(self.load, before, load_of(self.device) or 0.0)
-
-    def _keep(self, times: Mapping[CallKey, float], controls: Sequence[CallKey]) -> None:
-        """Keep the new times, as they would be if the controls took as long as at first."""
-        slower = [times[key] / self.times[key] for key in controls if key in times]
-        drift = median(slower) if slower else 1.0
-        self.times |= {key: times[key] / drift for key in times.keys() - self.times.keys()}
 
     def _late(self) -> bool:
         return self.deadline is not None and self.clock() > self.deadline

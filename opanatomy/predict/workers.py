@@ -71,10 +71,11 @@ def run_jobs(job: Callable[..., Iterable[Result]], *arguments: Any) -> Iterator[
     theirs.close()
     try:
         while True:
-            outcome = _received(ours)
-            if outcome is None:
+            try:
+                outcome: _Outcome = ours.recv()
+            except (EOFError, OSError):
                 process.join(timeout=_GRACE_S)
-                raise JobFailed(_died(process.exitcode))
+                raise JobFailed(_died(process.exitcode)) from None
             if outcome.error is not None:
                 raise JobFailed(outcome.error)
             if outcome.done:
@@ -82,23 +83,10 @@ def run_jobs(job: Callable[..., Iterable[Result]], *arguments: Any) -> Iterator[
             yield outcome.value
     finally:
         ours.close()
-        _end(process)
-
-
-def _received(connection: Any) -> _Outcome | None:
-    try:
-        outcome: _Outcome = connection.recv()
-    except (EOFError, OSError):
-        return None
-    return outcome
-
-
-def _end(process: Any) -> None:
-    """Wait for the process; end it if an interrupt left it behind."""
-    process.join(timeout=_GRACE_S)
-    if process.is_alive():
-        process.terminate()
-        process.join()
+        process.join(timeout=_GRACE_S)
+        if process.is_alive():  # an interrupt left it behind
+            process.terminate()
+            process.join()
 
 
 def _died(code: int | None) -> str:
