@@ -104,9 +104,8 @@ def flops_per_element() -> dict[str, int]:
     samples = {}
     for name, (arguments, places) in SAMPLES.items():
         formula_cost = cost(f"aten::{name}", Signature(arguments))
-        if (
-            formula_cost is not None and not formula_cost.flops % places
-        ):  # a user's formula may say nothing for each place
+        # A user's formula may have no figure for each place.
+        if formula_cost is not None and not formula_cost.flops % places:
             samples[name] = formula_cost.flops // places
     others = {name: samples[like] for name, like in _ALSO.items() if like in samples}
     return {**moving, **maps, **dict.fromkeys((*_PRODUCTS, *_FREE), 0), **samples, **others}

@@ -71,7 +71,7 @@ def cholesky(signature: Signature) -> Cost:
     """`n (n + 1) (2 n + 1) / 6` a matrix, n^3 / 3; writes the factor and an int32 status."""
     x = signature.tensor(0)
     batch, n, _ = _matrices(x)
-    flops = prod(batch) * (n * (n + 1) * (2 * n + 1) // 6)
+    flops = prod(batch) * (n * (n + 1) * (2 * n + 1) // 6)  # potrf
     return moved(read(x), fresh(x.shape, x.dtype) + fresh(batch, "int32"), flops=flops)
 
 
