@@ -87,7 +87,8 @@ class Option(Struct, frozen=True, kw_only=True):
     @property
     def description(self) -> str:
         """Return the help, filled in."""
-        return self.help.replace("{choices}", _listed(self.choices)).replace("{default}", str(self.default))
+        choices = ", ".join(choice.name for choice in self.choices)
+        return self.help.replace("{choices}", choices).replace("{default}", str(self.default))
 
 
 #: Writes an option and its value in a message.
@@ -128,18 +129,6 @@ def spelled(option: Option, value: object) -> str:
     return as_flag(option, value) if _ON_COMMAND_LINE.get() else as_argument(option, value)
 
 
-def _amount(option: Option, value: Any, spelled: Spelling) -> float:
-    try:
-        amount = None if isinstance(value, (bool, str)) else float(value)
-    except (TypeError, ValueError):
-        amount = None
-    if amount is None:
-        raise UsageError(f"{spelled(option, value)}: must be a number")
-    if not 0 < amount < math.inf:
-        raise UsageError(f"{spelled(option, value)}: must be above 0, and finite")
-    return amount
-
-
 def from_text(option: Option, text: str) -> Any:
     """Return the value that the command line's `text` gives an option; raise `UsageError` that names the flag."""
     if option.kind is Kind.PAIRS:
@@ -165,9 +154,27 @@ def checked(option: Option, value: Any, spelled: Spelling) -> Any:
     if value is None and option.default is None:
         return None
     if option.kind is Kind.NUMBER:
-        return _number(option, value, spelled)
+        try:
+            number = operator.index(value)
+        except TypeError:
+            number = None
+        if number is None or isinstance(value, bool):
+            raise UsageError(f"{spelled(option, value)}: must be a whole number")
+        if number < option.minimum:
+            raise UsageError(f"{spelled(option, value)}: must be at least {option.minimum}")
+        if number > option.maximum:
+            raise UsageError(f"{spelled(option, value)}: must be at most {option.maximum}")
+        return number
     if option.kind is Kind.AMOUNT:
-        return _amount(option, value, spelled)
+        try:
+            amount = None if isinstance(value, (bool, str)) else float(value)
+        except (TypeError, ValueError):
+            amount = None
+        if amount is None:
+            raise UsageError(f"{spelled(option, value)}: must be a number")
+        if not 0 < amount < math.inf:
+            raise UsageError(f"{spelled(option, value)}: must be above 0, and finite")
+        return amount
     if option.kind is Kind.SWITCH and not (isinstance(value, int) and value in (0, 1)):
         raise UsageError(f"{spelled(option, value)}: must be {option.kind.value}")
     if option.canonical is not None:
@@ -182,20 +189,6 @@ def checked(option: Option, value: Any, spelled: Spelling) -> Any:
             raise UsageError(f"{spelled(option, value)}: not known - {instead_of(value, names)}")
         return value if name is None else name
     return bool(value) if option.kind is Kind.SWITCH else value
-
-
-def _number(option: Option, value: Any, spelled: Spelling) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        raise UsageError(f"{spelled(option, value)}: must be a whole number")
-    if number < option.minimum:
-        raise UsageError(f"{spelled(option, value)}: must be at least {option.minimum}")
-    if number > option.maximum:
-        raise UsageError(f"{spelled(option, value)}: must be at most {option.maximum}")
-    return number
 
 
 def named(value: object, names: Iterable[str], spelled: str) -> str:
@@ -227,10 +220,6 @@ def instead_of(value: object, names: Iterable[str]) -> str:
 
 def _plain(name: str) -> str:
     return name.strip().lower().removeprefix("torch.").replace("-", "").replace("_", "")
-
-
-def _listed(choices: Iterable[Choice]) -> str:
-    return ", ".join(choice.name for choice in choices)
 
 
 def _data_type(torch_name: str, name: str | None = None) -> Choice:
@@ -984,8 +973,26 @@ def check_together(options: Any, spelled: Spelling) -> None:
             value = getattr(options, option.name)
             if value != option.default:
                 raise UsageError(f"{forward_only} has no backward: leave out {spelled(option, value)}")
-    _check_texts(options, spelled)
-    _check_generation(options, spelled)
+
+    texts = getattr(options, TEXTS.name, None)
+    if texts is not None and options.generate is not None:
+        raise UsageError(
+            f"{spelled(GENERATE, options.generate)} needs prompts of one length: leave out {spelled(TEXTS, texts)}"
+        )
+    for option in OF_TEXTS:
+        value = getattr(options, option.name, None)
+        if texts is None and value is not None:
+            raise UsageError(f"{spelled(option, value)} needs texts: give {spelled(TEXTS, SAMPLE)} too")
+
+    if options.generate is None and options.beams is not None:
+        needed = spelled(GENERATE, 32)
+        raise UsageError(f"{spelled(BEAMS, options.beams)} needs a generation: give {needed} too")
+    if options.generate is not None and options.compile:
+        raise UsageError(
+            f"{spelled(GENERATE, options.generate)} runs the model's own forward, not a compiled one: leave out"
+            f" {spelled(COMPILE, True)}"
+        )
+
     _check_ranks(options, spelled)
     if options.compile_mode is not None and not options.compile:
         raise UsageError(f"{spelled(COMPILE_MODE, options.compile_mode)} needs {spelled(COMPILE, True)}: add it")
@@ -1001,23 +1008,6 @@ def check_together(options: Any, spelled: Spelling) -> None:
     if getattr(options, NO_TRACE.name, False) and options.trace is not None:
         raise UsageError(
             f"{spelled(NO_TRACE, True)} keeps no trace, {spelled(TRACE, options.trace)} does - leave one out"
-        )
-
-
-def check_fit(options: Any, spelled: Spelling) -> None:
-    """Raise `UsageError` for an option that needs a run if none is run, and for `--find` without a limit."""
-    if options.limit is None:
-        if options.find is not None:
-            raise UsageError(f"{spelled(FIND, options.find)} needs a limit: give {spelled(LIMIT, '80GB')} too")
-        return
-    for option in OF_A_RUN:
-        value = getattr(options, option.name)
-        if value:
-            given = value[0] if option.kind is Kind.TEXTS else value
-            raise UsageError(f"{spelled(LIMIT, options.limit)} runs nothing: leave out {spelled(option, given)}")
-    if options.find is not None and options.texts is not None:
-        raise UsageError(
-            f"{spelled(FIND, options.find)} is for batches of one length: leave out {spelled(TEXTS, options.texts)}"
         )
 
 
@@ -1039,6 +1029,23 @@ def _check_ranks(options: Any, spelled: Spelling) -> None:
         raise UsageError(
             f"{spelled(PARALLEL, parallel)} recomputes activations already: leave out"
             f" {spelled(CHECKPOINTING, options.checkpointing)}"
+        )
+
+
+def check_fit(options: Any, spelled: Spelling) -> None:
+    """Raise `UsageError` for an option that needs a run if none is run, and for `--find` without a limit."""
+    if options.limit is None:
+        if options.find is not None:
+            raise UsageError(f"{spelled(FIND, options.find)} needs a limit: give {spelled(LIMIT, '80GB')} too")
+        return
+    for option in OF_A_RUN:
+        value = getattr(options, option.name)
+        if value:
+            given = value[0] if option.kind is Kind.TEXTS else value
+            raise UsageError(f"{spelled(LIMIT, options.limit)} runs nothing: leave out {spelled(option, given)}")
+    if options.find is not None and options.texts is not None:
+        raise UsageError(
+            f"{spelled(FIND, options.find)} is for batches of one length: leave out {spelled(TEXTS, options.texts)}"
         )
 
 
@@ -1072,31 +1079,6 @@ def check_several(options: Any, processes: int, spelled: Spelling) -> None:
         raise UsageError(
             f"{spelled(PARALLEL, HSDP)} shards in two groups, each with a copy of the weights: {processes} processes"
             " make no two groups of several - start 4, 6, 8, ..."
-        )
-
-
-def _check_texts(options: Any, spelled: Spelling) -> None:
-    texts = getattr(options, TEXTS.name, None)
-    if texts is not None and options.generate is not None:
-        raise UsageError(
-            f"{spelled(GENERATE, options.generate)} needs prompts of one length: leave out {spelled(TEXTS, texts)}"
-        )
-    for option in OF_TEXTS:
-        value = getattr(options, option.name, None)
-        if texts is None and value is not None:
-            raise UsageError(f"{spelled(option, value)} needs texts: give {spelled(TEXTS, SAMPLE)} too")
-
-
-def _check_generation(options: Any, spelled: Spelling) -> None:
-    if options.generate is None:
-        if options.beams is not None:
-            needed = spelled(GENERATE, 32)
-            raise UsageError(f"{spelled(BEAMS, options.beams)} needs a generation: give {needed} too")
-        return
-    if options.compile:
-        raise UsageError(
-            f"{spelled(GENERATE, options.generate)} runs the model's own forward, not a compiled one: leave out"
-            f" {spelled(COMPILE, True)}"
         )
 
 

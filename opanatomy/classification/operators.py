@@ -585,29 +585,24 @@ def classify_compiled(name: str) -> Classification | None:
         return None
     match = _NAME.match(name)
     if match is None or match["kind"] == "triton_tem":
-        return _by_template(name)
+        if _TEMPLATE.match(name):
+            inside = (NORMALIZATION,) if _ATTENTION.search(name) else ()
+            return Classification(operator_class=CONTRACTION, rule="compiled/template", contains=inside)
+        if _UNNAMED.match(name):
+            return Classification(operator_class=UNKNOWN, rule="compiled/unnamed: the name carries no operator")
+        return None
     kind = match["kind"]
     operators = _operators(match["operators"])
-    own = _class_of(kind, operators)
-    inside = {its_class for operator, its_class in operators if _counts(kind, operator, its_class)}
+    classes = {its_class for operator, its_class in operators if _counts(kind, operator, its_class)}
+    own = _class_of(kind, classes)
     return Classification(
         operator_class=own,
         rule=f"compiled/{kind}: {' '.join(operator for operator, _ in operators) or 'no operator named'}",
-        contains=tuple(item for item in OperatorClass if item in inside and item != own),
+        contains=tuple(item for item in OperatorClass if item in classes and item != own),
     )
 
 
-def _by_template(name: str) -> Classification | None:
-    if _TEMPLATE.match(name):
-        inside = (NORMALIZATION,) if _ATTENTION.search(name) else ()
-        return Classification(operator_class=CONTRACTION, rule="compiled/template", contains=inside)
-    if _UNNAMED.match(name):
-        return Classification(operator_class=UNKNOWN, rule="compiled/unnamed: the name carries no operator")
-    return None
-
-
-def _class_of(kind: str, operators: list[tuple[str, OperatorClass | None]]) -> OperatorClass:
-    classes = {its_class for operator, its_class in operators if _counts(kind, operator, its_class)}
+def _class_of(kind: str, classes: set[OperatorClass | None]) -> OperatorClass:
     category = kind.removeprefix("triton_")
     if CONTRACTION in classes:
         return CONTRACTION

@@ -101,17 +101,14 @@ def flops_per_element() -> dict[str, int]:
     names = [name.removeprefix("aten::") for name in operators() if name.startswith("aten::")]
     moving = {name: 0 for name in names if module_of(f"aten::{name}").rpartition(".")[2] in _MOVING}
     maps = {name: row.flops for name, row in MAPS.items()}
-    samples = {name: flops for name, sample in SAMPLES.items() if (flops := _of_sample(name, *sample)) is not None}
+    samples = {}
+    for name, (arguments, places) in SAMPLES.items():
+        formula_cost = cost(f"aten::{name}", Signature(arguments))
+        # A user's formula may have no figure for each place.
+        if formula_cost is not None and not formula_cost.flops % places:
+            samples[name] = formula_cost.flops // places
     others = {name: samples[like] for name, like in _ALSO.items() if like in samples}
     return {**moving, **maps, **dict.fromkeys((*_PRODUCTS, *_FREE), 0), **samples, **others}
-
-
-def _of_sample(name: str, arguments: tuple[Argument, ...], places: int) -> int | None:
-    """Return the formula's FLOPs of the sample call for each place; `None` if a user's formula has none."""
-    formula_cost = cost(f"aten::{name}", Signature(arguments))
-    if formula_cost is None or formula_cost.flops % places:
-        return None
-    return formula_cost.flops // places
 
 
 #: Operators that read or write only the rows they look up.
@@ -155,16 +152,6 @@ def _arguments(signature: Signature) -> tuple[tuple[Tensor, ...], tuple[int, ...
     return tensors, sizes
 
 
-def _places(tensors: tuple[Tensor, ...], sizes: tuple[int, ...]) -> int:
-    """Return the places of the loop: the product of the last one, two or three sizes that equals a tensor's size."""
-    counts = {tensor.numel for tensor in tensors}
-    products = [prod(sizes[-length:]) for length in range(1, min(3, len(sizes)) + 1)]
-    fitting = [size for size in products if size in counts]
-    if not fitting:
-        raise Unknown("the sizes of the loop")
-    return max(fitting)
-
-
 @pattern(_MAPS_AND_REDUCTIONS)
 def fused(name: str, signature: Signature) -> Cost:
     """The FLOPs of the operators named for each place of the loop; each tensor argument once.
@@ -177,7 +164,13 @@ def fused(name: str, signature: Signature) -> Cost:
         raise Unknown(name)
     operators = named(match[2])
     tensors, sizes = _arguments(signature)
-    places = _places(tensors, sizes)
+    # The places of the loop: the product of the last one, two or three sizes that equals a tensor's size.
+    counts = {tensor.numel for tensor in tensors}
+    products = [prod(sizes[-length:]) for length in range(1, min(3, len(sizes)) + 1)]
+    fitting = [size for size in products if size in counts]
+    if not fitting:
+        raise Unknown("the sizes of the loop")
+    places = max(fitting)
     flops = sum(flops_per_element()[operator] for operator in operators) * places
     whole = [read(tensor) for tensor in tensors]
     takes_parts = not _PARTS.isdisjoint(operators) or (len(operators) >= _MOST_NAMED and operators[-1] < max(_PARTS))

@@ -31,11 +31,6 @@ def product_shape(a: Shape, b: Shape) -> tuple[Shape, int]:
     return (*batch, m, n), 2 * prod(batch) * m * n * k
 
 
-def _is_zero(value: object) -> bool:
-    """Return whether `beta` is 0, which leaves the added tensor unread."""
-    return isinstance(value, int | float) and value == 0
-
-
 def _written(signature: Signature, start: int, shape: Shape, dtype: str | None) -> int:
     """Return the bytes of the result; an `out` tensor may follow from `start` on."""
     out = next((value for value in signature.arguments[start:] if isinstance(value, Tensor)), None)
@@ -73,7 +68,7 @@ def addmm(signature: Signature) -> Cost:
     arguments = [value for value in signature.arguments[3:] if not isinstance(value, Tensor)]
     # addmm(self, mat1, mat2, beta, alpha); the overload with out_dtype: (self, mat1, mat2, out_dtype, beta, alpha)
     dtype = scalar_type(arguments.pop(0)) if len(arguments) > 2 and not isinstance(arguments[2], bool) else a.dtype
-    ignored = bool(arguments) and _is_zero(arguments[0])
+    ignored = bool(arguments) and isinstance(arguments[0], int | float) and arguments[0] == 0
     written = _written(signature, 3, shape, dtype)
     return Cost(flops=flops, read_bytes=read(a, b) + (0 if ignored else read(added)), written_bytes=written)
 

@@ -18,7 +18,9 @@ def conventions_of(shape: DecoderShape, length: int) -> Iterator[FlopConvention]
     layers, width = shape.layers, shape.hidden
     heads, size = shape.heads, shape.head_size
     scores = 12 * layers * heads * size * length
-    products = 6 * _weights_of_products(shape)
+    # The weights that a token is multiplied with: those of attention, of its experts, and of the head.
+    attention = 2 * width * size * (heads + shape.key_value_heads)
+    products = 6 * (layers * attention + shape.inner_weights + width * shape.vocabulary)
     active = shape.parameters - shape.idle
     yield FlopConvention(
         name="6N", flops=6 * active, counts="parameters that a token uses", leaves_out="attention's scores"
@@ -66,10 +68,3 @@ def conventions_of(shape: DecoderShape, length: int) -> Iterator[FlopConvention]
         counts="parameters but embeddings",
         leaves_out="attention's scores, a tied head",
     )
-
-
-def _weights_of_products(shape: DecoderShape) -> int:
-    """Return the weights that a token is multiplied with: those of attention, of its experts, and of the head."""
-    width, size = shape.hidden, shape.head_size
-    attention = 2 * width * size * (shape.heads + shape.key_value_heads)
-    return shape.layers * attention + shape.inner_weights + width * shape.vocabulary

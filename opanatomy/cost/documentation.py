@@ -26,19 +26,18 @@ def formula_tables() -> str:
         families[function.__module__][_counted(function)].append(f"`{operator}` on {device}")
     for expression, function in patterns():
         families[function.__module__][_counted(function)].append(f"`{expression}`")
-    return "\n".join(_table(module, rows) for module, rows in sorted(families.items(), key=_place))
+    lines = []
+    for module, rows in sorted(families.items(), key=_place):
+        title = (sys.modules[module].__doc__ or module).splitlines()[0].rstrip(".")
+        lines += [f"#### {title}", "", "| operators | what is counted |", "|---|---|"]
+        lines += [f"| {_cell(', '.join(names))} | {_cell(text)} |" for text, names in rows.items()]
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _place(family: tuple[str, object]) -> tuple[int, str]:
     name = family[0].rpartition(".")[2]
     return (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)
-
-
-def _table(module: str, rows: dict[str, list[str]]) -> str:
-    title = (sys.modules[module].__doc__ or module).splitlines()[0].rstrip(".")
-    lines = [f"#### {title}", "", "| operators | what is counted |", "|---|---|"]
-    lines += [f"| {_cell(', '.join(names))} | {_cell(text)} |" for text, names in rows.items()]
-    return "\n".join([*lines, ""])
 
 
 def _counted(function: object) -> str:

@@ -13,7 +13,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.cost.operands import (
-    Shape,
     Unknown,
     axis,
     broadcast,
@@ -207,12 +206,6 @@ def _result_type(row: Map, operands: tuple[Argument, ...]) -> str:
     return dtype
 
 
-def _doubled(signature: Signature, row: Map) -> int:
-    """Return 1 if the multiplier at `row.factor` is present and not 1."""
-    factor = None if row.factor is None else signature.get(row.factor)
-    return int(isinstance(factor, int | float) and factor != 1)
-
-
 def map_cost(row: Map, signature: Signature, in_place: bool = False) -> Cost:
     """Return the cost of a map from its row: operands first, then constants, then perhaps an `out` tensor."""
     head = signature.arguments[: row.operands]
@@ -226,7 +219,9 @@ def map_cost(row: Map, signature: Signature, in_place: bool = False) -> Cost:
         shape, written = signature.tensor(0).shape, read(signature.tensor(0))
     else:
         written = result(out, shape, out.dtype if out else _result_type(row, operands))
-    flops = (row.flops + _doubled(signature, row)) * prod(shape)
+    factor = None if row.factor is None else signature.get(row.factor)
+    multiplies = isinstance(factor, int | float) and factor != 1
+    flops = (row.flops + multiplies) * prod(shape)
     return Cost(flops=flops, read_bytes=read(*operands), written_bytes=written)
 
 
@@ -443,18 +438,14 @@ def renorm(signature: Signature) -> Cost:
     return moved(read(x), fresh(x.shape, x.dtype), flops=2 * x.numel)
 
 
-def _segmented(x: Tensor, lengths: Tensor | None, offsets: Tensor | None, dim: int) -> Shape:
-    bounds = lengths or offsets
-    if bounds is None or len(bounds.shape) != dim + 1:
-        raise Unknown("the segments")
-    return (*x.shape[:dim], bounds.shape[-1] - (lengths is None), *x.shape[dim + 1 :])
-
-
 @formula("aten::segment_reduce")
 def segment_reduce(signature: Signature) -> Cost:
     """1 per element: (x, how, lengths, indices, offsets, axis, ...); writes a row a segment."""
     x, lengths, offsets = signature.tensor(0), optional(signature, 2), optional(signature, 4)
-    shape = _segmented(x, lengths, offsets, axis(integer(signature.get(5, 0)), len(x.shape)))
+    dim, bounds = axis(integer(signature.get(5, 0)), len(x.shape)), lengths or offsets
+    if bounds is None or len(bounds.shape) != dim + 1:
+        raise Unknown("the segments")
+    shape = (*x.shape[:dim], bounds.shape[-1] - (lengths is None), *x.shape[dim + 1 :])
     return moved(read(x, lengths, offsets), fresh(shape, x.dtype), flops=x.numel)
 
 

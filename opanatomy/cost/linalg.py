@@ -41,11 +41,6 @@ def _lu(m: int, n: int) -> int:
     return sum((m - k) * (1 + 2 * (n - k)) for k in range(1, min(m, n) + 1))
 
 
-def _cholesky(n: int) -> int:
-    """Count potrf: n^3 / 3 + n^2 / 2 + n / 6."""
-    return n * (n + 1) * (2 * n + 1) // 6
-
-
 def _qr(m: int, n: int) -> int:
     """Count geqrf: 2 m n^2 - 2/3 n^3 and lower terms."""
     if m >= n:
@@ -76,7 +71,8 @@ def cholesky(signature: Signature) -> Cost:
     """`n (n + 1) (2 n + 1) / 6` a matrix, n^3 / 3; writes the factor and an int32 status."""
     x = signature.tensor(0)
     batch, n, _ = _matrices(x)
-    return moved(read(x), fresh(x.shape, x.dtype) + fresh(batch, "int32"), flops=prod(batch) * _cholesky(n))
+    flops = prod(batch) * (n * (n + 1) * (2 * n + 1) // 6)  # potrf
+    return moved(read(x), fresh(x.shape, x.dtype) + fresh(batch, "int32"), flops=flops)
 
 
 @formula("aten::cholesky_inverse")

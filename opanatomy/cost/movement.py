@@ -432,22 +432,18 @@ def drawn(signature: Signature) -> Cost:
 # Ragged batches: between rows one after another and a padded batch. Rows of the padding are neither read nor kept.
 
 
-def _padded(values: Tensor, offsets: Argument, lengths: Argument) -> tuple[int, ...]:
-    """Return the shape of the padded batch: one offset a ragged dimension, the first of the batch."""
-    longest, given = sizes(lengths), tensors(offsets)
-    if len(given) != len(longest):
-        raise Unknown(f"{offsets} and {lengths}")
-    return (given[0].numel - 1, *longest, *values.shape[1:])
-
-
 @formula(
     "aten::_jagged_to_padded_dense_forward", "fbgemm::jagged_to_padded_dense", "fbgemm::jagged_to_padded_dense_forward"
 )
 def to_padded(signature: Signature) -> Cost:
     """0; (rows, offsets, longest, padding): reads the rows and offsets, writes the padded batch."""
     values, offsets = signature.tensor(0), signature.get(1)
-    shape = _padded(values, offsets, signature.get(2))
-    bounds = sum(tensor.numel * item(tensor.dtype or "int64") for tensor in tensors(offsets))
+    # One offset a ragged dimension, the first of the batch.
+    longest, given = sizes(signature.get(2)), tensors(offsets)
+    if len(given) != len(longest):
+        raise Unknown(f"{offsets} and {signature.get(2)}")
+    shape = (given[0].numel - 1, *longest, *values.shape[1:])
+    bounds = sum(tensor.numel * item(tensor.dtype or "int64") for tensor in given)
     return moved(read(values) + bounds, fresh(shape, values.dtype))
 
 

@@ -121,7 +121,9 @@ def cost(operator: str, signature: Signature, device: str | None = None) -> Cost
     function = _BY_DEVICE.get((operator, device)) if device is not None else None
     function = function or _FORMULAS.get(operator)
     named = None if function else _matching(operator)
-    if any(tensor.sparse for tensor in signature.tensors()) and _counts_dense(operator, function or named):
+    is_sparse, chosen = any(tensor.sparse for tensor in signature.tensors()), function or named
+    if is_sparse and (chosen is None or _is_ours(chosen)) and not re.search(r"mkldnn|onednn|mkl::", operator):
+        # Ours take their tensors for dense, all but oneDNN's, whose layout is its own.
         function, named = _SPARSE.get(operator), None
     try:
         formula_cost = function(signature) if function else named(operator, signature) if named else None
@@ -133,11 +135,6 @@ def cost(operator: str, signature: Signature, device: str | None = None) -> Cost
         text = f"{type(error).__name__}: {error}".replace("\n", " ")
         raise UsageError(f"formula {_place(function or named)} failed on {operator}: {text} - mend it") from error
     return None if formula_cost is None else _checked(formula_cost, function or named)
-
-
-def _counts_dense(operator: str, function: Callable[..., Any] | None) -> bool:
-    """Return whether a formula takes its tensors for dense: all of ours do but oneDNN's, whose layout is its own."""
-    return (function is None or _is_ours(function)) and not re.search(r"mkldnn|onednn|mkl::", operator)
 
 
 def _checked(formula_cost: Cost, function: Callable[..., Any] | None) -> Cost | None:

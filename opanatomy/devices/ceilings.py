@@ -14,7 +14,7 @@ from msgspec import Struct
 from opanatomy.devices.match import ceilings_of, match
 from opanatomy.devices.overrides import Overrides
 from opanatomy.io import files
-from opanatomy.records.anatomy import BANDWIDTH, MEASURED_SCHEMA, NO_CEILINGS, VECTOR, Ceilings, Machine, Measured, Rate
+from opanatomy.records.anatomy import BANDWIDTH, MEASURED_SCHEMA, NO_CEILINGS, VECTOR, Ceilings, Machine, Measured
 from opanatomy.records.workload import Environment
 
 # --- measured ceilings in the user's cache folder: one file for each device, driver, torch and number of threads ---
@@ -101,7 +101,9 @@ def load(machine: Machine, folder: Path | None = None) -> Measured | None:
         measured = msgspec.json.decode(path.read_bytes(), type=Measured)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    usable = measured.schema == MEASURED_SCHEMA and measured.machine == machine and all(map(_sane, _rates(measured)))
+    rates = (*measured.peaks.values(), *measured.bandwidths.values())
+    sane = all(0 < rate.per_second < 1e18 for rate in rates)
+    usable = measured.schema == MEASURED_SCHEMA and measured.machine == machine and sane
     return measured if usable else None
 
 
@@ -124,14 +126,6 @@ def age(measured: str) -> str:
     except (ValueError, TypeError):
         return "of an unknown date"
     return "today" if days < 1 else f"{days} day{'s' if days > 1 else ''}"
-
-
-def _rates(measured: Measured) -> list[Rate]:
-    return [*measured.peaks.values(), *measured.bandwidths.values()]
-
-
-def _sane(rate: Rate) -> bool:
-    return 0 < rate.per_second < 1e18
 
 
 HOW_TO_GET_THEM: Final = "run `opanatomy ceilings` on the device, or give --peak and --bandwidth"

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.devices.sheets import GIB, SHEETS, Mig, Sheet
+from opanatomy.devices.sheets import GIB, SHEETS, Sheet
 from opanatomy.records.anatomy import Ceilings
 from opanatomy.records.patterns import regex
 
@@ -67,13 +67,30 @@ def slice_of(sheet: Sheet, profile: Profile, multiprocessors: int | None) -> She
     mig, memory = sheet.mig, sheet.memory_gib
     if mig is None or memory is None:
         return f"no known document says that {sheet.device} has MIG"
-    slices = _memory_slices(mig, profile, memory)
-    if slices is None:
+    exact = profile.memory_gb / memory * mig.memory
+    slices = round(exact)
+    documented = {(compute, memory): number for compute, memory, number in mig.profiles}
+    if (
+        abs(exact - slices) > _SLICE_ERROR
+        or (profile.compute, slices) not in documented
+        or not 0 < profile.instance <= profile.compute
+    ):
         return f"{sheet.device} has no profile {profile.label}"
-    count = _multiprocessors(sheet, mig, profile, slices, multiprocessors)
-    if isinstance(count, str):
-        return count
-    whole, share = sheet.multiprocessors[0], slices / mig.memory
+
+    # The trace's count if a slice can have it, else the documented one.
+    if len(sheet.multiprocessors) != 1:
+        return f"no document says how many multiprocessors {sheet.device} has"
+    whole, count = sheet.multiprocessors[0], multiprocessors
+    if count is not None:
+        even = whole * profile.instance / mig.compute
+        if count > whole or not _MIN_SHARE * even <= count <= _MAX_SHARE * even:
+            return f"no {profile.label} of {sheet.device} has {count} of its {whole} multiprocessors"
+    else:
+        count = documented[profile.compute, slices]
+        if count is None or profile.instance != profile.compute:
+            return f"no document says how many multiprocessors a {profile.label} of {sheet.device} has"
+
+    share = slices / mig.memory
     known_cache = sheet.cache_mib is not None and (profile.compute, slices) != _DOUBLE_MEMORY
     return replace(
         _scaled(sheet, count / whole),
@@ -115,32 +132,6 @@ def _scaled(sheet: Sheet, share: float) -> Sheet:
         vector={name: peak * share for name, peak in sheet.vector.items()},
         attained={name: peak * share for name, peak in sheet.attained.items()},
     )
-
-
-def _memory_slices(mig: Mig, profile: Profile, memory_gib: float) -> int | None:
-    """Return how many memory slices the profile's GB are, `None` if the device has no profile like that."""
-    exact = profile.memory_gb / memory_gib * mig.memory
-    slices = round(exact)
-    known = {(compute, memory) for compute, memory, _ in mig.profiles}
-    if abs(exact - slices) > _SLICE_ERROR or (profile.compute, slices) not in known:
-        return None
-    return slices if 0 < profile.instance <= profile.compute else None
-
-
-def _multiprocessors(sheet: Sheet, mig: Mig, profile: Profile, slices: int, given: int | None) -> int | str:
-    """Return the trace's count if a slice can have it, else the documented one, else why there is none."""
-    if len(sheet.multiprocessors) != 1:
-        return f"no document says how many multiprocessors {sheet.device} has"
-    whole = sheet.multiprocessors[0]
-    if given is not None:
-        even = whole * profile.instance / mig.compute
-        if given <= whole and _MIN_SHARE * even <= given <= _MAX_SHARE * even:
-            return given
-        return f"no {profile.label} of {sheet.device} has {given} of its {whole} multiprocessors"
-    documented = {(compute, memory): number for compute, memory, number in mig.profiles}[profile.compute, slices]
-    if documented is None or profile.instance != profile.compute:
-        return f"no document says how many multiprocessors a {profile.label} of {sheet.device} has"
-    return documented
 
 
 _BRANDS: Final = regex(r"(?:(?:NVIDIA|AMD|Tesla|GeForce|Instinct)\s+)+", re.IGNORECASE)
@@ -211,32 +202,30 @@ def sheets_named(name: str) -> tuple[Sheet, ...]:
     return tuple(sheet for sheet in SHEETS if sheet in known or sheet.device.casefold() in (plain, name.casefold()))
 
 
-def ceilings_of(sheet: Sheet, *, by: str = "name") -> Ceilings:
-    """Return the figures of the sheet in base units."""
-    note = "" if by == "name" else f", matched on {by}"
-    note += f", scaled to {sheet.scaled}" if sheet.scaled else ""
-    note += f" ({sheet.also})" if sheet.also else ""
-    return Ceilings(
-        device=sheet.device,
-        source=f"data sheet of {sheet.device}{note}, {sheet.source}",
-        matrix_flops_per_second={name: _base(peak) for name, peak in sheet.matrix.items()},
-        vector_flops_per_second={name: _base(peak) for name, peak in sheet.vector.items()},
-        attained_share={name: _attained(sheet, name) for name in sheet.matrix},
-        bandwidth_bytes_per_second=None if sheet.bandwidth is None else _base(sheet.bandwidth / 1e3),
-        memory_bytes=None if sheet.memory_gib is None else int(sheet.memory_gib * GIB),
-        cache_bytes=None if sheet.cache_mib is None else int(sheet.cache_mib * (1 << 20)),
-    )
-
-
 #: The part of a sheet's peak that dense products attain where nobody measured it: the least of the measured NVIDIA
 #: devices of the last three generations reach 0.73 to 0.87.
 _USUALLY_ATTAINED: Final = 0.78
 
 
-def _attained(sheet: Sheet, name: str) -> float:
-    """Return the part of a matrix peak that is attained."""
-    measured = sheet.attained.get("bfloat16" if name == "float16" else name)
-    return _USUALLY_ATTAINED if measured is None else measured / sheet.matrix[name]
+def ceilings_of(sheet: Sheet, *, by: str = "name") -> Ceilings:
+    """Return the figures of the sheet in base units."""
+    note = "" if by == "name" else f", matched on {by}"
+    note += f", scaled to {sheet.scaled}" if sheet.scaled else ""
+    note += f" ({sheet.also})" if sheet.also else ""
+    attained = {}
+    for name, peak in sheet.matrix.items():
+        measured = sheet.attained.get("bfloat16" if name == "float16" else name)
+        attained[name] = _USUALLY_ATTAINED if measured is None else measured / peak
+    return Ceilings(
+        device=sheet.device,
+        source=f"data sheet of {sheet.device}{note}, {sheet.source}",
+        matrix_flops_per_second={name: _base(peak) for name, peak in sheet.matrix.items()},
+        vector_flops_per_second={name: _base(peak) for name, peak in sheet.vector.items()},
+        attained_share=attained,
+        bandwidth_bytes_per_second=None if sheet.bandwidth is None else _base(sheet.bandwidth / 1e3),
+        memory_bytes=None if sheet.memory_gib is None else int(sheet.memory_gib * GIB),
+        cache_bytes=None if sheet.cache_mib is None else int(sheet.cache_mib * (1 << 20)),
+    )
 
 
 def _named(plain: str) -> list[Sheet]:
@@ -285,19 +274,14 @@ def _only(name: str, sheets: list[Sheet], by: str) -> Match:
     first = sheets[0]
     if any((sheet.matrix, sheet.vector) != (first.matrix, first.vector) for sheet in sheets):
         return Match(why=f"{name} may be {' or '.join(sheet.device for sheet in sheets)}")
-    return Match(sheet=_common(sheets), by=by)
-
-
-def _common(sheets: list[Sheet]) -> Sheet:
-    """Return the common figures, `None` if they differ: a GeForce RTX 3060 Ti has one of two kinds of memory."""
-    first = sheets[0]
     memories = {sheet.memory_gib for sheet in sheets}
     bandwidths = {sheet.bandwidth for sheet in sheets}
     caches = {sheet.cache_mib for sheet in sheets}
     if len(memories) == len(bandwidths) == len(caches) == 1:
-        return first
+        return Match(sheet=first, by=by)
+    # What differs is not known: a GeForce RTX 3060 Ti has one of two kinds of memory.
     speeds = " or ".join(f"{bandwidth:g}" for bandwidth in sorted(filter(None, bandwidths)))
-    return replace(
+    common = replace(
         first,
         device=" or ".join(sheet.device for sheet in sheets),
         memory_gib=first.memory_gib if len(memories) == 1 else None,
@@ -305,6 +289,7 @@ def _common(sheets: list[Sheet]) -> Sheet:
         cache_mib=first.cache_mib if len(caches) == 1 else None,
         also=first.also if len(bandwidths) == 1 else f"{speeds} GB/s: which, no trace says",
     )
+    return Match(sheet=common, by=by)
 
 
 def _fits(sheet: Sheet, memory_bytes: int | None, multiprocessors: int | None) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct, field
@@ -41,43 +40,45 @@ class Overrides(Struct, frozen=True, kw_only=True):
     def over(self, known: Ceilings | None, device: str) -> Ceilings:
         """Return `known` with these figures in place of its own."""
         before = Ceilings(device=device, source="") if known is None else known
-        given = tuple(self._given(before))
+        given = []
+        for name in PEAK_TYPES:
+            by = name if name in self.peaks else "any"
+            if by in self.peaks:
+                given.append(
+                    GivenCeiling(
+                        name=name,
+                        option=self._option("--peak", by),
+                        per_second=self.peaks[by],
+                        known_per_second=before.matrix_flops_per_second.get(name),
+                    )
+                )
+        if self.bandwidth is not None:
+            given.append(
+                GivenCeiling(
+                    name=BANDWIDTH,
+                    option=self._option("--bandwidth", BANDWIDTH),
+                    per_second=self.bandwidth,
+                    known_per_second=before.bandwidth_bytes_per_second,
+                )
+            )
+        options = [self._option("--peak", *self.peaks)] if self.peaks else []
+        options += [] if self.bandwidth is None else [self._option("--bandwidth", BANDWIDTH)]
         peaks = {one.name: one.per_second for one in given if one.name != BANDWIDTH}
         own = {one.name for one in given if one.per_second >= (one.known_per_second or 0)}
         return replace(
             before,
-            source="; else ".join(filter(None, (self._options(), before.source))),
+            source="; else ".join(filter(None, (" and ".join(options), before.source))),
             matrix_flops_per_second={**before.matrix_flops_per_second, **peaks},
             attained_share={name: share for name, share in before.attained_share.items() if name not in peaks},
             bandwidth_bytes_per_second=before.bandwidth_bytes_per_second if self.bandwidth is None else self.bandwidth,
             disturbed=tuple(name for name in before.disturbed if name not in own),
-            given=given,
+            given=tuple(given),
         )
-
-    def _given(self, known: Ceilings) -> Iterator[GivenCeiling]:
-        """Yield each given ceiling, with the words that gave it and the value known before."""
-        for name in PEAK_TYPES:
-            by = name if name in self.peaks else "any"
-            if by in self.peaks:
-                before = known.matrix_flops_per_second.get(name)
-                yield GivenCeiling(
-                    name=name, option=self._option("--peak", by), per_second=self.peaks[by], known_per_second=before
-                )
-        if self.bandwidth is not None:
-            before = known.bandwidth_bytes_per_second
-            option = self._option("--bandwidth", BANDWIDTH)
-            yield GivenCeiling(name=BANDWIDTH, option=option, per_second=self.bandwidth, known_per_second=before)
 
     def _option(self, flag: str, *names: str) -> str:
         """Return the flag with the words that gave these ceilings."""
         words = ",".join(self.typed[name] for name in names if name in self.typed)
         return f"{flag} {words}" if words else flag
-
-    def _options(self) -> str:
-        """Return all options that gave a ceiling, as typed."""
-        given = [self._option("--peak", *self.peaks)] if self.peaks else []
-        given += [] if self.bandwidth is None else [self._option("--bandwidth", BANDWIDTH)]
-        return " and ".join(given)
 
 
 def parse_overrides(peak: str | None, bandwidth: str | None) -> Overrides:

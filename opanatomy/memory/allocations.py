@@ -69,14 +69,11 @@ def by_device(events: MemoryEvents, rows: Int64) -> list[tuple[str, Int64]]:
     first = np.flatnonzero(np.append(True, (np.diff(kinds) != 0) | (np.diff(numbers) != 0)))
     devices = []
     for of_device in np.split(order, first[1:]):
-        label = _label(int(events.device_type[of_device[0]]), int(events.device[of_device[0]]))
+        kind, number = int(events.device_type[of_device[0]]), int(events.device[of_device[0]])
+        name = _DEVICE_TYPES.get(kind, f"device type {kind}")
+        label = name if number < 0 else f"{name}:{number}"
         devices.append((label, of_device[_untied(of_rows(events, of_device))]))
     return sorted(devices, key=lambda device: device[0] == CPU)
-
-
-def _label(kind: int, number: int) -> str:
-    name = _DEVICE_TYPES.get(kind, f"device type {kind}")
-    return name if number < 0 else f"{name}:{number}"
 
 
 def of_rows(events: MemoryEvents, rows: Int64) -> MemoryEvents:
@@ -138,7 +135,12 @@ def agreement(total_allocated: Int64, ours: Int64, offset_bytes: int | None = No
     if not len(checked):
         return Agreement(offset_bytes=offset_bytes, checked=0, equal=0, largest_difference_bytes=0)
     offsets = total[checked] - ours[checked]
-    offset = _most_frequent(offsets) if offset_bytes is None else offset_bytes
+    offset = offset_bytes
+    if offset is None:  # of several that are as frequent, the smallest
+        ordered = np.sort(offsets)
+        starts = np.flatnonzero(np.append(True, np.diff(ordered) != 0))
+        counts = np.diff(np.append(starts, len(ordered)))
+        offset = int(ordered[starts[counts.argmax()]])
     differences = np.abs(offsets - offset)
     worst = int(differences.argmax())
     at_worst = int(ours[checked[worst]]) + offset, int(total[checked[worst]])
@@ -149,14 +151,6 @@ def agreement(total_allocated: Int64, ours: Int64, offset_bytes: int | None = No
         largest_difference_bytes=int(differences[worst]),
         at_largest_difference=at_worst if differences[worst] else None,
     )
-
-
-def _most_frequent(values: Int64) -> int:
-    """Return the most frequent value, the smallest in a tie."""
-    ordered = np.sort(values)
-    starts = np.flatnonzero(np.append(True, np.diff(ordered) != 0))
-    counts = np.diff(np.append(starts, len(ordered)))
-    return int(ordered[starts[counts.argmax()]])
 
 
 _NONE: Int64 = np.zeros(0, dtype=np.int64)
@@ -204,7 +198,12 @@ class Blocks(Struct, frozen=True, kw_only=True):
         order = np.lexsort((self.alloc, self.address))
         if not len(order):
             return np.full(len(event), -1, dtype=np.int64)
-        block = order[_last_before(self.address[order], self.alloc[order], address, event)]
+        # Sorted together by address and time, each question follows the last block at its address, if there is one.
+        alloc, at = self.alloc[order], self.address[order]
+        merged = np.lexsort((np.concatenate((alloc, event)), np.concatenate((at, address))))
+        places = np.empty(len(merged), dtype=np.int64)
+        places[merged] = np.cumsum(merged < len(order)) - 1
+        block = order[places[len(order) :]]
         live = (self.address[block] == address) & (self.alloc[block] >= 0) & (self.alloc[block] < event)
         return np.where(live & (event < self.free[block]), block, -1)
 
@@ -228,13 +227,35 @@ def blocks_of(events: MemoryEvents, held_address: Int64 = _NONE, held_bytes: Int
     held = len(held_address)
     sizes = np.concatenate((held_bytes, events.bytes))
     addresses = np.concatenate((held_address, events.address))
-    blocks = _paired(sizes, addresses, by_address=bool((events.address[events.bytes != 0] != UNKNOWN).all()))
-    blocks = replace(
-        blocks,
-        events=blocks.events - held,
-        alloc=np.maximum(blocks.alloc - held, -1),
-        free=blocks.free - held,
-        unmatched=blocks.unmatched - held,
+    by_address = bool((events.address[events.bytes != 0] != UNKNOWN).all())
+    count = len(sizes)
+    gives = sizes > 0
+    group = addresses if by_address else np.abs(sizes)
+    level = np.zeros(count, dtype=np.int64) if by_address else _depths(group, gives)
+    order = np.lexsort((np.arange(count), level, group))
+    order = order[sizes[order] != 0]
+    follows = np.zeros(len(order), dtype=bool)
+    follows[1:] = (np.diff(group[order]) == 0) & (np.diff(level[order]) == 0) & gives[order[:-1]]
+    later = np.flatnonzero(follows)
+    closed_at = np.full(count, count, dtype=np.int64)
+    closed_at[order[later - 1]] = order[later]
+    matched = np.zeros(count, dtype=bool)
+    matched[order[later]] = True
+    alloc = np.flatnonzero(gives)
+    free = closed_at[alloc]
+    unmatched = np.flatnonzero((sizes < 0) & ~matched)
+    ending = np.append(sizes, 0)[free]
+    blocks = Blocks(
+        events=count - held,
+        alloc=np.maximum(alloc - held, -1),
+        free=free - held,
+        bytes=sizes[alloc],
+        address=addresses[alloc],
+        unseen=ending > 0,
+        uneven=int(((ending < 0) & (ending != -sizes[alloc])).sum()),
+        unmatched=unmatched - held,
+        unmatched_bytes=-sizes[unmatched],
+        by_address=by_address,
     )
     return _freed_by_totals(blocks, events) if blocks.unseen.any() else blocks
 
@@ -260,38 +281,6 @@ def _freed_by_totals(blocks: Blocks, events: MemoryEvents) -> Blocks:
     return replace(blocks, free=free, unseen=unseen)
 
 
-def _paired(sizes: Int64, addresses: Int64, *, by_address: bool) -> Blocks:
-    count = len(sizes)
-    gives = sizes > 0
-    group = addresses if by_address else np.abs(sizes)
-    level = np.zeros(count, dtype=np.int64) if by_address else _depths(group, gives)
-    order = np.lexsort((np.arange(count), level, group))
-    order = order[sizes[order] != 0]
-    follows = np.zeros(len(order), dtype=bool)
-    follows[1:] = (np.diff(group[order]) == 0) & (np.diff(level[order]) == 0) & gives[order[:-1]]
-    later = np.flatnonzero(follows)
-    closed_at = np.full(count, count, dtype=np.int64)
-    closed_at[order[later - 1]] = order[later]
-    matched = np.zeros(count, dtype=bool)
-    matched[order[later]] = True
-    alloc = np.flatnonzero(gives)
-    free = closed_at[alloc]
-    unmatched = np.flatnonzero((sizes < 0) & ~matched)
-    ending = np.append(sizes, 0)[free]
-    return Blocks(
-        events=count,
-        alloc=alloc,
-        free=free,
-        bytes=sizes[alloc],
-        address=addresses[alloc],
-        unseen=ending > 0,
-        uneven=int(((ending < 0) & (ending != -sizes[alloc])).sum()),
-        unmatched=unmatched,
-        unmatched_bytes=-sizes[unmatched],
-        by_address=by_address,
-    )
-
-
 def _depths(group: Int64, gives: Bool) -> Int64:
     """Return how many blocks of its group are live with the one that each event allocates or frees.
 
@@ -306,17 +295,6 @@ def _depths(group: Int64, gives: Bool) -> Int64:
     depths = np.empty(len(order), dtype=np.int64)
     depths[order] = np.where(gives[order], after, after + 1)
     return depths
-
-
-def _last_before(address: Int64, alloc: Int64, at: Int64, event: Int64) -> Int64:
-    """Return the index of the last of the sorted blocks at each address `at` that was allocated before `event`.
-
-    If there is none, it is the index of a block at another address, or -1.
-    """
-    order = np.lexsort((np.concatenate((alloc, event)), np.concatenate((address, at))))
-    places = np.empty(len(order), dtype=np.int64)
-    places[order] = np.cumsum(order < len(address)) - 1
-    return places[len(address) :]
 
 
 # --- blocks live at one moment, by operator, module and phase ---
@@ -438,8 +416,18 @@ class Passes(Struct, frozen=True, kw_only=True):
 
 def passes_of_spans(spans: Sequence[tuple[int, int, Phase]]) -> Passes:
     """Return the passes of a capture's phase ranges."""
-    start, phase = _edges(sorted(spans))
-    return unbroken(start, np.where(phase == RECOMPUTE, BACKWARD, phase))
+    spans = sorted(spans)
+    starts: list[int] = []
+    phases: list[int] = []
+    following = [*(start for start, _, _ in spans[1:]), None][: len(spans)]
+    for (start, end, phase), after in zip(spans, following, strict=True):
+        starts.append(start)
+        phases.append(PHASE_CODE[phase])
+        if after is None or end < after:
+            starts.append(end)
+            phases.append(OTHER)
+    codes = np.array(phases, dtype=np.int64)
+    return unbroken(np.array(starts, dtype=np.int64), np.where(codes == RECOMPUTE, BACKWARD, codes))
 
 
 class ThreadOperators(Struct, frozen=True, kw_only=True):
@@ -495,19 +483,6 @@ def unbroken(start: Int64, phase: Int64) -> Passes:
         between[1:-1] = (phase[1:-1] == OTHER) & (phase[:-2] == phase[2:])
         start, phase = _merged(start[~between], phase[~between])
     return Passes(start_ns=start, phase=phase)
-
-
-def _edges(spans: Sequence[tuple[int, int, Phase]]) -> tuple[Int64, Int64]:
-    starts: list[int] = []
-    phases: list[int] = []
-    following = [*(start for start, _, _ in spans[1:]), None][: len(spans)]
-    for (start, end, phase), after in zip(spans, following, strict=True):
-        starts.append(start)
-        phases.append(PHASE_CODE[phase])
-        if after is None or end < after:
-            starts.append(end)
-            phases.append(OTHER)
-    return np.array(starts, dtype=np.int64), np.array(phases, dtype=np.int64)
 
 
 def _merged(start: Int64, phase: Int64) -> tuple[Int64, Int64]:

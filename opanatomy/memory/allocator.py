@@ -59,7 +59,9 @@ class CachingAllocator:
         """Return the address of a block for a request; raise `OutOfDeviceMemory` if there is no room."""
         size = max(-(-requested // _STEP), 1) * _STEP
         pool = int(size > _SMALL)
-        block = self._found(pool, size) or self._reserved(pool, size)
+        free = self._free[pool]
+        place = bisect_left(free, (size, -1))
+        block = self._at[free.pop(place)[1]] if place < len(free) else self._reserved(pool, size)
         if block is None:
             self._give_back()
             block = self._reserved(pool, size)
@@ -82,13 +84,6 @@ class CachingAllocator:
                 block = self._merged(block, neighbor)
         block.is_free = True
         insort(self._free[block.pool], block.key)
-
-    def _found(self, pool: int, size: int) -> _Block | None:
-        free = self._free[pool]
-        place = bisect_left(free, (size, -1))
-        if place == len(free):
-            return None
-        return self._at[free.pop(place)[1]]
 
     def _reserved(self, pool: int, size: int) -> _Block | None:
         """Return a free block of newly reserved memory; `None` if the limit does not allow it."""

@@ -34,7 +34,7 @@ from opanatomy.memory.allocations import (
 )
 from opanatomy.memory.components import ROUNDING
 from opanatomy.records.columns import Bool, HostCalls, Int64, MemoryEvents, MemoryTable, unique
-from opanatomy.records.memory import Memory, MemoryBlocks, MemoryComponent, MemoryDevice, MemoryInference
+from opanatomy.records.memory import Memory, MemoryComponent, MemoryDevice, MemoryInference
 from opanatomy.records.taxonomy import BACKWARD, FORWARDS, OPTIMIZER, RECOMPUTE
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
@@ -290,7 +290,15 @@ def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: b
     main = devices[0]
     if on_device and main.row.device == CPU:
         return Memory(devices=(main.row,))
-    blocks, unlisted = _groups_at_peak(main, calls)
+    blocks, unlisted = groups_at(
+        main.blocks,
+        main.curve.peak,
+        calls.name.take(main.placing.row),
+        calls.module.take(main.placing.row),
+        main.placing.phase,
+        main.placing.rule,
+        main.placing.ruling.rules,
+    )
     complete = main.row.checked_events and main.row.device != CPU
     incomplete = "" if complete else ", without what was allocated before it and not freed in it"
     return Memory(
@@ -327,12 +335,18 @@ def _device(label: str, rows: Int64, host: _Host, window: tuple[int, int]) -> _D
         earlier_bytes=before,
     )
     curve = curve_of(blocks, shares, events.time_ns, window)
-    row = row_of(label, blocks, curve, agreed, passes[0])
-    row = _with_reserved(row, known(events.total_reserved), curve)
+    reserved = known(events.total_reserved)
+    reserved_peak = int(reserved[max(curve.first - 1, 0) : curve.last].max(initial=0))
+    reserved_at_peak = int(reserved[max(curve.peak - 1, 0)])
     known_before = before if before or (agreed.checked and label != CPU) else None
     inferences = inferences_at(curve.peak, blocks, placing, curve)
     row = replace(
-        row, before_window_bytes=known_before, inferences=inferences, components=components_at(inferences, curve)
+        row_of(label, blocks, curve, agreed, passes[0]),
+        before_window_bytes=known_before,
+        inferences=inferences,
+        components=components_at(inferences, curve),
+        reserved_peak_bytes=reserved_peak if reserved_peak > 0 else None,
+        reserved_at_peak_bytes=reserved_at_peak if reserved_at_peak > 0 else None,
     )
     return _Device(row=row, events=events, blocks=blocks, placing=placing, curve=curve, passes=passes[0])
 
@@ -362,18 +376,6 @@ def row_of(label: str, blocks: Blocks, curve: Curve, agreed: Agreement, passes: 
     )
 
 
-def _with_reserved(row: MemoryDevice, reserved: Int64, curve: Curve) -> MemoryDevice:
-    return replace(
-        row,
-        reserved_peak_bytes=_positive(reserved[max(curve.first - 1, 0) : curve.last].max(initial=0)),
-        reserved_at_peak_bytes=_positive(reserved[max(curve.peak - 1, 0)]),
-    )
-
-
-def _positive(value: int | np.int64) -> int | None:
-    return int(value) if value > 0 else None
-
-
 def inferences_at(state: int, blocks: Blocks, placing: Placing, curve: Curve) -> tuple[MemoryInference, ...]:
     """Return the bytes live after `state` events, by rule."""
     live = blocks.live_after(state)
@@ -401,17 +403,4 @@ def components_at(inferences: Sequence[MemoryInference], curve: Curve) -> tuple[
         MemoryComponent(component=component, measured_bytes=size, at_peak_bytes=size)
         for component, size in zip(COMPONENTS, at_peak, strict=True)
         if size
-    )
-
-
-def _groups_at_peak(device: _Device, calls: HostCalls) -> tuple[tuple[MemoryBlocks, ...], int]:
-    placing = device.placing
-    return groups_at(
-        device.blocks,
-        device.curve.peak,
-        calls.name.take(placing.row),
-        calls.module.take(placing.row),
-        placing.phase,
-        placing.rule,
-        placing.ruling.rules,
     )

@@ -47,7 +47,6 @@ from opanatomy.records.memory import (
     AllocatorFigures,
     Memory,
     MemoryComponent,
-    MemoryFailure,
     MemoryPart,
     MemorySnapshot,
     SavedActivations,
@@ -69,62 +68,43 @@ from opanatomy.records.workload import (
 def table_of(step: StepObservations) -> MemoryTable:
     """Return the events with their calls and the marks; raise `TraceError` if the columns do not fit together."""
     try:
+        events, contexts, marks = step.events, step.contexts, step.marks
+        size, caller = unpacked(events.bytes), unpacked(contexts.caller)
+        nothing = np.zeros(len(size), dtype=np.int64)
+        line = unpacked(contexts.line) if contexts.line else np.full(len(caller), -1, dtype=np.int64)
         table = MemoryTable(
-            events=_events(step),
-            call=unpacked(step.events.context),
-            calls=_calls(step),
-            marks=_marks(step),
+            events=MemoryEvents(
+                time_ns=unpacked(events.time_ns),
+                thread=nothing,
+                bytes=size,
+                address=unpacked(events.address),
+                total_allocated=np.where(size == 0, -1, unpacked(events.total_allocated) + np.cumsum(size)),
+                total_reserved=unpacked(events.total_reserved),
+                device_type=nothing,
+                device=nothing,
+            ),
+            call=unpacked(events.context),
+            calls=StepCalls(
+                name=categorical_of(contexts.operators, unpacked(contexts.operator)),
+                module=categorical_of(contexts.modules, unpacked(contexts.module)),
+                parent=caller,
+                casts_weight=unpacked(contexts.casts_weight) != 0,
+                recomputed_until_ns=unpacked(contexts.recomputed_until_ns),
+                line=categorical_of([f"{frame.line} {frame.function}" for frame in step.lines], line),
+            ),
+            marks=MemoryMarks(
+                event=unpacked(marks.event),
+                kind=unpacked(marks.kind),
+                address=unpacked(marks.address),
+                bytes=unpacked(marks.bytes),
+                tensor=unpacked(marks.tensor),
+            ),
             spans=tuple((span.begin_ns, span.end_ns, span.phase) for span in step.phases),
         )
     except (ValueError, IndexError) as error:
         raise TraceError(f"the trace's own record of the memory step cannot be used: {error}") from error
     _check(table, step)
     return table
-
-
-def _events(step: StepObservations) -> MemoryEvents:
-    columns = step.events
-    size = unpacked(columns.bytes)
-    nothing = np.zeros(len(size), dtype=np.int64)
-    total = np.where(size == 0, -1, unpacked(columns.total_allocated) + np.cumsum(size))
-    return MemoryEvents(
-        time_ns=unpacked(columns.time_ns),
-        thread=nothing,
-        bytes=size,
-        address=unpacked(columns.address),
-        total_allocated=total,
-        total_reserved=unpacked(columns.total_reserved),
-        device_type=nothing,
-        device=nothing,
-    )
-
-
-def _calls(step: StepObservations) -> StepCalls:
-    columns = step.contexts
-    return StepCalls(
-        name=categorical_of(columns.operators, unpacked(columns.operator)),
-        module=categorical_of(columns.modules, unpacked(columns.module)),
-        parent=unpacked(columns.caller),
-        casts_weight=unpacked(columns.casts_weight) != 0,
-        recomputed_until_ns=unpacked(columns.recomputed_until_ns),
-        line=categorical_of([f"{frame.line} {frame.function}" for frame in step.lines], _lines(step)),
-    )
-
-
-def _lines(step: StepObservations) -> Int64:
-    rows = len(unpacked(step.contexts.caller))
-    return unpacked(step.contexts.line) if step.contexts.line else np.full(rows, -1, dtype=np.int64)
-
-
-def _marks(step: StepObservations) -> MemoryMarks:
-    columns = step.marks
-    return MemoryMarks(
-        event=unpacked(columns.event),
-        kind=unpacked(columns.kind),
-        address=unpacked(columns.address),
-        bytes=unpacked(columns.bytes),
-        tensor=unpacked(columns.tensor),
-    )
 
 
 def _check(table: MemoryTable, step: StepObservations) -> None:
@@ -201,23 +181,19 @@ class _Storages(Struct, frozen=True, kw_only=True):
 def held_of(step: StepObservations) -> Held:
     """Return the memory that was allocated before a step; raise `TraceError` if the columns do not fit together."""
     try:
-        return _held_storages(step)
+        storages = _storages(step.storages)
+        if step.blocks is not None:
+            return _in_blocks(storages, step.blocks, frozenset(step.allocator.workspace_bytes))
     except (ValueError, IndexError) as error:
         raise TraceError(f"the trace's own record of the memory step cannot be used: {error}") from error
-
-
-def _held_storages(step: StepObservations) -> Held:
-    storages = _storages(step.storages)
-    if step.blocks is None:
-        return Held(
-            address=storages.address,
-            bytes=storages.bytes,
-            part_block=np.arange(len(storages.address)),
-            part_component=storages.component,
-            part_bytes=storages.bytes,
-            storages=storages.address,
-        )
-    return _in_blocks(storages, step.blocks, frozenset(step.allocator.workspace_bytes))
+    return Held(
+        address=storages.address,
+        bytes=storages.bytes,
+        part_block=np.arange(len(storages.address)),
+        part_component=storages.component,
+        part_bytes=storages.bytes,
+        storages=storages.address,
+    )
 
 
 def _storages(columns: StorageColumns) -> _Storages:
@@ -295,10 +271,17 @@ def copies_of(table: MemoryTable, blocks: Blocks) -> Copies:
     A block is a copy if a mark of the cache has it in place of an earlier mark's storage that was live at its
     allocation.
     """
-    assert table.marks is not None
+    marks = table.marks
+    assert marks is not None
     until, component = (np.full(len(blocks.alloc), _NONE, dtype=np.int64) for _ in range(2))
+    rows = np.flatnonzero(((marks.kind == _GROWN) | (marks.kind == _REORDERED)) & (marks.address >= 0))
+    if not len(rows):
+        return Copies(until=until, component=component)
+    block = blocks.live_at(marks.event[rows], marks.address[rows])
+    starts = np.flatnonzero(np.diff(marks.event[rows], prepend=_NONE))
     before = np.zeros(0, dtype=np.int64)
-    for kind, held in _cache_blocks(table.marks, blocks):
+    # The blocks of the storages of each mark, -1 for those that are not of the step.
+    for kind, held in zip(marks.kind[rows[starts]].tolist(), np.split(block, starts[1:]), strict=True):
         if len(held) == len(before):
             new = np.flatnonzero((held != before) & (held >= 0) & (before >= 0))
             new = new[blocks.alloc[held[new]] < blocks.free[before[new]]]
@@ -306,16 +289,6 @@ def copies_of(table: MemoryTable, blocks: Blocks) -> Copies:
             component[held[new]] = _ROLE[kind]
         before = held
     return Copies(until=until, component=component)
-
-
-def _cache_blocks(marks: MemoryMarks, blocks: Blocks) -> list[tuple[int, Int64]]:
-    """Return the kind of each cache mark in order, with the blocks of its storages (-1 if not of the step)."""
-    rows = np.flatnonzero(((marks.kind == _GROWN) | (marks.kind == _REORDERED)) & (marks.address >= 0))
-    if not len(rows):
-        return []
-    block = blocks.live_at(marks.event[rows], marks.address[rows])
-    starts = np.flatnonzero(np.diff(marks.event[rows], prepend=_NONE))
-    return list(zip(marks.kind[rows[starts]].tolist(), np.split(block, starts[1:]), strict=True))
 
 
 # --- components of the blocks, by the marks and the context ---
@@ -426,12 +399,26 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
 
 def measured_step(step: StepObservations, table: MemoryTable, held: Held) -> MeasuredStep:
     """Pair the allocations and frees of a step, and give each block its component."""
-    calls = table.calls
+    calls, marks = table.calls, table.marks
     assert isinstance(calls, StepCalls)
+    assert marks is not None
     blocks = blocks_of(table.events, held.address, held.bytes)
     reported = ~blocks.unseen & (blocks.free < blocks.events)
-    blocks, reported = _without_gone(blocks, reported, table)
-    operator = _operators(table, calls)
+
+    # A block from before the step ends at the mark that says it is gone, unless the allocator reported its free.
+    gone = np.flatnonzero(marks.kind == _KIND[MarkKind.GONE])
+    earlier = {address: place for place, address in enumerate(blocks.address[blocks.from_before].tolist())}
+    free = blocks.free.copy()
+    for address, event in zip(marks.address[gone].tolist(), marks.event[gone].tolist(), strict=True):
+        block = earlier.get(address)
+        if block is not None and event < free[block]:
+            free[block], reported[block] = event, False
+    blocks = replace(blocks, free=free)
+
+    # The operator around each event that did more than allocate.
+    every = calls.name.codes >= 0
+    wanted = wanting(np.arange(len(every)), calls.name, calls.parent, every)
+    operator = Categorical(np.append(calls.name.codes[wanted], -1)[table.call], calls.name.values)
     labels = _labels(step, table, blocks, operator, held)
     passes = passes_of_spans(table.spans)
     given = np.maximum(blocks.alloc, 0)
@@ -453,29 +440,6 @@ def measured_step(step: StepObservations, table: MemoryTable, held: Held) -> Mea
         reported=reported,
         copies=copies_of(table, blocks),
     )
-
-
-def _without_gone(blocks: Blocks, reported: Bool, table: MemoryTable) -> tuple[Blocks, Bool]:
-    """End the blocks from before the step that a mark says are gone, unless the allocator reported their frees."""
-    assert table.marks is not None
-    rows = np.flatnonzero(table.marks.kind == _KIND[MarkKind.GONE])
-    if not len(rows):
-        return blocks, reported
-    held = {address: place for place, address in enumerate(blocks.address[blocks.from_before].tolist())}
-    free, reported = blocks.free.copy(), reported.copy()
-    for address, event in zip(table.marks.address[rows].tolist(), table.marks.event[rows].tolist(), strict=True):
-        block = held.get(address)
-        if block is not None and event < free[block]:
-            free[block], reported[block] = event, False
-    return replace(blocks, free=free), reported
-
-
-def _operators(table: MemoryTable, calls: StepCalls) -> Categorical[str]:
-    """Return the operator around each event that did more than allocate."""
-    every = calls.name.codes >= 0
-    wanted = wanting(np.arange(len(every)), calls.name, calls.parent, every)
-    places = np.append(calls.name.codes[wanted], -1)[table.call]
-    return Categorical(places, calls.name.values)
 
 
 def _labels(
@@ -500,7 +464,10 @@ def _labels(
         storage[block] = size
         if kind is MarkKind.SAVED:
             saved_by[block].add(operator.at(int(marks.event[row])) or "")
-            tensor[block] = _first_tensor(step, int(tensor[block]), int(marks.tensor[row]))
+            # The first with a shape and a data type: a number has no shape.
+            first = step.marks.tensors[tensor[block]] if tensor[block] >= 0 else None
+            if first is None or not (first.shape and first.dtype):
+                tensor[block] = marks.tensor[row]
         # A weight or buffer that forward made anew is no activation, even if it is saved.
         if kind is MarkKind.SAVED and component[block] != _NO_ROLE:
             continue
@@ -514,14 +481,6 @@ def _labels(
         saved_by=[frozenset(names) for names in saved_by],
         unseen_saved_bytes=sum(unseen.values()),
     )
-
-
-def _first_tensor(step: StepObservations, known: int, saved: int) -> int:
-    """Return the first with a shape and a data type; a number has no shape."""
-    if known < 0:
-        return saved
-    tensor = step.marks.tensors[known]
-    return known if tensor.shape and tensor.dtype else saved
 
 
 def _label_components(
@@ -580,7 +539,17 @@ class Outside(Struct, frozen=True, kw_only=True):
 def outside_the_allocator(snapshots: Sequence[MemorySnapshot]) -> Outside:
     """Return the context and the cache, each left out if it is not known."""
     context = _context(snapshots)
-    return Outside(components=(*context.components, *_cache(snapshots)), notes=context.notes)
+    rows = list(context.components)
+    peak = next((snapshot for snapshot in snapshots if snapshot.name == PEAK), None)
+    if peak is not None and peak.reserved_bytes is not None and peak.allocated_bytes is not None:
+        rows.append(
+            MemoryComponent(
+                component="allocator_cache",
+                measured_bytes=peak.reserved_bytes - peak.allocated_bytes,
+                formula="reserved - allocated, at the peak",
+            )
+        )
+    return Outside(components=tuple(rows), notes=context.notes)
 
 
 def _context(snapshots: Sequence[MemorySnapshot]) -> Outside:
@@ -612,15 +581,6 @@ def _bounded(size: int, formula: str) -> Outside:
     return Outside(components=(MemoryComponent(component="device_context", measured_bytes=size, formula=formula),))
 
 
-def _cache(snapshots: Sequence[MemorySnapshot]) -> tuple[MemoryComponent, ...]:
-    peak = next((snapshot for snapshot in snapshots if snapshot.name == PEAK), None)
-    if peak is None or peak.reserved_bytes is None or peak.allocated_bytes is None:
-        return ()
-    formula = "reserved - allocated, at the peak"
-    cached = peak.reserved_bytes - peak.allocated_bytes
-    return (MemoryComponent(component="allocator_cache", measured_bytes=cached, formula=formula),)
-
-
 # --- activations kept for backward, by like modules, operator and shape ---
 
 
@@ -648,16 +608,11 @@ def activations_of(measured: MeasuredStep, tensors: Sequence[TensorType]) -> tup
             dtype=tensor.dtype,
             blocks=len(blocks),
             bytes=int(own[blocks].sum()),
-            saved_by=_savers(measured, blocks),
+            saved_by=tuple(sorted({name for block in blocks for name in measured.labels.saved_by[block] if name})),
         )
         for (module, operator, tensor), blocks in groups.items()
     ]
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.module))[:LISTED])
-
-
-def _savers(measured: MeasuredStep, blocks: Sequence[int]) -> tuple[str, ...]:
-    """Return the operators whose backward needs these blocks."""
-    return tuple(sorted({name for block in blocks for name in measured.labels.saved_by[block] if name}))
 
 
 _PLACES: Final = (
@@ -682,29 +637,22 @@ def memory_of_observations(observations: MemoryObservations) -> Memory:
     else:
         memory = _without_blocks(step, observations)
     outside = outside_the_allocator(memory.snapshots)
-    notes = (*observations.notes, *outside.notes, *memory.notes, *_elsewhere(observations))
-    memory = replace(memory, components=(*memory.components, *outside.components), notes=notes)
+    notes = [*observations.notes, *outside.notes, *memory.notes]
+    if observations.other_devices:
+        others = ", ".join(observations.other_devices)
+        notes.append(f"parts of the module are on {others}: the memory is that of {observations.device} alone")
+    failure = observations.failure
+    if failure is not None and failure.seen:
+        failure = replace(failure, allocated_bytes=memory.peak_bytes)
     return replace(
         memory,
+        components=(*memory.components, *outside.components),
+        notes=tuple(notes),
         process_peak_bytes=observations.peak_bytes if observations.device == CPU else None,
         uncovered_devices=observations.other_devices,
         shape=observations.shape,
-        failure=_failure(observations, memory),
+        failure=failure,
     )
-
-
-def _elsewhere(observations: MemoryObservations) -> list[str]:
-    """Return the note on a module that lies on several devices."""
-    others = ", ".join(observations.other_devices)
-    return [f"parts of the module are on {others}: the memory is that of {observations.device} alone"] if others else []
-
-
-def _failure(observations: MemoryObservations, memory: Memory) -> MemoryFailure | None:
-    """Return the failure, with the memory allocated then if it was observed."""
-    failure = observations.failure
-    if failure is None or not failure.seen:
-        return failure
-    return replace(failure, allocated_bytes=memory.peak_bytes)
 
 
 # --- storages alone ---
@@ -759,9 +707,16 @@ def _of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Mem
     """Return the memory of the step; for a failed step the moment of the failure stands for the peak."""
     table, held = table_of(step), held_of(step)
     measured = measured_step(step, table, held)
-    curve = curve_of(measured.blocks, measured.shares(), table.events.time_ns, _window(table))
+    times = table.events.time_ns
+    begin = min([*(begin for begin, _, _ in table.spans), *times[:1].tolist()], default=0)
+    window = (begin, int(times[-1]) if len(times) else 0)
+    curve = curve_of(measured.blocks, measured.shares(), times, window)
     if step.broken_in is not None:
-        curve = replace(curve, peak=_broken_at(measured))
+        # The last allocation before the failure: frees since then belong to the unwinding.
+        broken = measured.place_of(MarkKind.BROKEN)
+        end = measured.blocks.events if broken is None else broken
+        last = measured.blocks.alloc[measured.blocks.alloc < end].max(initial=-1)
+        curve = replace(curve, peak=int(last) + 1)
     peak = curve.peak
     blocks, unlisted = groups_at(
         measured.blocks,
@@ -773,11 +728,21 @@ def _of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Mem
         [(component, None) for component in COMPONENTS],
     )
     timeline = points_of(curve, table.events.total_reserved, measured.passes) if measured.blocks.events else ()
+    measured_by = f"{step.allocator.name} of {step.device}, every allocation of one step"
+    if step.device == CPU:
+        measured_by = (
+            "torch's CPU allocator, every allocation of one step, over the weights, state and inputs before it"
+        )
+    notes = _outside_note(held.outside_bytes, step.device)
+    unseen = measured.labels.unseen_saved_bytes
+    if unseen:
+        note = f"{unseen:,} B that autograd saved were allocated before the step and are in none of its components"
+        notes = [note, *notes]
     memory = Memory(
         peak_bytes=int(curve.allocated[peak]),
         allocator_peak_bytes=int(curve.allocated[peak]),
         peak_at=curve.phase_at(peak, measured.passes),
-        measured_by=_measured_by(step),
+        measured_by=measured_by,
         components=_components(measured, curve),
         timeline=timeline,
         blocks=blocks,
@@ -785,7 +750,7 @@ def _of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Mem
         activations=activations_of(measured, step.marks.tensors),
         parts=_parts_by_line(measured, peak, int(curve.allocated[peak])),
         allocator=_figures(step, measured),
-        notes=(*_unseen_note(measured), *_outside_note(held.outside_bytes, step.device)),
+        notes=tuple(notes),
     )
     return replace(memory, snapshots=_snapshots(snapshots, measured, curve, memory))
 
@@ -820,36 +785,6 @@ def _parts_by_line(measured: MeasuredStep, state: int, allocated: int) -> tuple[
             )
         )
     return tuple(rows)
-
-
-def _window(table: MemoryTable) -> tuple[int, int]:
-    """Return the time of the first phase or event, and that of the last event."""
-    times = table.events.time_ns
-    begins = [*(begin for begin, _, _ in table.spans), *(times[:1].tolist())]
-    return min(begins, default=0), int(times[-1]) if len(times) else 0
-
-
-def _broken_at(measured: MeasuredStep) -> int:
-    """Return the state after the last allocation before the failure; frees since then belong to the unwinding."""
-    broken = measured.place_of(MarkKind.BROKEN)
-    end = measured.blocks.events if broken is None else broken
-    given = measured.blocks.alloc[measured.blocks.alloc < end]
-    return int(given.max(initial=-1)) + 1
-
-
-def _measured_by(step: StepObservations) -> str:
-    if step.device == CPU:
-        return "torch's CPU allocator, every allocation of one step, over the weights, state and inputs before it"
-    return f"{step.allocator.name} of {step.device}, every allocation of one step"
-
-
-def _unseen_note(measured: MeasuredStep) -> list[str]:
-    size = measured.labels.unseen_saved_bytes
-    return (
-        [f"{size:,} B that autograd saved were allocated before the step and are in none of its components"]
-        if size
-        else []
-    )
 
 
 def _components(measured: MeasuredStep, curve: Curve) -> tuple[MemoryComponent, ...]:

@@ -130,23 +130,38 @@ class Place(Struct, frozen=True, kw_only=True):
 def place_of(stack: Sequence[Frame], named: Callable[[str], str]) -> Place:
     """Return what a stack says, innermost frame first; `named` gives the operator of `index_Tensor`."""
     python = [frame for frame in stack if _OF_PYTHON.search(frame.filename)]
-    calls = [place for place, frame in enumerate(python) if _is_call(frame)]
+    calls = [
+        place
+        for place, frame in enumerate(python)
+        if frame.name == "_call_impl" and _MODULE_CALL.search(frame.filename)
+    ]
     operators = [found[1] for frame in stack if (found := _OPERATOR.match(frame.name))]
     before_python = stack[: stack.index(python[0])] if python else stack
     rule = -1
     if any(_HANDLE.search(frame.name) for frame in before_python):
         rule = Rule.BLAS
     elif any(_EXCHANGE.search(frame.name) for frame in before_python) or (
-        python and _OF_EXCHANGE.search(_first(python, lambda frame: not _is_std(frame)).filename)
+        python and _OF_EXCHANGE.search(next((frame for frame in python if not _is_std(frame)), python[0]).filename)
     ):
         rule = Rule.EXCHANGED
     frame = _line(python, calls)
-    inside = next((place for place, frame in enumerate(python) if _calls_torch(frame)), None)
+    # The function that calls torch.
+    inside = next(
+        (
+            place
+            for place, frame in enumerate(python)
+            if not _OF_TORCH.search(frame.filename) and not _is_std(frame) and not _SOFTMAX_IN_PYTHON.match(frame.name)
+        ),
+        None,
+    )
+    # The innermost operator that does more than allocate, else the outermost one.
+    known = [named(name) for name in operators]
+    operator = next((name for name in known if name not in ALLOCATES), known[-1] if known else None)
     return Place(
-        line=None if frame is None else _text(frame),
+        line=None if frame is None else f"{_name(frame.filename)}:{frame.line} {frame.name}",
         function=None if frame is None else frame.name,
         module=_modules(python, calls),
-        operator=_operator(operators, named),
+        operator=operator,
         phase=_phase(stack, python, calls),
         rule=rule,
         moves_module=any(_MODULE_CALL.search(frame.filename) and frame.name == "_apply" for frame in python)
@@ -160,27 +175,8 @@ def place_of(stack: Sequence[Frame], named: Callable[[str], str]) -> Place:
     )
 
 
-def _calls_torch(frame: Frame) -> bool:
-    of_torch = _OF_TORCH.search(frame.filename) or _is_std(frame)
-    return not of_torch and not _SOFTMAX_IN_PYTHON.match(frame.name)
-
-
-def _is_call(frame: Frame) -> bool:
-    return frame.name == "_call_impl" and bool(_MODULE_CALL.search(frame.filename))
-
-
 def _is_std(frame: Frame) -> bool:
     return bool(_INSTALLED.search(frame.filename)) and not re.search(r"(?:site|dist)-packages", frame.filename)
-
-
-def _first(frames: Sequence[Frame], wanted: Callable[[Frame], bool]) -> Frame:
-    return next((frame for frame in frames if wanted(frame)), frames[0])
-
-
-def _operator(operators: Sequence[str], named: Callable[[str], str]) -> str | None:
-    """Return the innermost operator that does more than allocate, else the outermost one."""
-    known = [named(name) for name in operators]
-    return next((name for name in known if name not in ALLOCATES), known[-1] if known else None)
 
 
 def _line(python: Sequence[Frame], calls: Sequence[int]) -> Frame | None:
@@ -195,12 +191,8 @@ def _line(python: Sequence[Frame], calls: Sequence[int]) -> Frame | None:
     return python[0]
 
 
-def _text(frame: Frame) -> str:
-    """Return `model.py:39 forward`, with the folder of a file whose name says nothing."""
-    return f"{_name(frame.filename)}:{frame.line} {frame.name}"
-
-
 def _name(path: str) -> str:
+    """Return the name of a file, with the folder of one whose name says nothing."""
     parts = re.split(r"[\\/]", path)
     return "/".join(parts[-2:]) if parts[-1] == "__init__.py" else parts[-1]
 
@@ -388,6 +380,12 @@ def memory_of_snapshot(
         f"{device.name}: no history was recorded, so that its peak is not known, and which device's is the highest"
         for device in unknown
     )
+    first = len(RULING.rules)
+    unfitting = (
+        f"category {category.name}: no block has a frame in which {category.pattern.pattern!r} is found"
+        for place, category in enumerate(categories)
+        if not any((device.placing.rule == first + place).any() for device, _ in devices)
+    )
     return Memory(
         peak_bytes=None if unknown else main.row.peak_bytes,
         allocator_peak_bytes=main.row.peak_bytes,
@@ -407,7 +405,7 @@ def memory_of_snapshot(
         pools=tuple(pool for device, _ in devices for pool in device.pools),
         spans=tuple(_spans(main)),
         held_bytes=sum(segment.end - segment.begin for segment in _segments_at(main)),
-        notes=(*main.notes, *unknown_peaks, *_unfitting(categories, [device for device, _ in devices])),
+        notes=(*main.notes, *unknown_peaks, *unfitting),
         failure=main.failure,
         trains=main.trains,
     )
@@ -433,14 +431,6 @@ def categories_of(where: str, given: Iterable[tuple[str, str]]) -> tuple[Categor
         except (re.error, RecursionError, OverflowError) as error:
             raise UsageError(f"{where}{name}={text}: no regular expression: {error} - escape what is text") from error
     return tuple(made)
-
-
-def _unfitting(categories: Sequence[Category], devices: Sequence[_Device]) -> Iterator[str]:
-    """Yield a note for each category that no block has, at any time."""
-    first = len(RULING.rules)
-    for place, category in enumerate(categories):
-        if not any((device.placing.rule == first + place).any() for device in devices):
-            yield f"category {category.name}: no block has a frame in which {category.pattern.pattern!r} is found"
 
 
 def _with_own(placing: Placing, stack: Int64, snapshot: Snapshot, categories: Sequence[Category]) -> Placing:

@@ -58,28 +58,18 @@ def _short(value: Any) -> str:
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, str):
-        return repr(_ends(str(value)))
+        text, half = str(value), (_LONGEST - 1) // 2
+        return repr(text if len(text) <= _LONGEST else f"{text[:half]}{_CUT}{text[-half:]}")
     if isinstance(value, tuple):
-        return _tuple(value)
+        if value and all(isinstance(item, Struct) for item in value):
+            return f"<{len(value)} {type(value[0]).__name__}>"
+        shown = [_short(item) for item in value[:_ENTRIES]]
+        return f"({shown[0]},)" if len(value) == 1 else "(" + ", ".join([*shown, *_more(len(value))]) + ")"
     if isinstance(value, dict):
         shown = [f"{_short(key)}: {_short(item)}" for key, item in list(value.items())[:_ENTRIES]]
         return "{" + ", ".join([*shown, *_more(len(value))]) + "}"
     return repr(value)
 
 
-def _tuple(values: tuple[Any, ...]) -> str:
-    if values and all(isinstance(value, Struct) for value in values):
-        return f"<{len(values)} {type(values[0]).__name__}>"
-    shown = [_short(value) for value in values[:_ENTRIES]]
-    if len(values) == 1:
-        return f"({shown[0]},)"
-    return "(" + ", ".join([*shown, *_more(len(values))]) + ")"
-
-
 def _more(count: int) -> list[str]:
     return [f"{_CUT} {count - _ENTRIES} more"] if count > _ENTRIES else []
-
-
-def _ends(text: str) -> str:
-    half = (_LONGEST - 1) // 2
-    return text if len(text) <= _LONGEST else f"{text[:half]}{_CUT}{text[-half:]}"

@@ -215,20 +215,16 @@ def _value(text: str, depth: int) -> Argument:
     if text in ("-", "True", "False"):
         return None if text == "-" else text == "True"
     if (tensor := _TENSOR.fullmatch(text)) is not None:
-        return _tensor(tensor)
+        shape, elements = tensor["shape"][:-1], tensor["elements"]
+        return Tensor(
+            tuple(map(int, shape.split(","))) if shape else (),
+            None if tensor["dtype"] == "?" else tensor["dtype"],
+            sparse=Stored(int(elements) if elements else None) if tensor["stored"] else None,
+        )
     if text[:1] == "[" and text[-1:] == "]" and len(text) > 1 and depth < _DEEPEST:
         return tuple(_values(text[1:-1], depth + 1))
     value = _number(text)
     return text if str(value) != text else value
-
-
-def _tensor(match: re.Match[str]) -> Tensor:
-    shape, elements = match["shape"][:-1], match["elements"]
-    return Tensor(
-        tuple(map(int, shape.split(","))) if shape else (),
-        None if match["dtype"] == "?" else match["dtype"],
-        sparse=Stored(int(elements) if elements else None) if match["stored"] else None,
-    )
 
 
 def _number(text: str) -> int | float | None:

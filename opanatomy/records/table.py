@@ -172,7 +172,15 @@ def table_of(plain: Any, types: Mapping[str, Callable[[Any], Any]]) -> Table:
         if name == "rows":
             continue
         is_key = isinstance(column, dict)
-        numbers = _column(name, column.get(_CODES) if is_key else column, rows)
+        numbers = column.get(_CODES) if is_key else column
+        numbers = numbers if isinstance(numbers, list) else [numbers] * rows
+        if len(numbers) != rows:
+            raise ValueError(f"{name} has {len(numbers)} rows of {rows}")
+        if not all(number is None or type(number) is int for number in numbers):
+            raise TypeError(f"a value of {name} is no whole number")
+        if any(number is not None and not -(2**62) < number < 2**62 for number in numbers):
+            raise ValueError(f"a value of {name} is too large")
+        numbers = _figure_of(numbers)
         if is_key:
             values = [types.get(name, str)(value) for value in column.get(_VALUES) or ()]
             if len(numbers) and not -1 <= numbers.min() <= numbers.max() < len(values):
@@ -181,17 +189,6 @@ def table_of(plain: Any, types: Mapping[str, Callable[[Any], Any]]) -> Table:
         else:
             figures[name] = numbers
     return Table(keys, figures)
-
-
-def _column(name: str, plain: Any, rows: int) -> Int64:
-    values = plain if isinstance(plain, list) else [plain] * rows
-    if len(values) != rows:
-        raise ValueError(f"{name} has {len(values)} rows of {rows}")
-    if not all(value is None or type(value) is int for value in values):
-        raise TypeError(f"a value of {name} is no whole number")
-    if any(value is not None and not -(2**62) < value < 2**62 for value in values):
-        raise ValueError(f"a value of {name} is too large")
-    return _figure_of(values)
 
 
 def _figure_of(values: Sequence[int | None]) -> Int64:

@@ -434,28 +434,24 @@ def class_rows(work: Table, operators: Sequence[OperatorRow]) -> tuple[ClassRow,
     # A part of a call is no call of its own.
     is_call = (work.keys["part_of"].codes < 0) | (work.figures["calls"] == NOT_KNOWN)
     work = work.with_columns({}, {"calls": np.where(is_call, work.figures["calls"], 0)})
-    rows = [
-        _record(ClassRow, row, kernels=row["events"], bound_ns=None)
-        for row in _rows_of(work, "classes", "operator_class", "phase")
-    ]
     bounded: dict[tuple[OperatorClass, Phase], list[OperatorRow]] = {}
     for operator in operators:
         if operator.bound_ns is not None:
             bounded.setdefault((operator.operator_class, operator.phase), []).append(operator)
-    rows = [_with_bounds(row, bounded.get((row.operator_class, row.phase), ())) for row in rows]
+    rows = []
+    for sums in _rows_of(work, "classes", "operator_class", "phase"):
+        row = _record(ClassRow, sums, kernels=sums["events"], bound_ns=None)
+        own = bounded.get((row.operator_class, row.phase), ())
+        if own:
+            row = replace(
+                row,
+                bound_ns=sum(operator.bound_ns or 0 for operator in own),
+                bounded_ns=sum(operator.bounded_ns for operator in own),
+                headroom_ns=headroom_ns(own),
+                memory_bound_ns=sum(operator.bound_ns or 0 for operator in own if operator.bound_by == MEMORY),
+            )
+        rows.append(row)
     return tuple(sorted(rows, key=lambda row: (CLASS_CODE[row.operator_class], PHASE_CODE[row.phase])))
-
-
-def _with_bounds(row: ClassRow, operators: Sequence[OperatorRow]) -> ClassRow:
-    if not operators:
-        return row
-    return replace(
-        row,
-        bound_ns=sum(operator.bound_ns or 0 for operator in operators),
-        bounded_ns=sum(operator.bounded_ns for operator in operators),
-        headroom_ns=headroom_ns(operators),
-        memory_bound_ns=sum(operator.bound_ns or 0 for operator in operators if operator.bound_by == MEMORY),
-    )
 
 
 def with_bounds(work: Table, operators: Iterable[OperatorRow]) -> Table:
@@ -557,7 +553,7 @@ def ratios_of(classes: Iterable[ClassRow], theory: Iterable[TheoryRow]) -> tuple
             known = expected.get(name, TheoryRow(operator_class=name))
             made = Ratio(
                 operator_class=name,
-                time=_over(_time(backward), _time(forward)),
+                time=_over(sum(row.time_ns for row in backward), sum(row.time_ns for row in forward)),
                 flops=_over(_costed(backward, "flops"), _costed(forward, "flops")),
                 bytes=_over(_moved(backward), _moved(forward)),
                 theory_flops=known.flops,
@@ -565,10 +561,6 @@ def ratios_of(classes: Iterable[ClassRow], theory: Iterable[TheoryRow]) -> tuple
             )
             ratios.append(made)
     return tuple(ratios)
-
-
-def _time(rows: Iterable[ClassRow]) -> int:
-    return sum(row.time_ns for row in rows)
 
 
 def _costed(rows: Sequence[ClassRow], name: str) -> int | None:
@@ -658,25 +650,28 @@ def work_of_tables(
         rows.append(rest | first)
         rows += [rest | {"operator": operator} for operator in kernel.operators]
     if breakdown is not None:
+        texts = {
+            "operator": breakdown.operators,
+            "signature": breakdown.signatures,
+            "module": breakdown.modules,
+            "kernel": breakdown.kernels,
+        }
         for index, kind in enumerate(breakdown.kinds):
-            rows += [_like_row(breakdown, row) | {"step_kind": index} for row in kind.rows]
+            for like in kind.rows:
+                places = {name: getattr(like, name) for name in texts}
+                named = {name: texts[name][place] for name, place in places.items() if place >= 0}
+                sums = {
+                    "only": "breakdown",
+                    "step_kind": index,
+                    "phase": like.phase,
+                    "operator_class": like.operator_class,
+                    "like_calls": like.calls,
+                    "like_events": like.events,
+                    "like_ns": like.time_ns,
+                }
+                rows.append(named | sums)
     keys, figures = ({name: [row.get(name) for row in rows] for name in names} for names in (KEYS, FIGURES))
     return table_of_columns(keys, figures)
-
-
-def _like_row(breakdown: Breakdown, row: WorkRow) -> dict[str, Any]:
-    texts = {"operator": breakdown.operators, "signature": breakdown.signatures, "module": breakdown.modules}
-    named = {name: known[number] for name, known in texts.items() if (number := getattr(row, name)) >= 0}
-    if row.kernel >= 0:
-        named["kernel"] = breakdown.kernels[row.kernel]
-    return named | {
-        "only": "breakdown",
-        "phase": row.phase,
-        "operator_class": row.operator_class,
-        "like_calls": row.calls,
-        "like_events": row.events,
-        "like_ns": row.time_ns,
-    }
 
 
 def _plain_row(row: ClassRow | OperatorRow | ModuleRow, only: str) -> dict[str, Any]:

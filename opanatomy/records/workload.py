@@ -702,11 +702,7 @@ def loop_spans(calls: Iterable[MarkedCall], step_begins: Sequence[int]) -> tuple
             spans += levels[-1].begin(call)
         spans.append((call.begin_ns, call.end_ns, call.phase))
         levels.append(_Level(call.end_ns, call.phase, since_ns=call.begin_ns, before=call.phase))
-    return _apart(spans)
-
-
-def _apart(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Return the spans without the parts that others cover."""
+    # Without the parts that others cover.
     starts, phases = flattened(spans)
     ends = [*starts[1:], 0]
     return tuple(
