@@ -52,7 +52,6 @@ from opanatomy.attribution.lines import stacks_of, with_lines
 from opanatomy.attribution.phases import PhaseRule
 from opanatomy.attribution.table import call_table, kernel_table, overlay_of, padding_flops
 from opanatomy.checks.causality import check_causality, check_waits
-from opanatomy.checks.contractions import self_checks
 from opanatomy.checks.counts import check_communication, check_counts, check_memory, check_parts, check_times
 from opanatomy.classification.operators import classify_operator, of_overload
 from opanatomy.devices.ceilings import ceilings_for
@@ -597,7 +596,6 @@ def _checks(
     return (
         *check_counts(own, own_table, trace.capture, int(steps.counted.sum()), steps_vary=vary),
         *((times,) if times else ()),
-        *self_checks(calls, may_be_cut=trace.capture is None),
         *check_causality(trace, calls, attribution.window),
     )
 

@@ -11,16 +11,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opanatomy.analysis.costs import nothing_recorded
-from opanatomy.attribution.calls import TraceCalls
+from opanatomy.attribution.calls import TraceCalls, above_any
 from opanatomy.attribution.collectives import BACKENDS
 from opanatomy.attribution.nesting import nearest_above
-from opanatomy.checks.contractions import without_data
 from opanatomy.classification.operators import classify_operator
 from opanatomy.errors import GateError
 from opanatomy.memory.allocations import CPU
 from opanatomy.options import as_asked
 from opanatomy.records.anatomy import Anatomy, Check, Difference
-from opanatomy.records.columns import CallTable, mask_of, unique
+from opanatomy.records.columns import Bool, CallTable, mask_of, rows_named, unique
 from opanatomy.records.communication import Communication, Waiting
 from opanatomy.records.memory import AllocatorFigures, Memory, MemoryDevice
 from opanatomy.records.patterns import regex
@@ -53,6 +52,22 @@ def in_place(name: str) -> str:
     """Return the name that an operator shares with its in-place form: autograd sums with `add` or `add_`."""
     name = WORKERS.get(name, name)
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+#: Ranges in which `torch.compile` traces and compiles, calling operators with tensors without data.
+_COMPILING: Final = regex(
+    r"\(dynamo_timed\)$|compile_inner|call_user_compiler|create_aot_dispatcher_function|compile_fx"
+)
+
+
+def without_data(calls: TraceCalls) -> Bool:
+    """Return which rows lie in a compilation and started no device work: operators on tensors without data."""
+    host = calls.host
+    compiles = rows_named(_COMPILING, calls.names, host.name)
+    rows: Bool = nearest_above(compiles, host.parent) >= 0
+    if not calls.on_device or not rows.any():
+        return rows
+    return rows & ~calls.starts_work & ~above_any(calls.starts_work, host.parent)
 
 
 def dispatched(calls: TraceCalls, table: CallTable, observed: Collection[str]) -> dict[tuple[str, Phase], Dispatched]:

@@ -600,7 +600,7 @@ class Difference(Record, frozen=True, kw_only=True):
 class Check(Record, frozen=True, kw_only=True):
     """The figures of one kind, checked against a second source that does not share their attribution.
 
-    `quantity` is what was compared ("call counts", "contraction FLOPs", "operator times", "backward contractions", ...)
+    `quantity` is what was compared ("call counts", "contraction FLOPs", "operator times", "annotated phases", ...)
     and `unit` its unit ("calls", "FLOPs", "ns"). Of the `compared` figures `equal` agree; each other one has a row in
     `differences`. `not_checked` says why nothing, or not all, could be compared.
     """

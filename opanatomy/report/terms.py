@@ -1333,9 +1333,6 @@ _OF_CHECK: Final = {
         " FLOPs of an operator against those of the operator that it calls."),
     "operator times": ("time of each operator, against the profiler's own tree of events", "Self time on the CPU,"
         " device time on an accelerator, to the nanosecond."),
-    "operator events": ("operators of contractions, against Kineto's own numbers of them", ""),
-    "backward contractions": ("FLOPs in backward, against the forward of the same autograd node", ""),
-    "phases of contractions": ("the phase of a contraction, against the structure of autograd", ""),
     "annotated phases": ("phases, against the trace's own annotations", "Names such as `## forward ##`,"
         " `loss.backward()`, `optimizer.step`. --phase gives a range to a phase."),
     "classes of kernels": ("a kernel's class by name, against its operator's", "Such as a kernel of NCCL in an"

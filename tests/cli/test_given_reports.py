@@ -13,11 +13,11 @@ import pytest
 
 import opanatomy
 from opanatomy.__main__ import main as command
-from opanatomy.results import as_public
 from opanatomy.cli.main import main
 from opanatomy.records.anatomy import Machine, Measured
 from opanatomy.report.formats import FORMATS
 from opanatomy.report.formats.json import json_report
+from opanatomy.results import as_public
 from tests.support import anatomies
 from tests.support.experiments import experiment
 from tests.support.made_trace import GEMM, H100, MAP, TraceBuilder

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 import opanatomy
 from opanatomy.analysis.statistics import interleaved, interval_of_median, mann_whitney
-from opanatomy.results import as_public
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Cause, Comparison, Decomposition, FigureRow, Part
 from opanatomy.records.memory import Memory
@@ -22,6 +21,7 @@ from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.records.workload import MachineLoad
 from opanatomy.report.formats import format_named
 from opanatomy.report.section import Page
+from opanatomy.results import as_public
 from tests.support import anatomies
 from tests.support.made_trace import GEMM, MAP, TraceBuilder
 from tests.support.paths import SHARED, TRACES

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import opanatomy
-from opanatomy.results import Anatomy
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment, ObservedCall, Workload
+from opanatomy.results import Anatomy
 from tests.support.made_trace import TraceBuilder
 
 X = {"shape": [8, 4], "dtype": "float32", "strides": [4, 1]}

@@ -14,11 +14,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import opanatomy
-from opanatomy.results import Anatomy
 from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.silence import quiet_libraries
 from opanatomy.capture.step.ranges import module_ranges
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.results import Anatomy
 from tests.support.tiny import BERT, tiny_request
 
 KINDS = ("eager", "non-reentrant", "reentrant")

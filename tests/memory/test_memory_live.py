@@ -16,13 +16,13 @@ import torch
 from torch import nn
 
 import opanatomy
-from opanatomy.results import Anatomy
 from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.silence import quiet_libraries
 from opanatomy.memory.observed import outside_the_allocator
 from opanatomy.records.memory import Memory, MemorySnapshot
 from opanatomy.records.taxonomy import Phase
 from opanatomy.report.formats.json import json_report
+from opanatomy.results import Anatomy
 from tests.support.tiny import BERT, profiled, tiny, tiny_request
 
 GPT2, LLAMA, T5 = "openai-community/gpt2", "meta-llama/Llama-3.1-8B", "google-t5/t5-base"

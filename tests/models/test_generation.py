@@ -14,7 +14,6 @@ from transformers.utils import ModelOutput
 
 import opanatomy
 from opanatomy.analysis.build import generation_of
-from opanatomy.results import Anatomy
 from opanatomy.capture.model.workload import prepare
 from opanatomy.checks.counts import require_agreement
 from opanatomy.devices.overrides import parse_overrides
@@ -26,6 +25,7 @@ from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.work import ClassRow
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.report import terminal_report
+from opanatomy.results import Anatomy
 from tests.support.command import run
 from tests.support.tiny import BERT, message_of, profiled, tiny, tiny_request
 

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from torch import Tensor, nn
 
 import opanatomy
-from opanatomy.results import Anatomy
 from opanatomy.records.experiment import ScaledGradients, Techniques, Underflow
 from opanatomy.records.taxonomy import Phase
 from opanatomy.report.formats import format_named
 from opanatomy.report.section import Page
+from opanatomy.results import Anatomy
 from tests.support.command import run
 from tests.support.experiments import experiment
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import opanatomy
-from opanatomy.results import Anatomy
 from opanatomy.capture.model.workload import Prepared, prepare
 from opanatomy.capture.silence import quiet_libraries
 from opanatomy.checks.counts import require_agreement
@@ -21,6 +20,7 @@ from opanatomy.memory.theory import state_theory
 from opanatomy.options import RunOptions
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Workload
+from opanatomy.results import Anatomy
 from tests.support.tiny import BERT, TINY, loss_of, message_of, profiled, tiny, tiny_request
 
 GPT2, LLAMA, VIT, T5 = (

@@ -17,7 +17,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 import opanatomy
-from opanatomy.results import Anatomy
 from opanatomy.capture.model.texts import IGNORED, batches_of, read_texts, sample
 from opanatomy.capture.model.workload import Prepared, prepare
 from opanatomy.capture.silence import quiet_libraries
@@ -25,6 +24,7 @@ from opanatomy.checks.counts import require_agreement
 from opanatomy.errors import UsageError
 from opanatomy.options import RunOptions
 from opanatomy.report import terminal_report
+from opanatomy.results import Anatomy
 from tests.support.tiny import BERT, TINY, message_of, profiled, tiny, tiny_request
 
 GPT2, T5, LLAMA = "openai-community/gpt2", "google-t5/t5-base", "meta-llama/Llama-3.1-8B"

@@ -23,12 +23,12 @@ from msgspec.structs import replace
 from torch import nn
 
 import opanatomy
-from opanatomy.results import Anatomy, Comparison, as_public
 from opanatomy.checks.counts import require_agreement
 from opanatomy.records.anatomy import Provenance, StepRow, StreamRow
 from opanatomy.records.workload import Workload
 from opanatomy.report.formats.json import json_report
 from opanatomy.report.frames import columns_of, table_names
+from opanatomy.results import Anatomy, Comparison, as_public
 from tests.support import anatomies
 from tests.support.paths import ROOT, TRACES
 

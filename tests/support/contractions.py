@@ -1,4 +1,7 @@
-"""Check a trace against itself: what it records of contractions, autograd and events more than once."""
+"""An oracle: contractions of a trace against the forward operator of the same autograd node, and each other.
+
+It pairs nodes and operators in a way of its own, and knows what each operator's backward costs; `oracle` takes a trace.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,29 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opanatomy.attribution.calls import TraceCalls, above_any
+from opanatomy.attribution.attribute import attribute
+from opanatomy.attribution.calls import TraceCalls, trace_calls_of
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.phases import MAX_THREADS, are_nodes
+from opanatomy.checks.counts import without_data
 from opanatomy.cost.convolution import output_shape
 from opanatomy.cost.operands import flag, integer
 from opanatomy.records.anatomy import Check, Difference
-from opanatomy.records.columns import Bool, HostTable, Int64, isin, mask_of, rows_by_value, rows_named, unique
-from opanatomy.records.patterns import regex
+from opanatomy.records.columns import Bool, HostTable, Int64, isin, mask_of, rows_by_value, unique
 from opanatomy.records.signature import Signature, Tensor
 from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, PHASES, OperatorClass, Phase
+from opanatomy.trace.read import read_trace
 
 # ----- autograd's graph: nodes, what runs below them, and their forward operators
 
 
-#: Ranges in which `torch.compile` traces and compiles, calling operators with tensors without data.
-_COMPILING = regex(r"\(dynamo_timed\)$|compile_inner|call_user_compiler|create_aot_dispatcher_function|compile_fx")
 ENGINE = "autograd::engine::evaluate_function: "
 #: How the forward operator of a node was found, or why not.
 PAIRED, UNNUMBERED, LOST, BEFORE, AMBIGUOUS, LATE = range(6)
@@ -254,16 +258,6 @@ def base(name: str) -> str:
     """Return the name of an operator without its namespace and the mark of being in place."""
     own = name.rpartition("::")[2]
     return own[:-1] if own.endswith("_") and not own.endswith("__") else own
-
-
-def without_data(calls: TraceCalls) -> Bool:
-    """Return which rows lie in a compilation and started no device work: operators on tensors without data."""
-    host = calls.host
-    compiles = rows_named(_COMPILING, calls.names, host.name)
-    rows: Bool = nearest_above(compiles, host.parent) >= 0
-    if not calls.on_device or not rows.any():
-        return rows
-    return rows & ~calls.starts_work & ~above_any(calls.starts_work, host.parent)
 
 
 def is_own(node: str) -> bool:
@@ -1246,6 +1240,14 @@ _UNPAIRED = {
     UNNUMBERED: "backward products whose node has no sequence number",
     AMBIGUOUS: "backward products whose sequence number several threads used",
 }
+
+
+def oracle(path: Path) -> dict[str, Check]:
+    """Return what a trace says twice of its contractions, by the name of the check."""
+    trace = read_trace(path)
+    attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, (), trace.scopes)
+    calls, _ = trace_calls_of(trace, attribution)
+    return {check.quantity: check for check in self_checks(calls, may_be_cut=trace.capture is None)}
 
 
 def self_checks(calls: TraceCalls, *, may_be_cut: bool = True) -> tuple[Check, ...]:
