@@ -89,7 +89,7 @@ def ratio(value: float | None) -> str:
         return "<0.01"
     for decimals in (2, 1):
         text = f"{value:.{decimals}f}"
-        if _digits(text) <= 3:
+        if sum(character.isdigit() for character in text) <= 3:
             return text
     return f"{value:,.0f}"
 
@@ -249,7 +249,3 @@ def _scaled(value: float, scale: _Scale) -> tuple[str, str]:
     if upper and not text.startswith("<") and float(text.replace(",", "")) * factor >= upper[0]:
         return ratio(upper[0] / upper[1]), upper[2]
     return text, prefix
-
-
-def _digits(text: str) -> int:
-    return sum(character.isdigit() for character in text)

@@ -6,12 +6,10 @@ nothing new: samples a second are the inverse of the step time, and so is MFU of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
-from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.patterns import regex
@@ -28,55 +26,43 @@ _LOWER_BOUND: Final = "; a lower bound"
 
 def benchmark_report(report: Report) -> str:
     """Return an array of name, unit and value, with the range of several samples, what ran, and marked bounds."""
+    entries = []
     if isinstance(report, Comparison):
-        entries = list(_of_comparison(report))
+        side = report.sides[-1]
+        ran = ", ".join(filter(None, (side.model, side.device, units.noun(side.runs, "run"))))
+        for row in report.figures:
+            value = row.values[-1]
+            if value is None or row.better != "lower" or not _CHARTED.fullmatch(row.name):
+                continue
+            bound = _LOWER_BOUND * (bool(row.lower_bounds) and row.lower_bounds[-1])
+            # The minimum and the maximum of the last side's samples.
+            spread = row.spreads[-1] if row.spreads else None
+            between = ""
+            if spread is not None and spread.count > 1:
+                between = f"{units.of_unit(spread.low, row.unit)} to {units.of_unit(spread.high, row.unit)}"
+            entries.append(_entry(row.name, row.unit, value, range=between, extra=ran + bound))
     elif isinstance(report, Techniques):
-        entries = list(_of_techniques(report))
+        for tried in report.rows:
+            figures = tried.measured
+            if figures is not None and figures.step_ns is not None:
+                known = None not in (figures.low_ns, figures.high_ns)
+                between = f"{units.duration(figures.low_ns)} to {units.duration(figures.high_ns)}" if known else ""
+                entries.append(_entry(f"{tried.name}: step_time_ns", "ns", figures.step_ns, range=between))
+            if figures is not None and figures.peak_bytes is not None:
+                entries.append(_entry(f"{tried.name}: peak_memory_bytes", "bytes", figures.peak_bytes))
     else:
-        entries = list(_of_anatomy(report))
+        made_by = f"opanatomy {report.provenance.opanatomy}"
+        ran = ", ".join(filter(None, (report.workload.model, report.environment.device, made_by)))
+        for name, metric in metrics_of(report).items():
+            if metric.better == "lower" and _CHARTED.fullmatch(name):
+                extra = ran + _LOWER_BOUND * metric.lower_bound
+                entries.append(_entry(name, metric.unit, metric.value, extra=extra))
     return msgspec.json.format(msgspec.json.encode(entries), indent=1).decode() + "\n"
 
 
 def _entry(name: str, unit: str, value: float, **more: str) -> dict[str, Any]:
     whole = int(value) if value == int(value) else value
     return {"name": name, "unit": unit, "value": whole, **{key: text for key, text in more.items() if text}}
-
-
-def _of_anatomy(anatomy: Anatomy) -> Iterator[dict[str, Any]]:
-    made_by = f"opanatomy {anatomy.provenance.opanatomy}"
-    ran = ", ".join(filter(None, (anatomy.workload.model, anatomy.environment.device, made_by)))
-    for name, metric in metrics_of(anatomy).items():
-        if metric.better == "lower" and _CHARTED.fullmatch(name):
-            yield _entry(name, metric.unit, metric.value, extra=ran + _LOWER_BOUND * metric.lower_bound)
-
-
-def _of_comparison(comparison: Comparison) -> Iterator[dict[str, Any]]:
-    side = comparison.sides[-1]
-    ran = ", ".join(filter(None, (side.model, side.device, units.noun(side.runs, "run"))))
-    for row in comparison.figures:
-        value = row.values[-1]
-        if value is not None and row.better == "lower" and _CHARTED.fullmatch(row.name):
-            bound = _LOWER_BOUND * (bool(row.lower_bounds) and row.lower_bounds[-1])
-            # The minimum and the maximum of the last side's samples.
-            spread = row.spreads[-1] if row.spreads else None
-            range_text = ""
-            if spread is not None and spread.count > 1:
-                range_text = f"{units.of_unit(spread.low, row.unit)} to {units.of_unit(spread.high, row.unit)}"
-            yield _entry(row.name, row.unit, value, range=range_text, extra=ran + bound)
-
-
-def _of_techniques(report: Techniques) -> Iterator[dict[str, Any]]:
-    """Yield measured step time and peak memory of each technique."""
-    for row in report.rows:
-        figures = row.measured
-        if figures is None:
-            continue
-        if figures.step_ns is not None:
-            known = None not in (figures.low_ns, figures.high_ns)
-            range_text = f"{units.duration(figures.low_ns)} to {units.duration(figures.high_ns)}" if known else ""
-            yield _entry(f"{row.name}: step_time_ns", "ns", figures.step_ns, range=range_text)
-        if figures.peak_bytes is not None:
-            yield _entry(f"{row.name}: peak_memory_bytes", "bytes", figures.peak_bytes)
 
 
 FORMAT: Final = Format(

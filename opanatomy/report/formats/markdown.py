@@ -9,7 +9,7 @@ from typing import Final
 from opanatomy.records.reports import Report
 from opanatomy.report import units
 from opanatomy.report.markdown import markdown_cell, markdown_code, markdown_text
-from opanatomy.report.section import WITH, Cell, ColumnKind, Format, Name, Note, NoteStyle, Page, Row, Section
+from opanatomy.report.section import WITH, Cell, ColumnKind, Format, Name, NoteStyle, Page, Row, Section
 from opanatomy.report.sections import sections_of
 from opanatomy.report.sections.memory import curve_lines
 
@@ -74,7 +74,19 @@ def _blocks(section: Section) -> Iterator[str]:
     lines, legend = curve_lines(section.curve, _CURVE_WIDTH)
     if lines:
         yield "\n".join(("```text", *lines, "```", "", markdown_text(legend))) + "\n"
-    yield from _notes(section.notes[:_LISTED])
+
+    # The meaning of a table's marks in one paragraph, each other note in its own.
+    notes = section.notes[:_LISTED]
+    footnotes = [markdown_cell(note.text) for note in notes if note.tone is NoteStyle.FOOTNOTE]
+    if footnotes:
+        yield f"{'; '.join(footnotes)}\n"
+    for note in notes:
+        if note.tone is NoteStyle.COMMAND and isinstance(note.text, str):
+            yield f"next: {markdown_code(note.text, in_cell=False)}\n"
+        elif note.tone is NoteStyle.OPTIONS and isinstance(note.text, str):
+            yield f"next: {WITH} {markdown_code(note.text, in_cell=False)}\n"
+        elif note.tone is not NoteStyle.FOOTNOTE and (text := markdown_cell(note.text)):
+            yield f"{_TONES.get(note.tone, '{}').format(text)}\n"
     if section.notes[_LISTED:]:
         yield f"and {len(section.notes) - _LISTED:,} more\n"
 
@@ -90,23 +102,6 @@ def _cell(row: Row, cell: Cell, unit: str) -> str:
         return "&nbsp;" * indent + text
     # An unknown value is not a list here.
     return units.UNKNOWN if text == f"`{units.UNKNOWN}`" else text
-
-
-def _notes(notes: Sequence[Note]) -> Iterator[str]:
-    """Yield the meaning of a table's marks in one paragraph, each other note in its own."""
-    footnotes = [markdown_cell(note.text) for note in notes if note.tone is NoteStyle.FOOTNOTE]
-    if footnotes:
-        yield f"{'; '.join(footnotes)}\n"
-    for note in notes:
-        if note.tone is NoteStyle.COMMAND and isinstance(note.text, str):
-            yield f"next: {markdown_code(note.text, in_cell=False)}\n"
-            continue
-        if note.tone is NoteStyle.OPTIONS and isinstance(note.text, str):
-            yield f"next: {WITH} {markdown_code(note.text, in_cell=False)}\n"
-            continue
-        text = markdown_cell(note.text)
-        if note.tone is not NoteStyle.FOOTNOTE and text:
-            yield f"{_TONES.get(note.tone, '{}').format(text)}\n"
 
 
 _TONES: Final = {NoteStyle.TITLE: "## {}", NoteStyle.WARNING: "> {}", NoteStyle.CONCLUSION: "**{}**"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from io import StringIO
 from typing import Final
 
@@ -73,10 +74,7 @@ _STYLE: Final = {
 
 def terminal_report(report: Report, page: Page) -> str:
     """The report as lines of at most `page.width` cells, with ANSI colours if `page.color`, as far as `page` wants."""
-
-    def text_of(sections: Sequence[Section]) -> str:
-        return page_text(sections, page.width, color=page.color)
-
+    text_of = partial(page_text, width=page.width, color=page.color)
     if not (page.brief and page.height):
         return text_of(sections_of(report, page))
     if isinstance(report, Anatomy):

@@ -53,7 +53,11 @@ def first_advice(anatomy: Anatomy, page: Page) -> Section | None:
     notes = [following.note for following in commands_of(first, anatomy, page.source)[:_COMMANDS]]
     of_profile, brief = is_run_of_profile(anatomy), page.brief and not page.sections
     facts = [fact_of(advice, of_profile=of_profile, brief=brief) for advice in first]
-    if (together := together_of(first, anatomy.replay)) is not None:
+    if (gain := gain_together(first, anatomy.replay)) is not None:
+        replayed, most, whole = gain
+        together = phrase("at most {} ({})", Time(most), Share(most, whole))
+        if replayed is not None:
+            together = _of_time(replayed, most, whole)
         facts.append(Fact(label="together", text=together))
     return Section(title="What to try", facts=tuple(facts), notes=tuple(notes))
 
@@ -79,17 +83,6 @@ def more_advice(anatomy: Anatomy, page: Page) -> Section | None:
     notes = [Note(text="each is the gain of that change alone")]
     facts = tuple(fact_of(advice, of_profile=is_run_of_profile(anatomy)) for advice in more)
     return Section(title="What else to try", facts=facts, notes=tuple(notes))
-
-
-def together_of(advice: Iterable[Advice], replay: Replay | None = None) -> Phrase | None:
-    """Return what several pieces of advice gain of the step together; `None` for less than two of time."""
-    gain = gain_together(advice, replay)
-    if gain is None:
-        return None
-    replayed, most, whole = gain
-    if replayed is None:
-        return phrase("at most {} ({})", Time(most), Share(most, whole))
-    return _of_time(replayed, most, whole)
 
 
 def gain_together(advice: Iterable[Advice], replay: Replay | None = None) -> tuple[int | None, int, int] | None:

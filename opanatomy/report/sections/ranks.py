@@ -287,7 +287,33 @@ def steps(anatomy: Anatomy) -> Section | None:
         Column(header="idle", drop_order=2): mean("idle_ns"),
         Column(header="waited for"): lambda rank: Time(rank.charged_ns // max(len(rank.steps), 1)),
     }
-    notes = [Note(text=text) for text in _notes(waiting, len(shown))]
+    texts: list[str | Phrase] = []
+    if len(shown) < len(waiting.each):
+        texts.append(
+            phrase("the {} that were waited for most of {} ranks", Count(len(shown)), Count(len(waiting.each)))
+        )
+    texts.append(f"means of the steps; {note('waiting-steps', 'transfer and waiting', 'waited for')}")
+    if waiting.is_lower_bound:
+        given = Count(waiting.ranks), Count(waiting.world_size)
+        texts.append(phrase("{} of {} ranks were given: waiting is a lower bound", *given))
+    matched = joined(
+        phrase("{} by " + how, Count(count))
+        for count, how in (
+            (waiting.by_number, "their number in the group"),
+            (waiting.by_order, "order"),
+            (waiting.by_time, "time"),
+        )
+        if count
+    )
+    if matched is not None:
+        clocks = waiting.clocks
+        agree = phrase("set by the ends of collectives" if clocks.was_set else "agree as they are")
+        if clocks.within_ns is not None:
+            agree = phrase("{}, to within {}", agree, Time(clocks.within_ns))
+        if clocks.ended_too_early:
+            agree = phrase("{}; {} end before they have begun on every rank", agree, Count(clocks.ended_too_early))
+        texts.append(phrase("collectives matched: {}; clocks: {}", matched, agree))
+    notes = [Note(text=text) for text in texts]
     straggler = waiting.straggler
     if straggler is not None:
         share = Share(straggler.charged_ns, straggler.waiting_ns)
@@ -323,34 +349,3 @@ def collectives(anatomy: Anatomy) -> Section | None:
     rows = tuple(Row(cells=cells_of(columns, row)) for row in waiting.collectives)
     notes = (Note(text=note("matched", "time and waiting", "bus in transfer")),)
     return Section(title="Collectives of all ranks", columns=tuple(columns), rows=rows, notes=notes)
-
-
-def _notes(waiting: Waiting, shown: int) -> list[str | Phrase]:
-    notes: list[str | Phrase] = []
-    if shown < len(waiting.each):
-        notes.append(phrase("the {} that were waited for most of {} ranks", Count(shown), Count(len(waiting.each))))
-    notes.append(f"means of the steps; {note('waiting-steps', 'transfer and waiting', 'waited for')}")
-    if waiting.is_lower_bound:
-        notes.append(
-            phrase(
-                "{} of {} ranks were given: waiting is a lower bound", Count(waiting.ranks), Count(waiting.world_size)
-            )
-        )
-    matched = joined(
-        phrase("{} by " + how, Count(count))
-        for count, how in (
-            (waiting.by_number, "their number in the group"),
-            (waiting.by_order, "order"),
-            (waiting.by_time, "time"),
-        )
-        if count
-    )
-    if matched is not None:
-        clocks = waiting.clocks
-        how = phrase("set by the ends of collectives" if clocks.was_set else "agree as they are")
-        if clocks.within_ns is not None:
-            how = phrase("{}, to within {}", how, Time(clocks.within_ns))
-        if clocks.ended_too_early:
-            how = phrase("{}; {} end before they have begun on every rank", how, Count(clocks.ended_too_early))
-        notes.append(phrase("collectives matched: {}; clocks: {}", matched, how))
-    return notes

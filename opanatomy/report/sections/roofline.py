@@ -54,7 +54,41 @@ def roofline(anatomy: Anatomy, page: Page) -> Section | None:
         Column(header="ceiling"): lambda line: Share(line.part.reached, 1, covered=line.part.covered),
         Column(header="headroom", drop_order=1): lambda line: Time(line.headroom_ns / steps),
     }
-    lines = [*_classes(anatomy), *_operators(anatomy, page.top)]
+    groups: list[tuple[OperatorClass | str, OperatorClass | None, Phase | None, Sequence[ClassRow]]] = [
+        (item, item, None, rows) for item, rows in by_class(anatomy) if any(row.bound_ns is not None for row in rows)
+    ]
+    for phase in OF_GENERATION:
+        members = [row for row in anatomy.classes if row.phase is phase]
+        if any(row.bound_ns is not None for row in members):
+            groups.append((str(phase), None, phase, members))
+    groups.append(("total", None, None, anatomy.classes))
+    lines = [
+        _Line(
+            name,
+            (part := total(rows)),
+            sum(row.headroom_ns or 0 for row in rows),
+            _bound_by(sum(row.memory_bound_ns or 0 for row in rows), part),
+            item,
+            (item, phase, None),
+        )
+        for name, item, phase, rows in groups
+    ]
+
+    bounded = [
+        group for group in grouped(anatomy.operators).items() if any(row.bound_ns is not None for row in group[1])
+    ]
+    lines += [
+        _Line(
+            phrase("{} {}", Name(name), phase.value),
+            (part := total(rows)),
+            spare_ns(rows),
+            _bound_by(sum(row.bound_ns or 0 for row in rows if row.bound_by == MEMORY), part),
+            item,
+            (item, phase, name),
+            key_of((item, name, phase)),
+        )
+        for (item, name, phase), rows in sorted(bounded, key=lambda group: -spare_ns(group[1]))[: page.top]
+    ]
     rows = tuple(
         Row(
             cells=cells_of(columns, line),
@@ -81,45 +115,6 @@ class _Line(Struct, frozen=True):
     #: What `device.above` calls the work: its class, phase and operator.
     above: tuple[OperatorClass | None, Phase | None, str | None]
     key: str = ""
-
-
-def _classes(anatomy: Anatomy) -> list[_Line]:
-    groups: list[tuple[OperatorClass | str, OperatorClass | None, Phase | None, Sequence[ClassRow]]] = [
-        (item, item, None, rows) for item, rows in by_class(anatomy) if any(row.bound_ns is not None for row in rows)
-    ]
-    for phase in OF_GENERATION:
-        rows = [row for row in anatomy.classes if row.phase is phase]
-        if any(row.bound_ns is not None for row in rows):
-            groups.append((str(phase), None, phase, rows))
-    groups.append(("total", None, None, anatomy.classes))
-    return [
-        _Line(
-            name,
-            (part := total(rows)),
-            sum(row.headroom_ns or 0 for row in rows),
-            _bound_by(sum(row.memory_bound_ns or 0 for row in rows), part),
-            item,
-            (item, phase, None),
-        )
-        for name, item, phase, rows in groups
-    ]
-
-
-def _operators(anatomy: Anatomy, top: int) -> list[_Line]:
-    groups = grouped(anatomy.operators).items()
-    bounded = [group for group in groups if any(row.bound_ns is not None for row in group[1])]
-    return [
-        _Line(
-            phrase("{} {}", Name(name), phase.value),
-            (part := total(rows)),
-            spare_ns(rows),
-            _bound_by(sum(row.bound_ns or 0 for row in rows if row.bound_by == MEMORY), part),
-            item,
-            (item, phase, name),
-            key_of((item, name, phase)),
-        )
-        for (item, name, phase), rows in sorted(bounded, key=lambda group: -spare_ns(group[1]))[:top]
-    ]
 
 
 def _bound_by(memory_ns: int, part: Total) -> str | Phrase:
