@@ -58,7 +58,7 @@ def made():
 
 
 def asked(capfd: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
-    assert main(["profile", *words, "--suggest", "0", "-f", "json"]) == code
+    assert main(["profile", *words, "-f", "json"]) == code
     report: dict[str, Any] = json.loads(capfd.readouterr().out)
     return report
 
@@ -198,7 +198,7 @@ def test_the_fewest_layers_to_recompute(here: Path, capfd: pytest.CaptureFixture
     out, err = capfd.readouterr()
     assert "no choice of layers fits (1 followed)" in out
     assert "no choice of layers to recompute makes it fit" in err
-    assert main(["profile", *deep, "--for", "1GB", "--find", "checkpointing", "--suggest", "0"]) == 0
+    assert main(["profile", *deep, "--for", "1GB", "--find", "checkpointing"]) == 0
     assert "nothing: it fits as it is" in capfd.readouterr().out
 
 
