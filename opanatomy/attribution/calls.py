@@ -684,11 +684,6 @@ class CallCosts(Struct, frozen=True, kw_only=True):
     causal_flops: Int64
     normalization_flops: Int64
 
-    def flops_at(self, host_row: int) -> int | None:
-        """Return the FLOPs of the call at a host row, `None` if unknown."""
-        flops = int(self.flops[self.row[host_row]])
-        return flops if flops >= 0 else None
-
 
 def costs_of(
     names: Sequence[str],

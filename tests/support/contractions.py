@@ -439,8 +439,9 @@ class Contractions:
         name, number = int(self.host.name[row]), int(self.host.signature[row])
         key = (name, number, self._is_again(row))
         if key not in self._known:
-            flops = self.calls.costs.flops_at(row)
-            self._known[key] = contraction(self.names[name], self.signature(row), flops, key[2])
+            flops = int(self.calls.costs.flops[self.calls.costs.row[row]])
+            known = flops if flops >= 0 else None
+            self._known[key] = contraction(self.names[name], self.signature(row), known, key[2])
         return self._known[key]
 
     def _is_again(self, row: int) -> bool:
