@@ -50,7 +50,7 @@ from opanatomy.report.section import (
     phrase,
     printable,
 )
-from opanatomy.report.terms import Chapter, Term, chapter_of, is_named, loosely_named, names, terms_named
+from opanatomy.report.terms import Chapter, Term, chapter_of, is_named, names, terms_named
 
 #: Limits of the shown names for one shortened name, and of the rows of a report.
 _MAX_NAMES, _MAX_ROWS, _MAX_VALUES, _MAX_PRINTED = 4, 6, 8, 10
@@ -109,7 +109,6 @@ def _joined(words: Sequence[str]) -> Iterator[str]:
                 or terms_named(name)
                 or chapter_of(name)
                 or sheets_named(name)
-                or loosely_named(name)
                 or any(_technique(name))
             ):
                 yield name
@@ -134,7 +133,7 @@ def _blocks(name: str, vocabulary: Vocabulary) -> Iterator[str]:
 
 
 def _exact(name: str, vocabulary: Vocabulary) -> Iterator[str]:
-    """Yield the terms, operators, devices and names of the report with this name, else terms of nearly this name."""
+    """Yield the terms, operators, devices and names of the report with this name."""
     report = vocabulary.report
     terms = list(_terms(name, terms_named(name), report))
     if not terms and (chapter := chapter_of(name)) is not None:
@@ -149,7 +148,7 @@ def _exact(name: str, vocabulary: Vocabulary) -> Iterator[str]:
     if not terms and not vocabulary.operators(name) and (rows := _rows(name, report)):
         known.append(_block(f"{name} (in the report)", rows))
     known += [_block(f"{sheet.device} (data sheet)", _sheet(sheet)) for sheet in sheets_named(name)]
-    yield from known or _terms(name, loosely_named(name), report)
+    yield from known
 
 
 # ------------------------------------------------------------------------------------------------ terms of the report

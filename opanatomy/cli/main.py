@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from traceback import extract_tb, format_exception
@@ -34,8 +33,6 @@ def attributed(message: str) -> str:
 #: A signal's exit code is the sum of this and its number: 130 for Ctrl-C.
 SIGNALLED = 128
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
-#: Interrupts that follow within this time are of one key press.
-_HELD_NS = 1_000_000_000
 _NO_MEMORY = "not enough memory - make the model or the trace smaller, or give the process more memory"
 _WORD = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
@@ -194,21 +191,16 @@ class _Caught(Struct):
 
     before: dict[int, object]
     number: int | None = None
-    last_ns: int = 0
     #: Whether all work and output is done.
     over: bool = False
     code: int | None = None
     process: int = field(default_factory=os.getpid)
 
     def stop(self, number: int, _frame: FrameType | None) -> None:
-        """Unwind, so that nothing half-written stays behind; a key held down does not interrupt the unwinding."""
-        now = time.monotonic_ns()
-        if self.over:
-            return
-        if self.number is not None and now - self.last_ns < _HELD_NS:
-            return
-        self.number, self.last_ns = number, now
-        raise KeyboardInterrupt
+        """Unwind, so that nothing half-written stays behind."""
+        if not self.over:
+            self.number = number
+            raise KeyboardInterrupt
 
     def leave(self) -> None:
         """Keep the exit code, as the last of the handlers at exit, whatever an interrupted Python makes of it.
@@ -226,14 +218,6 @@ class _Caught(Struct):
         if "triton._C.libtriton" in sys.modules:
             # Its nanobind takes what `gc.freeze` keeps for leaks, and lists them.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-
-    def unraisable(self, what: sys.UnraisableHookArgs) -> None:
-        """Send an interrupt again that hit a finalizer or a callback and was lost there."""
-        if self.number is not None and what.exc_type is KeyboardInterrupt:
-            self.last_ns = 0
-            signal.raise_signal(self.number)
-        else:
-            sys.__unraisablehook__(what)
 
 
 #: Instances whose handlers are set.
@@ -255,9 +239,7 @@ def _caught_signals() -> Iterator[_Caught]:
     """Have signals that end a process unwind it first; ignored ones (`nohup`) stay ignored."""
     caught = _Caught({})
     _PRESENT.append(caught)
-    hook = sys.unraisablehook
     if threading.current_thread() is threading.main_thread():
-        sys.unraisablehook = caught.unraisable
         for number in (getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 caught.before[number] = signal.signal(number, caught.stop)
@@ -265,7 +247,6 @@ def _caught_signals() -> Iterator[_Caught]:
         yield caught
     finally:
         _PRESENT.remove(caught)
-        sys.unraisablehook = hook
         for number, handler in caught.before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]  # a handler that `signal.signal` gave
 

@@ -2486,7 +2486,6 @@ CHAPTERS: Final = (
     RANKS, WAITING, COMPONENTS, PEAK, SNAPSHOTS, ACTIVATIONS, FAILURE, LEDGER, CHECKS, ADVICE, HOST, ESTIMATES,
     TECHNIQUES, SAME, UNDERFLOW, COMPARISON, SNAPSHOT, WORDS,
 )  # fmt: skip
-_ARTICLES: Final = ("the", "a", "an")
 
 
 def entries() -> Iterator[tuple[Chapter, Term]]:
@@ -2509,19 +2508,6 @@ def terms_named(name: str, section: str | None = None) -> tuple[tuple[Chapter, T
         for chapter, entry in entries()
         if (section is None or not chapter.sections or section in chapter.sections) and is_named(entry, name)
     )
-
-
-def loosely_named(name: str) -> tuple[tuple[Chapter, Term], ...]:
-    """Return the terms of this name without regard to articles and the number of a word: `same calls`, `a like step`.
-
-    For a name that no term has exactly; terms that differ from the name in articles alone come before all others.
-    """
-    for alike in (_without_articles, _in_the_singular):
-        wanted = alike(name)
-        known = [pair for pair in entries() if wanted and any(_is(alike(text), wanted) for text in pair[1].names)]
-        if known:
-            return tuple(known)
-    return ()
 
 
 def is_named(entry: Term, name: str) -> bool:
@@ -2554,22 +2540,6 @@ def term_in(section: str, name: str) -> Term | None:
     known = terms_named(name, section)
     entries_of_it = [entry for chapter, entry in known if chapter.sections] or [entry for _, entry in known]
     return entries_of_it[-1] if entries_of_it else None
-
-
-def _without_articles(name: str) -> str:
-    return " ".join(word for word in _plain(name).split() if word not in _ARTICLES)
-
-
-def _in_the_singular(name: str) -> str:
-    return " ".join(map(_singular, _without_articles(name).split()))
-
-
-def _singular(word: str) -> str:
-    if word.endswith("ies") and len(word) > 4:
-        return f"{word[:-3]}y"
-    if re.search(r"(?:ss|x|ch|sh)es$", word):
-        return word[:-2]
-    return word[:-1] if re.search(r"[^su]s$", word) and len(word) > 3 else word
 
 
 def _is(known: str, wanted: str) -> bool:
