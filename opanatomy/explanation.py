@@ -104,13 +104,7 @@ def _joined(words: Sequence[str]) -> Iterator[str]:
     while place < len(words):
         for end in range(len(words), place, -1):
             name = " ".join(words[place:end])
-            if (
-                end == place + 1
-                or terms_named(name)
-                or chapter_of(name)
-                or sheets_named(name)
-                or any(_technique(name))
-            ):
+            if end == place + 1 or terms_named(name) or chapter_of(name) or sheets_named(name) or any(_technique(name)):
                 yield name
                 place = end
                 break

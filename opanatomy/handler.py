@@ -211,37 +211,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         shutil.copyfileobj(source, packed)
     Path(plain).unlink(missing_ok=True)
     from opanatomy.api import analyze
+    from opanatomy.report.formats.terminal import sentence
+    from opanatomy.report.sections import in_lines
 
     anatomy = analyze(target, redact=redact == "1")
-    print(json.dumps({"lines": digest_lines(anatomy), "metrics": anatomy.metrics(), "step_ns": anatomy.step.wall_ns}))
-
-
-def digest_lines(anatomy: Any) -> list[str]:
-    """Return four lines on a report: what costs most, the step, the classes in shares of it, what to try first."""
-    from opanatomy.analysis.costs import costs_of
-    from opanatomy.report import units
-    from opanatomy.report.formats.terminal import sentence
-    from opanatomy.report.section import LABEL
-    from opanatomy.report.sections.advice import tries_of, why_of
-    from opanatomy.report.sections.verdict import headline
-
-    step, costs = anatomy.step, costs_of(anatomy)
-    times: dict[str, float] = {}
-    for row in anatomy.classes:
-        times[row.phase] = times.get(row.phase, 0) + row.time_ns / max(step.count, 1)
-    phases = ", ".join(f"{name} {units.duration(ns)}" for name, ns in times.items() if ns)
-    shares = {LABEL[item]: ns for item, ns in costs.classes.items()}
-    if costs.exposed_ns:
-        shares["exposed communication"] = costs.exposed_ns
-    largest = sorted(shares.items(), key=lambda item: -item[1])[:4]
-    lines = [
-        sentence(headline(anatomy)[0]),
-        f"{step.count} step{'s' * (step.count != 1)} of {units.duration(step.wall_ns)}: {phases or 'no work'}",
-        ", ".join(f"{label} {units.share(ns, costs.whole_ns)}" for label, ns in largest) or "no work of a known class",
-    ]
-    if anatomy.advice:
-        first = anatomy.advice[0]
-        lines.append(f"{sentence(why_of(first))}. {sentence(tries_of(first, of_profile=False))}")
-    else:
-        lines.append("nothing to advise")
-    return lines
+    lines = [sentence(line) for line in in_lines(anatomy)]
+    print(json.dumps({"lines": lines, "metrics": anatomy.metrics(), "step_ns": anatomy.step.wall_ns}))

@@ -44,10 +44,11 @@ def test_each_cycle_has_a_trace_a_digest_and_its_figures(tmp_path: Path) -> None
         anatomy = opanatomy.analyze(path)
         assert known == anatomy.metrics()
         lines = text.splitlines()
-        assert len(lines) == 5
+        assert len(lines) == 6
         assert lines[0].startswith(f"step {step}: ")
-        assert f"{known['steps']} step" in lines[1]
-        assert "forward" in lines[1]
+        assert " a step" in lines[1]
+        assert f"{known['steps']} steps" in lines[1]
+        assert lines[2].startswith("  operators' time: forward ")
         assert f"{path}; the training was held up for" in lines[-1]
     copies = list((tmp_path / "board").iterdir())
     assert len(copies) == 3
@@ -104,4 +105,4 @@ def test_the_end_of_a_program_waits_for_its_digests(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == "trained"
     assert lines[1].startswith("step 2: ")
-    assert len(lines) == 6
+    assert len(lines) == 7

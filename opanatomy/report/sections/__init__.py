@@ -10,11 +10,24 @@ from typing import Any, Final, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opanatomy.analysis.costs import costs_of, steps_of
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison, Decomposition
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
-from opanatomy.report.section import Note, NoteStyle, Page, Section
+from opanatomy.report.section import (
+    LABEL,
+    Note,
+    NoteStyle,
+    Page,
+    Phrase,
+    Section,
+    Share,
+    Time,
+    joined,
+    phrase,
+    work_of,
+)
 from opanatomy.report.sections import (
     advice,
     checks,
@@ -236,6 +249,27 @@ def first_screen(anatomy: Anatomy, page: Page = _ALL) -> tuple[Section, ...]:
     kernels = 2 * with_operator < anatomy.work_ns
     parts = (part for part in PARTS[Anatomy] if part.first or (kernels and part.name == "kernels"))
     return _made(parts, anatomy, page, opened=True)
+
+
+def in_lines(anatomy: Anatomy) -> tuple[str | Phrase, ...]:
+    """Return the first screen in five lines, for a log: what costs most, the step, its phases, classes, what to try.
+
+    Where no phases of the step are known, as in traces of other writers, they are those of its work.
+    """
+    screen = {section.name: section for section in first_screen(anatomy)}
+    notes = [screen[name].notes[0].text for name in ("headline", "in-short") if name in screen]
+    phases = [fact.whole for fact in screen["step"].facts if fact.label == "phases"] if "step" in screen else []
+    work: dict[str, float] = {}
+    for row in anatomy.classes:
+        work[row.phase] = work.get(row.phase, 0) + row.time_ns / steps_of(anatomy)
+    if not phases and any(work.values()):
+        known = joined(phrase("{} {}", phase, Time(ns)) for phase, ns in work.items() if ns)
+        phases = [phrase("{}: {}", work_of(anatomy), known or "")]
+    costs = costs_of(anatomy)
+    shares = sorted(costs.classes.items(), key=lambda item: -item[1])
+    classes = joined(phrase("{} {}", LABEL[item], Share(ns, costs.whole_ns)) for item, ns in shares if ns)
+    advice = [fact.whole for fact in screen["advice"].facts[:1]] if "advice" in screen else ["nothing to advise"]
+    return *notes, *phases, *([classes] if classes else []), *advice
 
 
 def _made(parts: Iterable[Part], report: Report, page: Page, *, opened: bool = False) -> tuple[Section, ...]:
