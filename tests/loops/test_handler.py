@@ -47,7 +47,7 @@ def test_each_cycle_has_a_trace_a_digest_and_its_figures(tmp_path: Path) -> None
         assert len(lines) == 6
         assert lines[0].startswith(f"step {step}: ")
         assert " a step" in lines[1]
-        assert f"{known['steps']} steps" in lines[1]
+        assert known["steps"] == 1 or f"{known['steps']} steps" in lines[1]  # a pause sets one aside
         assert lines[2].startswith("  operators' time: forward ")
         assert f"{path}; the training was held up for" in lines[-1]
     copies = list((tmp_path / "board").iterdir())
