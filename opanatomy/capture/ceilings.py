@@ -120,34 +120,45 @@ def measure(
     `device` is `cpu` or `cuda:N`; `on_stage` is called with the next figure to measure. A hot GPU is waited for first.
     """
     effort = effort or default_effort(device)
-    peaks: dict[str, Rate] = {}
-    bandwidths: dict[str, Rate] = {}
     with watching(device) as watch:
         if watch is not None:
             watch.cooled(on_stage)
-        before = load_of(device)
-        for dtype in dtypes:
-            if not _worth_trying(dtype, device):
-                continue
-            on_stage(f"multiplying {dtype}")
-            with _float32_products(device, tf32=dtype == "tf32"):
-                rate = _best(_products(dtype, device, effort), device, effort)
-            if rate is not None:
-                peaks[dtype] = rate
-        for name in moves:
-            on_stage(f"moving bytes ({name})")
-            rate = _best(_moves(name, device, effort), device, effort)
-            if rate is not None:
-                bandwidths[name] = rate
-        measured = Measured(
-            machine=machine,
-            peaks=peaks,
-            bandwidths=bandwidths,
-            tried=tuple(dtypes),
-            cache_bytes=_cache_bytes(device),
-            load=MachineLoad(before=before, after=load_of(device)),
-        )
+        measured = _measured(machine, device, dtypes, moves, effort, on_stage)
     return measured if watch is None else replace(measured, state=watch.over())
+
+
+def _measured(
+    machine: Machine,
+    device: str,
+    dtypes: Sequence[str],
+    moves: Sequence[str],
+    effort: Effort,
+    on_stage: Callable[[str], None],
+) -> Measured:
+    before = load_of(device)
+    peaks: dict[str, Rate] = {}
+    for dtype in dtypes:
+        if not _worth_trying(dtype, device):
+            continue
+        on_stage(f"multiplying {dtype}")
+        with _float32_products(device, tf32=dtype == "tf32"):
+            rate = _best(_products(dtype, device, effort), device, effort)
+        if rate is not None:
+            peaks[dtype] = rate
+    bandwidths: dict[str, Rate] = {}
+    for name in moves:
+        on_stage(f"moving bytes ({name})")
+        rate = _best(_moves(name, device, effort), device, effort)
+        if rate is not None:
+            bandwidths[name] = rate
+    return Measured(
+        machine=machine,
+        peaks=peaks,
+        bandwidths=bandwidths,
+        tried=tuple(dtypes),
+        cache_bytes=_cache_bytes(device),
+        load=MachineLoad(before=before, after=load_of(device)),
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ timing

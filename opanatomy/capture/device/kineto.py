@@ -197,8 +197,6 @@ def require_device_events(profiler: Any, device: str) -> None:
 
 def _cause(lines: tuple[str, ...]) -> tuple[str, str]:
     """Return the cause and the remedy, from Kineto's lines, then from the surroundings."""
-    from torch._C._autograd import _supported_activities
-
     text = "\n".join(lines)
     for cause in _CAUSES:
         if re.search(cause.pattern, text):
@@ -207,11 +205,10 @@ def _cause(lines: tuple[str, ...]) -> tuple[str, str]:
     for name in ("NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "ROCP_TOOL_LIBRARIES"):
         if os.environ.get(name):
             return f"another profiler is attached to this process ({name})", "run without it"
-    if all(activity.name == "CPU" for activity in _supported_activities()):
+    if not _can_trace():
         return "this build of torch has a profiler without CUPTI", "install one whose torch.profiler knows CUDA"
-    with suppress(OSError):
-        if "microsoft" in Path("/proc/version").read_text(errors="replace").lower():
-            return "CUPTI does not work under WSL here", _WSL
+    if "microsoft" in _text("/proc/version").lower():
+        return "CUPTI does not work under WSL here", _WSL
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         if folder and any(Path(folder).glob("libcupti.so*")):
             return (
@@ -224,3 +221,17 @@ def _cause(lines: tuple[str, ...]) -> tuple[str, str]:
         "it gave no reason",
         "run a small torch.profiler example with KINETO_LOG_LEVEL=0 and read what it prints of the device",
     )
+
+
+def _can_trace() -> bool:
+    """Return whether this build of torch can trace devices."""
+    from torch._C._autograd import _supported_activities
+
+    return any(activity.name != "CPU" for activity in _supported_activities())
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
