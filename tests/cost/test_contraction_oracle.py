@@ -46,7 +46,7 @@ def captured(function: Callable[[], Any], path: Path, steps: int = 1) -> Path:
 
 
 def checks_of(trace: Path | TraceBuilder, folder: Path | None = None) -> dict[str, Check]:
-    return oracle(trace.write(folder or Path()) if isinstance(trace, TraceBuilder) else trace)
+    return oracle(trace.write((folder or Path()) / "trace.json") if isinstance(trace, TraceBuilder) else trace)
 
 
 def figures(check: Check) -> tuple[int, int]:

@@ -226,11 +226,12 @@ import random, sys
 from pathlib import Path
 from tests.support.process_state import process
 before = process()
-from opanatomy.script import Script
+from opanatomy.script import RunSettings, Script
 import torch
-settings = dict(folder=".", trace=str(Path("step.json").absolute()), numbered=False, command="opanatomy run", steps=1,
-                after=6, stop=False, memory=False, lines=False, check=True, redact=False, force=False,
-                words=["--brief"])
+settings = RunSettings(
+    process=0, path=None, folder=".", trace=str(Path("step.json").absolute()), numbered=False, command="opanatomy run",
+    steps=1, after=6, stop=False, memory=False, lines=False, check=True, redact=False, force=False, words=("--brief",),
+)
 script = Script(settings)
 script.torch_is_there()
 model = torch.nn.Linear(4, 4)
