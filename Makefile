@@ -22,7 +22,7 @@ test-browser: $(READY)
 SCRIPTS := .venv-scripts
 test-scripts:
 	$(PYTHON) -m venv $(SCRIPTS)
-	$(SCRIPTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r tests/scripts/requirements.txt -e '.[dev]'
+	$(SCRIPTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r tests/scripts/requirements.txt -e '.[dev,mcp]'
 	OMP_NUM_THREADS=1 $(SCRIPTS)/bin/python -m pytest -n 2 --exhaustive tests/loops/test_run.py
 
 lint: $(READY)

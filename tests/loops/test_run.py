@@ -80,7 +80,10 @@ OTHERS: Final = (
          "(lightning.Callback,), {{'on_train_start': lambda *_: recorder.start(), 'on_train_batch_end': lambda *_:"
          " recorder.step()}})()],"),
     )),
-    Script(name="with_fastai", refused="no torch optimizer made a step"),
+    Script(name="with_fastai", edits=(  # its own optimizer is none of torch's: steps end with their backward
+        (r"cbs=\[Print\(\)\]", "cbs=[Print(), type('Hand', (Callback,), {{'recorder': {record}, 'before_fit': lambda"
+         " self: self.recorder.start(), 'after_backward': lambda self: self.recorder.step()}})()]"),
+    )),
     Script(name="with_fastai", arguments=("torch",), edits=(
         (r"cbs=\[Print\(\)\]", "cbs=[Print(), type('Hand', (Callback,), {{'recorder': {record}, 'before_fit': lambda"
          " self: self.recorder.start(), 'after_step': lambda self: self.recorder.step()}})()]"),
@@ -448,10 +451,12 @@ def test_a_warning_points_where_it_does_without_us(shown: str, tmp_path: Path) -
     (tmp_path / "train.py").write_text(WARNS)
     alone = python("train.py", shown, cwd=tmp_path)
     under = python(*UNDER, "--after", "2", "-o", "step.json", "train.py", shown, cwd=tmp_path)
-    ours = re.compile(r"opanatomy: |USDT:|report: ")
+    ours = re.compile(r"opanatomy: |USDT:|report: |ERROR:.*DeviceProperties")
     said, expected = ([line for line in done.stderr.splitlines() if not ours.match(line)] for done in (under, alone))
+    if alone.returncode:  # as a torch warns from elsewhere that the script's filters do not know: nothing is recorded
+        said = [line for line in said if not line.startswith("opanatomy: ")]
     assert (under.returncode, said) == (alone.returncode, expected)
-    assert (tmp_path / "step.json").exists()
+    assert (tmp_path / "step.json").exists() == (alone.returncode == 0)
 
 
 def test_the_steps_that_are_asked_for_and_the_end_after_them(tmp_path: Path) -> None:
