@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import json
 import os
 import random
 import shlex
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from opanatomy.capture.loop.imports import when_imported
 
@@ -71,10 +72,15 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     force: bool
     replaced: bool = False
 
+    @property
+    def text(self) -> str:
+        """Return it as ASCII: a folder's name may have bytes that are no UTF-8."""
+        return json.dumps(asdict(self))
 
-def follow(settings: str) -> None:
+
+def follow(settings: dict[str, Any]) -> None:
     """Follow the script of this process from now on: record it once torch is imported and it trains."""
-    script = Script(msgspec.json.decode(settings, type=RunSettings))
+    script = Script(msgspec.convert(settings, RunSettings))
     atexit.register(script.end)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=script.leave_alone)
@@ -193,7 +199,7 @@ class Script:
         start = os.path.join(os.path.dirname(os.path.abspath(__file__)), "capture", "loop", "start")
         paths = os.pathsep.join(filter(None, (start, env.get("PYTHONPATH"))))
         again = replace(self._settings, path=env.get("PYTHONPATH"), replaced=True)
-        return {**env, "PYTHONPATH": paths, "OPANATOMY_RUN": msgspec.json.encode(again).decode()}
+        return {**env, "PYTHONPATH": paths, "OPANATOMY_RUN": again.text}
 
     def leave_alone(self) -> None:
         """Do nothing in a process that the script forks."""

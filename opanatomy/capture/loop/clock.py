@@ -13,7 +13,6 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from operator import add
 from typing import Any, Final
 
 from opanatomy.capture.device.state import DeviceWatch, watching
@@ -156,12 +155,12 @@ class Clock:
         """Return what was measured so far; `None` before a step was. `recorded` are optimizers of recorded steps."""
         steps = self._steps
         steps.take_up()
-        if not steps.count:
+        if not steps.columns[0]:
             return None
         sums = dict(zip(_TIMES, (sum(column) for column in steps.columns[5:]), strict=False))
         slow_steps, usual = steps.slow()
         return RunClock(
-            steps=steps.count,
+            steps=sum(steps.columns[1]),
             wall_ns=sum(steps.columns[2]),
             median_ns=steps.median(),
             input_ns=sums["input"],
@@ -368,8 +367,6 @@ class _Steps:
 
     def __init__(self) -> None:
         self.columns = tuple(array("q") for _ in range(5 + len(_TIMES) + len(_BYTES)))
-        #: How many steps there are, without those that are not taken up.
-        self.count = 0
         self._new: list[tuple[int, ...]] = []
         self._optimizers: list[str] = []
         #: How many steps a row has; slow steps among those that are no rows of their own, and what is slow for them.
@@ -398,7 +395,6 @@ class _Steps:
         number, wall, parts = new[:, 0], new[:, 1], new[:, 2 : 2 + len(_TIMES)]
         alone = np.maximum(wall - parts[:, 5] - parts[:, 6], 0)
         usual = np.maximum(alone - parts[:, 4], 0)
-        self.count += len(new)
         for lengths, times, table in (
             (np.floor(_PARTS_OF_TWO * np.log2(usual + 1)).astype(int).tolist(), usual.tolist(), self._by_length),
             (names, wall.tolist(), self._by_optimizer),
@@ -494,17 +490,18 @@ class _Steps:
         return RunSeries(**dict(zip(names, map(tuple, merged), strict=True)))
 
 
-#: How steps become one row: the first number, sums, the longest; the least of what stays, the most of what is held.
-_WAYS: Final[tuple[Callable[[int, int], int], ...]] = (
-    min,
-    add,
-    add,
-    max,
-    *[add] * (1 + len(_TIMES)),
-    min,
-    max,
-    max,
-    min,
+#: How numpy makes one row of steps: the first number, sums, the longest; the least of what stays, the most of what is
+#: held.
+_WAYS: Final = (
+    "minimum",
+    "add",
+    "add",
+    "maximum",
+    *["add"] * (1 + len(_TIMES)),
+    "minimum",
+    "maximum",
+    "maximum",
+    "minimum",
 )
 
 
@@ -513,9 +510,9 @@ def _merged(columns: Iterable[Any], begins: Iterable[int]) -> list[Any]:
     import numpy as np
 
     at = np.array(list(begins))
-    ways = {min: np.minimum, max: np.maximum, add: np.add}
     return [
-        ways[way].reduceat(np.array(column, dtype=np.int64), at) for column, way in zip(columns, _WAYS, strict=True)
+        getattr(np, way).reduceat(np.array(column, dtype=np.int64), at)
+        for column, way in zip(columns, _WAYS, strict=True)
     ]
 
 

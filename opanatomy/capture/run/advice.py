@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -53,17 +53,23 @@ def less_memory(phase: Phase, subject: Subject, options: RunOptions, *, recorded
     return either(parts or ["take a smaller model"])
 
 
+#: Options that a run always has a value of, which another takes the place of.
+_REPLACED: Final = ("dtype", "optimizer", "beams")
+
+
 def _pulled(levers: list[Lever], context: Context, *, in_code: bool) -> list[str]:
-    """Return how levers are pulled; several values of one option are a choice."""
-    texts: dict[str, list[str]] = {}
+    """Return how levers are pulled, each by the one option that it changes; several values of one are a choice."""
+    ways: dict[str, list[str]] = {}
     for lever in levers:
-        text = lever.as_keyword(context) if in_code else lever.option(context)
-        name, _, value = text.partition("=" if in_code else " ")
-        verb = "call" if text.endswith(")") else "use" if name.strip("-") in ("dtype", "optimizer", "beams") else "add"
-        if text.endswith(")"):
-            name, value = text, ""
-        texts.setdefault(f"{verb} {name}", []).append(value and f"{'=' if in_code else ' '}{value}")
-    return [first + either([values[0], *(value[1:] for value in values[1:])]) for first, values in texts.items()]
+        ((name, value),) = lever.changes(context).items()
+        if name in ways:
+            ways[name].append(f'"{value}"' if in_code else str(value))
+        elif in_code and lever.python is not None:
+            ways[name] = [f"call {lever.python}"]
+        else:
+            how = lever.as_keyword(context) if in_code else lever.option(context)
+            ways[name] = [f"{'use' if name in _REPLACED else 'add'} {how}"]
+    return [either(values) for values in ways.values()]
 
 
 def _can_checkpoint(module: torch.nn.Module) -> bool:

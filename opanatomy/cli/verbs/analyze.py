@@ -7,6 +7,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -178,34 +179,24 @@ def _analyzed(
     settings = ClusterSettings(summaries=summaries, dask=arguments.dask, jobs=arguments.jobs, keep=not piped)
     one = paths[0] if len(paths) == 1 else None
     snapshot = isinstance(one, Path) and is_pickle(one)
+    read = partial(
+        analyze_traces,
+        paths,
+        ceilings=ceilings,
+        phases=phases,
+        redact=arguments.redact,
+        cluster=settings,
+        note=note,
+        at=arguments.at,
+        what_if=changes_of(arguments.what_if),
+        timeline=arguments.timeline,
+        categories=categories,
+    )
     if isinstance(one, Path) and not os.path.isdir(one) and not snapshot:
-        return analyze_traces(
-            paths,
-            ceilings=ceilings,
-            phases=phases,
-            redact=arguments.redact,
-            cluster=settings,
-            note=note,
-            at=arguments.at,
-            what_if=changes_of(arguments.what_if),
-            timeline=arguments.timeline,
-            categories=categories,
-        )
+        return read()
     with Display() as display:
         display.stage("reading the snapshot" if snapshot else "reading the ranks")
-        return analyze_traces(
-            paths,
-            ceilings=ceilings,
-            advance=display.advance,
-            phases=phases,
-            redact=arguments.redact,
-            cluster=settings,
-            note=note,
-            at=arguments.at,
-            what_if=changes_of(arguments.what_if),
-            timeline=arguments.timeline,
-            categories=categories,
-        )
+        return read(advance=display.advance)
 
 
 @contextmanager

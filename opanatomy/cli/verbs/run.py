@@ -7,8 +7,6 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from opanatomy.errors import UsageError
 from opanatomy.options import PAGE, REDACT, REPORT, SCRIPT, Kind, Option
 
@@ -106,5 +104,5 @@ def _become(words: list[str], settings: RunSettings) -> None:
     os.execve(
         sys.executable,
         words,
-        {**os.environ, "PYTHONPATH": path, "OPANATOMY_RUN": msgspec.json.encode(settings).decode()},
+        {**os.environ, "PYTHONPATH": path, "OPANATOMY_RUN": settings.text},
     )

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.analysis.costs import costs_of, steps_of
+from opanatomy.analysis.costs import costs_of, steps_of_window
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison, Decomposition
 from opanatomy.records.experiment import Techniques
@@ -259,13 +259,10 @@ def in_lines(anatomy: Anatomy) -> tuple[str | Phrase, ...]:
     screen = {section.name: section for section in first_screen(anatomy)}
     notes = [screen[name].notes[0].text for name in ("headline", "in-short") if name in screen]
     phases = [fact.whole for fact in screen["step"].facts if fact.label == "phases"] if "step" in screen else []
-    work: dict[str, float] = {}
-    for row in anatomy.classes:
-        work[row.phase] = work.get(row.phase, 0) + row.time_ns / steps_of(anatomy)
-    if not phases and any(work.values()):
-        known = joined(phrase("{} {}", phase, Time(ns)) for phase, ns in work.items() if ns)
+    costs, steps = costs_of(anatomy), steps_of_window(anatomy)
+    if not phases and costs.phases:
+        known = joined(phrase("{} {}", phase, Time(ns / steps)) for phase, ns in costs.phases.items())
         phases = [phrase("{}: {}", work_of(anatomy), known or "")]
-    costs = costs_of(anatomy)
     shares = sorted(costs.classes.items(), key=lambda item: -item[1])
     classes = joined(phrase("{} {}", LABEL[item], Share(ns, costs.whole_ns)) for item, ns in shares if ns)
     advice = [fact.whole for fact in screen["advice"].facts[:1]] if "advice" in screen else ["nothing to advise"]

@@ -36,7 +36,7 @@ def _start() -> None:
     from opanatomy.script import follow
 
     sys.path[:] = path
-    follow(text)
+    follow(settings)
 
 
 _start()
