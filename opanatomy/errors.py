@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 
 class OpanatomyError(Exception):
     """A run that failed; the message is one line for the user."""
@@ -55,3 +58,12 @@ class GateError(OpanatomyError):
     def __init__(self, *reasons: str) -> None:
         super().__init__("\n".join(reasons))
         self.reasons = reasons
+
+
+@contextmanager
+def harmless(report: Callable[[str], object]) -> Iterator[None]:
+    """Have an error inside end what is done beside a user's program, not the program; `report` gets the reason."""
+    try:
+        yield
+    except Exception as error:
+        report(str(error) if isinstance(error, OpanatomyError) else f"{type(error).__name__}: {error}")

@@ -15,11 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from opanatomy.errors import UsageError
+from opanatomy.errors import UsageError, harmless
 from opanatomy.io.files import numbered_name, replacing
 from opanatomy.io.process import started
 
@@ -93,22 +94,23 @@ class TraceHandler:
         """Write the trace that is ready, and begin to analyze it."""
         begun = time.perf_counter()
         step = int(getattr(profiler, "step_num", 0))
-        try:
+
+        def not_written(reason: str) -> None:
+            once = " - give this handler before others, which get a copy" if "already saved" in reason else ""
+            _LOG.warning("the trace of step %d is not written: %s%s", step, reason, once)
+
+        with harmless(not_written):
             self._folder.mkdir(parents=True, exist_ok=True)
             target = self._name(step)
             plain = target.with_suffix("").with_suffix(".part")
             vars(profiler).pop(_EXPORT, None)  # what stood for it in the cycle before
             profiler.export_chrome_trace(str(plain))
-        except Exception as error:  # the training goes on
-            once = " - give this handler before others, which get a copy" if "already saved" in str(error) else ""
-            _LOG.warning("the trace of step %d is not written: %s%s", step, error, once)
-            return
-        setattr(profiler, _EXPORT, _copier(plain, target))  # torch writes a trace once
-        if self._worker is None:
-            self._worker = threading.Thread(target=self._work, daemon=True)
-            self._worker.start()
-            atexit.register(self.close)
-        self._ready.put(_Ready(plain, target, step, time.perf_counter() - begun))
+            setattr(profiler, _EXPORT, _copier(plain, target))  # torch writes a trace once
+            if self._worker is None:
+                self._worker = threading.Thread(target=self._work, daemon=True)
+                self._worker.start()
+                atexit.register(self.close)
+            self._ready.put(_Ready(plain, target, step, time.perf_counter() - begun))
 
     def close(self) -> None:
         """Wait for the analyses that are not done; a program's end does so by itself."""
@@ -120,10 +122,8 @@ class TraceHandler:
 
     def _work(self) -> None:
         while (ready := self._ready.get()) is not None:
-            try:
+            with harmless(partial(_LOG.warning, "the trace of step %d is not reported: %s", ready.step)):
                 self._analyze(ready)
-            except Exception as error:  # of what is told to the program's own functions too
-                _LOG.warning("the trace of step %d is not told: %s", ready.step, error)
 
     def _name(self, step: int) -> Path:
         from opanatomy.capture.distributed.group import place_in_group
@@ -204,9 +204,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.nice(10)
     plain, target, redact = sys.argv[1:] if arguments is None else arguments
     with (
-        replacing(Path(target)) as partial,
+        replacing(Path(target)) as unfinished,
         Path(plain).open("rb") as source,
-        gzip.open(partial, "wb", compresslevel=4) as packed,
+        gzip.open(unfinished, "wb", compresslevel=4) as packed,
     ):
         shutil.copyfileobj(source, packed)
     Path(plain).unlink(missing_ok=True)

@@ -35,8 +35,8 @@ class Context(Struct, frozen=True, kw_only=True):
 
     Attributes:
         run: its options, or what a trace says of them.
-        layers: layers of the longest stack of like layers; `freezable_layers` those that freezing counts (of an encoder
-            and a decoder all).
+        layers: layers of the longest stack of like layers, `None` if no stack is known; `freezable_layers` those that
+            freezing counts: of an encoder and a decoder all, of several towers those of the shortest.
         attention: the implementation of attention in use.
         can_checkpoint: whether the model has a switch for checkpointing that is off.
     """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from opanatomy.errors import CaptureError, OutputError, UsageError
+from opanatomy.errors import CaptureError, OutputError, UsageError, harmless
 from opanatomy.io.files import OutputFile, name_of_rank, output_file, temporary
 from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_traces
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from opanatomy.capture.loop.clock import Clock
-    from opanatomy.capture.loop.numbered_steps import NumberedSteps, StepPlan
-    from opanatomy.capture.loop.recording import LoopRecording, Recorded
+    from opanatomy.capture.loop.recording import LoopRecording, Recorded, Schedule
     from opanatomy.capture.run.export import TraceWriter
 
 
@@ -97,6 +96,7 @@ class Recorder:
             running.append(self)
             self.start_clock()
             self._recording.start()
+            self._recording.begin_step()
         except BaseException:
             self._abort()
             self.stop_clock()
@@ -108,10 +108,8 @@ class Recorder:
         """End a loop that nobody has ended; what goes wrong then is a line."""
         if self._is_over and self._clock is None:
             return
-        try:
+        with harmless(_say):
             self.stop()
-        except Exception as error:
-            print(f"opanatomy: {error}", file=sys.stderr, flush=True)
 
     def step(self) -> None:
         """End an iteration of the loop."""
@@ -123,7 +121,9 @@ class Recorder:
             return
         recording = self._started()
         try:
-            recording.step()
+            recording.end_step()
+            if not recording.done:
+                recording.begin_step()
         except BaseException:
             self._abort()
             self.stop_clock()
@@ -166,9 +166,11 @@ class Recorder:
         return self._anatomy
 
     def _new_recording(self) -> LoopRecording:
-        from opanatomy.capture.loop.recording import LoopRecording
+        from opanatomy.capture.loop.recording import LoopRecording, block_schedule
 
-        return LoopRecording(self._modules, self._options, self._write)
+        schedule = block_schedule(self._options)
+        command = "opanatomy.record(...)"
+        return LoopRecording(self._modules, self._options, self._write, schedule=schedule, command=command)
 
     def start_clock(self) -> None:
         """Begin the clock of the whole loop."""
@@ -254,8 +256,6 @@ class StepRecorder(Recorder):
     Its file is opened before the training begins.
     """
 
-    _recording: NumberedSteps | None
-
     def __init__(
         self,
         modules: Mapping[str, torch.nn.Module],
@@ -264,12 +264,12 @@ class StepRecorder(Recorder):
         *,
         force: bool,
         numbered: bool,
-        plan: StepPlan,
+        schedule: Schedule,
         command: str,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         super().__init__(modules, options, target, force=force, numbered=numbered)
-        self._plan, self._command, self._optimizer = plan, command, optimizer
+        self._schedule, self._command, self._optimizer = schedule, command, optimizer
         self._take_file()
 
     @property
@@ -298,7 +298,7 @@ class StepRecorder(Recorder):
 
     def begin_step(self, number: int, loading_ns: int | None) -> None:
         """Begin the step with this number; the training waited `loading_ns` for its batches before it."""
-        if self._is_over or number < self._plan.begin:
+        if self._is_over or number < self._schedule.begin:
             return
         try:
             if self._recording is None:
@@ -373,11 +373,16 @@ class StepRecorder(Recorder):
         if running or _profiler_enabled():
             raise CaptureError(f"{other}, and torch takes one profiler at a time - give each steps of its own")
 
-    def _new_recording(self) -> NumberedSteps:
-        from opanatomy.capture.loop.numbered_steps import NumberedSteps
+    def _new_recording(self) -> LoopRecording:
+        from opanatomy.capture.loop.recording import LoopRecording
 
-        return NumberedSteps(
-            self._modules, self._options, self._write, plan=self._plan, command=self._command, optimizer=self._optimizer
+        return LoopRecording(
+            self._modules,
+            self._options,
+            self._write,
+            schedule=self._schedule,
+            command=self._command,
+            optimizer=self._optimizer,
         )
 
 
@@ -425,12 +430,13 @@ def oom_report(function: str, target: Path | None, oom: str | bool) -> Iterator[
 def _tell_what_filled(snapshot_: Path) -> None:
     """Write the page of a snapshot, and say in a line where memory ran out; what goes wrong here is a line too."""
     page = snapshot_.with_suffix(".html")
-    try:
+    with harmless(lambda reason: _say(f"memory ran out: {snapshot_} (no page of it: {reason})")):
         anatomy = as_public(analyze_traces([snapshot_]))
         anatomy.to_html(page, force=True)
-        text = f"{sentence(headline(anatomy)[0])} {page} shows it, {snapshot_} is the snapshot"
-    except Exception as error:  # the error of the program goes on, whatever happens here
-        text = f"memory ran out: {snapshot_} (no page of it: {error})"
+        _say(f"{sentence(headline(anatomy)[0])} {page} shows it, {snapshot_} is the snapshot")
+
+
+def _say(text: str) -> None:
     print(f"opanatomy: {text}", file=sys.stderr, flush=True)
 
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,11 +22,12 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from opanatomy.capture.loop.imports import when_imported
+from opanatomy.errors import harmless
 
 if TYPE_CHECKING:
     from opanatomy.capture.loop.calls import Calls
     from opanatomy.capture.loop.clock import Clock
-    from opanatomy.capture.loop.numbered_steps import StepPlan
+    from opanatomy.capture.loop.recording import Schedule
     from opanatomy.capture.loop.updates import Updates
     from opanatomy.recorder import StepRecorder
 
@@ -135,7 +136,7 @@ class Script:
         #: What was recorded of other steps before, and the optimizers that make each one's updates.
         self._earlier: list[StepRecorder] = []
         self._optimizers: dict[StepRecorder, set[str]] = {}
-        self._plan: StepPlan | None = None
+        self._schedule: Schedule | None = None
         self._steps = self._backwards = 0
         #: The first step whose end was known.
         self._known_at = 0
@@ -274,8 +275,8 @@ class Script:
         is_recorded = recorder is not None and not recorder.is_over()
         self._steps = max(self._steps + 1, updates.count // (updates.length or 1))
         self._known_at = self._known_at or self._steps
-        plan, last = self._plan, updates.last
-        is_profiled = is_recorded and plan is not None and plan.first <= self._steps <= plan.last
+        schedule, last = self._schedule, updates.last
+        is_profiled = is_recorded and schedule is not None and schedule.first <= self._steps <= schedule.last
         counted = not is_recorded and not self._is_writing  # whose process takes a processor
         took = clock.step_ended(self._steps, counted=counted, optimizer=last)
         if recorder is not None and is_profiled:
@@ -318,19 +319,19 @@ class Script:
         if self._clock is not None:
             self._clock.forget()
         if recorder is None:
-            self._plan = None
+            self._schedule = None
         elif recorder.is_recorded:
             if self._is_writing:
                 self._say_recorded(recorder)
             self._earlier.insert(0, recorder)
-            self._recorder = self._plan = self._warning = None
+            self._recorder = self._schedule = self._warning = None
             if self._is_first():
                 say("the script's steps are other ones from now on: they are recorded again")
         elif not recorder.is_over():
             with self.harmless(), self._ours():
                 if recorder.whole_steps < self._settings.steps:
                     recorder.drop()
-                    self._recorder = self._plan = None
+                    self._recorder = self._schedule = None
                 else:
                     recorder.finish()
                     self._recorded(recorder)
@@ -342,7 +343,7 @@ class Script:
     def _note_updates(self, recorder: StepRecorder, updates: Updates) -> None:
         """Note what is unusual in the updates of a profiled step."""
         before, self._before = self._before, self._seen(updates)
-        if self._plan is None or not self._plan.first <= self._steps <= self._plan.last:
+        if self._schedule is None or not self._schedule.first <= self._steps <= self._schedule.last:
             return
         if updates.skipped > before[0]:
             recorder.warn("a gradient scaler skipped the update of a profiled step")
@@ -358,15 +359,15 @@ class Script:
 
     def _begun(self, took: int | None) -> StepRecorder | None:
         """Return the recorder that begins with the next step, if it is time, after one that took so long."""
-        if self._plan is None:
+        if self._schedule is None:
             with self._ours():
-                self._plan = self._plan_now(took)
-        if self._plan is None or self._steps + 1 < self._plan.begin:
+                self._schedule = self._schedule_now(took)
+        if self._schedule is None or self._steps + 1 < self._schedule.begin:
             return None
         with self._ours():
-            return self._made(self._plan)
+            return self._made(self._schedule)
 
-    def _made(self, plan: StepPlan) -> StepRecorder:
+    def _made(self, schedule: Schedule) -> StepRecorder:
         from opanatomy.options import RunOptions
         from opanatomy.recorder import StepRecorder
 
@@ -388,7 +389,7 @@ class Script:
             Path(given.trace),
             force=given.force,
             numbered=given.numbered,
-            plan=plan,
+            schedule=schedule,
             command=given.command,
         )
         self._recorder = recorder
@@ -400,10 +401,10 @@ class Script:
         self._before = self._seen(self._updates)
         return recorder
 
-    def _plan_now(self, took: int | None) -> StepPlan | None:
+    def _schedule_now(self, took: int | None) -> Schedule | None:
         """Return which steps are recorded; `None` while that is not decided, after a step that took so long."""
         from opanatomy.capture.distributed.group import place_in_group
-        from opanatomy.capture.loop.numbered_steps import TIMED
+        from opanatomy.capture.loop.recording import TIMED_STEPS, script_schedule
         from opanatomy.capture.step.ranges import compilations
 
         self._compiled.append(compilations())
@@ -415,8 +416,8 @@ class Script:
         if after is None:
             if not self._is_steady():
                 return None
-            after = self._steps + 1 + TIMED + self._warms()
-        return _plan(after, self._settings.steps, self._steps, warm=self._warms())
+            after = self._steps + 1 + TIMED_STEPS + self._warms()
+        return script_schedule(after, self._settings.steps, self._steps, warm=self._warms())
 
     def _warms(self) -> bool:
         import torch
@@ -451,10 +452,10 @@ class Script:
             say(f"{self._names()} of the script recorded: {trace}; it stood still for {recorder.held_ns / 1e9:.2f} s")
 
     def _names(self) -> str:
-        from opanatomy.capture.loop.numbered_steps import named
+        from opanatomy.capture.loop.recording import named
 
-        assert self._plan is not None
-        return named(range(self._plan.first, self._plan.first + self._settings.steps))
+        assert self._schedule is not None
+        return named(range(self._schedule.first, self._schedule.first + self._settings.steps))
 
     @contextmanager
     def _ours(self) -> Iterator[None]:
@@ -470,15 +471,9 @@ class Script:
             if numpy is not None:
                 numpy.set_state(states[1])
 
-    @contextmanager
-    def harmless(self) -> Iterator[None]:
+    def harmless(self) -> AbstractContextManager[None]:
         """Have an error inside end the recording, not the script."""
-        try:
-            yield
-        except Exception as error:
-            from opanatomy.errors import OpanatomyError
-
-            self._give_up(str(error) if isinstance(error, OpanatomyError) else f"{type(error).__name__}: {error}")
+        return harmless(self._give_up)
 
     def _give_up(self, reason: str) -> None:
         if self._reason is None:
@@ -614,28 +609,10 @@ class Script:
     def _too_few(self) -> str:
         """Return how many steps there were, and how many had to be."""
         last = self._steps - 1 - self._warms()
-        first = self._plan.first if self._plan is not None else None
+        first = self._schedule.first if self._schedule is not None else None
         needed = f"number {first} is the first to be recorded" if first else "they were not steady yet"
         fits = max(min(self._steps - self._settings.steps, last), self._known_at)
         return f"the script ended after {self._steps} steps, and {needed} - give --after {fits}"
-
-
-def _plan(after: int, steps: int, done: int, *, warm: bool) -> StepPlan:
-    """Return how steps are recorded after number `after`, or as soon as they can be: `done` are."""
-    from opanatomy.capture.loop.numbered_steps import TIMED, StepPlan
-
-    first = max(after, done + warm) + 1
-    left = first - 1 - done - warm
-    timed = min(max(left - 1, 0), TIMED)
-    return StepPlan(
-        first=first,
-        steps=steps,
-        timed_before=timed,
-        timed_after=0 if timed else TIMED,
-        warm=warm,
-        learns=left > 0,
-        follows=True,
-    )
 
 
 def _analyze(traces: Sequence[Path], number: int, settings: RunSettings, environment: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from itertools import islice, pairwise
 from pathlib import Path
 from types import FrameType
@@ -20,8 +20,8 @@ import transformers
 from msgspec import Struct
 
 from opanatomy.arguments import Name, kind_of, path_of
-from opanatomy.capture.loop.numbered_steps import Training, named, plan_of
-from opanatomy.errors import CaptureError, OpanatomyError, OutputError, UsageError
+from opanatomy.capture.loop.recording import Training, named, training_schedule
+from opanatomy.errors import CaptureError, OutputError, UsageError, harmless
 from opanatomy.io.files import OutputFile, check_no_address, folder_of_traces, output_file, replacing
 from opanatomy.io.redact import mask_secrets, of_process
 from opanatomy.options import RunOptions
@@ -342,12 +342,12 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             warm=_is_traced(model),
             extra=2 * self._options.check + self._options.memory + self._options.lines,
         )
-        plan, reason = plan_of(self._steps, training), not_coming(self._steps, training)
+        schedule, reason = training_schedule(self._steps, training), not_coming(self._steps, training)
         if reason is not None:
             warnings.warn(reason, stacklevel=2)
-        if plan is None:
+        if schedule is None:
             return
-        self._profiled = range(plan.first, plan.last + 1)
+        self._profiled = range(schedule.first, schedule.last + 1)
         output = output_of(self._output, _stem_of(model))
         try:
             if state.is_world_process_zero:
@@ -358,14 +358,15 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
                 output.trace,
                 force=self._force,
                 numbered=output.numbered,
-                plan=plan,
+                schedule=schedule,
                 command="opanatomy.TrainerCallback(...)",
                 optimizer=_innermost(kwargs.get("optimizer")),
             )
         except BaseException:
             self._give_up()
             raise
-        self._without_harm(self._recorder.start_clock)
+        with self._harmless():
+            self._recorder.start_clock()
         if trainer is not None:
             self._guard = Guard(trainer, self._failed)
             self._oom_report.enter_context(oom_report("TrainerCallback", output.trace, self._oom))
@@ -383,17 +384,21 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             if self._guard is not None:
                 self._guard.step_begins()
             loading_ns = None if self._free_ns is None else time.perf_counter_ns() - self._free_ns
-            self._without_harm(lambda: recorder.begin_step(state.global_step + 1, loading_ns))
+            with self._harmless():
+                recorder.begin_step(state.global_step + 1, loading_ns)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the step; write the recording after the last one."""
         recorder = self._recorder
         if recorder is not None:
-            self._without_harm(lambda: recorder.clock(state.global_step))
+            with self._harmless():
+                recorder.clock(state.global_step)
         if recorder is not None and not recorder.is_over():
-            self._without_harm(recorder.end_step)
+            with self._harmless():
+                recorder.end_step()
             if recorder.is_over():
-                self._without_harm(self._show)
+                with self._harmless():
+                    self._show()
         self._is_free()
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -436,9 +441,11 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         recorder = self._recorder
         if recorder is None or recorder.is_over():
             return
-        self._without_harm(recorder.finish)
+        with self._harmless():
+            recorder.finish()
         if recorder.trace is not None:
-            self._without_harm(self._show)
+            with self._harmless():
+                self._show()
         else:
             warnings.warn(
                 f"TrainerCallback: the training ended after step {state.global_step}, before {named(self._profiled)}:"
@@ -452,10 +459,12 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         recorder = self._recorder
         if recorder is None or not recorder.has_clock:
             return
-        self._without_harm(recorder.stop_clock)
+        with self._harmless():
+            recorder.stop_clock()
         if recorder.trace is not None and self._report is not None:
             self._anatomy = None
-            self._without_harm(self._write_report)
+            with self._harmless():
+                self._write_report()
 
     def _failed(self, error: BaseException) -> None:
         """Write complete steps after the training failed with an error, which is raised after this."""
@@ -465,25 +474,23 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             self._end_clock()
             return
         hint = recorder.blames(error)
-        self._without_harm(recorder.finish)
+        with self._harmless():
+            recorder.finish()
         if recorder.trace is not None:
-            self._without_harm(self._show)
+            with self._harmless():
+                self._show()
         self._end_clock()
         self._give_up()
         if hint is not None:
             warnings.warn(hint, stacklevel=2)
 
-    def _without_harm(self, action: Callable[[], None]) -> None:
-        """Do something whose errors end the recording, not the training."""
-        try:
-            action()
-        except Exception as error:
-            self._give_up()
-            reason = str(error) if isinstance(error, OpanatomyError) else f"{type(error).__name__}: {error}"
-            warnings.warn(f"the recording ended, the training goes on: {reason}", stacklevel=3)
-        except BaseException:
-            self._give_up()
-            raise
+    def _harmless(self) -> AbstractContextManager[None]:
+        """Have an error inside end the recording, not the training."""
+        return harmless(self._end_recording)
+
+    def _end_recording(self, reason: str) -> None:
+        self._give_up()
+        warnings.warn(f"the recording ended, the training goes on: {reason}", stacklevel=2)
 
     def _give_up(self) -> None:
         """Release everything but what watches memory, to the end of the training; files already written stay."""

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from opanatomy.capture.device.accelerators import empty_cache
 from opanatomy.capture.device.environment import choose_device
 from opanatomy.errors import EstimateError
-from opanatomy.levers import SUGGESTED, Context
+from opanatomy.levers import SUGGESTED
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.options import RunOptions
 from opanatomy.predict import workers
@@ -75,16 +75,7 @@ def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
     if not SUGGESTED or options.inference or options.generate or options.compile or is_function(options.model):
         return ()
     options = replace(options, weights="random")  # the values of weights change nothing
-    planned = workers.planned(options)
-    context = Context(
-        run=options,
-        batch=planned.batch,
-        layers=planned.layers,
-        freezable_layers=planned.freezable_layers,
-        attention=planned.attention,
-        on_cpu=anatomy.environment.device_kind == "cpu",
-    )
-    baseline, *others = variants_of(context, only=SUGGESTED)
+    baseline, *others = variants_of(workers.lever_context(options), only=SUGGESTED)
     return baseline, *(each for each in others if each.impossible is None and each.options != options)
 
 

@@ -135,13 +135,5 @@ def listing_of(options: RunOptions, width: int, *, only: Sequence[str] = (), ski
 
 
 def lever_context(options: RunOptions) -> Context:
-    """Return what techniques apply to; raise `JobFailed` if the model cannot be made."""
-    planned = run_job(workers.planned, options)
-    return Context(
-        run=options,
-        batch=planned.batch,
-        layers=planned.layers,
-        freezable_layers=planned.freezable_layers,
-        attention=planned.attention,
-        on_cpu=planned.device == "cpu",
-    )
+    """Return what techniques apply to, found in a process; raise `JobFailed` if the model cannot be made."""
+    return run_job(workers.lever_context, options)

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
+from opanatomy.levers import Context
 from opanatomy.options import RunOptions
 from opanatomy.predict.absent import Gpu
 from opanatomy.predict.price import CallKey
@@ -124,33 +125,21 @@ def _child(connection: Any, environment: dict[str, str], job: Callable[..., Any]
 # The jobs of an experiment: follow a step on fake tensors, capture one, or time some.
 
 
-class Planned(Struct, frozen=True, kw_only=True):
-    """What a run will run, as far as known without weights."""
-
-    device: str
-    batch: int
-    #: The layers of the longest stack; `None` if no stack is known.
-    layers: int | None
-    #: The layers that freezing counts: of an encoder and a decoder all, of several towers those of the shortest.
-    freezable_layers: int | None
-    #: The implementation of attention in use.
-    attention: str | None
-
-
-def planned(options: RunOptions) -> Planned:
-    """Return the device, the batch and the layers of a run; raise if the model cannot be made."""
+def lever_context(options: RunOptions) -> Context:
+    """Return what levers apply to, as far as known without weights; raise if the model cannot be made."""
     from opanatomy.capture.device.environment import choose_device
     from opanatomy.capture.model.workload import BATCH, plan_of
 
     plan = plan_of(options)
     stacks = () if plan is None else plan.stacks
     through_all = plan is not None and bool(getattr(plan.config, "is_encoder_decoder", False))
-    return Planned(
-        device=choose_device(options.device),
+    return Context(
+        run=options,
         batch=options.batch or BATCH,
         layers=max(stacks, default=None),
         freezable_layers=(sum(stacks) if through_all else min(stacks)) if stacks else None,
         attention=None if plan is None else plan.attention,
+        on_cpu=choose_device(options.device) == "cpu",
     )
 
 

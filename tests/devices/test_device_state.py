@@ -153,7 +153,7 @@ def test_the_clock_of_a_loop_and_its_recorder_read_one_device_once(monkeypatch: 
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", dict)
     monkeypatch.setattr(
-        "opanatomy.capture.loop.recording.watching", lambda device: watching("cuda:0" if device == "cpu" else device)
+        "opanatomy.capture.loop.stages.watching", lambda device: watching("cuda:0" if device == "cpu" else device)
     )
     model = torch.nn.Linear(8, 8)
     with opanatomy.record() as recorder:

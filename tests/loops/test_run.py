@@ -58,20 +58,20 @@ ROWS: Final = "".join(f"{place / 10} {place % 3} {place % 5} 1\n" for place in r
 OF_TRAINER: Final = ((r"callbacks=\[Print\(\)", "callbacks=[Print(), {callback}"),)
 IN_CI: Final = (
     Script(name="plain_loop"),
-    Script(name="accumulation", loop=r"for number\b.*:", end=r"scaler\.step\(optimizer\)"),
     Script(name="transformers_trainer", edits=OF_TRAINER),
     Script(name="gan", end=r"of_generator\.step\(\)"),
-    Script(name="lbfgs", end=r"loss = optimizer\.step\(closure\)"),
     Script(name="compiled"),
     Script(name="ddp", launcher=ON_TWO_RANKS, loop=r"for epoch\b.*:"),
-    Script(name="workers"),
     Script(name="raises", code=1),
     Script(
         name="reads_stdin", arguments=("--lr", "0.1", "--", "-m", "b", "--"), stdin=ROWS, code=3, loop=r"for line\b.*:"
     ),
 )  # fmt: skip
-#: Those of make test-scripts, which installs what they import.
+#: Those of make test-scripts, which installs what most of them import.
 OTHERS: Final = (
+    Script(name="accumulation", loop=r"for number\b.*:", end=r"scaler\.step\(optimizer\)"),
+    Script(name="lbfgs", end=r"loss = optimizer\.step\(closure\)"),
+    Script(name="workers"),
     Script(name="with_accelerate", loop=r"for inputs\b.*:", edits=(
         (r"^( *)(for inputs\b.*:)$", r"\1recorder = {record}\n\1recorder.start()\n\1\2"),
         (r"^( *)(scheduler\.step\(\))$", r"\1\2\n\1accelerator.sync_gradients and recorder.step()"),

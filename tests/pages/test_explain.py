@@ -24,7 +24,7 @@ from opanatomy.explanation import explain, values_at
 from opanatomy.records.anatomy import VIEWS, Anatomy
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
-from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.taxonomy import CAUSE_LABELS, OperatorClass, Phase
 from opanatomy.records.work import KernelRow, ModuleRow
 from opanatomy.report import read_anatomy, terms
 from opanatomy.report.formats import format_named
@@ -117,7 +117,8 @@ def test_every_word_that_the_code_prints_is_explained() -> None:
         quantities |= set(re.findall(r'(?:quantity=|\.check\()"([^"]+)"', path.read_text()))
     written = list(literals())
     assert min(len(written) / 100, len(quantities) / 9) >= 1
-    known = (*written, *LABEL.values(), *SHORT_LABEL.values(), *Phase, *COMPONENTS, *INFERRED, *quantities)
+    labels = (*LABEL.values(), *SHORT_LABEL.values(), *CAUSE_LABELS.values())
+    known = (*written, *labels, *Phase, *COMPONENTS, *INFERRED, *quantities)
     assert not [name for name in known if not terms.terms_named(name)]
     assert not [name for name in SECTIONS if explain([name]).unknown]
     for chapter in terms.CHAPTERS:

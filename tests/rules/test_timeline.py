@@ -322,6 +322,11 @@ CAUSES: dict[str, tuple[Callable[[TraceBuilder], None], str, int, str]] = {
 }  # fmt: skip
 
 
+def test_every_cause_has_a_case() -> None:
+    """Those of the device have tests of their own below."""
+    assert {cause for _, cause, _, _ in CAUSES.values()} | {"stream", "device"} == set(IdleCause)
+
+
 @pytest.mark.parametrize("name", CAUSES)
 def test_the_cause_is_what_the_host_did_in_the_gap(name: str, tmp_path: Path) -> None:
     meanwhile, cause, spent_us, said = CAUSES[name]

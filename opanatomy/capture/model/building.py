@@ -595,12 +595,11 @@ def apply_techniques(module: torch.nn.Module, options: RunOptions) -> None:
         fuse_loss(module)
     add_adapters(module, options.lora)
     freeze(module, options.freeze)
-    if options.checkpointing is None:
-        return
-    if options.checkpoint_every is not None or options.checkpoint_layers is not None:
-        checkpoint_in_segments(module, options.checkpointing, options.checkpoint_every, options.checkpoint_layers)
-    else:
-        enable_checkpointing(module, options.checkpointing)
+    if options.checkpointing is not None:
+        if options.checkpoint_every is not None or options.checkpoint_layers is not None:
+            checkpoint_in_segments(module, options.checkpointing, options.checkpoint_every, options.checkpoint_layers)
+        else:
+            enable_checkpointing(module, options.checkpointing)
     if options.checkpointing == "reentrant":
         _require_gradients_of_inputs(module)
 

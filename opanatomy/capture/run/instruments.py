@@ -1,21 +1,15 @@
-"""Run the first warm-up step under instruments; if one breaks the model's code, run the step again without it."""
+"""Run the first warm-up step under instruments; one that breaks the model's code is dropped with a warning."""
 
 from __future__ import annotations
 
-import re
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
-
-from opanatomy.capture.memory import saved, storages
 from opanatomy.capture.memory.saved import ForwardSaves
-from opanatomy.capture.run import gradients, progress
 from opanatomy.capture.run.gradients import observed_gradients
 from opanatomy.capture.run.observer import Observation, observing
 from opanatomy.capture.run.progress import Progress, watched
@@ -23,7 +17,6 @@ from opanatomy.capture.run.restore import SavedState
 from opanatomy.capture.silence import one_line
 from opanatomy.capture.step.stepper import Stepper
 from opanatomy.records.memory import is_out_of_memory
-from opanatomy.records.patterns import regex
 
 if TYPE_CHECKING:
     import torch
@@ -52,25 +45,13 @@ class Instrument(Enum):
     PROGRESS = ("the progress display (module hooks)", "")
 
 
-#: torch's messages about an instrument that it cannot handle, rather than the model.
-_SAYS: Final = (
-    (Instrument.SAVES, regex(r"saved[ _]tensors?[ _](un)?(pack[ _])?hooks?", re.IGNORECASE)),
-    (Instrument.SAVES, regex(r"saved tensor pack hook", re.IGNORECASE)),
-    (Instrument.OBSERVER, regex(r"torch_dispatch|dispatch ?mode|\bmode\b.*\bobserver\b", re.IGNORECASE)),
+#: The instruments tried alone after a step under all of them failed. Casts are watched only with saved tensors; the
+#: plain step needs no progress display.
+_TRIED_ALONE: Final = (
+    {Instrument.OBSERVER},
+    {Instrument.SAVES, Instrument.CASTS},
+    {Instrument.GRADIENTS},
 )
-#: The files of instrument code that runs inside the model's.
-_CODE: Final = (
-    (Instrument.SAVES, (saved, storages)),
-    (Instrument.PROGRESS, (progress,)),
-    (Instrument.GRADIENTS, (gradients,)),
-)
-
-
-class _Failure(Struct, frozen=True, kw_only=True):
-    """A watched step that broke: the instruments that the error names (`None`: it names none), and its text."""
-
-    blamed: set[Instrument] | None
-    what: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,20 +73,21 @@ class Instruments:
     warnings: list[str] = field(default_factory=list)
 
     def run(self, step: Callable[[], int]) -> int:
-        """Run one step, watched as far as the model allows; return the time of the run that succeeded.
+        """Run one step under all instruments, and return the time of the run that succeeded.
 
-        Before each new try everything that a step changes is restored. A raised error is one of the plain step.
+        If it fails, everything that a step changes is restored and the plain step runs, whose failure is the model's.
+        Then one step runs under each instrument alone; those that fail are dropped with a warning.
         """
-        active = set(self.active)
-        while active:
-            outcome = self._tried(step, active)
-            if isinstance(outcome, int):
-                return outcome
-            if outcome.blamed is None:
-                return self._one_by_one(step, active)
-            active -= outcome.blamed
-            self._failed(outcome.blamed, outcome)
-        return step()
+        outcome = self._tried(step, self.active)
+        if isinstance(outcome, int):
+            return outcome
+        duration = step()
+        if self.stepper.optimizer is not None:
+            self.kept.release_weights()
+        for instruments in (together & self.active for together in _TRIED_ALONE):
+            if instruments and isinstance(failure := self._tried(step, instruments), str):
+                self._drop(instruments, failure)
+        return duration
 
     @property
     def can_count_again(self) -> bool:
@@ -128,64 +110,39 @@ class Instruments:
         with self._watching(instruments):
             step()
 
-    def _tried(self, step: Callable[[], int], active: set[Instrument]) -> int | _Failure:
-        """Return the time of the step, or its failure after restoring everything."""
+    def _tried(self, step: Callable[[], int], instruments: set[Instrument]) -> int | str:
+        """Return the time of the step under these instruments, or its error, after which everything is restored."""
         optimizer = self.stepper.optimizer
         fresh = optimizer is not None and not optimizer.state
         try:
-            with self._watching(active):
+            with self._watching(instruments):
                 duration = step()
         except Exception as error:
-            if is_out_of_memory(error) or not self.stepper.training.all_failed(failed=True):
+            if not instruments or is_out_of_memory(error) or not self.stepper.training.all_failed(failed=True):
                 raise
-            blames, what = blamed(error, active), f"{type(error).__name__}: {one_line(error, 160)}"
-            self._as_before(error, fresh=fresh)
-            return _Failure(blamed=blames, what=what)
+            # The frames of the failure hold the graph and all its saved tensors.
+            traceback.clear_frames(error.__traceback__)
+            if Instrument.OBSERVER in instruments:
+                self.observation = None
+            if Instrument.SAVES in instruments:
+                self.saves.bytes = self.saves.cast_bytes = None
+            if Instrument.GRADIENTS in instruments:
+                self.gradients = {}
+            self.stepper.start_again(fresh=fresh)
+            for part in self.module.modules():  # FSDP: scatter again the weights that forward gathered
+                scatter = getattr(type(part), "reshard", None)
+                if scatter is not None:
+                    scatter(part)
+            self.kept.restore_values()
+            return f"{type(error).__name__}: {one_line(error, 160)}"
         self.stepper.training.all_failed(failed=False)
         return duration
 
-    def _as_before(self, error: Exception, *, fresh: bool) -> None:
-        # The frames of the failure hold the graph and all its saved tensors.
-        traceback.clear_frames(error.__traceback__)
-        self.observation = None
-        self.gradients = {}
-        self.saves.bytes = self.saves.cast_bytes = None
-        self.stepper.start_again(fresh=fresh)
-        for part in self.module.modules():  # FSDP: scatter again the weights that forward gathered
-            scatter = getattr(type(part), "reshard", None)
-            if scatter is not None:
-                scatter(part)
-        self.kept.restore_values()
-
-    def _one_by_one(self, step: Callable[[], int], active: set[Instrument]) -> int:
-        """Run the plain step, whose failure is the model's; then each instrument alone, to find the cause."""
-        duration = step()
-        if self.stepper.optimizer is not None:
-            self.kept.release_weights()
-        for instrument in (Instrument.OBSERVER, Instrument.SAVES):
-            if instrument in active:
-                failure = self._alone(step, instrument)
-                if failure is not None:
-                    self._failed({instrument}, failure)
-        return duration
-
-    def _alone(self, step: Callable[[], int], instrument: Instrument) -> _Failure | None:
-        observation, bytes_, casts = self.observation, self.saves.bytes, self.saves.cast_bytes
-        outcome = self._tried(step, {instrument})
-        if instrument is not Instrument.OBSERVER:
-            self.observation = observation
-        if instrument is not Instrument.SAVES:
-            self.saves.bytes, self.saves.cast_bytes = bytes_, casts
-        return None if isinstance(outcome, int) else outcome
-
-    def _failed(self, instruments: set[Instrument], failure: _Failure) -> None:
+    def _drop(self, instruments: set[Instrument], failure: str) -> None:
         self.failed |= instruments
         for instrument in (each for each in Instrument if each in instruments):
             name, unknown = instrument.value
-            if unknown:
-                self.warnings.append(
-                    f"{name} failed in this model, and the step ran without it: {unknown} ({failure.what})"
-                )
+            self.warnings.append(f"{name} failed in this model, and the step ran without it: {unknown} ({failure})")
 
     @contextmanager
     def _watching(self, active: set[Instrument]) -> Iterator[None]:
@@ -206,26 +163,3 @@ class Instruments:
                 yield
             finally:
                 self.stepper.watch = before
-
-
-def blamed(error: Exception, active: set[Instrument]) -> set[Instrument] | None:
-    """Return the instruments that the error names, or whose code it came from; `None` if it names none."""
-    text = f"{type(error).__name__}: {error}"
-    for instrument, pattern in _SAYS:
-        if instrument in active and pattern.search(text):
-            return _kin(instrument) & active
-    files = _last_files(error.__traceback__)
-    for instrument, modules in _CODE:
-        if instrument in active and any(module.__file__ in files for module in modules):
-            return _kin(instrument) & active
-    return None
-
-
-def _kin(instrument: Instrument) -> set[Instrument]:
-    """Return the instruments that stop with this one: casts are watched only together with saved tensors."""
-    return {instrument} if instrument in (Instrument.PROGRESS, Instrument.GRADIENTS) else {instrument, Instrument.CASTS}
-
-
-def _last_files(trace: TracebackType | None) -> list[str]:
-    """Return the files of the last frames of a failure."""
-    return [frame.filename for frame in traceback.extract_tb(trace)[-3:]]

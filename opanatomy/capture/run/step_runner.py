@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -166,8 +166,8 @@ class StepRunner:
     compiles_always: bool = False
     #: Of an option to compile: what that took, and steps with and without it.
     compilation: Compilation | None = None
-    #: How many steps ran on the clock, and what the device did meanwhile.
-    clocked: int = 0
+    #: How many steps have run between two waits for the devices, and what the device did in the timed ones.
+    steps_run: int = 0
     device_state: DeviceState | None = None
     #: The lines of a step that ran line by line.
     frames: list[LineFrame] = field(default_factory=list)
@@ -189,7 +189,7 @@ class StepRunner:
             kept=self.kept,
             progress=self.progress,
             saves=self._saves(tensors_in(self.subject.inputs)),
-            active=self._instruments(),
+            active=self._watchable(),
         )
 
     def _saves(self, inputs: Iterable[torch.Tensor]) -> ForwardSaves:
@@ -198,17 +198,16 @@ class StepRunner:
         weights = module.parameters() if self.options.amp is not None else ()
         return ForwardSaves([*module.parameters(), *module.buffers(), *inputs], self.points, weights)
 
-    def _instruments(self) -> set[Instrument]:
-        """Return the instruments for this step, except those that make torch run compiled parts uncompiled."""
-        active = {Instrument.OBSERVER, Instrument.PROGRESS}
-        if not self.options.inference:
+    def _watchable(self) -> set[Instrument]:
+        """Return the instruments for this step, without those for which torch runs compiled parts uncompiled."""
+        options = self.options
+        active = {Instrument.OBSERVER}
+        if not options.inference:
             active |= {Instrument.SAVES, Instrument.GRADIENTS}
-        if self.options.amp is not None and not self.options.inference:
-            active.add(Instrument.CASTS)
-        if self.options.compile:
-            active.remove(Instrument.PROGRESS)
-        if self.stepper.generator is not None:
-            active.remove(Instrument.PROGRESS)  # a generation reports its own, by tokens
+            if options.amp is not None:
+                active.add(Instrument.CASTS)
+        if not options.compile and self.stepper.generator is None:  # a generation reports its own, by tokens
+            active.add(Instrument.PROGRESS)
         if self.compiled:
             active -= {Instrument.GRADIENTS}  # global module hooks would compile it again
         if self.compiled and not mode_keeps_compiled():
@@ -226,42 +225,38 @@ class StepRunner:
 
     def record(self, trace: Path) -> None:
         """Run all steps and write the trace."""
-        with ExitStack() as watches:
-            self._record(trace, watches)
-
-    def _record(self, trace: Path, watches: ExitStack) -> None:
+        texts = self.subject.texts
         self.warnings += prepared_loss_scale(self.stepper, self.kept, self.progress)
-        compiled = compiling_ns()
-        warm = self._warm_up()
+        compiling_before_ns = compiling_ns()
+        warm_ns = self._warm_up()
         self.meter.own_bytes = self.kept.host_bytes
-        before = self._load()
-        watch = watches.enter_context(watching(self.options.device))
-        self.clocked = 0
-        with nullcontext() if watch is None else watch.around(reads=True):
-            texts = self.subject.texts
-            unprofiled = self._timed(warm) if texts is None else self._timed_texts(texts, warm)
-        clocked = self.clocked
-        if self.options.compile and not self.training.is_shared and self.subject.texts is None:
-            self.compilation = self._beside_uncompiled(compiling_ns() - compiled, unprofiled)
-        if self.options.memory:
-            self.progress.stage("memory step", steps_after=self.options.steps, expected_ns=2 * max(unprofiled))
-            self._look_at_memory()
-        if self.subject.texts is not None:
-            self.stepper.take(self.subject.texts.profiled)
-        profile, modules = self._profiled(max(unprofiled))
-        profiler, profiled = profile.profiler, profile.times_ns
-        require_device_events(profiler, self.options.device)
-        if changed := self.kept.changed():
-            self.warnings.append(
-                f"{changed:,} B of the model's tensors are written in a step and were too large to copy: they are not"
-                " put back"
-            )
-        if watch is not None:
-            self.device_state = watch.over(watch.spans, steps=clocked, energy=watch.spans[0])
-        load = MachineLoad(before=before, after=self._load())
-        capture = self._capture(unprofiled, profiled, modules, profiler, load)
-        self.progress.stage("writing the trace")
-        export_trace(profiler, capture, trace, everything=self.options.redact)
+        load_before = self._load()
+        with watching(self.options.device) as watch:
+            spans_before, steps_before = 0 if watch is None else len(watch.spans), self.steps_run
+            with nullcontext() if watch is None else watch.around(reads=True):
+                unprofiled = self._timed(warm_ns) if texts is None else self._timed_texts(texts, warm_ns)
+            steps_timed = self.steps_run - steps_before
+            if self.options.compile and not self.training.is_shared and texts is None:
+                self.compilation = self._beside_uncompiled(compiling_ns() - compiling_before_ns, unprofiled)
+            if self.options.memory:
+                self.progress.stage("memory step", steps_after=self.options.steps, expected_ns=2 * max(unprofiled))
+                self._trace_memory()
+            if texts is not None:
+                self.stepper.take(texts.profiled)
+            profiled, modules = self._profile(max(unprofiled))
+            require_device_events(profiled.profiler, self.options.device)
+            if changed := self.kept.changed():
+                self.warnings.append(
+                    f"{changed:,} B of the model's tensors are written in a step and were too large to copy: they are"
+                    " not put back"
+                )
+            if watch is not None:
+                spans = watch.spans[spans_before:]
+                self.device_state = watch.over(spans, steps=steps_timed, energy=spans[0])
+            load = MachineLoad(before=load_before, after=self._load())
+            capture = self._capture(unprofiled, profiled, modules, load)
+            self.progress.stage("writing the trace")
+            export_trace(profiled.profiler, capture, trace, everything=self.options.redact)
 
     def _load(self) -> float | None:
         """Return what other work takes of the device; ranks would measure each other."""
@@ -273,9 +268,9 @@ class StepRunner:
         count = default if options.warmup is None else options.warmup
         maximum = count + (_COMPILING_STEPS if options.warmup is None else 0)
         last = number = 0
-        translated = True
-        compiled = self.compiled or (options.optimizer is not None and BY_NAME[options.optimizer].compiled)
-        while number < count or (number < maximum and compiled and translated):
+        has_compiled = True
+        may_compile = self.compiled or (options.optimizer is not None and BY_NAME[options.optimizer].compiled)
+        while number < count or (number < maximum and may_compile and has_compiled):
             number += 1
             after = max(count - number, 0) + 2 * options.steps
             text = f"warm-up step {number} of {max(count, number)}"
@@ -283,7 +278,7 @@ class StepRunner:
             before = compilations()
             last = self._warm_up_step(number)
             last = self.training.longest_ns(last)
-            translated = self.training.any_rank(compilations() > before)
+            has_compiled = self.training.any_rank(compilations() > before)
             if number == 1 and options.warmup is None and last < _COUNTED_AGAIN_NS:
                 count = max(count, self.training.counted_step)
         return last
@@ -297,21 +292,22 @@ class StepRunner:
             return self._first_step()
         if number == self.training.counted_step and self.instruments.can_count_again:
             self.kept.random.restore()
-            return self.instruments.count_again(number, lambda: self._clocked(PointWatch(self.points)))
-        return self._clocked(PointWatch(self.points))
+            return self.instruments.count_again(number, lambda: self._time_step(PointWatch(self.points)))
+        return self._time_step(PointWatch(self.points))
 
     def _first_step(self) -> int:
         with nullcontext() if self.stepper.generator is None else self.stepper.generator.telling(self.progress.advance):
-            last = self.instruments.run(self._clocked)
+            last = self.instruments.run(self._time_step)
         if self.options.optimizer is not None or not self.subject.borrowed:
             self.kept.release_weights()
         return last
 
-    def _clocked(self, watch: StepObserver | None = None) -> int:
+    def _time_step(self, watch: StepObserver | None = None) -> int:
+        """Run one step between two waits for the devices; return its wall time."""
         before = self.stepper.watch
         self.stepper.watch = watch or before
         synchronize(self.devices)
-        self.clocked += 1
+        self.steps_run += 1
         begin = time.perf_counter_ns()
         try:
             self._step()
@@ -330,7 +326,7 @@ class StepRunner:
         cold = not expected
         planned = self._planned(expected or _TIMED_NS)
         self.meter.reset()
-        translated, scale, number = compilations(), scale_of(self.stepper), 0
+        compilations_before, scale, number = compilations(), scale_of(self.stepper), 0
         while len(times) < planned:
             number = len(times) + 1
             after = planned - number + self.options.steps
@@ -338,7 +334,7 @@ class StepRunner:
                 f"timed step {number} of {planned}", steps_after=after, expected_ns=(times or [expected])[-1] or None
             )
             used = system_use()
-            times.append(self._clocked())
+            times.append(self._time_step())
             self.system_uses.append(system_use().since(used))
             if self.stepper.generator is not None:
                 self.first_token_ns.append(self.stepper.generator.first_token_ns)
@@ -346,14 +342,14 @@ class StepRunner:
                 first = self.training.longest_ns(times[0])
                 planned = self._planned(first) + (cold and first < _TIMED_NS)
         self.warnings += skipped_updates(self.stepper, scale, number, "timed")
-        self.compiles_always = self.training.any_rank(self.compiled and compilations() >= translated + planned)
+        self.compiles_always = self.training.any_rank(self.compiled and compilations() >= compilations_before + planned)
         if cold and len(times) > self.options.steps:
             times.pop(0)
             self.first_token_ns = self.first_token_ns[1:]
         elif cold:
             self.warnings.append("without a warm-up step the first unprofiled step includes what is done only once")
         self.system_uses = self.system_uses[-len(times) :]
-        self.memory = self._after_step()
+        self.memory = self._storages_and_peak()
         return times
 
     def _beside_uncompiled(self, compiling: int, times: list[int]) -> Compilation:
@@ -361,7 +357,7 @@ class StepRunner:
 
         Where an uncompiled step does not fit into memory, there are none.
         """
-        compiled, short = self.stepper.module, min(times) < _TIMED_NS
+        compiled_module, short = self.stepper.module, min(times) < _TIMED_NS
         turns = self._planned(min(times)) if short else 1
         pairs: dict[bool, list[int]] = {True: [], False: []}
         try:
@@ -369,17 +365,17 @@ class StepRunner:
                 for is_compiled in (True, False) if short else (False,):
                     text = f"step {'with' if is_compiled else 'without'} compiling, {turn + 1} of {turns + short}"
                     self.progress.stage(text, steps_after=turns - turn, expected_ns=min(times))
-                    self.stepper.module = compiled if is_compiled else self.subject.module
-                    pairs[is_compiled].append(self._clocked())
+                    self.stepper.module = compiled_module if is_compiled else self.subject.module
+                    pairs[is_compiled].append(self._time_step())
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             pairs = {True: [], False: []}
-            self.stepper.module = compiled
+            self.stepper.module = compiled_module
             self.stepper.start_again(fresh=False)
             give_back()
         finally:
-            self.stepper.module = compiled
+            self.stepper.module = compiled_module
         return Compilation(
             compiling_ns=compiling,
             compiled_step_ns=tuple(pairs[True][short:] or times),
@@ -393,7 +389,7 @@ class StepRunner:
         first step on a new length does more than later ones. Then run a step on the longest batch, which stays the
         current one for the memory.
         """
-        translated, scale = compilations(), scale_of(self.stepper)
+        compilations_before, scale = compilations(), scale_of(self.stepper)
         cold = self.compiled or self.options.device != "cpu" or not expected
         times: list[list[int]] = [[] for _ in texts.batches]
         steps = self.options.steps
@@ -405,7 +401,7 @@ class StepRunner:
                 after = len(texts.batches) * (rounds - number) - place - 1 + steps
                 self.progress.stage(text, steps_after=after, expected_ns=times[place][-1] if times[place] else None)
                 self.stepper.take(batch)
-                duration = self._clocked()
+                duration = self._time_step()
                 spent += duration
                 if number >= 0:
                     times[place].append(duration)
@@ -415,20 +411,22 @@ class StepRunner:
         self.texts = texts.with_times(times)
         profiled = self.texts.batches[texts.observed.profiled].step_ns
         self.warnings += skipped_updates(self.stepper, scale, sum(map(len, times)), "timed")
-        self.compiles_always = self.compiled and compilations() >= translated + len(texts.batches) * (len(profiled) + 1)
+        self.compiles_always = self.training.any_rank(
+            self.compiled and compilations() >= compilations_before + len(texts.batches) * (len(profiled) + 1)
+        )
         self.stepper.take(texts.longest)
         if texts.observed.longest.length != texts.observed.batches[texts.observed.profiled].length:
-            self.instruments.saves_again(self._saves(tensors_in(self.stepper.inputs)), self._clocked)
+            self.instruments.saves_again(self._saves(tensors_in(self.stepper.inputs)), self._time_step)
         self.meter.reset()
-        self._clocked()
-        self.memory = self._after_step()
+        self._time_step()
+        self.memory = self._storages_and_peak()
         return list(profiled)
 
     def _planned(self, step_ns: int) -> int:
         """Return how many unprofiled steps of that length give a stable time."""
         return max(self.options.steps, min(_TIMED_STEPS, -(-_TIMED_NS // max(step_ns, 1))))
 
-    def _after_step(self) -> MemoryObservations:
+    def _storages_and_peak(self) -> MemoryObservations:
         """Return the storages after the timed steps, and their peak."""
         saves = self.instruments.saves
         observations = storages_observed(holders_of(self.stepper, self.subject.module), saves.bytes, saves.cast_bytes)
@@ -450,7 +448,7 @@ class StepRunner:
             cache=None if self.stepper.generator is None else cache_shape_of(self.stepper.generator),
         )
 
-    def _look_at_memory(self) -> None:
+    def _trace_memory(self) -> None:
         """Observe one more step, allocation by allocation."""
         give_back()
         hooked = not self.options.compile and Instrument.SAVES not in self.instruments.failed
@@ -480,60 +478,65 @@ class StepRunner:
             own=files_of(self.subject.module) if self.options.lines else None,
         )
 
-    def _profiled(self, expected: int) -> tuple[StepProfiler, dict[str, str]]:
+    def _profile(self, expected: int) -> tuple[StepProfiler, dict[str, str]]:
         """Return the profile, and the modules that have ranges there."""
-        before, scale = compilations(), scale_of(self.stepper)
+        before = compilations()
         ranges = not self.options.compile
-        profile, modules = self._profile(expected, ranges=ranges)
-        self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
-        compiled = self.training.any_rank(profile.compilations > before)
-        if self.compiles_always or not compiled:
-            return profile, modules
+        profiled, modules = self._profile_once(expected, ranges=ranges)
+        compiled_again = self.training.any_rank(profiled.compilations > before)
+        if self.compiles_always or not compiled_again:
+            return profiled, modules
         if ranges:
             # A part is compiled without a sign on the module: profile again without ranges, which it compiles in.
-            before, scale = compilations(), scale_of(self.stepper)
-            profile, modules = self._profile(expected, ranges=False)
-            self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
+            before = compilations()
+            profiled, modules = self._profile_once(expected, ranges=False)
             self.warnings.append(
                 "torch.compile compiled a part of the model again for the ranges of modules: it is profiled without"
                 " them, and there is no table of modules"
             )
-            compiled = profile.compilations > before
-        if compiled:
+            compiled_again = profiled.compilations > before
+        if compiled_again:
             self.warnings.append("torch.compile compiled inside the profiled steps: their time includes that")
-        return profile, modules
+        return profiled, modules
 
-    def _profile(self, expected: int, *, ranges: bool) -> tuple[StepProfiler, dict[str, str]]:
+    def _profile_once(self, expected: int, *, ranges: bool) -> tuple[StepProfiler, dict[str, str]]:
+        scale = scale_of(self.stepper)
         named: AbstractContextManager[dict[str, str]] = (
             module_ranges(self.subject.module) if ranges else nullcontext({})
         )
+        own = files_of(self.subject.module) if self.options.lines else ()
         with named as modules:
-            profile = profile_steps(
+            profiled = profile_steps(
                 self._step,
                 steps=self.options.steps,
                 device=self.options.device,
                 begin=lambda number: self._begin_profiled(number, expected),
                 lines=self.options.lines,
-                own=files_of(self.subject.module) if self.options.lines else (),
+                own=own,
             )
-        self.frames = profile.frames
-        if profile.why_no_lines is not None and profile.why_no_lines not in self.warnings:
-            self.warnings.append(profile.why_no_lines)
-        return profile, modules
+        self.frames = profiled.frames
+        if profiled.why_no_lines is not None and profiled.why_no_lines not in self.warnings:
+            self.warnings.append(profiled.why_no_lines)
+        self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
+        return profiled, modules
 
     def _begin_profiled(self, number: int | None, expected: int) -> None:
         steps = self.options.steps
-        text = "the profiler's own warm-up step" if number is None else f"profiled step {number + 1} of {steps}"
-        text = "the step line by line" if number == steps else text
-        self.progress.stage(text, steps_after=steps - (0 if number is None else number + 1), expected_ns=expected)
+        if number is None:
+            text, begun = "the profiler's own warm-up step", 0
+        else:
+            text, begun = f"profiled step {number + 1} of {steps}", number + 1
+        if number == steps:
+            text = "the step line by line"
+        self.progress.stage(text, steps_after=steps + self.options.lines - begun, expected_ns=expected)
         # Begin as the watched step did: the same dropout, the same layers left out, the same routes.
         self.kept.random.restore()
 
     def _capture(
-        self, unprofiled: list[int], profiled: list[int], modules: dict[str, str], profiler: Any, load: MachineLoad
+        self, unprofiled: list[int], profiled: StepProfiler, modules: dict[str, str], load: MachineLoad
     ) -> Capture:
         return capture_of(
-            profiler,
+            profiled.profiler,
             self.options.device,
             observation=self.instruments.observation,
             observed_step=self.instruments.observed_step,
@@ -548,7 +551,7 @@ class StepRunner:
             ),
             memory=self._memory_observed(),
             unprofiled_step_ns=tuple(unprofiled),
-            profiled_step_ns=tuple(profiled),
+            profiled_step_ns=tuple(profiled.times_ns),
             unprofiled_system=tuple(self.system_uses),
             unprofiled_first_token_ns=tuple(self.first_token_ns),
             modules=modules,
