@@ -19,7 +19,7 @@ from msgspec.structs import fields
 from opanatomy.devices.match import sheets_named
 from opanatomy.devices.sheets import Sheet
 from opanatomy.errors import OpanatomyError
-from opanatomy.io.redact import Texts, redacted
+from opanatomy.io.redact import Redactor, redacted
 from opanatomy.records.anatomy import VIEWS, Anatomy
 from opanatomy.records.communication import Rank
 from opanatomy.records.comparison import Comparison, Part
@@ -616,7 +616,7 @@ def _anatomy(path: Path) -> Anatomy:
             f"cannot read the report {path}: {error.strerror} - give one that -f json wrote"
         ) from error
     try:
-        return redacted(read_anatomy(text), Texts())
+        return redacted(read_anatomy(text), Redactor())
     except OpanatomyError as error:
         raise OpanatomyError(f"{path}: {error}") from error
 

@@ -248,7 +248,7 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
         meta = {"ui": {"resourceUri": _LAST}} if function.__name__ == "open" else None
         reads = not (allow_run and function.__name__ in _RUN)
         hints = ToolAnnotations(read_only_hint=reads, open_world_hint=not reads)
-        server.add_tool(_told(function), annotations=hints, meta=meta, structured_output=False)
+        server.add_tool(_report_tool_errors(function), annotations=hints, meta=meta, structured_output=False)
         return function
 
     @tool
@@ -339,7 +339,7 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
     return server
 
 
-def _told(function: Tool) -> Tool:
+def _report_tool_errors(function: Tool) -> Tool:
     """Return the tool with its errors as one clear line, without secrets."""
 
     @wraps(function)

@@ -108,7 +108,7 @@ _Place: TypeAlias = "tuple[Order, int]"
 TOGETHER: Final = 16
 
 
-class Firsts(Generic[Item]):
+class OrderedUnion(Generic[Item]):
     """Distinct items, in the order in which the ranks have them first."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class RowSums(Generic[Record]):
         self._record, self._keys = record, keys
         self._figures = [name for name in record.__struct_fields__ if name not in (*keys, *derived)]
         self._tables: list[Table] = []
-        self._order: Firsts[tuple[Any, ...]] = Firsts()
+        self._order: OrderedUnion[tuple[Any, ...]] = OrderedUnion()
 
     def add(self, rows: Iterable[Record], order: Order) -> None:
         """Add the rows of one rank."""
@@ -153,7 +153,7 @@ class RowSums(Generic[Record]):
         return tuple(made[keys] for keys in self._order.items())
 
 
-class Common(Generic[Record]):
+class CommonFields(Generic[Record]):
     """The fields that several records have in common."""
 
     def __init__(self) -> None:

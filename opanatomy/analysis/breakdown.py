@@ -17,7 +17,7 @@ from opanatomy.analysis.step import OTHERS_WORK, PAUSE, kinds_of, step_at
 from opanatomy.analysis.timeline import DeviceTime, StepWindow
 from opanatomy.analysis.work import JoinedWork, work_table
 from opanatomy.records.anatomy import StepRow
-from opanatomy.records.columns import CallTable, Categorical, Int64, at, mask_of, unique
+from opanatomy.records.columns import CallTable, Categorical, Int64, mask_of, take, unique
 from opanatomy.records.table import Table, concatenated
 from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass
 from opanatomy.records.work import NO_WORK, LikeStep, Overlap, StepKind
@@ -133,7 +133,7 @@ def like_steps(
         each = [_device_steps(time, device) for device in time.devices if device.number in time.computing]
         step, called, events = time.step, _first_of_launches(time), np.ones(len(time.step), dtype=np.int64)
         place = np.cumsum(time.steps.step >= 0) - 1  # of each event of the trace among those of the steps
-        row = at(place, joined.event)
+        row = take(place, joined.event)
     made = [(*_kind([(number, steps[number]) for number in numbers], each), numbers) for numbers in kinds if each]
     made.sort(key=lambda one: (-one[0].count, -one[0].wall_ns))
     of_step, keys, tables = np.full(len(steps), -1, dtype=np.int64), joined.keys(module_kinds), list[Table]()

@@ -39,7 +39,7 @@ from opanatomy.records.anatomy import (
     StepSpans,
     Timeline,
 )
-from opanatomy.records.columns import Bool, CallTable, Int64, KernelTable, at
+from opanatomy.records.columns import Bool, CallTable, Int64, KernelTable, take
 from opanatomy.records.communication import Communication
 from opanatomy.records.memory import Memory
 from opanatomy.records.patterns import regex
@@ -357,10 +357,10 @@ def _work(inputs: AnatomyInputs) -> Table:
     step = step_at(*steps.window.bounds, calls.start_ns)[joined.call]
     blocks = None
     if steps.of_event is not None and steps.time is not None:
-        step = np.where(joined.event >= 0, at(steps.of_event, joined.event), step)
+        step = np.where(joined.event >= 0, take(steps.of_event, joined.event), step)
         blocks = steps.time.launched.work.blocks_per_sm
     keys = joined.keys(inputs.capture.modules if inputs.capture else {})
-    counted = work_table(keys, joined.figures(blocks), at(steps.like.of_step, step))
+    counted = work_table(keys, joined.figures(blocks), take(steps.like.of_step, step))
     return concatenated((counted, steps.like.work)).by(*KEYS).compact()
 
 

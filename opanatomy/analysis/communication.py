@@ -33,7 +33,7 @@ from opanatomy.records.columns import (
     CollectiveTable,
     Int64,
     KernelTable,
-    at,
+    take,
     unique,
 )
 from opanatomy.records.communication import (
@@ -133,7 +133,7 @@ def _modules(
     return tuple(made)
 
 
-class CommunicationOver:
+class CommunicationMerger:
     """The communication of several ranks together, added one at a time in any order.
 
     The expectation for a step is that of the first rank that has any.
@@ -413,7 +413,7 @@ def _of_device(trace: Trace, calls: TraceCalls, kernels: KernelTable) -> _Events
     own = others[kernels.inside[others]]
     call, arguments = of_events(trace, calls, events)
     launch = calls.work.launch[events]
-    launched = at(trace.launches.start_ns, launch) if len(trace.launches.start_ns) else np.full(len(events), -1)
+    launched = take(trace.launches.start_ns, launch) if len(trace.launches.start_ns) else np.full(len(events), -1)
     launches, names = trace.launches, unique(trace.launches.name)
     waits = np.array([bool(SYNCHRONIZE.search(trace.names[name])) for name in names.values.tolist()], dtype=bool)
     waited = np.flatnonzero(waits[names.inverse] & (launches.duration_ns > _WAITED_NS))
@@ -458,8 +458,8 @@ def _of_host(trace: Trace, calls: TraceCalls) -> _Events:
         call=np.where(operator >= 0, operator, rows),
         arguments=arguments,
         kernel=Categorical(host.name[rows], calls.names),
-        phase=np.where(operator >= 0, at(host.phase, operator), host.phase[rows]),
-        launched_ns=at(host.start_ns, operator),
+        phase=np.where(operator >= 0, take(host.phase, operator), host.phase[rows]),
+        launched_ns=take(host.start_ns, operator),
         inside=host.in_window[rows],
         synchronized_ns=None,
         computing=computing,
@@ -523,7 +523,7 @@ def _calls(calls: TraceCalls, events: _Events, base: int) -> CollectiveCalls:
         received_bytes=sides[:, 1],
         launched_ns=np.where(launched >= 0, launched + base, -1),
         synchronized_ns=synchronized,
-        launching_ns=at(calls.host.duration_ns, host),
+        launching_ns=take(calls.host.duration_ns, host),
         start_ns=start + base,
         end_ns=end + base,
         inside=inside,

@@ -13,7 +13,7 @@ from opanatomy.analysis.idle import FREES, WAITS, is_operator
 from opanatomy.analysis.intervals import Intervals, length, overlap, union, without
 from opanatomy.attribution.attribute import enclosing_rows
 from opanatomy.records.anatomy import HostRow
-from opanatomy.records.columns import Bool, HostTable, Int64, Launches, at, isin, rows_named, starts_work, unique
+from opanatomy.records.columns import Bool, HostTable, Int64, Launches, isin, rows_named, starts_work, take, unique
 from opanatomy.records.patterns import regex
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
@@ -91,7 +91,7 @@ def host_rows(
     groups = unique(host.name[named])
     counts = np.bincount(groups.inverse, minlength=len(groups.values))
     self_ns, total_ns = np.zeros((2, len(groups.values)), dtype=np.int64)
-    below_same = (host.parent >= 0) & (at(host.name, host.parent) == host.name)
+    below_same = (host.parent >= 0) & (take(host.name, host.parent) == host.name)
     np.add.at(self_ns, groups.inverse, own[named])
     np.add.at(total_ns, groups.inverse, np.where(below_same[named], 0, host.duration_ns[named]))
     are_operators = operators[named[groups.first]]
@@ -128,7 +128,7 @@ def host_rows(
 def _inside(start_ns: Int64, steps: Intervals) -> Bool:
     """Return which moments lie in a step."""
     place = np.searchsorted(steps[0], start_ns, side="right") - 1
-    inside: Bool = (place >= 0) & (start_ns < at(steps[1], place))
+    inside: Bool = (place >= 0) & (start_ns < take(steps[1], place))
     return inside
 
 

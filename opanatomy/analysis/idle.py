@@ -27,12 +27,12 @@ from opanatomy.records.columns import (
     Int64,
     Launches,
     ProfilerEvents,
-    at,
     isin,
     mask_of,
     rows_by_value,
     rows_named,
     starts_work,
+    take,
     unique,
 )
 from opanatomy.records.patterns import regex
@@ -501,7 +501,7 @@ class _Host:
 
     def returned_ns(self, launch: Int64) -> Int64:
         """Return when each launch returned; -1 if there is none."""
-        return at(self._launches.start_ns + self._launches.duration_ns, launch)
+        return take(self._launches.start_ns + self._launches.duration_ns, launch)
 
     def charged(self, gaps: Intervals, launch: Int64) -> Iterator[_Charged]:
         """Yield the gaps in parts with their causes; `launch` is the call that ends each gap, -1 if none does."""
@@ -641,7 +641,7 @@ class _Host:
         return below
 
     def _threads_of(self, launch: Int64) -> Int64:
-        return np.where(launch >= 0, at(self._launches.thread, launch), self._last)
+        return np.where(launch >= 0, take(self._launches.thread, launch), self._last)
 
     def _layer(self, cause: IdleCause, thread: int) -> Intervals:
         """Return when a thread shows a cause."""

@@ -28,9 +28,9 @@ from opanatomy.records.columns import (
     HostTable,
     Int64,
     Launches,
-    at,
     rows_named,
     starts_work,
+    take,
     unique,
 )
 from opanatomy.records.lanes import NO_SPANS, Lane, LaneKind, Lanes, SpanTable
@@ -154,7 +154,7 @@ def _of_devices(trace: Trace, time: DeviceTime, place: int, step: tuple[int, int
         following = np.append(order, -1)[np.searchsorted(time.start[order], when[1])]
         is_idle = np.array([kind.startswith(IDLE) for kind in kinds.values], dtype=bool)[kinds.codes]
         ended = np.where(is_idle, following, -1)
-        cause = streams.take(ended), at(time.start, ended)
+        cause = streams.take(ended), take(time.start, ended)
         name = f"device {device.number}" + (f": {title}" if title else "")
         yield _lane(LaneKind.DEVICE, name, when, step, {"kind": kinds}, cause)
     spent = np.zeros(len(streams.values), dtype=np.int64)
@@ -171,7 +171,7 @@ def _of_devices(trace: Trace, time: DeviceTime, place: int, step: tuple[int, int
             "grid": Categorical(trace.work.grid[of_trace], trace.grids),
             "kind": Categorical(time.operator_class[rows], tuple(item.value for item in CLASSES)),
         }
-        cause = Categorical(at(launches.thread, launch), _thread_names(trace)), at(launches.start_ns, launch)
+        cause = Categorical(take(launches.thread, launch), _thread_names(trace)), take(launches.start_ns, launch)
         yield _lane(LaneKind.STREAM, streams.values[number], when, step, keys, cause)
 
 
@@ -239,7 +239,7 @@ def _threads(
         code[below] = -1
         begins, ends = steps.window.loading
         place = np.searchsorted(begins, host.start_ns, side="right") - 1
-        code[(code == len(CLASSES)) & (place >= 0) & (end_ns <= at(ends, place))] = len(CLASSES) + 1
+        code[(code == len(CLASSES)) & (place >= 0) & (end_ns <= take(ends, place))] = len(CLASSES) + 1
         works, called = inside & (code >= 0) & (code < len(CLASSES)), np.zeros(len(launches.name), dtype=bool)
     else:
         kinds = [OPERATORS, LAUNCHING, WAITING, RUNTIME, PYTHON]
@@ -269,10 +269,10 @@ def _threads(
         keys: dict[str, Categorical[Any]] = {
             "kind": Categorical(codes, tuple(kinds)),
             "name": Categorical(named, names),
-            "operator": Categorical(np.where(is_call, at(host.name, row), -1), names),
-            "signature": Categorical(at(of_call, row), calls.signature.values),
+            "operator": Categorical(np.where(is_call, take(host.name, row), -1), names),
+            "signature": Categorical(take(of_call, row), calls.signature.values),
             "module": host.module.take(row),
-            "phase": Categorical(at(host.phase, row), tuple(PHASES)),
+            "phase": Categorical(take(host.phase, row), tuple(PHASES)),
         }
         cause = None if time is None else _waited_for(time, start, end, codes == kinds.index(WAITING))
         yield _lane(LaneKind.HOST, titles[thread], (start, end), step, keys, cause)
@@ -283,10 +283,10 @@ def _waited_for(time: DeviceTime, start_ns: Int64, end_ns: Int64, waits: Bool) -
     ended = time.start + time.duration
     order = np.argsort(ended, kind="stable")
     last = np.append(order, -1)[np.searchsorted(ended[order], end_ns, side="right") - 1]
-    when = at(ended, last)
+    when = take(ended, last)
     known = waits & (when > start_ns) & (end_ns - when <= RETURNS_NS)
     last = np.where(known, last, -1)
-    return _streams(time).take(last), at(time.start, last)
+    return _streams(time).take(last), take(time.start, last)
 
 
 def _innermost(
@@ -306,9 +306,9 @@ def _innermost(
     starts = np.concatenate((host.start_ns[rows], launches.start_ns[calls]))
     ends = np.concatenate((end[rows], launches.start_ns[calls] + launches.duration_ns[calls]))
     event = np.concatenate((np.where(code[rows] >= 0, np.arange(len(rows)), -1), len(rows) + np.arange(len(calls))))
-    while (unknown := np.flatnonzero((event < 0) & (parent >= 0) & (at(event, parent) >= 0))).size:
+    while (unknown := np.flatnonzero((event < 0) & (parent >= 0) & (take(event, parent) >= 0))).size:
         event[unknown] = event[parent[unknown]]
-    while (late := np.flatnonzero((parent >= 0) & (ends > at(ends, parent)))).size:
+    while (late := np.flatnonzero((parent >= 0) & (ends > take(ends, parent)))).size:
         ends[late] = ends[parent[late]]
 
     # The spans that nested events leave visible: each hides the part of its parent that it covers.
@@ -317,7 +317,7 @@ def _innermost(
     after = np.concatenate((np.ones_like(count), np.zeros_like(count)))
     # Of events that end together the outermost is last, of those that begin together the innermost.
     order = np.lexsort((np.concatenate((count, -count)), after, moments))
-    seen = np.concatenate((event, np.where(parent >= 0, at(event, parent), -1)))[order]
+    seen = np.concatenate((event, np.where(parent >= 0, take(event, parent), -1)))[order]
     moments = moments[order]
     lasts = np.append(moments[1:], moments[-1:])
     shown = (lasts > moments) & (seen >= 0)
@@ -421,13 +421,13 @@ def _with_waits(spans: SpanTable, waits: RankWaits, begin_ns: int, titles: Seque
     keys: dict[str, Categorical[Any]] = {
         "kind": kinds,
         "name": waits.collective.take(row),
-        "cause": Categorical(at(waits.last, row), tuple(titles)),
+        "cause": Categorical(take(waits.last, row), tuple(titles)),
     }
     known = row >= 0
     figures = {
         "begin_ns": when[0] - begin_ns,
         "length_ns": when[1] - when[0],
-        "cause_ns": figure(at(waits.begun_ns, row) - begin_ns + shift, known),
+        "cause_ns": figure(take(waits.begun_ns, row) - begin_ns + shift, known),
     }
     every: SpanTable = concatenated((spans.where(~exposed), SpanTable(keys, figures)))
     return every.where(np.argsort(every.figures["begin_ns"], kind="stable"))

@@ -45,8 +45,8 @@ from opanatomy.records.columns import (
     Int64,
     Launches,
     WorkTable,
+    concat,
     isin,
-    joined,
     rows_by_value,
     rows_named,
     unique,
@@ -391,7 +391,7 @@ def _work_table(
         differentiated = (graph > 0) & isin(graph, unique(graph[work.of_backward > 0]).values)
         said = np.where(work.of_backward > 0, PHASE_CODE[Phase.BACKWARD], PHASE_CODE[Phase.FORWARD])
         phase = np.where(differentiated & ((work.scope >= 0) | (work.of_backward > 0)), said, phase)
-        named = joined(module, Categorical(work.scope, tuple(scopes)))
+        named = concat(module, Categorical(work.scope, tuple(scopes)))
         own, given = named.codes[: len(phase)], named.codes[len(phase) :]
         module = Categorical(np.where(given >= 0, given, own), named.values)
     if stepped:

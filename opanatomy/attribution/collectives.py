@@ -23,9 +23,9 @@ from opanatomy.records.columns import (
     CollectiveTable,
     Int64,
     KernelTable,
-    at,
     mask_of,
     rows_named,
+    take,
     unique,
 )
 from opanatomy.records.patterns import regex
@@ -164,7 +164,7 @@ def modules_served(calls: TraceCalls, rows: Int64) -> Categorical[str]:
     host, modules = calls.host, dict[str, int]()
     codes = []
     around = (nearest_above(rows_named(name, calls.names, host.name), host.parent) for name in (_SERVED, _OF_MANY))
-    for row, served, of_many in zip(rows.tolist(), *(at(nearest, rows).tolist() for nearest in around), strict=True):
+    for row, served, of_many in zip(rows.tolist(), *(take(nearest, rows).tolist() for nearest in around), strict=True):
         match = _SERVED.match(calls.names[host.name[served]]) if served >= 0 else None
         module = _WRAPPED.sub("", match["module"]) if match else None
         if module is None and row >= 0 and of_many < 0:

@@ -21,10 +21,10 @@ from opanatomy.records.columns import (
     Categorical,
     Flows,
     Int64,
-    at,
     isin,
     rows_by_value,
     rows_named,
+    take,
     unique,
 )
 from opanatomy.records.patterns import regex
@@ -255,22 +255,22 @@ def forward_of(rows: HostRows, is_node: Bool, same_node: Int64, flows: Flows) ->
     """
     forward = np.full(len(rows.name), -1, dtype=np.int64)
     node = _starting(rows, flows.backward_thread, flows.backward_ns, is_node, None)
-    number = at(rows.sequence, node)
+    number = take(rows.sequence, node)
     operator = _starting(rows, flows.forward_thread, flows.forward_ns, ~is_node, np.where(number >= 0, number, -2))
     known = (node >= 0) & (operator >= 0)
     forward[node[known]] = operator[known]
 
     # The innermost node around each row (for a node, around its evaluation); -1 outside all nodes.
-    outer = at(nearest_above(is_node, rows.parent), rows.parent)
-    evaluated = is_node & (at(same_node, outer) == rows.name) & (outer >= 0)
-    inside = np.where(evaluated, at(outer, outer), outer)
+    outer = take(nearest_above(is_node, rows.parent), rows.parent)
+    evaluated = is_node & (take(same_node, outer) == rows.name) & (outer >= 0)
+    inside = np.where(evaluated, take(outer, outer), outer)
     _by_numbers(rows, is_node, inside, forward)
     _by_numbers(rows, is_node, np.full(len(inside), -1, dtype=np.int64), forward)
 
     # An evaluation and the node that it runs have the same forward operator.
     nodes = np.flatnonzero(is_node & (rows.parent >= 0))
     outer = nearest_above(is_node, rows.parent)[rows.parent[nodes]]
-    same = (outer >= 0) & (at(same_node, outer) == rows.name[nodes])
+    same = (outer >= 0) & (take(same_node, outer) == rows.name[nodes])
     inner, outer = nodes[same], outer[same]
     either = np.maximum(forward[inner], forward[outer])
     forward[inner] = np.where(forward[inner] < 0, either, forward[inner])
@@ -282,11 +282,11 @@ def _starting(rows: HostRows, thread: Int64, time_ns: Int64, wanted: Bool, seque
     """Return the innermost wanted row (with this sequence number) that starts at each time on each thread, else -1."""
     row = last_started(rows.thread, rows.start_ns, (thread, time_ns))
     for _ in range(_NESTED):
-        here = (row >= 0) & (at(rows.start_ns, row) == time_ns) & (at(rows.thread, row) == thread)
+        here = (row >= 0) & (take(rows.start_ns, row) == time_ns) & (take(rows.thread, row) == thread)
         row = np.where(here, row, -1)
         fits = (row >= 0) & wanted[row] if len(wanted) else row >= 0
         if sequence is not None:
-            fits &= at(rows.sequence, row) == sequence
+            fits &= take(rows.sequence, row) == sequence
         if (fits | (row < 0)).all():
             break
         row = np.where(fits | (row < 0), row, row - 1)
@@ -386,7 +386,7 @@ def recomputed(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
     comes before it applies the function is run again, as checkpointing without reentry does where the node unpacks.
     """
     node = nodes.enclosing
-    function = at(kinds.function, np.where(node >= 0, rows.name[node], -1))
+    function = take(kinds.function, np.where(node >= 0, rows.name[node], -1))
     applied = (node >= 0) & (function == rows.name)
     applied_ns = np.full(len(node), NEVER, dtype=np.int64)
     np.maximum.at(applied_ns, node[applied], rows.end_ns[applied])
@@ -425,8 +425,8 @@ def _own_numbers(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
     below = np.flatnonzero(rows.parent >= 0)
     last[rows.parent[below]] = below
     detaches = (last >= 0) & kinds.detach[rows.name[last]]
-    forward = at(nodes.forward, nodes.enclosing)
-    applied = (forward >= 0) & (at(rows.name, forward) == rows.name) & ~kinds.dispatched[rows.name]
+    forward = take(nodes.forward, nodes.enclosing)
+    applied = (forward >= 0) & (take(rows.name, forward) == rows.name) & ~kinds.dispatched[rows.name]
 
     functions = contains(rows, operators) | (applied & detaches & ~detaches[forward])
     nested = nodes.is_node & (rows.parent >= 0) & (nodes.enclosing[rows.parent] >= 0)
@@ -448,14 +448,14 @@ def _with_gradients(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
     last[rows.parent[called]] = called  # in nesting order: the last one stays
     # The evaluation that runs each node, or the node itself; -1 for other rows.
     outer = np.where(rows.parent >= 0, nodes.enclosing[rows.parent], -1)
-    same = (outer >= 0) & (at(kinds.same_node, at(rows.name, outer)) == rows.name)
+    same = (outer >= 0) & (take(kinds.same_node, take(rows.name, outer)) == rows.name)
     root = np.where(nodes.is_node, np.where(same, outer, np.arange(count)), -1)
     known = np.flatnonzero(last >= 0)
     mode = np.full(count, -1, dtype=np.int64)
     mode[root[known]] = rows.sequence[last[known]] >= 0
     if not (mode > 0).any():
         return np.zeros(count, dtype=bool)
-    level = at(root, outer)
+    level = take(root, outer)
     order = np.lexsort((rows.start_ns, level))
     begins = (~nodes.is_node & (rows.sequence >= 0))[order] | np.append(True, np.diff(level[order]) != 0)
     passes, mode = np.cumsum(begins), mode[order]
@@ -486,14 +486,14 @@ def modules_of(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Categorical[st
     innermost = np.where(module > node, module, -1)
     wanted, of_node = inside, current[inside]
     while len(wanted):
-        forward = at(nodes.forward, of_node)
-        within = at(current, forward)
-        innermost[wanted] = np.where(within < 0, at(innermost, forward), -1)
+        forward = take(nodes.forward, of_node)
+        within = take(current, forward)
+        innermost[wanted] = np.where(within < 0, take(innermost, forward), -1)
         # The forward ran before its node; in a damaged trace where it did not, the loop would not end.
-        deeper = (within >= 0) & (at(rows.start_ns, within) < at(rows.start_ns, of_node))
+        deeper = (within >= 0) & (take(rows.start_ns, within) < take(rows.start_ns, of_node))
         wanted, of_node = wanted[deeper], within[deeper]
     place = np.cumsum([path is not None for path in kinds.module]) - 1
-    return Categorical(at(place[rows.name], innermost), paths)
+    return Categorical(take(place[rows.name], innermost), paths)
 
 
 # ----- begin and end of forward, backward and update, on any thread
@@ -651,7 +651,7 @@ def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
     code[enclosing[begun == ended]] = FORWARD
 
     marker = nearest_above(code >= 0, rows.parent)
-    phase = at(code, marker)
+    phase = take(code, marker)
     in_closure = (phase == OPTIMIZER) & (moments.closures.at(rows.start_ns) >= 0)
     places = np.flatnonzero((phase < 0) | in_closure)
     if differentiated.any():
@@ -813,7 +813,7 @@ class Placed(Struct, frozen=True, kw_only=True):
 
         A range around a whole part of the loop, such as a step, says nothing of what is launched directly in it.
         """
-        phases = at(self.phase, enclosing)
+        phases = take(self.phase, enclosing)
         phases[enclosing < 0] = OTHER
         if self.inference is None:
             # Between two calls of a loop only a step may enclose a launch.
@@ -877,7 +877,7 @@ def _mapped(rows: HostRows, kinds: NameKinds, nodes: Nodes, inference: Inference
     is_range = (kinds.mapped[rows.name] >= 0) & own_ranges(rows, kinds)
     if not is_range.any():
         return np.full(len(rows.name), -1, dtype=np.int64)
-    phase = at(kinds.mapped[rows.name], nearest_above(is_range, rows.parent))
+    phase = take(kinds.mapped[rows.name], nearest_above(is_range, rows.parent))
     spans = [
         (int(rows.start_ns[row]), int(rows.end_ns[row]), PHASES[kinds.mapped[rows.name[row]]])
         for row in np.flatnonzero(is_range).tolist()
@@ -933,7 +933,7 @@ def steps_by_updates(names: Sequence[str], rows: HostRows, nodes: Nodes) -> tupl
     in none. Updates inside an autograd node, one for each parameter, end no step.
     """
     marked = rows_named(_UPDATE, names, rows.name) & (nodes.enclosing < 0)
-    updates = np.flatnonzero(marked & (at(nearest_above(marked, rows.parent), rows.parent) < 0))
+    updates = np.flatnonzero(marked & (take(nearest_above(marked, rows.parent), rows.parent) < 0))
     if len(unique(rows.thread[updates]).values) != 1:
         return ()
     ends, optimizers = rows.end_ns[updates], rows.name[updates].tolist()
@@ -1049,7 +1049,7 @@ def annotated_phases(
         np.bincount(rows.name[there], minlength=width)
         for there in ((stated == FORWARD) & (operator < 0), (stated == BACKWARD) & differentiated)
     )
-    again = (stated == BACKWARD) & (operator >= 0) & (first_runs >= next_runs)[at(rows.name, operator)]
+    again = (stated == BACKWARD) & (operator >= 0) & (first_runs >= next_runs)[take(rows.name, operator)]
     if not check.unexplained or not may_be_taken or not _states(placed, timed, compared, again):
         return check, placed
     # Inside them autograd still decides: recomputation, a loss in a backward, a gradient in a forward.
@@ -1085,7 +1085,7 @@ class _Ranges:
     def inside(self, others: Bool) -> Int64:
         """Return the phase of the innermost range around each row on its thread, -1 if that is one of the `others`."""
         innermost = nearest_above(self.there | others, self._rows.parent)
-        return np.where((innermost >= 0) & self.there[innermost], at(self.phase, innermost), -1)
+        return np.where((innermost >= 0) & self.there[innermost], take(self.phase, innermost), -1)
 
     def spans(self, ranges: Bool) -> list[tuple[int, int, Phase]]:
         """Return (start, end, phase) of some of the ranges."""

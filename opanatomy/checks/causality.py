@@ -29,13 +29,13 @@ from opanatomy.records.columns import (
     OUTSIDE,
     Bool,
     Int64,
-    at,
     isin,
     mask_of,
     order_by,
     rows_by_value,
     rows_named,
     starts_work,
+    take,
     unique,
 )
 from opanatomy.records.patterns import regex
@@ -160,7 +160,7 @@ def _classes(events: _Events) -> Check:
     """Compare the class of each kernel's name with that of the operator that launched it, where both are certain."""
     calls, names = events.calls, events.names
     host = calls.work.host
-    operator = at(calls.operator, host) if len(calls.operator) else host
+    operator = take(calls.operator, host) if len(calls.operator) else host
     linked = np.flatnonzero((operator >= 0) & (events.work.kind == KERNEL) & (calls.work.link != OUTSIDE))
     name = calls.host.name[operator[linked]]
     sure = np.full(len(names), -1, dtype=np.int64)
@@ -507,7 +507,7 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
     around = enclosing_rows(
         host.thread, host.start_ns, ends, host.parent, (launches.thread[lost], launches.start_ns[lost])
     )
-    around = np.where(around >= 0, at(calls.operator, around), -1)
+    around = np.where(around >= 0, take(calls.operator, around), -1)
     name = np.where(around >= 0, host.name[around], -1) if len(host.name) else around
     phase = np.where(around >= 0, host.phase[around], -1) if len(host.name) else around
     after = (launches.start_ns[lost] > last) & _is_cut_off(events, lost[launches.start_ns[lost] > last], window[1])
@@ -559,8 +559,8 @@ def _usual_ns(events: _Events, operator: int) -> int:
     """Return the mean time of device work launched by operators of this name, or of all work if there is none."""
     calls = events.calls
     rows = np.flatnonzero((calls.work.host >= 0) & (events.time_ns > 0))
-    around = at(calls.operator, calls.work.host[rows]) if len(calls.operator) else rows[:0]
-    alike = rows[(around >= 0) & (at(calls.host.name, around) == operator)] if len(around) else rows
+    around = take(calls.operator, calls.work.host[rows]) if len(calls.operator) else rows[:0]
+    alike = rows[(around >= 0) & (take(calls.host.name, around) == operator)] if len(around) else rows
     chosen = alike if len(alike) else np.flatnonzero(events.time_ns > 0)
     return int(events.time_ns[chosen].mean()) if len(chosen) else 0
 

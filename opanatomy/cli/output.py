@@ -417,7 +417,7 @@ def _check_options(report: MadeReport, arguments: argparse.Namespace) -> None:
 
 def as_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Report:
     """Return the report as it was written; an anatomy compared with these ceilings if any are given."""
-    from opanatomy.io.redact import Texts, redacted
+    from opanatomy.io.redact import Redactor, redacted
     from opanatomy.pipeline import with_ceilings
 
     anatomy = report.report
@@ -425,7 +425,7 @@ def as_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Report
         return anatomy
     if ceilings:
         anatomy = with_ceilings(anatomy, ceilings)
-    return redacted(anatomy, Texts(everything=True)) if redact else anatomy
+    return redacted(anatomy, Redactor(everything=True)) if redact else anatomy
 
 
 def what_it_is(report: MadeReport) -> str:

@@ -366,7 +366,7 @@ ALLOCATES: Final = frozenset({
 })  # fmt: skip
 
 
-def wanting(rows: Int64, name: Categorical[str], parent: Int64, is_operator: Bool) -> Int64:
+def requesting_operators(rows: Int64, name: Categorical[str], parent: Int64, is_operator: Bool) -> Int64:
     """Return the innermost operator at or around each row that does more than allocate, else the outermost one."""
     allocates = np.array([*(text in ALLOCATES for text in name.values), False], dtype=bool)[name.codes]
     wanted = rows.copy()
@@ -399,7 +399,7 @@ def enclosing(rows: Int64, parent: Int64, which: Bool) -> Int64:
 # --- forward, backward and optimizer as time spans, as allocators free between operators too ---
 
 
-class Passes(Struct, frozen=True, kw_only=True):
+class PhaseIntervals(Struct, frozen=True, kw_only=True):
     """Consecutive spans of time, each in one phase (an index into `PHASES`)."""
 
     start_ns: Int64
@@ -414,7 +414,7 @@ class Passes(Struct, frozen=True, kw_only=True):
         return np.append(OTHER, self.phase)[number]
 
 
-def passes_of_spans(spans: Sequence[tuple[int, int, Phase]]) -> Passes:
+def passes_of_spans(spans: Sequence[tuple[int, int, Phase]]) -> PhaseIntervals:
     """Return the passes of a capture's phase ranges."""
     spans = sorted(spans)
     starts: list[int] = []
@@ -458,7 +458,7 @@ def thread_operators(calls: HostCalls, is_operator: Bool) -> ThreadOperators:
 
 def passes_of_calls(
     operators: ThreadOperators, threads: Int64, spans: Sequence[tuple[int, int, Phase]]
-) -> tuple[Passes, Passes]:
+) -> tuple[PhaseIntervals, PhaseIntervals]:
     """Return the passes, and the same with recomputation separate from the backward around it.
 
     They come from a capture's phase ranges, else from the operators on these threads: a pass then lasts until an
@@ -472,7 +472,7 @@ def passes_of_calls(
     return unbroken(start, np.where(phase == RECOMPUTE, BACKWARD, phase)), parts
 
 
-def unbroken(start: Int64, phase: Int64) -> Passes:
+def unbroken(start: Int64, phase: Int64) -> PhaseIntervals:
     """Build passes from times and the phase from each on.
 
     A moment without a phase inside a pass (data loading on another thread) does not end the pass.
@@ -482,7 +482,7 @@ def unbroken(start: Int64, phase: Int64) -> Passes:
         between = np.zeros(len(phase), dtype=bool)
         between[1:-1] = (phase[1:-1] == OTHER) & (phase[:-2] == phase[2:])
         start, phase = _merged(start[~between], phase[~between])
-    return Passes(start_ns=start, phase=phase)
+    return PhaseIntervals(start_ns=start, phase=phase)
 
 
 def _merged(start: Int64, phase: Int64) -> tuple[Int64, Int64]:
@@ -498,7 +498,7 @@ def _merged(start: Int64, phase: Int64) -> tuple[Int64, Int64]:
 PARTS: Final = 98
 
 
-class Shares(Struct, frozen=True, kw_only=True):
+class ComponentBytes(Struct, frozen=True, kw_only=True):
     """The shares of blocks by component (an index into `components`); the shares of a block sum to its bytes."""
 
     components: Sequence[str]
@@ -534,12 +534,12 @@ class Curve(Struct, frozen=True, kw_only=True):
         states: Int64 = self.by_component[self.components.index(component)]
         return states
 
-    def phase_at(self, state: int, passes: Passes) -> Phase:
+    def phase_at(self, state: int, passes: PhaseIntervals) -> Phase:
         """Return the phase in which a state began."""
         return PHASES[int(passes.phase_of(passes.at(self.time_ns[[state]]))[0])]
 
 
-def curve_of(blocks: Blocks, shares: Shares, time_ns: Int64, window: tuple[int, int]) -> Curve:
+def curve_of(blocks: Blocks, shares: ComponentBytes, time_ns: Int64, window: tuple[int, int]) -> Curve:
     """Compute the curve of these blocks and of the memory from before them."""
     by_component = np.zeros((len(shares.components), blocks.events + 1), dtype=np.int64)
     for place in np.flatnonzero(np.bincount(shares.component, minlength=len(shares.components))).tolist():
@@ -566,7 +566,7 @@ def curve_of(blocks: Blocks, shares: Shares, time_ns: Int64, window: tuple[int, 
     )
 
 
-def points_of(curve: Curve, reserved: Int64, passes: Passes) -> tuple[MemoryPoint, ...]:
+def points_of(curve: Curve, reserved: Int64, passes: PhaseIntervals) -> tuple[MemoryPoint, ...]:
     """Reduce the curve to at most some two hundred points, the first, the last and the peak included.
 
     `reserved` is given for each event, -1 if it is not known.

@@ -16,9 +16,9 @@ from opanatomy.memory.allocations import (
     CPU,
     LISTED,
     Blocks,
+    ComponentBytes,
     Curve,
-    Passes,
-    Shares,
+    PhaseIntervals,
     agreement,
     alike,
     blocks_of,
@@ -26,7 +26,7 @@ from opanatomy.memory.allocations import (
     groups_at,
     passes_of_spans,
     points_of,
-    wanting,
+    requesting_operators,
 )
 from opanatomy.memory.components import COMPONENTS, HELD_BEFORE, ROUNDING, WORKSPACE
 from opanatomy.records.columns import (
@@ -150,7 +150,7 @@ def _all_in(places: Int64, minimum: int, end: int) -> bool:
 _ROUNDING, _WORKSPACE, _HELD_BEFORE = (COMPONENTS.index(name) for name in (ROUNDING, WORKSPACE, HELD_BEFORE))
 
 
-class Held(Struct, frozen=True, kw_only=True):
+class PreexistingBlocks(Struct, frozen=True, kw_only=True):
     """The blocks from before a step by address, and their parts: the component and the bytes of each.
 
     On a device the blocks are all that its allocator has handed out (`whole`), on the CPU one for each storage.
@@ -178,7 +178,7 @@ class _Storages(Struct, frozen=True, kw_only=True):
     bytes: Int64
 
 
-def held_of(step: StepObservations) -> Held:
+def preexisting_blocks(step: StepObservations) -> PreexistingBlocks:
     """Return the memory that was allocated before a step; raise `TraceError` if the columns do not fit together."""
     try:
         storages = _storages(step.storages)
@@ -186,7 +186,7 @@ def held_of(step: StepObservations) -> Held:
             return _in_blocks(storages, step.blocks, frozenset(step.allocator.workspace_bytes))
     except (ValueError, IndexError) as error:
         raise TraceError(f"the trace's own record of the memory step cannot be used: {error}") from error
-    return Held(
+    return PreexistingBlocks(
         address=storages.address,
         bytes=storages.bytes,
         part_block=np.arange(len(storages.address)),
@@ -208,7 +208,7 @@ def _storages(columns: StorageColumns) -> _Storages:
     return _Storages(component=component[first], address=address[first], bytes=size[first])
 
 
-def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset[int]) -> Held:
+def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset[int]) -> PreexistingBlocks:
     """Return each block with the storages in it, and the bytes of storages that are in no block.
 
     The rest of a block is the allocator's rounding. A block without a known storage is a workspace of a BLAS library if
@@ -237,7 +237,7 @@ def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset
     rest = np.where(~empty, _ROUNDING, np.where(of_library, _WORKSPACE, _HELD_BEFORE))
     parts += [part for part in zip(range(len(address)), rest.tolist(), left.tolist(), strict=True) if part[2]]
     columns_ = np.array(parts, dtype=np.int64).reshape(-1, 3).T
-    return Held(
+    return PreexistingBlocks(
         address=address,
         bytes=size,
         part_block=columns_[0],
@@ -327,10 +327,10 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
     """The blocks of a step (those from before it first), with operator, module, phase and component of each."""
 
     table: MemoryTable
-    held: Held
+    held: PreexistingBlocks
     blocks: Blocks
     labels: Labels
-    passes: Passes
+    passes: PhaseIntervals
     operator: Categorical[str]
     module: Categorical[str]
     #: The line of the user's code, and its function.
@@ -366,7 +366,7 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
         kept = np.where(np.isin(self.component, _OF_FORWARD), self.own_bytes, 0)
         return max(ends, key=lambda end: (int(kept[self.blocks.live_after(end + 1)].sum()), end), default=None)
 
-    def shares(self) -> Shares:
+    def shares(self) -> ComponentBytes:
         """Return the components of all blocks.
 
         If all of the allocator was known before, a free of an unknown block is of one that was held before.
@@ -386,7 +386,7 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
             (new, rounding, self.blocks.bytes[new] - own[new], alloc[new], free[new]),
         )
         block, component, size, begin, end = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        return Shares(
+        return ComponentBytes(
             components=COMPONENTS,
             block=block,
             component=component,
@@ -397,7 +397,7 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
         )
 
 
-def measured_step(step: StepObservations, table: MemoryTable, held: Held) -> MeasuredStep:
+def measured_step(step: StepObservations, table: MemoryTable, held: PreexistingBlocks) -> MeasuredStep:
     """Pair the allocations and frees of a step, and give each block its component."""
     calls, marks = table.calls, table.marks
     assert isinstance(calls, StepCalls)
@@ -417,7 +417,7 @@ def measured_step(step: StepObservations, table: MemoryTable, held: Held) -> Mea
 
     # The operator around each event that did more than allocate.
     every = calls.name.codes >= 0
-    wanted = wanting(np.arange(len(every)), calls.name, calls.parent, every)
+    wanted = requesting_operators(np.arange(len(every)), calls.name, calls.parent, every)
     operator = Categorical(np.append(calls.name.codes[wanted], -1)[table.call], calls.name.values)
     labels = _labels(step, table, blocks, operator, held)
     passes = passes_of_spans(table.spans)
@@ -443,7 +443,7 @@ def measured_step(step: StepObservations, table: MemoryTable, held: Held) -> Mea
 
 
 def _labels(
-    step: StepObservations, table: MemoryTable, blocks: Blocks, operator: Categorical[str], held: Held
+    step: StepObservations, table: MemoryTable, blocks: Blocks, operator: Categorical[str], held: PreexistingBlocks
 ) -> Labels:
     """Return what the marks, in their order, say of the blocks at their addresses."""
     marks = table.marks
@@ -674,7 +674,7 @@ def _without_blocks(step: StepObservations, observations: MemoryObservations) ->
 
     It has the storages after a step, else those before it and the allocator's own peak.
     """
-    held = held_of(step)
+    held = preexisting_blocks(step)
     figures = _figures(step, measured_step(step, table_of(step), held))
     notes = tuple(note for note in (step.allocator.why_no_blocks,) if note)
     if observations.storage_bytes:
@@ -705,7 +705,7 @@ def _outside_note(size: int, device: str) -> list[str]:
 
 def _of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Memory:
     """Return the memory of the step; for a failed step the moment of the failure stands for the peak."""
-    table, held = table_of(step), held_of(step)
+    table, held = table_of(step), preexisting_blocks(step)
     measured = measured_step(step, table, held)
     times = table.events.time_ns
     begin = min([*(begin for begin, _, _ in table.spans), *times[:1].tolist()], default=0)

@@ -22,9 +22,9 @@ from opanatomy.memory.allocations import (
     ALLOCATES,
     UNKNOWN,
     Blocks,
+    ComponentBytes,
     Curve,
-    Passes,
-    Shares,
+    PhaseIntervals,
     agreement,
     alike,
     blocks_of,
@@ -39,7 +39,7 @@ from opanatomy.memory.components import PENDING_FREE, ROUNDING
 from opanatomy.memory.inferred import (
     RULING,
     WEIGHTS,
-    Placing,
+    BlockLabels,
     Rule,
     inferences_at,
     row_of,
@@ -297,7 +297,7 @@ class _Device(Struct, frozen=True, kw_only=True):
     state: int
     moment: str
     phase: Phase | None
-    placing: Placing
+    placing: BlockLabels
     #: Whether a backward or an optimizer ran, and which blocks are of attention's scores.
     trains: bool | None
     scores: Bool
@@ -307,7 +307,7 @@ class _Device(Struct, frozen=True, kw_only=True):
     stream: Int64
     #: The compiled region of each block.
     compiled: Categorical[str]
-    passes: Passes
+    passes: PhaseIntervals
     reserved: Int64
     notes: tuple[str, ...]
     failure: MemoryFailure | None
@@ -433,7 +433,7 @@ def categories_of(where: str, given: Iterable[tuple[str, str]]) -> tuple[Categor
     return tuple(made)
 
 
-def _with_own(placing: Placing, stack: Int64, snapshot: Snapshot, categories: Sequence[Category]) -> Placing:
+def _with_own(placing: BlockLabels, stack: Int64, snapshot: Snapshot, categories: Sequence[Category]) -> BlockLabels:
     """Return the placing with the user's own categories, the first that fits a block's stack."""
     ruling = placing.ruling.with_own([category.name for category in categories])
     frames = [f"{frame.filename}:{frame.line} {frame.name}" for frame in snapshot.frames]
@@ -470,7 +470,7 @@ def _device(
         placing = _with_own(placing, stack, snapshot, categories)
     window = (int(events.time_ns[began]), int(events.time_ns[-1])) if len(events.bytes) > began else (0, 0)
     every = np.arange(len(blocks.alloc))
-    shares = Shares(
+    shares = ComponentBytes(
         components=placing.ruling.components,
         block=np.concatenate((every, every)),
         component=np.concatenate((placing.component, np.full(len(every), placing.ruling.components.index(ROUNDING)))),
@@ -485,7 +485,7 @@ def _device(
         failure_at = None if failure is None else state
     else:
         state, moment = _moment(at, curve, events, window, failure_at)
-    passes = Passes(
+    passes = PhaseIntervals(
         start_ns=events.time_ns[phases.start_ns] if len(phases.start_ns) else phases.start_ns, phase=phases.phase
     )
     reserved, most = _reserved(history, int(segments.total[segments.device == number].sum()), began)
@@ -671,7 +671,9 @@ def _counted_rows(history: History) -> Int64:
     return np.flatnonzero(((history.action == ALLOC) | (history.action == frees)) & (history.size > 0))
 
 
-def _phases(events: MemoryEvents, stack: Int64, began: int, snapshot: Snapshot, number: int, stacks: _Stacks) -> Passes:
+def _phases(
+    events: MemoryEvents, stack: Int64, began: int, snapshot: Snapshot, number: int, stacks: _Stacks
+) -> PhaseIntervals:
     """Return the passes by the number of the event: by stacks, and by the ranges of optimizers."""
     phase = stacks.phase[stack].copy()
     if stacks.of_python and len(snapshot.stacks):  # a thread of autograd's has no Python of its own
@@ -701,7 +703,7 @@ def _phases(events: MemoryEvents, stack: Int64, began: int, snapshot: Snapshot, 
 def _placed(
     blocks: Blocks,
     order: Int64,
-    parts: Passes,
+    parts: PhaseIntervals,
     stack: Int64,
     stream: Int64,
     stacks: _Stacks,
@@ -709,7 +711,7 @@ def _placed(
     unused: _Unused,
     *,
     is_recorded: bool,
-) -> Placing:
+) -> BlockLabels:
     """Return phase and rule of each block: stack first, then its life, then its size."""
     whole = unbroken(parts.start_ns, np.where(parts.phase == RECOMPUTE, BACKWARD, parts.phase))
     phase = parts.phase_of(parts.at(blocks.alloc))
@@ -728,7 +730,7 @@ def _placed(
     if not is_recorded:  # a size alone tells nothing
         by_stack = np.where(stacks.moves_module[stack], Rule.MOVED_MODULE, Rule.NO_HISTORY)
         rule = np.where(of_stack >= 0, of_stack, by_stack)
-        return Placing(row=np.full(len(rule), -1, dtype=np.int64), phase=phase, rule=rule)
+        return BlockLabels(row=np.full(len(rule), -1, dtype=np.int64), phase=phase, rule=rule)
     rule[before & (of_stack < 0)] = Rule.BEFORE
     rule[before & freed & (ends_in == OPTIMIZER)] = Rule.STATE_BEFORE
     _workspaces(blocks, rule, stream)
@@ -743,7 +745,7 @@ def _placed(
     if unused.trains is False:
         rule[unused.blocks & ~casts & np.isin(rule, (Rule.FORWARD_ONLY, Rule.FORWARD_KEPT))] = Rule.DROPPED
     _casts(blocks, rule, unused, casts)
-    return Placing(row=np.full(len(rule), -1, dtype=np.int64), phase=phase, rule=rule)
+    return BlockLabels(row=np.full(len(rule), -1, dtype=np.int64), phase=phase, rule=rule)
 
 
 #: The part of what forward allocates that outlives it at least, if autograd keeps it: measured are 0.4 to 0.7.
@@ -766,7 +768,7 @@ class _Unused(Struct, frozen=True, kw_only=True):
     results: bool = False
 
 
-def _unused(blocks: Blocks, parts: Passes, stack_of_event: Int64, began: int, stacks: _Stacks) -> _Unused:
+def _unused(blocks: Blocks, parts: PhaseIntervals, stack_of_event: Int64, began: int, stacks: _Stacks) -> _Unused:
     whole = unbroken(parts.start_ns, np.where(parts.phase == RECOMPUTE, BACKWARD, parts.phase))
     unused = np.zeros(len(blocks.alloc), dtype=bool)
     if np.isin(parts.phase, (BACKWARD, RECOMPUTE, OPTIMIZER)).any():
@@ -788,7 +790,7 @@ def _unused(blocks: Blocks, parts: Passes, stack_of_event: Int64, began: int, st
     return _Unused(blocks=unused, forward=forward, trains=False if keeps else None, results=results)
 
 
-def _scores(blocks: Blocks, placing: Placing, stack: Int64, stacks: _Stacks) -> Bool:
+def _scores(blocks: Blocks, placing: BlockLabels, stack: Int64, stacks: _Stacks) -> Bool:
     """Tell the scores of attention that is not fused: from the product before a softmax up to the one after it.
 
     One function calls all three. Scores are as large as the softmax's result, in some data type; copies are none.
@@ -842,7 +844,7 @@ def _casts(blocks: Blocks, rule: Int64, unused: _Unused, casts: Bool) -> None:
             rule[block] = Rule.WEIGHT_CAST
 
 
-def _broken_off(blocks: Blocks, rule: Int64, whole: Passes, stack: Int64, order: Int64) -> None:
+def _broken_off(blocks: Blocks, rule: Int64, whole: PhaseIntervals, stack: Int64, order: Int64) -> None:
     """Give what lives in a last forward without its backward the rule of earlier blocks of the same stack."""
     if not len(whole.phase):
         return
@@ -974,7 +976,7 @@ def _moment(
 
 
 def _failure(
-    history: History | None, snapshot: Snapshot, began: int, curve: Curve, phases: Passes, stacks: _Stacks
+    history: History | None, snapshot: Snapshot, began: int, curve: Curve, phases: PhaseIntervals, stacks: _Stacks
 ) -> tuple[int | None, MemoryFailure | None]:
     """Return the state where memory ran out the last time, and what was asked for then."""
     if history is None or not (rows := np.flatnonzero(history.action == OOM)).size:

@@ -25,11 +25,11 @@ from opanatomy.devices.match import ceilings_of, sheets_named
 from opanatomy.devices.overrides import parse_bandwidth
 from opanatomy.devices.sheets import SHEETS
 from opanatomy.errors import EstimateError, UsageError
-from opanatomy.io.redact import Texts, redacted
+from opanatomy.io.redact import Redactor, redacted
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.options import TP, RunOptions
 from opanatomy.predict.fit import CPU, assumptions, gpu_of, limit_of, limit_of_sheet, occupied_of, with_optimizer
-from opanatomy.predict.workers import followed_apart
+from opanatomy.predict.workers import simulate_in_process
 from opanatomy.records.anatomy import Anatomy, Ceilings, DeviceFigures, Ledger, Provenance, Step, Timeline
 from opanatomy.records.communication import Collective
 from opanatomy.records.estimate import DeviceEstimate, Estimated, FlopConvention, Tried
@@ -138,7 +138,7 @@ def estimate_of(
         gpu = None if limit.name == CPU else replace(gpu_of(limit), ranks=ranks)
         kind = gpu and gpu.capability
         missing = [each for each in sizes if (kind, each) not in steps]
-        followed = followed_apart([replace(each, device=CPU, compile=False) for each in missing], gpu=gpu)
+        followed = simulate_in_process([replace(each, device=CPU, compile=False) for each in missing], gpu=gpu)
         for each in missing:
             said = f", {_SWEPT[swept]} {getattr(each, swept)}" if swept else ""
             stage(f"{rate.ceilings.device}{said}: on tensors without values")
@@ -170,7 +170,7 @@ def estimate_of(
         conventions=tuple(_conventions(step, made[0], rates[0].ceilings, tokens_per_second)),
         assumed=assumed,
     )
-    return redacted(_anatomy(step, rates[0], estimated, command), Texts(everything=options.redact))
+    return redacted(_anatomy(step, rates[0], estimated, command), Redactor(everything=options.redact))
 
 
 #: The options that can be swept, by how a row's size is said.

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from opanatomy.devices.match import sheets_named
 from opanatomy.devices.sheets import GIB, SHEETS, Sheet
 from opanatomy.errors import OpanatomyError, UsageError
-from opanatomy.io.redact import Texts, redacted
-from opanatomy.levers import TRIED, Context
+from opanatomy.io.redact import Redactor, redacted
+from opanatomy.levers import FIT_CANDIDATES, Context
 from opanatomy.memory.allocator import CachingAllocator, OutOfDeviceMemory
 from opanatomy.memory.components import GRADIENTS, OF_FORWARD, OPTIMIZER_STATE, WEIGHTS
 from opanatomy.options import FIND, RunOptions, spelled
@@ -180,7 +180,7 @@ class Fit(Struct, kw_only=True):
     def follow(self, variants: Sequence[Variant]) -> list[SimulatedStep]:
         """Return the steps that can be followed, and keep a row of each."""
         steps = []
-        results = workers.followed_apart([variant.options for variant in variants], "foreign", gpu=self.gpu)
+        results = workers.simulate_in_process([variant.options for variant in variants], "foreign", gpu=self.gpu)
         for variant in variants:
             self.stage(f"{variant.name}: on fake tensors")
             step = next(results).step
@@ -204,8 +204,8 @@ class Fit(Struct, kw_only=True):
 
     def try_techniques(self, context: Context) -> None:
         """Follow the techniques that lower memory, and together those that lower it most, until a step fits."""
-        _, *singles = variants_of(context, only=TRIED)
-        possible = [variant for variant in singles if not variant.impossible and variant.options != self.options]
+        _, *singles = variants_of(context, only=FIT_CANDIDATES)
+        possible = [variant for variant in singles if not variant.blocked_because and variant.options != self.options]
         self.follow(possible)
         known = {variant.name: variant for variant in possible}
         lowering = sorted((row for row in self.rows[1:] if self._peak(row) < self._peak(self.rows[0])), key=self._peak)
@@ -219,7 +219,7 @@ class Fit(Struct, kw_only=True):
             together.append(row.name)
             if len(together) > 1:
                 text = AND.join(together)
-                self.follow(variants_of(context, only=TRIED[:1], combine=(text,))[-1:])
+                self.follow(variants_of(context, only=FIT_CANDIDATES[:1], combine=(text,))[-1:])
 
     def find(self, what: str, first: SimulatedStep) -> Found:
         """Return the largest batch or length that fits for certain, or the fewest layers to recompute.
@@ -374,7 +374,7 @@ def fit_of(
     gpu = None if on_cpu else gpu_of(limit)
     context = lever_context(options)
     fit = Fit(options=options, limit=limit, gpu=gpu, batch=context.batch, stage=stage)
-    baseline, *_ = variants_of(context, only=TRIED[:1])
+    baseline, *_ = variants_of(context, only=FIT_CANDIDATES[:1])
     steps = fit.follow([baseline])
     if not steps:
         raise OpanatomyError(f"whether it fits is not known: {fit.rows[0].not_predicted}")
@@ -395,7 +395,7 @@ def fit_of(
         predicted_only=True,
         limit=limit,
     )
-    return redacted(replace(report, advice=advice_of(report)), Texts(everything=options.redact))
+    return redacted(replace(report, advice=advice_of(report)), Redactor(everything=options.redact))
 
 
 def with_optimizer(options: RunOptions) -> tuple[RunOptions, tuple[str, ...]]:

@@ -49,7 +49,7 @@ _SEED_ON_HOST: Final = frozenset(
 _TILE: Final = 1 << 20
 
 
-class Blank(NamedTuple):
+class TensorSpec(NamedTuple):
     """A tensor without values."""
 
     shape: tuple[int, ...]
@@ -67,7 +67,7 @@ class Blank(NamedTuple):
 
 
 class Template(NamedTuple):
-    """A call of an operator: its arguments, with a `Blank` for each tensor."""
+    """A call of an operator: its arguments, with a `TensorSpec` for each tensor."""
 
     function: Any
     args: tuple[Any, ...]
@@ -88,7 +88,7 @@ class Template(NamedTuple):
                 if argument.name.startswith("philox_"):
                     made[place] = made[place]._replace(device=torch.device("cpu"))
         template = cls(function, tuple(made), {name: _blanked(each) for name, each in kwargs.items()})
-        blanks = list(_blanks((template.args, tuple(template.kwargs.values()))))
+        blanks = list(_tensor_specs((template.args, tuple(template.kwargs.values()))))
         if any(blank.strides is None for blank in blanks):
             return None
         checked = function.namespace in _OF_TORCH or function.namespace in _KNOWN
@@ -100,7 +100,7 @@ def _blanked(value: Any) -> Any:
 
     if isinstance(value, torch.Tensor):
         strides = tuple(value.stride()) if value.layout is torch.strided else None
-        return Blank(tuple(value.shape), strides, value.dtype, value.device)
+        return TensorSpec(tuple(value.shape), strides, value.dtype, value.device)
     return [_blanked(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -226,7 +226,7 @@ class Sampling:
 
 def _filled(template: Template) -> tuple[Any, Any]:
     """Return the arguments with tensors for blanks; raise `MemoryError` if they would take most of what is free."""
-    blanks = list(_blanks((template.args, tuple(template.kwargs.values()))))
+    blanks = list(_tensor_specs((template.args, tuple(template.kwargs.values()))))
     needed = sum(blank.elements * blank.dtype.itemsize for blank in blanks if blank.device.type == "cpu")
     if needed > _PART * (available_bytes() or 1 << 62):
         raise MemoryError
@@ -238,23 +238,23 @@ def _filled(template: Template) -> tuple[Any, Any]:
 
 def _bytes_of(template: Template) -> int:
     """Return the bytes of the tensors that a call takes."""
-    blanks = _blanks((template.args, tuple(template.kwargs.values())))
+    blanks = _tensor_specs((template.args, tuple(template.kwargs.values())))
     return sum(blank.elements * blank.dtype.itemsize for blank in blanks)
 
 
-def _blanks(value: Any) -> Iterator[Blank]:
-    if isinstance(value, Blank):
+def _tensor_specs(value: Any) -> Iterator[TensorSpec]:
+    if isinstance(value, TensorSpec):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _blanks(item)
+            yield from _tensor_specs(item)
 
 
 def _made(value: Any, bound: int) -> Any:
     """Return the value with a tensor for each blank; whole numbers rise below `bound`, as indices and offsets do."""
     import torch
 
-    if isinstance(value, Blank):
+    if isinstance(value, TensorSpec):
         base = torch.empty(value.elements, dtype=value.dtype, device=value.device)
         if value.dtype.is_floating_point or value.dtype.is_complex:
             tile = _random(value.dtype, value.device)

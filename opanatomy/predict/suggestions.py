@@ -51,7 +51,7 @@ def suggestions_for(
         followed = list(workers.followed(runs, deadline, clock))
     else:  # a kernel of a device does not look at what it is given: what ends the process is not to end this one
         empty_cache(device)
-        followed = list(workers.followed_apart(runs, deadline=deadline))
+        followed = list(workers.simulate_in_process(runs, deadline=deadline))
     baseline = followed[0].step
     if not isinstance(baseline, SimulatedStep):
         raise EstimateError(baseline)
@@ -85,7 +85,7 @@ def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
         on_cpu=anatomy.environment.device_kind == "cpu",
     )
     baseline, *others = variants_of(context, only=SUGGESTED)
-    return baseline, *(each for each in others if each.impossible is None and each.options != options)
+    return baseline, *(each for each in others if each.blocked_because is None and each.options != options)
 
 
 def _rates(anatomy: Anatomy, trace: Path, baseline: SimulatedStep, followed: Sequence[Followed]) -> Rates | None:

@@ -225,7 +225,7 @@ def followed(
             yield Followed(step=str(error))
 
 
-def followed_apart(
+def simulate_in_process(
     runs: Sequence[RunOptions], samples: Samples = "all", deadline: float | None = None, gpu: Gpu | None = None
 ) -> Iterator[Followed]:
     """Yield `followed` of each run in turn, from a fresh process.

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.records.columns import Bool, Categorical, Int64, categorical_of, joined, unique
+from opanatomy.records.columns import Bool, Categorical, Int64, categorical_of, concat, unique
 
 #: A figure that is not known.
 NOT_KNOWN: Final = np.iinfo(np.int64).min
@@ -142,7 +142,7 @@ def concatenated(tables: Sequence[Kind]) -> Kind:
     keys: dict[str, Any] = {name: None for table in tables for name in table.keys}
     figures: dict[str, Any] = {name: None for table in tables for name in table.figures}
     for name in keys:
-        keys[name] = joined(*(table.keys.get(name) or Categorical(np.full(len(table), -1), ()) for table in tables))
+        keys[name] = concat(*(table.keys.get(name) or Categorical(np.full(len(table), -1), ()) for table in tables))
     for name in figures:
         columns = (table.figures.get(name, np.full(len(table), NOT_KNOWN)) for table in tables)
         figures[name] = np.concatenate([*columns])

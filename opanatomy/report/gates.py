@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.statistics import RUNS_NEEDED
 from opanatomy.errors import GateError, UsageError
-from opanatomy.io.redact import Texts, redacted
+from opanatomy.io.redact import Redactor, redacted
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import SIGNIFICANT, Comparison, FigureRow, GateResult, Spread
 from opanatomy.records.patterns import regex
@@ -243,8 +243,8 @@ def require_met(results: Iterable[GateResult]) -> None:
 
 def _results(gates: Sequence[Gate], figures: _Figures) -> tuple[GateResult, ...]:
     """Return the result of each gate, without secrets typed in place of a name."""
-    texts = Texts()
-    return tuple(redacted(_result(gate, figures), texts) for gate in gates)
+    redactor = Redactor()
+    return tuple(redacted(_result(gate, figures), redactor) for gate in gates)
 
 
 def _result(gate: Gate, figures: _Figures) -> GateResult:

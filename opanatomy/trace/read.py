@@ -86,7 +86,7 @@ Record = TypeVar("Record", HostEvents, Launches, DeviceWork, MemoryEvents, Profi
 _AT_ONCE: Final = 1 << 14
 
 
-class Numbers(dict[Key, int]):
+class Interner(dict[Key, int]):
     """Numbers values in the order of their first use."""
 
     def __missing__(self, key: Key) -> int:
@@ -106,7 +106,7 @@ def _node_of(args: Args) -> int:
 
 def _with_nodes(work: DeviceWork, scopes: tuple[str, ...], nodes: Mapping[str, GraphNode]) -> Scoped:
     """Return the work with what a capture knows of the nodes of its graphs, and the scopes with theirs."""
-    numbers = Numbers[str]()
+    numbers = Interner[str]()
     numbers.of(scopes)
     scope, of_backward = work.scope.tolist(), work.of_backward.tolist()
     for row, key in enumerate(work.node.tolist()):
@@ -351,8 +351,8 @@ class Collector:
     """Collects the columns of a trace, batch by batch."""
 
     def __init__(self) -> None:
-        self.names: Numbers[str] = Numbers()
-        self.threads: Numbers[tuple[int | str | None, int | str | None]] = Numbers()
+        self.names: Interner[str] = Interner()
+        self.threads: Interner[tuple[int | str | None, int | str | None]] = Interner()
         #: The collectives among device work, by row.
         self.work_collectives: dict[int, CollectiveArguments] = {}
         self.kept = 0
@@ -360,11 +360,11 @@ class Collector:
         self.foreign: dict[str, int] = {}
         #: The processes of device work, each with the number of the device.
         self._work_processes: set[tuple[int | str | None, int]] = set()
-        self._signatures: Numbers[bytes] = Numbers()
-        self._texts: Numbers[str] = Numbers()
-        self._grids: Numbers[tuple[bytes, bytes]] = Numbers()
+        self._signatures: Interner[bytes] = Interner()
+        self._texts: Interner[str] = Interner()
+        self._grids: Interner[tuple[bytes, bytes]] = Interner()
         self._functions = Functions()
-        self._scopes: Numbers[str] = Numbers()
+        self._scopes: Interner[str] = Interner()
         self._collectives = Collectives()
         self._host_collectives: dict[int, CollectiveArguments] = {}
         self._kinds = Kinds()

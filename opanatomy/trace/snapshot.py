@@ -110,7 +110,7 @@ class _Plain(pickle.Unpickler):
         raise _Refused("it is no memory snapshot: its pickle refers to objects outside of it")
 
 
-class _Told:
+class _ProgressFile:
     """A file whose reader tells how far it is."""
 
     def __init__(self, file: Any, size: int) -> None:
@@ -164,7 +164,7 @@ def sent_of(path: Path) -> Sent:
         size = _unpacked_bytes(path) if packed else path.stat().st_size
         _limit_memory(_OBJECTS * size + _BESIDES)
         with path.open("rb") as file, gzip.open(file) if packed else nullcontext(file) as plain:
-            snapshot = _Plain(_Told(plain, size)).load()
+            snapshot = _Plain(_ProgressFile(plain, size)).load()
         return Sent(snapshot=_columns(snapshot))
     except _Refused as error:
         return Sent(error=str(error))

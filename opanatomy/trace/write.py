@@ -246,9 +246,9 @@ def write_trace(source: Path, wanted: Annotated, overlay: Overlay, metadata: Map
             process += 1
         overlay = replace(
             overlay,
-            tracks=tuple(map(redaction.texts.text, overlay.tracks)),
-            operators=tuple(map(redaction.texts.text, overlay.operators)),
-            modules=tuple(map(redaction.texts.module, overlay.modules)),
+            tracks=tuple(map(redaction.redactor.text, overlay.tracks)),
+            operators=tuple(map(redaction.redactor.text, overlay.operators)),
+            modules=tuple(map(redaction.redactor.module, overlay.modules)),
         )
         own_events = overlay_events(overlay, process)
         while batch := list(islice(own_events, _BATCH)):

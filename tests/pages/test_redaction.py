@@ -17,7 +17,7 @@ from torch.profiler import record_function
 
 import opanatomy
 from opanatomy.capture.run.export import copy_redacted
-from opanatomy.io.redact import ARGUMENTS, MODULES, NAMES, OWN, PLACES, Texts
+from opanatomy.io.redact import ARGUMENTS, MODULES, NAMES, OWN, PLACES, Redactor
 from opanatomy.pipeline import analyze_trace, analyze_traces
 from opanatomy.records import anatomy, columns, communication, comparison, experiment, memory, workload
 from opanatomy.records.workload import Capture, Environment, Workload
@@ -265,7 +265,7 @@ def test_without_redact_paths_and_stacks_stay(tmp_path: Path) -> None:
     ],
 )
 def test_secrets_in_texts(text: str, told: str) -> None:
-    assert Texts().sentence(text) == told
+    assert Redactor().sentence(text) == told
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_secrets_in_texts(text: str, told: str) -> None:
     ],
 )
 def test_what_only_looks_like_a_secret(text: str) -> None:
-    assert Texts().sentence(text) == text
+    assert Redactor().sentence(text) == text
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_what_only_looks_like_a_secret(text: str) -> None:
     ],
 )
 def test_paths_in_texts(text: str, told: str) -> None:
-    assert Texts(everything=True).text(text) == told
+    assert Redactor(everything=True).text(text) == told
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_paths_in_texts(text: str, told: str) -> None:
 )
 def test_a_secret_of_the_environment(name: str, value: str, secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
-    assert Texts().text(f"read {secret} there") == "read <redacted> there"
+    assert Redactor().text(f"read {secret} there") == "read <redacted> there"
 
 
 # -------------------------------------------------------------------------------------------- what is no secret stays

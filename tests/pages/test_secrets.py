@@ -23,7 +23,7 @@ from opanatomy.capture.run.export import copy_redacted
 from opanatomy.cli.parser import make_parser
 from opanatomy.errors import OutputError
 from opanatomy.pipeline import analyze_trace, analyze_traces
-from opanatomy.predict.workers import followed_apart
+from opanatomy.predict.workers import simulate_in_process
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.report.formats import FORMATS
 from opanatomy.report.formats.json import json_report
@@ -143,7 +143,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_ceilings: Non
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache-{NAMED}"))
     # The same steps for each format: what is asserted is what is written.
-    monkeypatch.setattr("opanatomy.predict.workers.followed_apart", remembering(followed_apart))
+    monkeypatch.setattr("opanatomy.predict.workers.simulate_in_process", remembering(simulate_in_process))
     sources = tmp_path / "sources"
     sources.mkdir()
     trace = foreign_trace().write(sources / f"trace-{NAMED}.json")

@@ -18,7 +18,7 @@ from opanatomy.options import RunOptions
 from opanatomy.predict import estimate
 from opanatomy.predict.estimate import estimate_of, estimated_on, sheet_limit
 from opanatomy.predict.fit import gpu_of
-from opanatomy.predict.workers import followed_apart
+from opanatomy.predict.workers import simulate_in_process
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report import terminal_report
 from opanatomy.report.formats.html import html_report
@@ -56,7 +56,7 @@ def test_steps_recorded_on_an_h200(name: str, model: str, options: dict[str, str
     """Allocated, reserved and occupied by its own counters, and the step, are where they were computed to be."""
     recorded, limit = RECORDED[name], sheet_limit("H200")
     run = RunOptions(model=f"recorded.py:{model}", optimizer="adamw", **options)
-    step = next(followed_apart([run], gpu=gpu_of(limit))).step
+    step = next(simulate_in_process([run], gpu=gpu_of(limit))).step
     assert not isinstance(step, str), step
     made = estimated_on(step, limit)
     assert made.occupied.allocated_bytes == pytest.approx(recorded["max_allocated_bytes"], rel=0.001)

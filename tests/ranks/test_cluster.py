@@ -24,7 +24,7 @@ from msgspec.structs import replace
 import opanatomy
 from opanatomy import parallel
 from opanatomy.__main__ import main
-from opanatomy.analysis.ranks import RanksTogether
+from opanatomy.analysis.ranks import RankMerger
 from opanatomy.attribution.phases import PhaseRule, phase_rules
 from opanatomy.errors import UsageError
 from opanatomy.io.files import Address
@@ -84,7 +84,7 @@ def test_the_order_in_which_ranks_come_changes_nothing(folder: Path) -> None:
     for seed in range(5):
         places = list(range(len(each)))
         random.Random(seed).shuffle(places)
-        together = RanksTogether()
+        together = RankMerger()
         for place in places:
             together.add(each[place], place)
         anatomy = together.anatomy(name="ranks")
@@ -407,7 +407,7 @@ def test_summaries_at_an_address(store: Path, reductions: list[str]) -> None:
 def test_a_report_of_hundreds_of_ranks_can_be_read(folder: Path) -> None:
     """512 ranks made of six: a line a group, one for the rank that differs, all of them in JSON."""
     each = [analyze_trace(path) for path in sorted(folder.iterdir())]
-    together = RanksTogether()
+    together = RankMerger()
     for place in range(512):
         together.add(_as_rank(each[place % 2], place, 512, slow=place == 300), place)
     anatomy = together.anatomy(name="512 ranks")

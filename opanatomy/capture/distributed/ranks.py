@@ -136,7 +136,7 @@ def parallel_of(options: RunOptions) -> str:
     return CHECKPOINTED if _is_set("FSDP_ACTIVATION_CHECKPOINTING") else FSDP2
 
 
-def asked_of_launcher(options: RunOptions) -> RunOptions:
+def options_from_launcher(options: RunOptions) -> RunOptions:
     """Fill in mixed precision and accumulation from `accelerate launch` for options that do not set them.
 
     Raises `UsageError` for unsupported settings.
@@ -257,7 +257,7 @@ class Ranks(Struct, kw_only=True):
         return False
 
 
-class Joined(Struct, frozen=True, kw_only=True):
+class RankGroup(Struct, frozen=True, kw_only=True):
     """This process among the ranks of a launch, and the Accelerate objects that train on them."""
 
     ranks: Ranks
@@ -274,7 +274,7 @@ def ranks_of_group(device: str) -> Ranks:
 
 
 @contextmanager
-def joined(options: RunOptions, place: Launched) -> Iterator[Joined]:
+def rank_group(options: RunOptions, place: Launched) -> Iterator[RankGroup]:
     """Yield the ranks of this launch, in a process group that is left at the end."""
     from torch import distributed
 
@@ -287,7 +287,7 @@ def joined(options: RunOptions, place: Launched) -> Iterator[Joined]:
         distributed.destroy_process_group()
 
 
-def _join(options: RunOptions, place: Launched) -> Joined:
+def _join(options: RunOptions, place: Launched) -> RankGroup:
     """Return the ranks of this launch once all are present; raises `UsageError` for a run they do not support."""
     try:
         from accelerate import Accelerator
@@ -335,7 +335,7 @@ def _join(options: RunOptions, place: Launched) -> Joined:
         state.distributed_type = DistributedType.FSDP
         state.fsdp_plugin = sharding
     device = "cpu" if accelerator.device.type == "cpu" else str(accelerator.device)
-    return Joined(ranks=ranks_of_group(device), accelerator=accelerator, parallel=parallel)
+    return RankGroup(ranks=ranks_of_group(device), accelerator=accelerator, parallel=parallel)
 
 
 # A process that was meant to be one of several: `accelerate launch --cpu --num_processes 2` silently starts one.
@@ -348,7 +348,7 @@ class Meant(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
 
 
-def lone_process() -> tuple[str, ...]:
+def single_process_warnings() -> tuple[str, ...]:
     """Return the warning for a run on one process whose launcher was told to start several; empty if all is well."""
     if launched() is not None or not any(name.startswith("ACCELERATE_") for name in os.environ):
         return ()

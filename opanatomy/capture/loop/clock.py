@@ -136,7 +136,7 @@ class Clock:
             self._watch = self._stack.enter_context(watching(f"cuda:{cuda.current_device()}"))
             self._watched_from = number
 
-    def goes_on(self) -> None:
+    def resume(self) -> None:
         """Begin the step now: what was done since the last one's end is not the run's."""
         self._begin_ns = time.perf_counter_ns()
         self._nothing_yet()

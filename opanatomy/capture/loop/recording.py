@@ -16,12 +16,12 @@ from msgspec.structs import replace
 from opanatomy.capture.batches import input_texts, sizes
 from opanatomy.capture.ceilings import load_of, system_use
 from opanatomy.capture.device import accelerators
-from opanatomy.capture.device.accelerators import device_of, devices_of, kineto_records, of_the_peak
+from opanatomy.capture.device.accelerators import device_of, devices_of, kineto_records, peak_warnings
 from opanatomy.capture.device.accelerators import synchronize_all as synchronize
 from opanatomy.capture.device.kineto import require_device_events
 from opanatomy.capture.device.state import DeviceWatch, watching
 from opanatomy.capture.distributed.group import parallel_kind, place_in_group
-from opanatomy.capture.distributed.ranks import lone_process
+from opanatomy.capture.distributed.ranks import single_process_warnings
 from opanatomy.capture.distributed.training import shared_weights
 from opanatomy.capture.lines import line_ranges
 from opanatomy.capture.loop.batch import Batch, batch_of
@@ -920,9 +920,9 @@ class LoopRecording:
         if unlike := batch_of(profiled.batches).unlike:
             sizes_text = ", ".join(map(str, unlike[:-1])) + f" and {unlike[-1]}"
             yield f"the batch is not known: different calls in the recorded steps take {sizes_text} samples"
-        yield from lone_process()
+        yield from single_process_warnings()
         if session.modules.outermost:
-            yield from of_the_peak((session.device, *self._memory().other_devices))
+            yield from peak_warnings((session.device, *self._memory().other_devices))
         if self.options.lines and not self.iterations:
             yield "the lines of a block without step() are not told: they take an iteration of their own"
         elif profiled.profiler.ran_by_line and profiled.profiler.why_no_lines is not None:

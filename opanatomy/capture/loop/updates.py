@@ -175,7 +175,7 @@ class Updates:
 
                 if self.is_over or torch.compiler.is_compiling():
                     return inner(optimizer, *args, **kwargs)
-                begin, end = self._apart()
+                begin, end = self._outside_dynamo()
                 is_followed = begin()
                 self._ran = True
                 try:
@@ -206,7 +206,7 @@ class Updates:
 
         return step
 
-    def _apart(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def _outside_dynamo(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return what begins and ends an update, as `torch.compile` does not look into it where it runs the step."""
         dynamo = sys.modules.get("torch._dynamo")
         if dynamo is None or _evaluated_frames()() is None:

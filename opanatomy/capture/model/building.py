@@ -272,7 +272,7 @@ _FROZEN: Final[dict[str, Callable[[Any, str, str], list[Any]]]] = {
 }
 
 
-def undone_by_checkpointing(module: torch.nn.Module) -> list[str]:
+def checkpointing_warnings(module: torch.nn.Module) -> list[str]:
     """Warn if the output of frozen embeddings is made to require a gradient, as transformers does for checkpointing.
 
     Backward then goes down through frozen layers that it could leave out.

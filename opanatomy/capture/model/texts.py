@@ -195,7 +195,7 @@ _PARQUET: Final = (".parquet", ".pq")
 Row: TypeAlias = "dict[str, Any]"
 
 
-class Texts(Struct, frozen=True, kw_only=True):
+class TextDataset(Struct, frozen=True, kw_only=True):
     """Texts that are not empty; `more` if more of them exist than were read."""
 
     file: str | None = None
@@ -220,10 +220,10 @@ class _Source(Struct, frozen=True, kw_only=True):
         return UsageError(f"{TEXTS.flags[-1]} {self.path}: {what}")
 
 
-def read_texts(asked: str) -> Texts:
+def read_texts(asked: str) -> TextDataset:
     """Return the texts for `--texts`: the embedded sample, or those of `FILE` or `FILE:COLUMN`."""
     if asked == SAMPLE:
-        return Texts(texts=sample())
+        return TextDataset(texts=sample())
     source = _source_of(asked)
     try:
         column, texts = _texts_in(source)
@@ -236,7 +236,7 @@ def read_texts(asked: str) -> Texts:
         raise source.wrong("it has no text in it - give a file with a text on each line")
     if any("\0" in text for text in kept):
         raise source.wrong("it is not text but binary - give lines, JSON Lines, CSV or Parquet")
-    return Texts(file=source.path.name, column=column, texts=kept[:MAX_TEXTS], more=len(kept) > MAX_TEXTS)
+    return TextDataset(file=source.path.name, column=column, texts=kept[:MAX_TEXTS], more=len(kept) > MAX_TEXTS)
 
 
 def _source_of(asked: str) -> _Source:
@@ -396,7 +396,7 @@ class TextInputs:
 class TextPlan:
     """The texts of a run as batches of token ids; no tensors yet. `ids` are `tokens` cut at `maximum`."""
 
-    read: Texts
+    read: TextDataset
     tokens: Tokenized
     ids: tuple[tuple[int, ...], ...]
     maximum: int

@@ -33,7 +33,7 @@ from opanatomy.report.sections.verdict import (
     compared_run,
     experiment_of,
     is_run_of_profile,
-    looked_at,
+    section_command,
 )
 
 #: Advice on a first screen has one cure and so many lines of its reason.
@@ -195,5 +195,5 @@ def commands_of(advice: Iterable[Advice], anatomy: Anatomy, source: str | None) 
         made.append(Next(text=f"{experiment_of(anatomy)} --only {','.join(dict.fromkeys(techniques))}"))
     made += others
     if sections and (source is not None or anatomy.provenance.trace is not None):
-        made.append(looked_at(sections, source))
+        made.append(section_command(sections, source))
     return tuple(dict.fromkeys(made))

@@ -131,12 +131,12 @@ def name_of_part(part: Part) -> str:
             names = side.operators or side.kernels
             if side.kernels and side.operators == (_COLLECTIVE,):  # the host records all collectives by one name
                 names = side.kernels
-            first, *others = (bare(name) for name in names)
+            first, *others = (short_kernel_name(name) for name in names)
             return first + (f" and {len(others)} more" if others else "")
     return "?"
 
 
-def bare(name: str) -> str:
+def short_kernel_name(name: str) -> str:
     """Return a kernel's name without its C++ type and parameters."""
     return name.removeprefix("void ").replace(_ANONYMOUS, "").partition("(")[0] or name
 
@@ -277,8 +277,8 @@ def kernels_table(parts: Decomposition) -> Section:
         Column(header="signature", holds=ColumnKind.NAMES, drop_order=1): lambda item: (
             Name(item[2].signatures[0]) if item[2].signatures else None
         ),
-        Column(header="before", holds=ColumnKind.NAMES): lambda item: Name(bare(item[1].kernels[0])),
-        Column(header="after", holds=ColumnKind.NAMES): lambda item: Name(bare(item[2].kernels[0])),
+        Column(header="before", holds=ColumnKind.NAMES): lambda item: Name(short_kernel_name(item[1].kernels[0])),
+        Column(header="after", holds=ColumnKind.NAMES): lambda item: Name(short_kernel_name(item[2].kernels[0])),
         Column(header="change"): lambda item: TimeChange(item[0].change_ns),
     }
     rows = [

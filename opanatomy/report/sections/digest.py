@@ -55,7 +55,7 @@ from opanatomy.report.sections.estimate import estimate
 from opanatomy.report.sections.operators import grouped
 from opanatomy.report.sections.step import label_of, label_of_cause, left_out, remarks_on_mfu, within_windows
 from opanatomy.report.sections.techniques import fits
-from opanatomy.report.sections.verdict import Finding, Next, NextCommand, looked_at
+from opanatomy.report.sections.verdict import Finding, Next, NextCommand, section_command
 
 Facts = Iterable[tuple[str, str | Phrase | None]]
 #: How many memory components of an experiment, and warnings, are named.
@@ -557,10 +557,10 @@ def _next_of_cause(group: Group, comparison: Comparison, sides: Sequence[str | N
     place = 0 if before > after else 1
     side = sides[place] if place < len(sides) else None
     several = comparison.sides[place].ranks > 1
-    return looked_at(further_of(group, several=several), side)
+    return section_command(follow_up_sections(group, several=several), side)
 
 
-def further_of(group: Group, *, several: bool) -> tuple[NextCommand, ...]:
+def follow_up_sections(group: Group, *, several: bool) -> tuple[NextCommand, ...]:
     """Return where a report has more on a cause; for `several` ranks also who waits for whom."""
     if group.cause is Cause.OVERLAP:
         pair = group.parts[0].pair or ()

@@ -136,7 +136,7 @@ def label_of_cause(cause: IdleCause) -> str:
     return CAUSE_LABELS[cause]
 
 
-def while_what(row: IdleRow, steps: float, whole_ns: float) -> Phrase:
+def idle_description(row: IdleRow, steps: float, whole_ns: float) -> Phrase:
     """Describe what the host did, or the device waited for, in the idle time of a cause, to follow a share.
 
     Calls are those of all `steps`, a share is of `whole_ns`.
@@ -181,7 +181,7 @@ def idle(anatomy: Anatomy) -> Section | None:
             phrase(
                 "{} {}",
                 part_of(row.time_ns / steps, costs.whole_ns / steps),
-                while_what(row, steps, costs.whole_ns),
+                idle_description(row, steps, costs.whole_ns),
             ),
         )
         for row in costs.causes

@@ -36,7 +36,7 @@ from opanatomy.report.section import (
 from opanatomy.report.sections.classes import above_ceiling, reason_above
 from opanatomy.report.sections.operators import grouped, short_name
 from opanatomy.report.sections.ranks import how_late, name_of
-from opanatomy.report.sections.step import while_what
+from opanatomy.report.sections.step import idle_description
 
 # Next step for a finding: a command for a section of the report, or an experiment with the model.
 #
@@ -75,11 +75,11 @@ def next_of(wanted: Sequence[NextCommand], anatomy: Anatomy, source: str | None)
     tried = [Next(text=experiment) for further in wanted if further.experiment and experiment is not None]
     looked = [further for further in wanted if not further.experiment or experiment is None]
     if looked and (source is not None or anatomy.provenance.trace is not None):
-        tried.insert(0 if looked[0] is wanted[0] else len(tried), looked_at(looked, source))
+        tried.insert(0 if looked[0] is wanted[0] else len(tried), section_command(looked, source))
     return tuple(dict.fromkeys(tried))
 
 
-def looked_at(looked: Iterable[NextCommand], source: str | None) -> Next:
+def section_command(looked: Iterable[NextCommand], source: str | None) -> Next:
     """Return the command that shows the sections of the report on the trace `source`."""
     looked = tuple(looked)
     names = ",".join(dict.fromkeys(further.section for further in looked))
@@ -397,9 +397,10 @@ def _mostly(anatomy: Anatomy, costs: Costs) -> Phrase | str:
         return ""
     if much[0].time_ns >= _MOST * costs.idle_ns:
         mostly = "" if much[0].time_ns >= _ALL * costs.idle_ns else "mostly "
-        return phrase(", {}{}", mostly, while_what(much[0], steps, costs.whole_ns))
+        return phrase(", {}{}", mostly, idle_description(much[0], steps, costs.whole_ns))
     parts = (
-        phrase("{} {}", Share(row.time_ns, costs.whole_ns), while_what(row, steps, costs.whole_ns)) for row in much
+        phrase("{} {}", Share(row.time_ns, costs.whole_ns), idle_description(row, steps, costs.whole_ns))
+        for row in much
     )
     return phrase(", {}", joined(parts) or "")
 
