@@ -72,7 +72,7 @@ def family_of(step: SimulatedStep) -> str:
         kind = "products"
         if "convolution" in call.operator:
             start = 1 if "backward" in call.operator else 0  # the gradient comes first
-            channels, of_group = (call.signature.tensor(start + place).shape[1] for place in (0, 1))
+            channels, of_group = (call.signature.tensor(start + index).shape[1] for index in (0, 1))
             kind = "dense" if channels == of_group else "depthwise" if of_group == 1 else "grouped"
         flops[kind] += costs.flops * call.calls
     share = {kind: count / flops.total() for kind, count in flops.items()}

@@ -545,9 +545,9 @@ def comparison_of(
     if len(sides) < 2:
         raise UsageError("compare: two sides at least - give reports, traces or folders: compare A B")
     inputs = []
-    for place, side in enumerate(sides, 1):
-        inputs.append(replace(_redacted(_side(side, redact=True)), name=f"side {place}") if redact else _side(side))
-        advance(place / len(sides))
+    for index, side in enumerate(sides, 1):
+        inputs.append(replace(_redacted(_side(side, redact=True)), name=f"side {index}") if redact else _side(side))
+        advance(index / len(sides))
     return redacted(compared(inputs if redact else _named(inputs, names)), Redactor(everything=redact))
 
 
@@ -584,7 +584,7 @@ def _side(given: Any, *, redact: bool = False) -> SideInput:
             raise UsageError("compare: a side has no runs - give one anatomy or several")
         runs = [run for each in several for run in _runs(each, redact=redact)]
         name = _name(several[0])
-    named = (run if run.name and not redact else replace(run, name=f"run {place}") for place, run in enumerate(runs, 1))
+    named = (run if run.name and not redact else replace(run, name=f"run {index}") for index, run in enumerate(runs, 1))
     return SideInput(name=name, runs=tuple(named))
 
 
@@ -646,5 +646,5 @@ def _named(sides: Sequence[SideInput], given: Sequence[str]) -> list[SideInput]:
             if len(set(short)) == len(set(names)):
                 break
     if len(set(short)) < len(short):
-        short = [f"{name} ({place})" for place, name in enumerate(short, 1)]
+        short = [f"{name} ({index})" for index, name in enumerate(short, 1)]
     return [SideInput(name=name, runs=side.runs) for name, side in zip(short, sides, strict=True)]

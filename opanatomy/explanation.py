@@ -132,8 +132,8 @@ def _exact(name: str, vocabulary: Vocabulary) -> Iterator[str]:
     terms = list(_terms(name, terms_named(name), report))
     if not terms and (chapter := chapter_of(name)) is not None:
         facts = [
-            Fact(label="" if place else "section", text=f"{term.title}: {term.meaning}")
-            for place, term in enumerate(chapter.terms)
+            Fact(label="" if index else "section", text=f"{term.title}: {term.meaning}")
+            for index, term in enumerate(chapter.terms)
         ]
         terms = [_block(chapter.title, facts)]
     known = list(terms)
@@ -155,7 +155,7 @@ def _terms(name: str, named: Sequence[tuple[Chapter, Term]], report: Report | No
         figures: list[Fact] = []
         if report is not None:
             values = [text for path in term.paths for text in values_at(report, path)]
-            figures += [Fact(label="" if place else "values", text=text) for place, text in enumerate(values)]
+            figures += [Fact(label="" if index else "values", text=text) for index, text in enumerate(values)]
             lines = list(_printed(chapter, term, report))
             shown = enumerate(lines[:_MAX_PRINTED])
             figures += [Fact(label="" if place else "printed", text=line) for place, line in shown]
@@ -282,7 +282,7 @@ def _metric(name: str, report: Report | None) -> Iterator[str]:
         texts = [f"{side.name}: {value or 'not known'}" for side, value in zip(report.sides, values, strict=False)]
     if report is not None:
         texts = texts or ["has no such figure"]
-    facts += [Fact(label="" if place else "report", text=text) for place, text in enumerate(texts)]
+    facts += [Fact(label="" if index else "report", text=text) for index, text in enumerate(texts)]
     yield _block(f"{name.casefold()} (metric)", facts)
 
 
@@ -398,9 +398,9 @@ def _operator(name: str, report: Report | None) -> Iterator[Fact]:
 def _sheet(sheet: Sheet) -> Iterator[Fact]:
     """Yield the figures of a data sheet, and where it is."""
     for label, peaks in (("products", sheet.matrix), ("else", sheet.vector)):
-        for place, (dtype, peak) in enumerate(peaks.items()):
+        for index, (dtype, peak) in enumerate(peaks.items()):
             unit = "TOP/s" if dtype.startswith("int") else "TFLOP/s"
-            yield Fact(label="" if place else label, text=f"{peak:g} {unit} of {dtype}")
+            yield Fact(label="" if index else label, text=f"{peak:g} {unit} of {dtype}")
     if sheet.bandwidth is not None:
         yield Fact(label="bandwidth", text=f"{sheet.bandwidth:g} GB/s")
     sizes = [f"{sheet.memory_gib:g} GiB of memory"] if sheet.memory_gib is not None else []
@@ -424,8 +424,8 @@ def _rows(name: str, report: Report | None, *, without: str = "") -> list[Fact]:
         times = [getattr(row, "time_ns", 0) or 0 for row in rows]
         rows = [row for _, row in sorted(zip(times, rows, strict=True), key=lambda pair: -pair[0])]
         facts += [
-            Fact(label="" if place else path.rpartition(".")[2][: _LABEL - 1], text=_row_text(row, name))
-            for place, row in enumerate(rows[:_MAX_ROWS])
+            Fact(label="" if index else path.rpartition(".")[2][: _LABEL - 1], text=_row_text(row, name))
+            for index, row in enumerate(rows[:_MAX_ROWS])
         ]
         if len(rows) > _MAX_ROWS:
             facts.append(Fact(label="", text=f"and {len(rows) - _MAX_ROWS} more rows"))

@@ -532,8 +532,8 @@ def _rows(report: Report, name: str, wanted: str, sort: str, limit: int, cursor:
     room = _MOST if limit > _ROWS else _USUAL
     for row in rows[begin : begin + limit]:
         row = {
-            key: cut(value, _NAME) if place and _is_long(key, value) else value
-            for place, (key, value) in enumerate(row.items())
+            key: cut(value, _NAME) if index and _is_long(key, value) else value
+            for index, (key, value) in enumerate(row.items())
         }
         if shown and len(_json({**answer, "rows": [*shown, row]}).encode()) > room - 40:
             break
@@ -578,9 +578,9 @@ def _filtered(rows: Sequence[dict[str, Any]], wanted: str) -> tuple[list[dict[st
     texts = [_letters(json.dumps(row, ensure_ascii=False)) for row in rows]
     hits = [sum((word in text) + (word in name) for word in words) for name, text in zip(names, texts, strict=True)]
     order = sorted(
-        (place for place in range(len(rows)) if hits[place]), key=lambda place: (-hits[place], len(names[place]))
+        (index for index in range(len(rows)) if hits[index]), key=lambda index: (-hits[index], len(names[index]))
     )
-    return [rows[place] for place in order], [word for word in words if not any(word in text for text in texts)]
+    return [rows[index] for index in order], [word for word in words if not any(word in text for text in texts)]
 
 
 #: Endings without which a word is found as well.

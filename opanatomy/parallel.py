@@ -392,7 +392,7 @@ def outcomes(
     """
     key = hashlib.sha256(f"{code_digest()}\0{rules}".encode()).hexdigest()
     kept = kept_summaries(settings.summaries, key) if settings.keep or settings.summaries else None
-    tasks = [Task(place=place, source=source, reduce=reduce, kept=kept) for place, source in enumerate(sources)]
+    tasks = [Task(place=index, source=source, reduce=reduce, kept=kept) for index, source in enumerate(sources)]
     left: list[Task] = []
     for task in tasks:
         outcome = known(task)
@@ -534,11 +534,11 @@ def on_dask(tasks: Sequence[Task], address: str, workers: int) -> Generator[Outc
                 f"{asked(scheduler)}: no scheduler answers there ({reason}) - start one (dask scheduler), or give local"
             ) from error
         futures = client.map(packed_done, tasks, pure=False, retries=1, key="opanatomy")
-        places = {future.key: task.place for future, task in zip(futures, tasks, strict=True)}
+        indices = {future.key: task.place for future, task in zip(futures, tasks, strict=True)}
         completed = as_completed(futures, loop=client.loop)
         del futures  # each is released when its outcome is here
         for future in completed:
-            yield _outcome(future, places[future.key], address)
+            yield _outcome(future, indices[future.key], address)
 
 
 def asked(address: str | None) -> str:
@@ -546,13 +546,13 @@ def asked(address: str | None) -> str:
     return as_asked(f"--dask {address}", f"dask={address!r}")
 
 
-def _outcome(future: Any, place: int, address: str) -> Outcome:
+def _outcome(future: Any, index: int, address: str) -> Outcome:
     from distributed import KilledWorker
 
     try:
         outcome: Outcome = future.result()
     except KilledWorker as error:
-        return Outcome(place=place, lost=f"Dask lost {error.allowed_failures + 1} workers on it: not enough memory?")
+        return Outcome(place=index, lost=f"Dask lost {error.allowed_failures + 1} workers on it: not enough memory?")
     except OpanatomyError:
         raise
     except Exception as error:

@@ -213,7 +213,7 @@ def _together(
         only = merger.common_steps()
         if only is None:
             break
-    unread = [lost[place] for place in sorted(lost)]
+    unread = [lost[index] for index in sorted(lost)]
     if not merger.tables:
         raise TraceError(f"none of the {len(sources)} traces can be read; the first: {unread[0]}")
     first = paths[0]
@@ -262,7 +262,7 @@ def anatomy_of_ranks(
 ) -> Anatomy:
     """Return the anatomy over the ranks of these summaries."""
     merger = _SummaryMerger()
-    names = [merger.add(unpacked_summary(data), place) for place, data in enumerate(summaries)]
+    names = [merger.add(unpacked_summary(data), index) for index, data in enumerate(summaries)]
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     anatomy = merger.anatomy(name=f"{len(names)} ranks: {shown}", warnings=warnings)
     return redacted(with_ceilings(anatomy, ceilings), Redactor(everything=redact))
@@ -283,25 +283,25 @@ class _SummaryMerger:
         common = frozenset.intersection(*self._counted) if self._counted else frozenset()
         return common if common and any(numbers != common for numbers in self._counted) else None
 
-    def add(self, summary: RankSummary, place: int) -> str:
+    def add(self, summary: RankSummary, index: int) -> str:
         """Add the rank in this place; return its trace's name."""
-        rank = self._merger.add(summary.anatomy, place)
+        rank = self._merger.add(summary.anatomy, index)
         rows = summary.anatomy.step.steps
         self._counted.append(frozenset(row.number for row in rows if row.set_aside is None and row.number is not None))
-        self._lanes[place] = RankLanes(
+        self._lanes[index] = RankLanes(
             f"rank {rank.rank}" if rank.rank is not None else rank.trace or "?", summary.lanes
         )
-        self.tables[place] = RankTables(rank=rank, calls=summary.calls, hiding=summary.hiding, steps=summary.steps)
+        self.tables[index] = RankTables(rank=rank, calls=summary.calls, hiding=summary.hiding, steps=summary.steps)
         return rank.trace or "?"
 
     def anatomy(self, *, name: str, warnings: Sequence[str], caveats: Sequence[str] = ()) -> Anatomy:
         """Return the anatomy over them, and what their collectives show together."""
         unlike = () if len(set(self._counted)) < 2 else (_UNLIKE_STEPS,)
         anatomy = self._merger.anatomy(name=name, warnings=warnings, caveats=(*caveats, *unlike))
-        places = self._merger.places()
-        matched = matched_of([self.tables[place] for place in places])
+        indices = self._merger.places()
+        matched = matched_of([self.tables[index] for index in indices])
         waiting = None if matched is None else waiting_of(matched)
-        lanes = lanes_of_ranks([self._lanes[place] for place in places], matched)
+        lanes = lanes_of_ranks([self._lanes[index] for index in indices], matched)
         return replace(anatomy, lanes=lanes, waiting=waiting, checks=(*anatomy.checks, *check_parts(waiting)))
 
 
@@ -649,9 +649,9 @@ def _of_snapshots(
 ) -> Anatomy:
     """Return what fills the memory of the snapshots of one run."""
     read: list[tuple[str, Snapshot]] = []
-    for place, source in enumerate(sources):
+    for index, source in enumerate(sources):
         assert isinstance(source.path, Path)
-        part = partial(_share, advance, place, len(sources))
+        part = partial(_share, advance, index, len(sources))
         read.append((source.name, read_snapshot(source.path, part)))
 
     def class_of(operator: str) -> str:
@@ -667,8 +667,8 @@ def _of_snapshots(
     )
 
 
-def _share(advance: Callable[[float], None], place: int, count: int, share: float) -> None:
-    advance((place + share) / count)
+def _share(advance: Callable[[float], None], index: int, count: int, share: float) -> None:
+    advance((index + share) / count)
 
 
 def _of_memory(provenance: Provenance, memory: Memory) -> Anatomy:

@@ -1005,7 +1005,7 @@ def _spilled_rows(view: View) -> list[int]:
         return []
     limit = min(_SPILLED_SHARE * bandwidth, _OF_A_LINK)
     large, slow, of_slow = 0, 0, []
-    for place, row in enumerate(view.anatomy.operators):
+    for index, row in enumerate(view.anatomy.operators):
         if row.operator_class not in (CLASS.ELEMENTWISE, CLASS.STATISTICAL_NORMALIZATION) or row.uncosted_ns:
             continue
         moved = _moved(row)
@@ -1013,7 +1013,7 @@ def _spilled_rows(view: View) -> list[int]:
             large += row.time_ns
             if moved * _NS < limit * row.time_ns:
                 slow += row.time_ns
-                of_slow.append(place)
+                of_slow.append(index)
     return of_slow if 2 * slow > large else []
 
 
@@ -1144,8 +1144,8 @@ def _at_this_clock(view: View) -> str:
 def _far(view: View) -> dict[tuple[str, Phase], list[OperatorRow]]:
     """Return the rows of each operator and phase that lose a part of the step worth a change that there is."""
     groups: dict[tuple[str, Phase], list[OperatorRow]] = {}
-    for place, row in enumerate(view.anatomy.operators):
-        if row.bound_ns is not None and place not in view.covered and row.operator_class is not CLASS.COMMUNICATION:
+    for index, row in enumerate(view.anatomy.operators):
+        if row.bound_ns is not None and index not in view.covered and row.operator_class is not CLASS.COMMUNICATION:
             groups.setdefault((row.part_of or row.operator, row.phase), []).append(row)
     return {
         key: rows
@@ -1157,9 +1157,9 @@ def _far(view: View) -> dict[tuple[str, Phase], list[OperatorRow]]:
 def _in_chains(view: View) -> Iterator[int]:
     """Yield the rows that one kernel could do together with their neighbours, in phases with chains worth it."""
     phases = {row.phase for row in view.anatomy.chains if view.per_step(row.time_ns) >= WORTH * view.step_ns}
-    for place, row in enumerate(view.anatomy.operators):
+    for index, row in enumerate(view.anatomy.operators):
         if row.phase in phases and is_fusible(row.operator_class, row.operator):
-            yield place
+            yield index
 
 
 def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
@@ -1242,8 +1242,8 @@ def _float32(view: View) -> Iterator[Advice]:
     spent = 0.0
     saved: list[tuple[OperatorRow, float]] = []
     kinds: dict[str, int] = {}
-    for place, kind in _float32_products(view):
-        row = view.anatomy.operators[place]
+    for index, kind in _float32_products(view):
+        row = view.anatomy.operators[index]
         kinds[kind] = kinds.get(kind, 0) + row.time_ns
         faster = 1 - min(peaks.get(kind, peaks[half]) / peaks[half], 1.0)
         if row.bound_ns:
@@ -1287,34 +1287,34 @@ def _float32_products(view: View) -> Iterator[tuple[int, str]]:
     """
     device, launching = view.anatomy.device, view.anatomy.timeline.launching
     resting = device.tensor_core_ns == 0 and not device.tensor_core_unknown_ns and launching is not None
-    for place, row in enumerate(view.anatomy.operators):
-        if row.operator_class is not CLASS.TENSOR_CONTRACTION or place in view.covered:
+    for index, row in enumerate(view.anatomy.operators):
+        if row.operator_class is not CLASS.TENSOR_CONTRACTION or index in view.covered:
             continue
         dtype = row.signature.record.compute_dtype
         if row.compute_type in (FLOAT32, TF32) or (dtype == FLOAT32 and (view.on_cpu or row.bound_ns is not None)):
-            yield place, TF32 if row.compute_type == TF32 else FLOAT32
+            yield index, TF32 if row.compute_type == TF32 else FLOAT32
         elif dtype is None and resting:
-            yield place, FLOAT32
+            yield index, FLOAT32
 
 
 def _scores(view: View) -> Iterator[int]:
     """Yield the rows of attention that is written out, but its products: work on a matrix of scores."""
     shapes = score_shapes(view.anatomy.operators)
-    for place, row in enumerate(view.anatomy.operators):
+    for index, row in enumerate(view.anatomy.operators):
         if shapes and row.operator_class is not CLASS.TENSOR_CONTRACTION and largest_shape(row) in shapes:
-            yield place
+            yield index
 
 
 def _score_products(view: View) -> Iterator[int]:
     """Yield the rows of its products: those that make scores or multiply them."""
     keys = {shape[-2:] for shape in score_shapes(view.anatomy.operators)}
-    for place, row in enumerate(view.anatomy.operators):
+    for index, row in enumerate(view.anatomy.operators):
         if row.operator in ("aten::bmm", "aten::baddbmm"):
             matrices = [tensor.shape for tensor in row.signature.record.tensors() if len(tensor.shape) == 3]
             if len(matrices) >= 2:
                 made = (matrices[-2][-2], matrices[-1][-1])
                 if keys & {made, *(shape[-2:] for shape in matrices)}:
-                    yield place
+                    yield index
 
 
 #: A fused kernel's products reach about this part of the peak.
@@ -1324,8 +1324,8 @@ _OF_FUSED_ATTENTION: Final = 0.5
 def _fused_products(view: View) -> tuple[float, float]:
     """Return (time of the products of attention that is written out, what a fused kernel takes for them)."""
     peaks, spent, least = view.anatomy.device.peak_flops_per_second, 0.0, 0.0
-    for place in _score_products(view):
-        row = view.anatomy.operators[place]
+    for index in _score_products(view):
+        row = view.anatomy.operators[index]
         dtype = row.compute_type or row.signature.record.compute_dtype or ""
         peak = peaks.get(dtype)
         if peak and row.flops and not row.uncosted_ns:
@@ -1346,12 +1346,12 @@ _DROPOUTS: Final = (
 
 
 def _attention(view: View) -> Iterator[Advice]:
-    rows = [view.anatomy.operators[place] for place in _scores(view)]
+    rows = [view.anatomy.operators[index] for index in _scores(view)]
     spent = sum(row.time_ns for row in rows)
     if not spent:
         return
     products, fused = _fused_products(view)
-    of_products = [view.anatomy.operators[place] for place in _score_products(view)] if products else []
+    of_products = [view.anatomy.operators[index] for index in _score_products(view)] if products else []
     saved = [(row, float(row.time_ns)) for row in rows]
     saved += [(row, row.time_ns * (1 - fused / products)) for row in of_products]
     workload, situation = view.anatomy.workload, view.situation
@@ -1436,18 +1436,18 @@ def _losses(view: View) -> dict[tuple[int, int], list[int]]:
         if _LOG_SOFTMAX.search(row.operator) and row.operator_class is CLASS.STATISTICAL_NORMALIZATION
         for shape in _logits(row)
     }
-    for place, row in enumerate(operators) if losses else ():
+    for index, row in enumerate(operators) if losses else ():
         for shape, tensors in _logits(row).items():
             casts_them = row.operator in CASTS and len({tensor.dtype for tensor in tensors}) > 1
             if shape in losses and (casts_them or _LOSS.search(row.operator) or _LOG_SOFTMAX.search(row.operator)):
-                losses[shape].append(place)
+                losses[shape].append(index)
                 break
     return {shape: rows for shape, rows in losses.items() if any(_LOSS.search(operators[row].operator) for row in rows)}
 
 
 def _loss(view: View) -> Iterator[Advice]:
     bandwidth, operators = view.anatomy.device.bandwidth_bytes_per_second, view.anatomy.operators
-    losses = {shape: [operators[place] for place in places] for shape, places in _losses(view).items()}
+    losses = {shape: [operators[index] for index in indices] for shape, indices in _losses(view).items()}
     if not losses or not bandwidth:
         return
     spent = {shape: sum(row.time_ns for row in rows) for shape, rows in losses.items()}
@@ -1502,9 +1502,9 @@ def _chains(view: View) -> Iterator[Advice]:
     if not rows:
         return
     # Attention's scores and the loss, where they are written out, are in chains too.
-    losses = {place for places in _losses(view).values() for place in places}
+    losses = {index for indices in _losses(view).values() for index in indices}
     others = {*_scores(view), *losses.intersection(_in_chains(view))}
-    apart = sum(view.anatomy.operators[place].time_ns for place in others)
+    apart = sum(view.anatomy.operators[index].time_ns for index in others)
     saved = sum(row.time_ns * row.saved_bytes / row.moved_bytes for row in rows)
     spent = sum(row.time_ns for row in rows)
     share = max(1 - apart / spent, 0) if spent else 0
@@ -1515,7 +1515,7 @@ def _chains(view: View) -> Iterator[Advice]:
     longest = max(rows, key=lambda row: row.time_ns)
     compiled = view.situation.compiled
     kept = {row.phase: share * row.saved_bytes / row.moved_bytes for row in rows}
-    chained = ((view.anatomy.operators[place], kept) for place in _in_chains(view))
+    chained = ((view.anatomy.operators[index], kept) for index in _in_chains(view))
     yield Advice(
         id="",
         gain_ns=gain,
@@ -1553,7 +1553,7 @@ def _fusing(view: View) -> Iterator[str]:
         yield _INDUCTOR
     else:
         yield "Compile this part too: these operators run outside of what torch.compile fused."
-    seen = {view.anatomy.operators[place].operator for place in _in_chains(view)}
+    seen = {view.anatomy.operators[index].operator for index in _in_chains(view)}
     layers = [layer for layer, operators in _LAYERS if operators <= seen]
     if layers:
         yield f"Use fused layers: {', '.join(layers)}."
@@ -1592,9 +1592,9 @@ def _zero_grad(view: View) -> Iterator[Advice]:
 def _updates(view: View) -> Iterator[int]:
     """Yield the rows of an optimizer that is not one kernel."""
     if view.situation.optimizer in ("foreach", "loop"):
-        for place, row in enumerate(view.anatomy.operators):
+        for index, row in enumerate(view.anatomy.operators):
             if row.phase is Phase.OPTIMIZER and row.operator_class is not CLASS.COMMUNICATION:
-                yield place
+                yield index
 
 
 _UPDATE: Final = regex(r"^Optimizer\.step#")
@@ -1611,13 +1611,13 @@ def _idle_of_update(view: View) -> int:
         return 0
     causes = (IdleCause.OPERATORS, IdleCause.PYTHON)
     idle = view.of_window(sum(row.updating_ns or 0 for row in view.costs.causes if row.cause in causes))
-    work = view.per_step(sum(view.anatomy.operators[place].time_ns for place in _updates(view)))
+    work = view.per_step(sum(view.anatomy.operators[index].time_ns for index in _updates(view)))
     return idle if idle > max(work, WORTH * view.step_ns) and _faster_update(view) else 0
 
 
 def _faster_update(view: View) -> tuple[str, ...]:
     """Return what launches the update in fewer pieces; one operator over lists is one pass already."""
-    operators = {view.anatomy.operators[place].operator for place in _updates(view)}
+    operators = {view.anatomy.operators[index].operator for index in _updates(view)}
     listed = view.situation.optimizer == "foreach"
     if not operators or (listed and len(operators) == 1):
         return ()
@@ -1626,7 +1626,7 @@ def _faster_update(view: View) -> tuple[str, ...]:
 
 
 def _optimizer(view: View) -> Iterator[Advice]:
-    rows = [view.anatomy.operators[place] for place in _updates(view)]
+    rows = [view.anatomy.operators[index] for index in _updates(view)]
     listed = view.situation.optimizer == "foreach"
     tries = _faster_update(view)
     if not tries:
@@ -2089,7 +2089,7 @@ RULES: Final = (
     ),
     Rule(
         id="float32", title="float32 matrix multiplications", find=_float32, takes=Takes.KERNELS,
-        covers=lambda view: (place for place, _ in _float32_products(view)),
+        covers=lambda view: (index for index, _ in _float32_products(view)),
         looks_for="matrix products of float32 operands on a device with a peak for half precision",
         bound="their time, less the same share of the ceiling at the peak of half precision",
         silent="under autocast, and on a processor whose peak was not measured",
@@ -2116,7 +2116,7 @@ RULES: Final = (
     ),
     Rule(
         id="loss", title="cross entropy", find=_loss, takes=Takes.KERNELS,
-        covers=lambda view: (place for places in _losses(view).values() for place in places),
+        covers=lambda view: (index for indices in _losses(view).values() for index in indices),
         looks_for="a log-softmax and cross entropy over a vocabulary",
         bound="their time, less reading the logits twice and writing their gradient (without backward, reading once)",
         silent="where shapes or bandwidth are not known, and on the CPU",

@@ -55,29 +55,29 @@ def chain_rows(calls: CallTable) -> tuple[ChainRow, ...]:
     chain: list[int] = []
 
     def close() -> None:
-        whole = [place for place in chain if not inner[place]]
-        if len(whole) > 1 and any(fusible[place] for place in whole):
+        whole = [index for index in chain if not inner[index]]
+        if len(whole) > 1 and any(fusible[index] for index in whole):
             kept = sums.setdefault(int(phase[chain[0]]), [0, 0, 0, 0, 0])
-            saved = sum(2 * int(written[place]) for place in whole[:-1])
-            moved = sum(int(read[place] + written[place]) for place in whole)
-            for column, value in enumerate((1, len(whole), sum(int(time[place]) for place in chain), moved, saved)):
+            saved = sum(2 * int(written[index]) for index in whole[:-1])
+            moved = sum(int(read[index] + written[index]) for index in whole)
+            for column, value in enumerate((1, len(whole), sum(int(time[index]) for index in chain), moved, saved)):
                 kept[column] += value
             names_of = spent.setdefault(int(phase[chain[0]]), {})
-            for place in chain:
-                names_of[int(code[place])] = names_of.get(int(code[place]), 0) + int(time[place])
+            for index in chain:
+                names_of[int(code[index])] = names_of.get(int(code[index]), 0) + int(time[index])
         chain.clear()
 
     last = -1
-    for place in range(len(order)):
-        if inner[place] and chain and owners[owner[place]] == names[code[last]]:  # a part of the call before it
-            chain.append(place)
+    for index in range(len(order)):
+        if inner[index] and chain and owners[owner[index]] == names[code[last]]:  # a part of the call before it
+            chain.append(index)
             continue
-        follows = chain and phase[place] == phase[chain[0]] and read[place] >= written[last] > 0
-        if not maps[place] or not follows:
+        follows = chain and phase[index] == phase[chain[0]] and read[index] >= written[last] > 0
+        if not maps[index] or not follows:
             close()
-        if maps[place]:
-            chain.append(place)
-            last = place
+        if maps[index]:
+            chain.append(index)
+            last = index
     close()
     return tuple(
         ChainRow(
@@ -116,10 +116,10 @@ class OrderedUnion(Generic[Item]):
 
     def add(self, items: Iterable[Item], order: Order) -> None:
         """Add the items of one rank."""
-        for place, item in enumerate(items):
+        for index, item in enumerate(items):
             known = self._places.get(item)
-            if known is None or (order, place) < known:
-                self._places[item] = (order, place)
+            if known is None or (order, index) < known:
+                self._places[item] = (order, index)
 
     def items(self) -> list[Item]:
         """Return all items, in order."""

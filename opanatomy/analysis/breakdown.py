@@ -55,8 +55,8 @@ def overlaps_of(
     inside[inside] = at[inside] < span_end_ns[span[inside]]
     running, length, span = running[:, inside], length[inside], span[inside]
     overlapped = np.zeros((len(span_start_ns), len(PAIRS)), dtype=np.int64)
-    for place, (first, second) in enumerate(PAIRS):
-        np.add.at(overlapped[:, place], span, length * _times(running, first, second))
+    for index, (first, second) in enumerate(PAIRS):
+        np.add.at(overlapped[:, index], span, length * _times(running, first, second))
     alone = np.zeros((len(span_start_ns), len(KINDS)), dtype=np.int64)
     for number in range(len(KINDS)):
         others = np.delete(running, number, axis=0).sum(axis=0)
@@ -132,8 +132,8 @@ def like_steps(
     else:
         each = [_device_steps(time, device) for device in time.devices if device.number in time.computing]
         step, called, events = time.step, _first_of_launches(time), np.ones(len(time.step), dtype=np.int64)
-        place = np.cumsum(time.steps.step >= 0) - 1  # of each event of the trace among those of the steps
-        row = take(place, joined.event)
+        position = np.cumsum(time.steps.step >= 0) - 1  # of each event of the trace among those of the steps
+        row = take(position, joined.event)
     made = [(*_kind([(number, steps[number]) for number in numbers], each), numbers) for numbers in kinds if each]
     made.sort(key=lambda one: (-one[0].count, -one[0].wall_ns))
     of_step, keys, tables = np.full(len(steps), -1, dtype=np.int64), joined.keys(module_kinds), list[Table]()
@@ -215,7 +215,7 @@ def _device_steps(time: DeviceTime, device: Any) -> _Steps:
         unrecorded_ns=unrecorded,
         idle_ns=(idle[0], idle[1], idle[2]),
         framework_ns=np.zeros(len(begin), dtype=np.int64),
-        overlaps_ns={(KINDS[a], KINDS[b]): overlapped[:, place] for place, (a, b) in enumerate(PAIRS)},
+        overlaps_ns={(KINDS[a], KINDS[b]): overlapped[:, index] for index, (a, b) in enumerate(PAIRS)},
         exposed_ns=alone[:, COMMUNICATION] if (kind == COMMUNICATION).any() else None,
         time_in=lambda chosen: np.where(on_device, within((begin[chosen], end[chosen]), start, stop), 0),
     )

@@ -427,9 +427,9 @@ def text_figures(observed: TextObservations, padding: PaddingFlops | None) -> Te
             tokens=batch.tokens,
             useful_tokens=batch.useful_tokens,
             step_ns=mean(without_pauses(batch.step_ns)),
-            profiled=place == observed.profiled,
+            profiled=index == observed.profiled,
         )
-        for place, batch in enumerate(observed.batches)
+        for index, batch in enumerate(observed.batches)
     )
     timed_ns = sum(row.step_ns or 0 for row in batches) if all(row.step_ns for row in batches) else 0
     useful = _per_second(sum(row.useful_tokens for row in batches), timed_ns)

@@ -49,7 +49,7 @@ from opanatomy.trace.read import Trace
 
 #: Collectives whose whole message is what a rank receives; for others it is what it sends.
 _WHOLE_IS_RECEIVED = ("all_gather", "gather")
-_PHASE_ORDER = {phase: place for place, phase in enumerate(PHASES)}
+_PHASE_ORDER = {phase: index for index, phase in enumerate(PHASES)}
 
 
 def communication_of_rank(exchanged: Exchanged) -> Communication | None:
@@ -115,8 +115,8 @@ def _modules(
     keys = (module * kinds + calls.collective.codes[rows]) * width + calls.phase.codes[rows]
     groups = unique(keys)
     made = []
-    for place in np.argsort(groups.first).tolist():
-        own = rows[groups.inverse == place]
+    for index in np.argsort(groups.first).tolist():
+        own = rows[groups.inverse == index]
         running, sized = _running(calls, own, bounds), sizes[own] >= 0
         made.append(
             ModuleCommunication(
@@ -537,9 +537,9 @@ def _names(arguments: Categorical[CollectiveArguments], kernel: Categorical[str]
     said = [named(known.collective) or OTHER for known in arguments.values]
     shown = [named(name) or OTHER for name in kernel.values]
     values = tuple(dict.fromkeys((*said, *shown)))
-    places = {name: place for place, name in enumerate(values)}
-    by_host = np.array([places[name] for name in said] + [-1], dtype=np.int64)[arguments.codes]
-    by_kernel = np.array([places[name] for name in shown] + [-1], dtype=np.int64)[kernel.codes]
+    indices = {name: index for index, name in enumerate(values)}
+    by_host = np.array([indices[name] for name in said] + [-1], dtype=np.int64)[arguments.codes]
+    by_kernel = np.array([indices[name] for name in shown] + [-1], dtype=np.int64)[kernel.codes]
     return Categorical(np.where(by_host >= 0, by_host, by_kernel), values)
 
 

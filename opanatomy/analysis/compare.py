@@ -240,10 +240,10 @@ def paired(before: Breakdown, after: Breakdown) -> list[tuple[StepWork, StepWork
             both = sum((min(pair) for pair in counts), none)
             likeness[first, second] = both / either if either else Fraction(1)
 
-    def order(places: tuple[int, int]) -> tuple[Fraction, int, int, bool]:
-        of_before, of_after = before.kinds[places[0]], after.kinds[places[1]]
+    def order(indices: tuple[int, int]) -> tuple[Fraction, int, int, bool]:
+        of_before, of_after = before.kinds[indices[0]], after.kinds[indices[1]]
         counts = of_before.count, of_after.count
-        return likeness[places], min(counts), sum(counts), of_before.numbers == of_after.numbers
+        return likeness[indices], min(counts), sum(counts), of_before.numbers == of_after.numbers
 
     pairs: dict[int, int] = {}
     for first, second in sorted(likeness, key=order, reverse=True):
@@ -304,8 +304,8 @@ def costs_of(rows: Sequence[OperatorRow]) -> Costs:
         if row.flops is None or row.read_bytes is None or row.written_bytes is None or row.part_of is not None:
             continue
         known = sums.setdefault((row.operator, str(row.signature)), [0.0, 0.0, 0.0])
-        for place, value in enumerate((row.calls, row.flops, row.read_bytes + row.written_bytes)):
-            known[place] += value
+        for index, value in enumerate((row.calls, row.flops, row.read_bytes + row.written_bytes)):
+            known[index] += value
     return {key: (flops / calls, moved / calls) for key, (calls, flops, moved) in sums.items() if calls}
 
 
@@ -384,9 +384,9 @@ def apportioned(values: Sequence[Fraction]) -> list[int]:
     """Round values to whole numbers that keep the rounded sum: those nearest to the next number are rounded up."""
     floors = [value.__floor__() for value in values]
     left = (sum(values, Fraction(0)) + Fraction(1, 2)).__floor__() - sum(floors)
-    nearest = sorted(range(len(values)), key=lambda place: floors[place] - values[place])
-    for place in nearest[:left]:
-        floors[place] += 1
+    nearest = sorted(range(len(values)), key=lambda index: floors[index] - values[index])
+    for index in nearest[:left]:
+        floors[index] += 1
     return floors
 
 
@@ -420,8 +420,8 @@ def _described(items: Mapping[Key, Item], costs: Costs) -> Work | None:
             kernels[name] = kernels.get(name, Fraction(0)) + time
     known = [(costs.get((key.operator, key.signature)), item.calls) for key, item in items.items()]
 
-    def mean(place: int) -> float | None:
-        values = [(cost[place], count) for cost, count in known if cost is not None]
+    def mean(index: int) -> float | None:
+        values = [(cost[index], count) for cost, count in known if cost is not None]
         if len(values) < len(known) or not calls:
             return None
         return sum((value or 0) * float(count) for value, count in values) / float(calls)
@@ -846,8 +846,8 @@ def _breakdown(side: SideInput) -> Breakdown | None:
     if len(side.runs) == 1:
         return side.runs[0].anatomy.breakdown
     sums = WorkSums()
-    for place, run in enumerate(side.runs):
-        sums.add(run.anatomy.work, run.anatomy.step_kinds, (False, place, "", place), run=place)
+    for index, run in enumerate(side.runs):
+        sums.add(run.anatomy.work, run.anatomy.step_kinds, (False, index, "", index), run=index)
     work, kinds = sums.sums()
     return None if kinds is None else breakdown_of(work, kinds)
 

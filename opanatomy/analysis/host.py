@@ -127,8 +127,8 @@ def host_rows(
 
 def _inside(start_ns: Int64, steps: Intervals) -> Bool:
     """Return which moments lie in a step."""
-    place = np.searchsorted(steps[0], start_ns, side="right") - 1
-    inside: Bool = (place >= 0) & (start_ns < take(steps[1], place))
+    index = np.searchsorted(steps[0], start_ns, side="right") - 1
+    inside: Bool = (index >= 0) & (start_ns < take(steps[1], index))
     return inside
 
 
@@ -169,10 +169,10 @@ def _runtime(
     waits = rows_named(WAITS, names, launches.name)[calls]
     called = waits | rows_named(FREES, names, launches.name)[calls]
     sums: dict[tuple[int, str | None], list[int]] = {}
-    for place in np.flatnonzero(called).tolist():
-        key = int(launches.name[calls[place]]), _caller(names, host, int(around[place]), operators)
+    for index in np.flatnonzero(called).tolist():
+        key = int(launches.name[calls[index]]), _caller(names, host, int(around[index]), operators)
         kept = sums.setdefault(key, [0, 0])
-        kept[0], kept[1] = kept[0] + 1, kept[1] + int(launches.duration_ns[calls[place]])
+        kept[0], kept[1] = kept[0] + 1, kept[1] + int(launches.duration_ns[calls[index]])
     for (number, caller), (count, spent) in sums.items():
         yield HostRow(
             kind="runtime",

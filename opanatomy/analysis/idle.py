@@ -630,14 +630,14 @@ class _Host:
 
     def _time_below(self, rows: Int64, spent: Int64) -> Int64:
         """Return how much of the time of each row is that of other rows right below it."""
-        place = np.full(len(self._parent) + 1, -1, dtype=np.int64)
-        place[rows] = np.arange(len(rows))
+        index = np.full(len(self._parent) + 1, -1, dtype=np.int64)
+        index[rows] = np.arange(len(rows))
         parent = self._parent[rows]
-        while (missing := (parent >= 0) & (place[parent] < 0)).any():
+        while (missing := (parent >= 0) & (index[parent] < 0)).any():
             parent[missing] = self._parent[parent[missing]]
         below = np.zeros(len(rows), dtype=np.int64)
         inside = parent >= 0
-        np.add.at(below, place[parent[inside]], spent[inside])
+        np.add.at(below, index[parent[inside]], spent[inside])
         return below
 
     def _threads_of(self, launch: Int64) -> Int64:

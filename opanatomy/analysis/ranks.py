@@ -640,8 +640,8 @@ class RankMerger:
         """Return the places of the added traces, in the order of the ranks."""
         return [kept.order[-1] for kept in sorted(self._kept, key=lambda kept: kept.order)]
 
-    def add(self, anatomy: Anatomy, place: int) -> Rank:
-        """Add one rank, whose trace is the `place`-th of those given, and return its row."""
+    def add(self, anatomy: Anatomy, index: int) -> Rank:
+        """Add one rank, whose trace is the `index`-th of those given, and return its row."""
         # If the trace does not say its rank, its file's name may.
         numbers = _NUMBERED.findall(anatomy.provenance.trace or "")
         if anatomy.ranks:
@@ -658,7 +658,7 @@ class RankMerger:
             products=self._products.setdefault(products, products),
             content=content_of(anatomy),
         )
-        order = (rank.rank is None, rank.rank or 0, rank.trace or "", place)
+        order = (rank.rank is None, rank.rank or 0, rank.trace or "", index)
         self._kept.append(
             _Kept(
                 order=order,

@@ -178,7 +178,7 @@ class StepGraph:
         ranked = np.argsort(points, kind="stable")
         points, call, is_return = points[ranked], call[ranked], is_return[ranked]
         of_start = np.flatnonzero(~is_return)
-        place_of = {int(call[place]): int(place) for place in of_start}
+        place_of = {int(call[index]): int(index) for index in of_start}
         issue = np.maximum(np.searchsorted(points, start, side="right") - 1, 0)
         issue[is_launched] = [place_of[one] for one in launch[is_launched].tolist()]
         moves = own | is_launched
@@ -278,8 +278,8 @@ class StepGraph:
         other, by_end = np.full(len(nodes), -1), np.argsort(stop, kind="stable")
         is_long = late > _UNEXPLAINED_NS
         last = np.searchsorted(stop[by_end], start + np.where(is_long, _AT_ONCE_NS, 0), side="right") - 1
-        for place in range(_ENDED_TOGETHER):
-            found = by_end[np.maximum(last - place, 0)]
+        for index in range(_ENDED_TOGETHER):
+            found = by_end[np.maximum(last - index, 0)]
             reached = start - stop[found] < np.where(is_long, _SKEW_NS, _AT_ONCE_NS)
             fits = across & (other < 0) & reached & (stream[found] != stream) & (nodes[found] < nodes)
             fits &= self._launched_ns[found] <= issued  # not of a later step
@@ -291,7 +291,7 @@ class StepGraph:
         other[left[fits]] = found[fits]
         across &= other >= 0
         crossing = _usual((start - stop[other])[across], _ACROSS_NS)
-        returns = {int(one): int(points[place]) for place, one in enumerate(call.tolist()) if is_return[place]}
+        returns = {int(one): int(points[index]) for index, one in enumerate(call.tolist()) if is_return[index]}
         rows = [
             (points[0] if event == _BEFORE else nodes[event], returns[one], kind)
             for one, works in waited.items()
@@ -335,15 +335,15 @@ class StepGraph:
         )
 
         def last(moments: Int64, before: Int64) -> Int64:
-            place = np.searchsorted(moments, before) - 1
-            return np.where(place >= 0, moments[place] if len(moments) else _NEVER, _NEVER)
+            index = np.searchsorted(moments, before) - 1
+            return np.where(index >= 0, moments[index] if len(moments) else _NEVER, _NEVER)
 
         wait = last(waited, issued)
         record = last(recorded, wait)
         known = (wait > last(launched, issued)) & (record > last(launched, wait))
         order = np.argsort(self._launched_ns, kind="stable")
-        place = np.searchsorted(self._launched_ns[order], record) - 1
-        return np.where(known & (place >= 0), order[place], -1)
+        index = np.searchsorted(self._launched_ns[order], record) - 1
+        return np.where(known & (index >= 0), order[index], -1)
 
     def _edges_behind(self) -> list[tuple[int, int, list[tuple[int, int]]]]:
         """Return the nodes with edges besides those from the host's chain and from the event before on the stream.
@@ -361,9 +361,9 @@ class StepGraph:
             (event_of[self._target[edges]], edges)
             for edges in (np.flatnonzero(self._kind == kind) for kind in (_LAUNCH, _STREAM))
         )
-        places, edges = self._follows
+        indices, edges = self._follows
         before = np.zeros(len(self._nodes), dtype=np.int64)
-        before[places] = event_of[self._source[edges]] + 1
+        before[indices] = event_of[self._source[edges]] + 1
         self._before = before.tolist()
         points = point_of.tolist()
         return [
@@ -427,10 +427,10 @@ class StepGraph:
         host = np.concatenate(([0.0], np.cumsum(spans)))
         # When it begins by its launch, if nothing waits before; how long after the event before on its stream.
         early, late = np.full((2, len(nodes)), float(_NEVER))
-        places, edges = self._launched_by
-        early[places] = host[self._issue[places]] + delay[edges]
-        places, edges = self._follows
-        late[places] = delay[edges]
+        indices, edges = self._launched_by
+        early[indices] = host[self._issue[indices]] + delay[edges]
+        indices, edges = self._follows
+        late[indices] = delay[edges]
         fixed = self._fixed[nodes]
         late[fixed] = (self._begun[nodes] - self._begun[0])[fixed]
         further, points = delay.tolist(), host.tolist()
@@ -638,8 +638,8 @@ class StepGraph:
         start = walked[self._fixed[walked]]
         add(QUEUE, clipped(np.full(len(start), origin), begins[start]))
         by_chain = (edge_of[walked] < 0) & ~self._fixed[walked]
-        places, limit = of_host[walked[by_chain]], until_next[by_chain]
-        starts, untils = self._spans[0][places], np.minimum(self._spans[1][places], limit)
+        indices, limit = of_host[walked[by_chain]], until_next[by_chain]
+        starts, untils = self._spans[0][indices], np.minimum(self._spans[1][indices], limit)
         left = clipped(starts, untils)
         for kind, layer in self._host_kinds.items():
             if kind not in (HOST, OPTIMIZER):

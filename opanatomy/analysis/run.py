@@ -163,8 +163,8 @@ def _is_no_noise(tenths: Float64) -> bool:
     left = ((tenths - tenths.mean() - slope * at) ** 2).sum() / free
     if abs(slope) * np.sqrt(at @ at) >= _OF_LINE * np.sqrt(left):
         return True
-    for place in range(2, len(tenths) - 1):
-        before, after = tenths[:place], tenths[place:]
+    for index in range(2, len(tenths) - 1):
+        before, after = tenths[:index], tenths[index:]
         left = (((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum()) / free
         error = np.sqrt(left * (1 / len(before) + 1 / len(after)))
         if abs(after.mean() - before.mean()) >= _OF_LEVELS * error:

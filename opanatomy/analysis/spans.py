@@ -62,8 +62,8 @@ class EventTables(Struct, frozen=True, kw_only=True):
 
     def step_of(self, start_ns: Int64) -> list[int]:
         """Return the place of the step that the host was in."""
-        places: list[int] = np.maximum(np.searchsorted(self.begins, start_ns, side="right") - 1, 0).tolist()
-        return places
+        indices: list[int] = np.maximum(np.searchsorted(self.begins, start_ns, side="right") - 1, 0).tolist()
+        return indices
 
     def of_steps(self, step: Int64, rows: Int64) -> Iterator[Span]:
         """Yield the device events in these rows; `step` has the place of each event's step."""
@@ -71,7 +71,7 @@ class EventTables(Struct, frozen=True, kw_only=True):
         assert kernels is not None
         communicates = kernels.operator_class.equals(OperatorClass.COMMUNICATION)
         messages = of_events(self.trace, self.calls, rows)[1]
-        for place, (row, number) in enumerate(zip(rows.tolist(), step[rows].tolist(), strict=True)):
+        for index, (row, number) in enumerate(zip(rows.tolist(), step[rows].tolist(), strict=True)):
             call = int(kernels.call[row])
             span = Span(
                 what=COLLECTIVE if communicates[row] else _WORK[work.kind[row]],
@@ -88,7 +88,7 @@ class EventTables(Struct, frozen=True, kw_only=True):
             )
             is_all = call >= 0 and np.count_nonzero(kernels.call == call) == 1
             if communicates[row]:
-                span = self._with_message(span, messages.at(place), is_all=is_all or call < 0)
+                span = self._with_message(span, messages.at(index), is_all=is_all or call < 0)
             elif work.kind[row] == MEMCPY and is_all:
                 moved = int(self.calls.costs.written_bytes[self.calls.costs.row[call]])
                 span = _with_bytes(span, moved if moved > 0 else None)
@@ -135,12 +135,12 @@ class EventTables(Struct, frozen=True, kw_only=True):
                 thread=self._thread(int(host.thread[row])),
             )
 
-    def of_runtime(self, places: Int64) -> Iterator[Span]:
+    def of_runtime(self, indices: Int64) -> Iterator[Span]:
         """Yield the runtime calls in these places of `threads.calls`, with the event around each."""
         host, launches = self.calls.host, self.trace.launches
-        steps = self.step_of(launches.start_ns[self.threads.calls[places]])
-        for place, number in zip(places.tolist(), steps, strict=True):
-            call, around = int(self.threads.calls[place]), int(self.threads.around[place])
+        steps = self.step_of(launches.start_ns[self.threads.calls[indices]])
+        for index, number in zip(indices.tolist(), steps, strict=True):
+            call, around = int(self.threads.calls[index]), int(self.threads.around[index])
             inside = around >= 0
             yield Span(
                 what=RUNTIME,

@@ -121,8 +121,8 @@ def _outermost(launched_work: LaunchedWork, pattern: re.Pattern[str]) -> Bool:
     rows = rows[order_by((launches.thread[rows], launches.start_ns[rows]), (-launches.duration_ns[rows],))]
     end = launches.start_ns[rows] + launches.duration_ns[rows]
     outermost = np.zeros(len(launches.name), dtype=bool)
-    for _, places in rows_by_value(launches.thread[rows]):
-        calls, ends = rows[places], end[places]
+    for _, indices in rows_by_value(launches.thread[rows]):
+        calls, ends = rows[indices], end[indices]
         before = np.append(-1, np.maximum.accumulate(ends)[:-1])
         outermost[calls] = (launches.start_ns[calls] >= before) | (ends > before)
     return outermost
@@ -544,8 +544,8 @@ def _device_phase_times(time: DeviceTime, in_phase: Bool) -> list[int] | None:
     for device in time.devices:
         if device.number in time.computing:
             events = _of(device, in_phase)
-            for step, places in rows_by_value(time.step[events]):
-                rows = events[places]
+            for step, indices in rows_by_value(time.step[events]):
+                rows = events[indices]
                 sums[step] += covered(time.start[rows], time.duration[rows])
     return [spent // max(len(time.computing), 1) for spent in sums]
 
@@ -583,7 +583,7 @@ def device_figures_of(
 def _by_device(launched: LaunchedWork, marked: Bool) -> Iterator[Int64]:
     """Return the marked rows of each device."""
     rows = np.flatnonzero(marked)
-    return (rows[places] for _, places in rows_by_value(launched.work.device[rows]))
+    return (rows[indices] for _, indices in rows_by_value(launched.work.device[rows]))
 
 
 def _tensor_core_ns(kernels: Bool, table: KernelTable) -> tuple[int | None, int | None]:

@@ -110,7 +110,8 @@ def match(work: DeviceWork, launch: Launch) -> Matched:
     # The threads that launched on each device, from events whose launch is certain.
     sure = np.flatnonzero((index >= 0) & ~several)
     threads = {
-        device: unique(launch.thread[index[sure[places]]]).values for device, places in rows_by_value(work.device[sure])
+        device: unique(launch.thread[index[sure[indices]]]).values
+        for device, indices in rows_by_value(work.device[sure])
     }
     for events, candidates in _alike(np.flatnonzero(several), work, launch):
         # Keep candidates on launching threads; keep all if there are none.
@@ -142,9 +143,9 @@ def _alike(events: Int64, work: DeviceWork, launch: Launch) -> Iterator[tuple[In
         ordered = launch_keys[order]
         chosen = np.flatnonzero(exact == is_exact)
         devices = unique(work.device[events[chosen]])
-        for key, places in rows_by_value(keys[chosen] * len(devices.values) + devices.inverse):
+        for key, indices in rows_by_value(keys[chosen] * len(devices.values) + devices.inverse):
             low, high = np.searchsorted(ordered, [key // len(devices.values), key // len(devices.values) + 1])
-            yield events[chosen[places]], order[low:high]
+            yield events[chosen[indices]], order[low:high]
 
 
 def _numbered(first: Int64, second: Int64) -> tuple[Int64, Int64]:
@@ -202,8 +203,8 @@ def enclosing_rows(thread: Int64, start_ns: Int64, end_ns: Int64, parents: Int64
 
 def _over(rows: Int64, end_ns: Int64, time_ns: Int64) -> Int64:
     """Return the places of the rows that have ended by these times."""
-    places = np.flatnonzero(rows >= 0)
-    return places[end_ns[rows[places]] <= time_ns[places]]
+    indices = np.flatnonzero(rows >= 0)
+    return indices[end_ns[rows[indices]] <= time_ns[indices]]
 
 
 def link_work(work: DeviceWork, launch: Launch, host_external: Int64) -> Links:
@@ -245,8 +246,8 @@ def left_over(link: Int64, work: DeviceWork) -> Bool:
     left = np.zeros(len(link), dtype=bool)
     for _, events in rows_by_value(work.device) if unknown.any() else ():
         bare = []
-        for _, places in rows_by_value(work.stream[events]):
-            stream = events[places]
+        for _, indices in rows_by_value(work.stream[events]):
+            stream = events[indices]
             starts = work.start_ns[stream[recorded[stream]]]
             if len(starts):
                 left[stream] = unknown[stream] & (work.start_ns[stream] < starts.min())

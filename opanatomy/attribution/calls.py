@@ -229,8 +229,8 @@ def observed_unrun(rows: Dispatched, recomputed: Bool, node: Int64, observed: Ma
     bare = ~has_descendant(~named(rows, _SAVES), rows.parent)
     again, never_ran = np.zeros(len(rows.name), dtype=bool), np.zeros(len(rows.name), dtype=bool)
     again[redispatched(rows.name, rows.parent)] = True
-    for number, places in rows_by_value(rows.name[computing]):
-        events = computing[places]
+    for number, indices in rows_by_value(rows.name[computing]):
+        events = computing[indices]
         events = events[~again[events]]
         stopped = events[(last[node[events]] == events) & bare[events]]
         if len(stopped) and len(events) - observed.get(rows.names[number], 0) == len(stopped):
@@ -619,13 +619,13 @@ def own_signatures(host: HostTable, signatures: Sequence[Signature | None]) -> t
     outer, inner = host.signature[nearest_above(first, host.parent)[again]], host.signature[again]
     width = len(known) + 1
     pairs = unique((outer + 1) * width + inner)
-    places = []
+    indices = []
     for pair in pairs.values.tolist():
         above, below = pair // width - 1, pair % width
         own = _unstacked(known[above] if above >= 0 else None, known[below])
-        places.append(below if own is None else len(known))
+        indices.append(below if own is None else len(known))
         known += [] if own is None else [own]
-    column[again] = np.array(places, dtype=np.int64)[pairs.inverse]
+    column[again] = np.array(indices, dtype=np.int64)[pairs.inverse]
     return known, column
 
 
@@ -726,11 +726,11 @@ def costs_of(
         limit = total
 
     table = np.full((5, len(costs)), -1, dtype=np.int64)
-    for place, (known, total) in enumerate(zip(costs, totals, strict=True)):
+    for index, (known, total) in enumerate(zip(costs, totals, strict=True)):
         if known is not None and total <= limit:
             causal = -1 if known.causal_flops is None else known.causal_flops
             normalization = known.normalization_flops or -1
-            table[:, place] = known.flops, known.read_bytes, known.written_bytes, causal, normalization
+            table[:, index] = known.flops, known.read_bytes, known.written_bytes, causal, normalization
     costs_of_calls = CallCosts(
         row=keys.inverse,
         flops=table[0],

@@ -94,8 +94,8 @@ def announced(trace: Trace, calls: TraceCalls, rows: Int64) -> Announced:
     while len(active := np.flatnonzero(current >= 0)):
         row = current[active]
         kinds = kind[row]
-        for place, code in enumerate(codes, PARAMETERS):
-            here = active[(kinds == place) & (code[active] < 0)]
+        for index, code in enumerate(codes, PARAMETERS):
+            here = active[(kinds == index) & (code[active] < 0)]
             code[here] = said[current[here]]
         call[active] = np.where((kinds == PARAMETERS) | (kinds == BACKEND), row, call[active])
         call[active] = np.where((kinds == C10D) & (call[active] < 0), row, call[active])
@@ -143,14 +143,14 @@ def joined_to_operators(calls: TraceCalls, annotations: Int64) -> Int64:
         sizes = {size for size in (arguments.in_elements, arguments.out_elements) if size is not None}
         waiting.append((row, named(arguments.collective), sizes))
     joined = np.full(len(annotations), -1, dtype=np.int64)
-    for place in np.argsort(host.start_ns[annotations], kind="stable").tolist():
-        row = int(annotations[place])
+    for index in np.argsort(host.start_ns[annotations], kind="stable").tolist():
+        row = int(annotations[index])
         name, size = named(calls.names[host.name[row]].partition(":")[2]), _elements(_signature(calls, row))
         for number, (operator, asked, sizes) in enumerate(waiting):
             if host.start_ns[operator] > host.start_ns[row]:
                 break
             if name in (asked, _INSTEAD.get(asked or "")) and (size is None or not sizes or size in sizes):
-                joined[place] = operator
+                joined[index] = operator
                 del waiting[number]
                 break
     return joined
@@ -208,8 +208,8 @@ def _of_c10d(plain: str, signature: Signature | None) -> CollectiveArguments:
     """
     # (elements, data type) of the first two arguments' tensors; `None` unless they have one data type.
     sides: list[tuple[int, str | None] | None] = []
-    for place in (0, 1):
-        tensors = _tensors(signature.get(place)) if signature else []
+    for index in (0, 1):
+        tensors = _tensors(signature.get(index)) if signature else []
         types = {tensor.dtype for tensor in tensors}
         sides.append((sum(tensor.numel for tensor in tensors), types.pop()) if len(types) == 1 else None)
     first, second = sides
@@ -309,14 +309,14 @@ def exchanged_bytes(trace: Trace, calls: TraceCalls, wanted: Int64) -> tuple[Int
 def bytes_of(arguments: Categorical[CollectiveArguments]) -> Int64:
     """Return the bytes that each row's collective sends and receives, shape (rows, 2); -1 if unknown."""
     sides = np.full((len(arguments.values) + 1, 2), -1, dtype=np.int64)
-    for place, known in enumerate(arguments.values):
+    for index, known in enumerate(arguments.values):
         dtype = dtype_of(known.dtype)
         elements: tuple[int | None, int | None] | None = both_sides(known)
         if elements is None and named(known.collective) == "all_to_all":
             elements = known.in_elements, known.out_elements
         for side, count in enumerate(elements or ()):
             if dtype is not None and count is not None:
-                sides[place, side] = count * ITEM_SIZE[dtype]
+                sides[index, side] = count * ITEM_SIZE[dtype]
     return sides[arguments.codes]
 
 

@@ -99,8 +99,8 @@ def _innermost(
     nodes = nodes_of(rows, kinds, trace.flows)
     made = modules_of(rows, kinds, nodes)
     # A node whose forward is not known (one that adds up a gradient) comes from where backward was called.
-    place = np.cumsum([label is not None for label in labels]) - 1
-    around = np.where(nodes.module >= 0, place[take(rows.name, nodes.module)], -1)
+    index = np.cumsum([label is not None for label in labels]) - 1
+    around = np.where(nodes.module >= 0, index[take(rows.name, nodes.module)], -1)
     codes = np.empty(len(order), dtype=np.int64)
     codes[order] = np.where(made.codes >= 0, made.codes, around)
     return Categorical(codes[:count], made.values)
@@ -263,11 +263,11 @@ def _by_order(
     # The place of each call among those of its group, and how many these are.
     first = np.full(len(group.values), len(order), dtype=np.int64)
     np.minimum.at(first, group.inverse[order], np.arange(len(order)))
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order)) - first[group.inverse[order]]
+    index = np.empty(len(order), dtype=np.int64)
+    index[order] = np.arange(len(order)) - first[group.inverse[order]]
     size = np.bincount(group.inverse)[group.inverse]
     # Theirs by group and place, one after the other.
-    by_place = np.lexsort((place[:count], key[:count]))
+    by_place = np.lexsort((index[:count], key[:count]))
     begin_of, size_of = (np.full(int(key.max(initial=0)) + 1, fill, dtype=np.int64) for fill in (-1, 0))
     ordered = key[:count][by_place]
     starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
@@ -278,5 +278,5 @@ def _by_order(
     one = np.zeros(len(begin_of), dtype=bool)
     one[ordered[starts]] = lowest == highest
     known = (begin_of[own_key] >= 0) & (step[count:] >= 0) & ((size[count:] == size_of[own_key]) | one[own_key])
-    wanted = np.where(known, begin_of[own_key] + np.where(one[own_key], 0, place[count:]), -1)
+    wanted = np.where(known, begin_of[own_key] + np.where(one[own_key], 0, index[count:]), -1)
     return Categorical(take(codes, wanted), stack.values)

@@ -300,16 +300,16 @@ def _by_numbers(rows: HostRows, is_node: Bool, inside: Int64, forward: Int64) ->
     operators = operators[isin(rows.sequence[operators], rows.sequence[nodes])]
     numbers = unique(rows.sequence)
     key = numbers.inverse + len(numbers.values) * (inside + 1)  # one for each pair of number and place
-    by_thread = {thread: operators[places] for thread, places in rows_by_value(rows.thread[operators])}
-    made = {number: nodes[places] for number, places in rows_by_value(rows.forward_thread[nodes])}
+    by_thread = {thread: operators[indices] for thread, indices in rows_by_value(rows.thread[operators])}
+    made = {number: nodes[indices] for number, indices in rows_by_value(rows.forward_thread[nodes])}
     for made_on, thread in _threads(rows, key, made, operators, forward).items():
         among = operators if thread is None else by_thread.get(thread, operators[:0])
         left = made[made_on][forward[made[made_on]] < 0]
         last = latest(rows, key, among)
         if len(last) and len(left):
-            place = np.minimum(np.searchsorted(key[last], key[left]), len(last) - 1)
-            known = (key[last[place]] == key[left]) & (rows.start_ns[last[place]] < rows.start_ns[left])
-            forward[left[known]] = last[place[known]]
+            index = np.minimum(np.searchsorted(key[last], key[left]), len(last) - 1)
+            known = (key[last[index]] == key[left]) & (rows.start_ns[last[index]] < rows.start_ns[left])
+            forward[left[known]] = last[index[known]]
 
 
 def _threads(
@@ -337,8 +337,8 @@ def _threads(
             wanted = unique(key[made[number]]).values
             low, high = np.searchsorted(keys, wanted), np.searchsorted(keys, wanted, side="right")
             counts = high - low
-            places = np.arange(int(counts.sum())) + np.repeat(low - (np.cumsum(counts) - counts), counts)
-            votes = threads[places]
+            indices = np.arange(int(counts.sum())) + np.repeat(low - (np.cumsum(counts) - counts), counts)
+            votes = threads[indices]
             votes = votes[free[votes]]
         if len(votes):
             thread = int(np.bincount(votes).argmax())
@@ -459,9 +459,9 @@ def _with_gradients(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
     order = np.lexsort((rows.start_ns, level))
     begins = (~nodes.is_node & (rows.sequence >= 0))[order] | np.append(True, np.diff(level[order]) != 0)
     passes, mode = np.cumsum(begins), mode[order]
-    place = np.arange(count)
-    before = np.maximum.accumulate(np.where(mode >= 0, place, -1))
-    after = np.minimum.accumulate(np.where(mode >= 0, place, count - 1)[::-1])[::-1]
+    index = np.arange(count)
+    before = np.maximum.accumulate(np.where(mode >= 0, index, -1))
+    after = np.minimum.accumulate(np.where(mode >= 0, index, count - 1)[::-1])[::-1]
     in_pass = (before >= 0) & (passes[before] == passes)
     nearest = np.where(in_pass, mode[before], np.where(passes[after] == passes, mode[after], 0))
     with_gradients = np.empty(count, dtype=bool)
@@ -492,8 +492,8 @@ def modules_of(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Categorical[st
         # The forward ran before its node; in a damaged trace where it did not, the loop would not end.
         deeper = (within >= 0) & (take(rows.start_ns, within) < take(rows.start_ns, of_node))
         wanted, of_node = wanted[deeper], within[deeper]
-    place = np.cumsum([path is not None for path in kinds.module]) - 1
-    return Categorical(take(place[rows.name], innermost), paths)
+    index = np.cumsum([path is not None for path in kinds.module]) - 1
+    return Categorical(take(index[rows.name], innermost), paths)
 
 
 # ----- begin and end of forward, backward and update, on any thread
@@ -509,8 +509,8 @@ class Spans(Struct, frozen=True):
         """Return the interval around each time, -1 if none."""
         if not len(self.start_ns):
             return np.full(len(time_ns), -1, dtype=np.int64)
-        place = np.searchsorted(self.start_ns, time_ns, side="right") - 1
-        return np.where((place >= 0) & (time_ns < self.end_ns[np.maximum(place, 0)]), place, -1)
+        index = np.searchsorted(self.start_ns, time_ns, side="right") - 1
+        return np.where((index >= 0) & (time_ns < self.end_ns[np.maximum(index, 0)]), index, -1)
 
 
 class Moments(Struct, frozen=True):
@@ -543,8 +543,8 @@ def moments_of(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, dif
     phase = np.select([backward[marks], optimizer[marks]], [BACKWARD, OPTIMIZER], FORWARD)
     forward = {}
     operators = np.flatnonzero(differentiated)
-    for thread, places in rows_by_value(rows.thread[operators]):
-        on_thread = operators[places]
+    for thread, indices in rows_by_value(rows.thread[operators]):
+        on_thread = operators[indices]
         forward[thread] = (rows.start_ns[on_thread], np.maximum.accumulate(rows.end_ns[on_thread]))
 
     # Threads with nodes and nothing of the training loop: no forward operator, step or range around nodes. The loop
@@ -566,10 +566,10 @@ def moments_of(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, dif
     # Those in which forward operators run, until the last node (or operator) in them ends.
     end = np.full(len(steps.start_ns), -1, dtype=np.int64)
     for marked in (differentiated, nodes.is_node):
-        place = steps.at(rows.start_ns[marked])
-        inside = place >= 0
+        index = steps.at(rows.start_ns[marked])
+        inside = index >= 0
         last = np.full(len(end), -1, dtype=np.int64)
-        np.maximum.at(last, place[inside], rows.end_ns[marked][inside])
+        np.maximum.at(last, index[inside], rows.end_ns[marked][inside])
         end = np.where((end >= 0) | (marked is differentiated), np.maximum(end, last), end)
     closures = Spans(steps.start_ns[end >= 0], end[end >= 0])
 
@@ -610,8 +610,8 @@ def _updates(
 
 def _last_before(times: Int64, limit: Int64) -> Int64:
     """Return the last of the sorted times up to each limit; -1 if none."""
-    place = np.searchsorted(times, limit, side="right") - 1
-    return np.where(place >= 0, times[np.maximum(place, 0)], -1) if len(times) else np.full(len(limit), -1)
+    index = np.searchsorted(times, limit, side="right") - 1
+    return np.where(index >= 0, times[np.maximum(index, 0)], -1) if len(times) else np.full(len(limit), -1)
 
 
 # ----- phases inferred from autograd nodes, optimizer ranges and differentiated operators
@@ -653,13 +653,13 @@ def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
     marker = nearest_above(code >= 0, rows.parent)
     phase = take(code, marker)
     in_closure = (phase == OPTIMIZER) & (moments.closures.at(rows.start_ns) >= 0)
-    places = np.flatnonzero((phase < 0) | in_closure)
+    indices = np.flatnonzero((phase < 0) | in_closure)
     if differentiated.any():
-        inferred = _unmarked(rows, kinds, nodes, differentiated, moments, places, in_closure[places])
+        inferred = _unmarked(rows, kinds, nodes, differentiated, moments, indices, in_closure[indices])
     else:
-        inferred = _by_time(moments, rows.thread[places], rows.start_ns[places])
+        inferred = _by_time(moments, rows.thread[indices], rows.start_ns[indices])
         inferred = np.where(inferred >= 0, inferred, FORWARD)
-    phase[places] = np.where(inferred >= 0, inferred, phase[places])
+    phase[indices] = np.where(inferred >= 0, inferred, phase[indices])
     phase[_seeds(rows, kinds, moments) & (nodes.enclosing < 0)] = BACKWARD
     gradients = within(rows, kinds.gradient[rows.name] & ~differentiated & (nodes.enclosing < 0))
     phase[gradients & isin(phase, np.array([FORWARD, OTHER]))] = BACKWARD
@@ -698,42 +698,42 @@ def _between_forward(moments: Moments, thread: Int64, time_ns: Int64) -> tuple[B
     before, after = np.zeros(len(time_ns), dtype=bool), np.zeros(len(time_ns), dtype=bool)
     breaks = np.searchsorted(moments.breaks, time_ns, side="right")
     for here, start, end in _forward_on(moments, thread):
-        place = np.searchsorted(start, time_ns[here], side="right")
-        last, following = np.maximum(place - 1, 0), np.minimum(place, len(start) - 1)
-        before[here] = (place > 0) & (np.searchsorted(moments.breaks, end[last]) == breaks[here])
-        after[here] = (place < len(start)) & (np.searchsorted(moments.breaks, start[following]) == breaks[here])
+        index = np.searchsorted(start, time_ns[here], side="right")
+        last, following = np.maximum(index - 1, 0), np.minimum(index, len(start) - 1)
+        before[here] = (index > 0) & (np.searchsorted(moments.breaks, end[last]) == breaks[here])
+        after[here] = (index < len(start)) & (np.searchsorted(moments.breaks, start[following]) == breaks[here])
     return before, after
 
 
 def _unmarked(
-    rows: HostRows, kinds: NameKinds, nodes: Nodes, differentiated: Bool, moments: Moments, places: Int64, inside: Bool
+    rows: HostRows, kinds: NameKinds, nodes: Nodes, differentiated: Bool, moments: Moments, indices: Int64, inside: Bool
 ) -> Int64:
     """Return the phases of rows in no marked event; -1 for those `inside` an optimizer that belong to it."""
-    thread, start = rows.thread[places], rows.start_ns[places]
+    thread, start = rows.thread[indices], rows.start_ns[indices]
     by_time = _by_time(moments, thread, start)
     before, after = _between_forward(moments, thread, start)
     next_forward = start.copy()
     for here, begins, _ in _forward_on(moments, thread):
-        place = np.searchsorted(begins, start[here], side="right")
-        next_forward[here] = np.where(place < len(begins), begins[np.minimum(place, len(begins) - 1)], start[here])
+        index = np.searchsorted(begins, start[here], side="right")
+        next_forward[here] = np.where(index < len(begins), begins[np.minimum(index, len(begins) - 1)], start[here])
     same_step = np.searchsorted(moments.steps, start, side="right") == np.searchsorted(
         moments.steps, next_forward, side="right"
     )
-    numbered = within(rows, (rows.sequence >= 0) | kinds.sharded[rows.name])[places]
+    numbered = within(rows, (rows.sequence >= 0) | kinds.sharded[rows.name])[indices]
 
     # Ranges of the loop without differentiated operators: loading, metrics.
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
     operator = nearest_above((rows.sequence >= 0) & (rows.annotation == 0), rows.parent)
     ranges = (rows.annotation != 0) & ~is_step & ~kinds.machinery[rows.name] & ~kinds.backend[rows.name]
     ranges &= (operator < 0) & (kinds.known[rows.name] < 0) & (nodes.module != np.arange(len(rows.name)))
-    aside = within(rows, ranges & ~contains(rows, differentiated))[places] & ~inside
+    aside = within(rows, ranges & ~contains(rows, differentiated))[indices] & ~inside
 
     # What began last before each row, and what begins next.
     mark_ns, mark_phase = moments.marks
     mark = np.searchsorted(mark_ns, start, side="right")
     padded = np.concatenate(([OTHER], mark_phase, [OTHER]))
     last_mark, next_mark = padded[mark], padded[mark + 1]
-    sends, receives = (within(rows, kind[rows.name])[places] for kind in (kinds.sends, kinds.receives))
+    sends, receives = (within(rows, kind[rows.name])[indices] for kind in (kinds.sends, kinds.receives))
     passes = np.array([FORWARD, BACKWARD])
     # Without a known forward, what lies between two nodes on the loop's thread may be one.
     within_backward = (last_mark == BACKWARD) & (next_mark == BACKWARD) & isin(thread, moments.backward)
@@ -762,9 +762,9 @@ def _unmarked(
 
 def _forward_on(moments: Moments, thread: Int64) -> Iterator[tuple[Int64, Int64, Int64]]:
     """Yield for each thread with a forward its places in `thread`, and the starts and latest ends of its operators."""
-    for number, places in rows_by_value(thread):
+    for number, indices in rows_by_value(thread):
         if number in moments.forward:
-            yield places, *moments.forward[number]
+            yield indices, *moments.forward[number]
 
 
 def within(rows: HostRows, marked: Bool) -> Bool:
@@ -779,9 +779,9 @@ def _seeds(rows: HostRows, kinds: NameKinds, moments: Moments) -> Bool:
     following = rows.last[ones] + 1
     next_place = np.minimum(following, len(rows.name) - 1)
     there = (following < len(rows.name)) & (rows.thread[next_place] == rows.thread[ones])
-    place = np.searchsorted(moments.nodes, rows.end_ns[ones])
-    node = moments.nodes[np.minimum(place, len(moments.nodes) - 1)] if len(moments.nodes) else rows.end_ns[ones]
-    starts = (place < len(moments.nodes)) & (~there | (rows.start_ns[next_place] >= node))
+    index = np.searchsorted(moments.nodes, rows.end_ns[ones])
+    node = moments.nodes[np.minimum(index, len(moments.nodes) - 1)] if len(moments.nodes) else rows.end_ns[ones]
+    starts = (index < len(moments.nodes)) & (~there | (rows.start_ns[next_place] >= node))
     marked = np.zeros(len(rows.name), dtype=bool)
     marked[ones[starts]] = True
     return within(rows, marked)
@@ -817,15 +817,15 @@ class Placed(Struct, frozen=True, kw_only=True):
         phases[enclosing < 0] = OTHER
         if self.inference is None:
             # Between two calls of a loop only a step may enclose a launch.
-            places = np.flatnonzero((phases == OTHER) & ~((enclosing >= 0) & self.mapped[enclosing]))
-            at_that_time = phases_at(list(self.spans), time_ns[places])
-            phases[places] = np.where(at_that_time < 0, OTHER, at_that_time)
+            indices = np.flatnonzero((phases == OTHER) & ~((enclosing >= 0) & self.mapped[enclosing]))
+            at_that_time = phases_at(list(self.spans), time_ns[indices])
+            phases[indices] = np.where(at_that_time < 0, OTHER, at_that_time)
             return phases
         if not self.inference.differentiates:
             return phases
         wraps = self.inference.wraps & ~self.mapped
-        places = np.flatnonzero(np.where(enclosing >= 0, wraps[enclosing], thread >= 0))
-        phases[places] = self.inference.at(thread[places], time_ns[places])
+        indices = np.flatnonzero(np.where(enclosing >= 0, wraps[enclosing], thread >= 0))
+        phases[indices] = self.inference.at(thread[indices], time_ns[indices])
         return phases
 
 
@@ -1120,8 +1120,8 @@ def _enclose_both(rows: HostRows, ranges: Bool, placed: Placed) -> Bool:
     nodes = placed.nodes
     pairs = np.flatnonzero(nodes.is_node & (nodes.forward >= 0))
     both = np.zeros(len(rows.name), dtype=bool)
-    for thread, places in rows_by_value(rows.thread[nodes.forward[pairs]]):
-        operator, node = rows.start_ns[nodes.forward[pairs[places]]], rows.start_ns[pairs[places]]
+    for thread, indices in rows_by_value(rows.thread[nodes.forward[pairs]]):
+        operator, node = rows.start_ns[nodes.forward[pairs[indices]]], rows.start_ns[pairs[indices]]
         order = np.argsort(operator, kind="stable")
         first_node = np.append(np.minimum.accumulate(node[order][::-1])[::-1], np.iinfo(np.int64).max)
         here = np.flatnonzero(ranges & (rows.thread == thread))
@@ -1194,7 +1194,7 @@ def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: _Compar
         expected = compared.expected == phase
         annotated = int(timed.duration_ns[compared.index[expected]].sum())
         wrong = expected & (compared.placed != phase)
-        row, duration, places = (
+        row, duration, indices = (
             timed.row[compared.index[wrong]],
             timed.duration_ns[compared.index[wrong]],
             compared.placed[wrong],
@@ -1203,16 +1203,16 @@ def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: _Compar
         if missing <= _TOLERATED * annotated:
             continue
         # Autograd explains it if everything assigned elsewhere has numbers like a forward, and most is differentiated.
-        forward = (rows.sequence[row] >= 0) & (places == FORWARD)
+        forward = (rows.sequence[row] >= 0) & (indices == FORWARD)
         differentiated = duration[forward & compared.differentiated[row]].sum()
         is_forward = duration[~forward].sum() <= _TOLERATED * annotated and 2 * differentiated > missing
         explained = phase == BACKWARD and is_forward
 
         spent: dict[tuple[int, int], int] = {}
-        for key in zip(rows.name[row].tolist(), places.tolist(), duration.tolist(), strict=True):
+        for key in zip(rows.name[row].tolist(), indices.tolist(), duration.tolist(), strict=True):
             spent[key[:2]] = spent.get(key[:2], 0) + key[2]
         longest = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
-        listed = [f"{names[number]} as {PHASES[place]} {time:,} ns" for (number, place), time in longest[:_NAMED]]
+        listed = [f"{names[number]} as {PHASES[index]} {time:,} ns" for (number, index), time in longest[:_NAMED]]
         evidence = ", ".join(listed) + (f", {len(longest) - _NAMED} more" if len(longest) > _NAMED else "")
         option = f"{ranges.option(phase)} takes the annotation"
         differences.append(

@@ -162,8 +162,8 @@ def _compute_types(calls: TraceCalls, owner: Int64, signature: Int64) -> Categor
     events = np.flatnonzero(mask_of(owner[float32], len(calls.host.name) + 1)[called])
     kernels = unique(calls.work.name[events])
     types = [compute_type(calls.names[number]) for number in kernels.values.tolist()]
-    places = [-1 if one is None else COMPUTE_TYPES.index(one) for one in types]
-    code = np.array(places, dtype=np.int64)[kernels.inverse]
+    indices = [-1 if one is None else COMPUTE_TYPES.index(one) for one in types]
+    code = np.array(indices, dtype=np.int64)[kernels.inverse]
     telling = np.flatnonzero(code >= 0)
     telling = telling[np.argsort(calls.work.duration_ns[events[telling]], kind="stable")]
     of_call = np.full(len(calls.host.name), -1, dtype=np.int64)
@@ -251,12 +251,12 @@ def _used(column: Categorical[str]) -> tuple[tuple[str, ...], Int64]:
     numbers: dict[str, int] = {}
     known = unique(column.codes)
     texts = [column.at(int(row)) for row in known.first.tolist()]
-    place = np.full(len(texts), -1, dtype=np.int64)
+    index = np.full(len(texts), -1, dtype=np.int64)
     for code in np.argsort(known.first).tolist():
         text = texts[code]
         if text is not None:
-            place[code] = numbers.setdefault(text, len(numbers))
-    return tuple(numbers), place[known.inverse]
+            index[code] = numbers.setdefault(text, len(numbers))
+    return tuple(numbers), index[known.inverse]
 
 
 def _shares(costs: CallCosts, call: Int64, duration_ns: Int64) -> tuple[Int64, Int64]:
@@ -361,9 +361,9 @@ def _useful(signature: Signature, sizes: _Sizes) -> Fraction | None:
 
 def _multiplied(tensors: list[Tensor]) -> tuple[Tensor, Tensor] | None:
     """Return the two multiplied matrices; an added tensor may come before them, the output after them."""
-    for place, (first, second) in enumerate(pairwise(tensors)):
+    for index, (first, second) in enumerate(pairwise(tensors)):
         product = (*first.shape[:-1], second.shape[-1])
-        others = (*tensors[:place], *tensors[place + 2 :])
+        others = (*tensors[:index], *tensors[index + 2 :])
         if first.shape[-1] == second.shape[-2] and all(other.shape == product for other in others):
             return first, second
     return (tensors[0], tensors[1]) if len(tensors) == 2 else None

@@ -225,17 +225,17 @@ def _disordered(events: _Events) -> Bool:
             continue
         begins, ends = events.launch_ns[rows].tolist(), events.launch_end_ns[rows].tolist()
         kept = _longest_run(begins)
-        values = [begins[place] for place in kept]
-        for place in sorted(set(range(len(begins))) - set(kept)):
-            by_time, by_launch = bisect_left(kept, place), bisect_left(values, begins[place])
+        values = [begins[index] for index in kept]
+        for index in sorted(set(range(len(begins))) - set(kept)):
+            by_time, by_launch = bisect_left(kept, index), bisect_left(values, begins[index])
             low, high = sorted((by_time, by_launch))
             against = [
                 other
                 for other in kept[low:high]
-                if (begins[other] >= ends[place] if other < place else begins[place] >= ends[other])
+                if (begins[other] >= ends[index] if other < index else begins[index] >= ends[other])
             ]
             if against:
-                disordered[rows[place]] = True
+                disordered[rows[index]] = True
             if len(against) == 1:
                 disordered[rows[against]] = True
     return disordered
@@ -244,18 +244,18 @@ def _disordered(events: _Events) -> Bool:
 def _longest_run(values: Sequence[int]) -> list[int]:
     """Return the places of a longest run that does not decrease."""
     tails: list[int] = []
-    places: list[int] = []
+    indices: list[int] = []
     before: list[int] = []
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         at_place = bisect_right(tails, value)
-        before.append(places[at_place - 1] if at_place else -1)
+        before.append(indices[at_place - 1] if at_place else -1)
         tails[at_place : at_place + 1] = [value]
-        places[at_place : at_place + 1] = [place]
+        indices[at_place : at_place + 1] = [index]
     run = []
-    place = places[-1] if places else -1
-    while place >= 0:
-        run.append(place)
-        place = before[place]
+    index = indices[-1] if indices else -1
+    while index >= 0:
+        run.append(index)
+        index = before[index]
     return run[::-1]
 
 

@@ -160,7 +160,7 @@ def _masked(match: re.Match[str]) -> str:
     value = match["value"]
     if value is None:  # a private key is nothing but its value
         return REDACTED
-    start, end = (place - match.start() for place in match.span("value"))
+    start, end = (index - match.start() for index in match.span("value"))
     before, after = match[0][:start], match[0][end:]
     if "key" not in match.re.groupindex:
         return before + REDACTED + after

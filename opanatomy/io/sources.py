@@ -89,11 +89,11 @@ def sources_of(paths: Sequence[Path | Address]) -> list[Source]:
 
     # Equal names (`run1/rank0.json`, `run2/rank0.json`) become whole paths.
     names = Counter(source.name for source in sources)
-    for place, source in enumerate(sources):
+    for index, source in enumerate(sources):
         if names[source.name] > 1:
             path = source.path
             file = path.text if isinstance(path, Address) else (path / (source.member or "")).as_posix()
-            sources[place] = replace(source, name=file)
+            sources[index] = replace(source, name=file)
     return sources
 
 

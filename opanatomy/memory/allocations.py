@@ -110,10 +110,10 @@ def _untied(events: MemoryEvents) -> Int64:
 def _chain(before: int | None, totals: list[int], sizes: list[int]) -> list[int]:
     """Return the order in which each total follows from the one before it; the given order if there is none."""
     left = list(range(len(totals)))
-    firsts = left if before is None else [place for place in left if totals[place] - sizes[place] == before]
+    firsts = left if before is None else [index for index in left if totals[index] - sizes[index] == before]
     for first in firsts[:_MAX_FIRSTS]:
         chain = [first]
-        rest = [place for place in left if place != first]
+        rest = [index for index in left if index != first]
         while rest:
             following = next((p for p in rest if totals[p] - sizes[p] == totals[chain[-1]]), None)
             if following is None:
@@ -201,9 +201,9 @@ class Blocks(Struct, frozen=True, kw_only=True):
         # Sorted together by address and time, each question follows the last block at its address, if there is one.
         alloc, at = self.alloc[order], self.address[order]
         merged = np.lexsort((np.concatenate((alloc, event)), np.concatenate((at, address))))
-        places = np.empty(len(merged), dtype=np.int64)
-        places[merged] = np.cumsum(merged < len(order)) - 1
-        block = order[places[len(order) :]]
+        indices = np.empty(len(merged), dtype=np.int64)
+        indices[merged] = np.cumsum(merged < len(order)) - 1
+        block = order[indices[len(order) :]]
         live = (self.address[block] == address) & (self.alloc[block] >= 0) & (self.alloc[block] < event)
         return np.where(live & (event < self.free[block]), block, -1)
 
@@ -275,9 +275,9 @@ def _freed_by_totals(blocks: Blocks, events: MemoryEvents) -> Blocks:
     free, unseen = blocks.free.copy(), blocks.unseen.copy()
     for block in np.flatnonzero(unseen & ~blocks.from_before).tolist():
         within = falls.get(int(blocks.bytes[block]), [])
-        place = bisect_right(within, int(blocks.alloc[block]))
-        if place < len(within) and within[place] <= free[block]:
-            free[block], unseen[block] = within.pop(place), False
+        index = bisect_right(within, int(blocks.alloc[block]))
+        if index < len(within) and within[index] <= free[block]:
+            free[block], unseen[block] = within.pop(index), False
     return replace(blocks, free=free, unseen=unseen)
 
 
@@ -441,8 +441,8 @@ class ThreadOperators(Struct, frozen=True, kw_only=True):
 
     def on(self, threads: Int64) -> Int64:
         """Return the rows on these threads in order of time."""
-        places = np.flatnonzero(isin(self.threads, threads))
-        parts = [self.rows[self.begins[place] : self.begins[place + 1]] for place in places.tolist()]
+        indices = np.flatnonzero(isin(self.threads, threads))
+        parts = [self.rows[self.begins[index] : self.begins[index + 1]] for index in indices.tolist()]
         rows = np.concatenate(parts) if parts else self.rows[:0]
         return rows[np.argsort(self.calls.start_ns[rows], kind="stable")] if len(parts) > 1 else rows
 
@@ -542,10 +542,10 @@ class Curve(Struct, frozen=True, kw_only=True):
 def curve_of(blocks: Blocks, shares: ComponentBytes, time_ns: Int64, window: tuple[int, int]) -> Curve:
     """Compute the curve of these blocks and of the memory from before them."""
     by_component = np.zeros((len(shares.components), blocks.events + 1), dtype=np.int64)
-    for place in np.flatnonzero(np.bincount(shares.component, minlength=len(shares.components))).tolist():
-        chosen = shares.component == place
+    for index in np.flatnonzero(np.bincount(shares.component, minlength=len(shares.components))).tolist():
+        chosen = shares.component == index
         begin, end = (None if edge is None else edge[chosen] for edge in (shares.begin, shares.end))
-        by_component[place] = blocks.changes(shares.block[chosen], shares.bytes[chosen], begin, end)
+        by_component[index] = blocks.changes(shares.block[chosen], shares.bytes[chosen], begin, end)
     if shares.earlier is not None:
         row = by_component[shares.components.index(shares.earlier)]
         row[0] += shares.earlier_bytes
@@ -581,7 +581,7 @@ def points_of(curve: Curve, reserved: Int64, passes: PhaseIntervals) -> tuple[Me
             phase=PHASES[phase],
             allocated_bytes=int(curve.allocated[state]),
             reserved_bytes=size if size > 0 else None,
-            components={curve.components[place]: int(curve.by_component[place, state]) for place in used},
+            components={curve.components[index]: int(curve.by_component[index, state]) for index in used},
         )
         for state, phase, size in zip(states.tolist(), phases.tolist(), held.tolist(), strict=True)
     )

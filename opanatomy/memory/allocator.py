@@ -60,8 +60,8 @@ class CachingAllocator:
         size = max(-(-requested // _STEP), 1) * _STEP
         pool = int(size > _SMALL)
         free = self._free[pool]
-        place = bisect_left(free, (size, -1))
-        block = self._at[free.pop(place)[1]] if place < len(free) else self._reserved(pool, size)
+        index = bisect_left(free, (size, -1))
+        block = self._at[free.pop(index)[1]] if index < len(free) else self._reserved(pool, size)
         if block is None:
             self._give_back()
             block = self._reserved(pool, size)

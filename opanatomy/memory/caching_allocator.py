@@ -117,11 +117,11 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
 
     def end_of_free(address: int) -> int | None:
         """Return where the free block that begins here, or behind a block in use, ends if its segment is known."""
-        place = bisect_right(held, address) - 1
-        if place < 0 or address >= ends[held[place]]:
+        index = bisect_right(held, address) - 1
+        if index < 0 or address >= ends[held[index]]:
             return None
         following = bisect_right(large, address)
-        end: int = ends[held[place]]
+        end: int = ends[held[index]]
         return min(end, large[following]) if following < len(large) else end
 
     # Free large blocks are larger than 1 MiB: a smaller gap behind a block from before belongs to it. Of a wider gap
@@ -153,15 +153,15 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
             given = rounded
             if rounded > _SMALL and not splits_all:
                 end = end_of_free(address)
-                place = bisect_left(large, address)
+                index = bisect_left(large, address)
                 if end is None or end - address < rounded:
                     unplaced += end is not None or not expands
                 elif end - address - rounded <= _SMALL or rounded >= never_split:
                     given = end - address
-                if place and (previous := large[place - 1]) in unresolved and end_of_free(previous) == end:
+                if index and (previous := large[index - 1]) in unresolved and end_of_free(previous) == end:
                     used[previous] = before[previous] = address - previous
                     del unresolved[previous]
-                large.insert(place, address)
+                large.insert(index, address)
             used[address] = whole[row] = given
             allocated_at[address] = row
         elif action == FREE_REQUESTED and pends:
@@ -173,8 +173,8 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
         elif action == SEGMENT_FREE and ends.pop(address, None) is not None:
             held.remove(address)
         if action == completes:
-            if rounded > _SMALL and (place := bisect_left(large, address)) < len(large) and large[place] == address:
-                large.pop(place)
+            if rounded > _SMALL and (index := bisect_left(large, address)) < len(large) and large[index] == address:
+                large.pop(index)
             if address in unresolved:
                 open_before[address] = unresolved.pop(address)
             bytes_waiting -= waiting.pop(address, 0)

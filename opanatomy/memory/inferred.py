@@ -173,9 +173,9 @@ class Ruling(Struct, frozen=True):
     def with_own(self, categories: Sequence[str]) -> Ruling:
         """Return it with a rule for each category of the user's own, after the others."""
         new = tuple(name for name in dict.fromkeys(categories) if name not in self.components)
-        place = self.components.index(OTHER_BLOCKS)
+        index = self.components.index(OTHER_BLOCKS)
         return Ruling(
-            (*self.components[:place], *new, *self.components[place:]),
+            (*self.components[:index], *new, *self.components[index:]),
             (*self.rules, *((name, "allocated where a category of your own says") for name in categories)),
         )
 

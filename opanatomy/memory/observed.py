@@ -140,8 +140,8 @@ def _check(table: MemoryTable, step: StepObservations) -> None:
         raise TraceError("the trace's own record of the memory step cannot be used: its columns do not fit each other")
 
 
-def _all_in(places: Int64, minimum: int, end: int) -> bool:
-    return bool(((places >= minimum) & (places < end)).all())
+def _all_in(indices: Int64, minimum: int, end: int) -> bool:
+    return bool(((indices >= minimum) & (indices < end)).all())
 
 
 # --- memory allocated before the step: known storages, and on a device the rest of its allocator ---
@@ -198,11 +198,11 @@ def preexisting_blocks(step: StepObservations) -> PreexistingBlocks:
 
 def _storages(columns: StorageColumns) -> _Storages:
     """Return the storages; several at one address count once, for the first component."""
-    places = np.array([COMPONENTS.index(name) for name in columns.components], dtype=np.int64)
+    indices = np.array([COMPONENTS.index(name) for name in columns.components], dtype=np.int64)
     component, address, size = (unpacked(column) for column in (columns.component, columns.address, columns.bytes))
     if not len(component) == len(address) == len(size) or component.min(initial=0) < 0 or size.min(initial=0) < 0:
         raise ValueError("the storages before the step")
-    component = places[component]
+    component = indices[component]
     order = np.lexsort((np.arange(len(address)), address))
     first = np.sort(order[np.append(True, np.diff(address[order]) != 0)]) if len(order) else order
     return _Storages(component=component[first], address=address[first], bytes=size[first])
@@ -224,12 +224,12 @@ def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset
     inside = (block >= 0) & (storages.address < ends[block])
     left = size.copy()
     parts: list[tuple[int, int, int]] = []
-    for place, component, wanted in zip(
+    for index, component, wanted in zip(
         block[inside].tolist(), storages.component[inside].tolist(), storages.bytes[inside].tolist(), strict=True
     ):  # storages may share memory: their parts sum to the block
-        part = min(wanted, int(left[place]))
-        parts.append((place, component, part))
-        left[place] -= part
+        part = min(wanted, int(left[index]))
+        parts.append((index, component, part))
+        left[index] -= part
     empty = np.ones(len(address), dtype=bool)
     empty[block[inside]] = False
     asked = np.where(requested < 0, size, requested)
@@ -296,8 +296,8 @@ def copies_of(table: MemoryTable, blocks: Blocks) -> Copies:
 
 #: A number in an expression (`0.5 * x`) is a tensor of at most this many bytes, which autograd hides from hooks.
 _NUMBER_BYTES: Final = 16
-_PLACE: Final = {name: place for place, name in enumerate(COMPONENTS)}
-_KIND: Final = {kind: place for place, kind in enumerate(MARK_KINDS)}
+_PLACE: Final = {name: index for index, name in enumerate(COMPONENTS)}
+_KIND: Final = {kind: index for index, kind in enumerate(MARK_KINDS)}
 #: The component of the storages of each mark; tensors that autograd saved are activations.
 _COMPONENT_OF_KIND: Final = {
     **{kind: _PLACE[str(kind)] for kind in MARK_KINDS if str(kind) in _PLACE},
@@ -407,7 +407,7 @@ def measured_step(step: StepObservations, table: MemoryTable, held: PreexistingB
 
     # A block from before the step ends at the mark that says it is gone, unless the allocator reported its free.
     gone = np.flatnonzero(marks.kind == _KIND[MarkKind.GONE])
-    earlier = {address: place for place, address in enumerate(blocks.address[blocks.from_before].tolist())}
+    earlier = {address: index for index, address in enumerate(blocks.address[blocks.from_before].tolist())}
     free = blocks.free.copy()
     for address, event in zip(marks.address[gone].tolist(), marks.event[gone].tolist(), strict=True):
         block = earlier.get(address)
@@ -807,8 +807,8 @@ def _snapshots(
     snapshots: Sequence[MemorySnapshot], measured: MeasuredStep, curve: Curve, memory: Memory
 ) -> tuple[MemorySnapshot, ...]:
     """Return the snapshots, on the CPU with figures from the step's allocations, and the peak as the last."""
-    places = {str(kind): measured.place_of(kind) for kind in _PLACES}
-    allocated = {name: int(curve.allocated[place + 1]) for name, place in places.items() if place is not None}
+    indices = {str(kind): measured.place_of(kind) for kind in _PLACES}
+    allocated = {name: int(curve.allocated[index + 1]) for name, index in indices.items() if index is not None}
     allocated[WEIGHTS] = sum(measured.held.component_bytes(name) for name in (components.WEIGHTS, components.BUFFERS))
     peak = next((point for point in memory.timeline if point.allocated_bytes == memory.peak_bytes), None)
     reserved = None if peak is None else peak.reserved_bytes

@@ -131,8 +131,8 @@ def place_of(stack: Sequence[Frame], named: Callable[[str], str]) -> Place:
     """Return what a stack says, innermost frame first; `named` gives the operator of `index_Tensor`."""
     python = [frame for frame in stack if _OF_PYTHON.search(frame.filename)]
     calls = [
-        place
-        for place, frame in enumerate(python)
+        index
+        for index, frame in enumerate(python)
         if frame.name == "_call_impl" and _MODULE_CALL.search(frame.filename)
     ]
     operators = [found[1] for frame in stack if (found := _OPERATOR.match(frame.name))]
@@ -148,8 +148,8 @@ def place_of(stack: Sequence[Frame], named: Callable[[str], str]) -> Place:
     # The function that calls torch.
     inside = next(
         (
-            place
-            for place, frame in enumerate(python)
+            index
+            for index, frame in enumerate(python)
             if not _OF_TORCH.search(frame.filename) and not _is_std(frame) and not _SOFTMAX_IN_PYTHON.match(frame.name)
         ),
         None,
@@ -257,8 +257,8 @@ def _stacks(snapshot: Snapshot, named: Callable[[str], str]) -> _Stacks:
     def column(values: Iterable[str | None]) -> Categorical[str]:
         listed = list(values)
         known = list(dict.fromkeys(value for value in listed if value is not None))
-        place = {value: number for number, value in enumerate(known)}
-        return Categorical(np.array([-1 if v is None else place[v] for v in listed], dtype=np.int64), known)
+        index = {value: number for number, value in enumerate(known)}
+        return Categorical(np.array([-1 if v is None else index[v] for v in listed], dtype=np.int64), known)
 
     def mask(name: str) -> Bool:
         return np.array([getattr(place, name) for place in places], dtype=bool)
@@ -383,8 +383,8 @@ def memory_of_snapshot(
     first = len(RULING.rules)
     unfitting = (
         f"category {category.name}: no block has a frame in which {category.pattern.pattern!r} is found"
-        for place, category in enumerate(categories)
-        if not any((device.placing.rule == first + place).any() for device, _ in devices)
+        for index, category in enumerate(categories)
+        if not any((device.placing.rule == first + index).any() for device, _ in devices)
     )
     return Memory(
         peak_bytes=None if unknown else main.row.peak_bytes,
@@ -438,10 +438,10 @@ def _with_own(placing: BlockLabels, stack: Int64, snapshot: Snapshot, categories
     ruling = placing.ruling.with_own([category.name for category in categories])
     frames = [f"{frame.filename}:{frame.line} {frame.name}" for frame in snapshot.frames]
     rule = placing.rule.copy()
-    for place in range(len(categories) - 1, -1, -1):
-        fits = {number for number, frame in enumerate(frames) if categories[place].pattern.search(frame)}
+    for index in range(len(categories) - 1, -1, -1):
+        fits = {number for number, frame in enumerate(frames) if categories[index].pattern.search(frame)}
         stacks = np.array([not fits.isdisjoint(one) for one in snapshot.stacks] + [False], dtype=bool)
-        rule[stacks[stack]] = len(placing.ruling.rules) + place
+        rule[stacks[stack]] = len(placing.ruling.rules) + index
     return replace(placing, rule=rule, ruling=ruling)
 
 
@@ -651,18 +651,18 @@ def _noted_modules(
     if history is None or not any(path is not None for path in noted):
         return by_stack
     before = np.full(began, -1, dtype=np.int64)
-    place = np.concatenate((before, history.metadata[_counted_rows(history)]))[blocks.alloc]
-    told = np.array([*(path is not None for path in noted), False])[place]
+    index = np.concatenate((before, history.metadata[_counted_rows(history)]))[blocks.alloc]
+    told = np.array([*(path is not None for path in noted), False])[index]
     values = (*by_stack.values, *(path or "the model" for path in noted))
-    return categorical_of(values, np.where(told, place + len(by_stack.values), by_stack.codes))
+    return categorical_of(values, np.where(told, index + len(by_stack.values), by_stack.codes))
 
 
 def _compiled(snapshot: Snapshot, history: History | None, blocks: Blocks, began: int) -> Categorical[str]:
     """Return the compiled region that each block was allocated in, where that was recorded."""
-    place = np.full(max(began, blocks.events), -1, dtype=np.int64)
+    index = np.full(max(began, blocks.events), -1, dtype=np.int64)
     if history is not None:
-        place[began:] = history.compiled[_counted_rows(history)]
-    return Categorical(place[blocks.alloc], snapshot.metadata)
+        index[began:] = history.compiled[_counted_rows(history)]
+    return Categorical(index[blocks.alloc], snapshot.metadata)
 
 
 def _counted_rows(history: History) -> Int64:
@@ -687,10 +687,10 @@ def _phases(
     # Nothing is known between two phases: a loss that is computed outside of modules is forward.
     codes = phase[known]
     start, code = [], []
-    for place, (event, now) in enumerate(zip(known.tolist(), codes.tolist(), strict=True)):
-        before = codes[place - 1] if place else OTHER
-        if place and known[place - 1] + 1 < event and before != now and not (before == FORWARD and now == BACKWARD):
-            start.append(int(known[place - 1]) + 1)
+    for index, (event, now) in enumerate(zip(known.tolist(), codes.tolist(), strict=True)):
+        before = codes[index - 1] if index else OTHER
+        if index and known[index - 1] + 1 < event and before != now and not (before == FORWARD and now == BACKWARD):
+            start.append(int(known[index - 1]) + 1)
             code.append(OTHER)
         start.append(event)
         code.append(now)
@@ -854,12 +854,12 @@ def _broken_off(blocks: Blocks, rule: Int64, whole: PhaseIntervals, stack: Int64
     begin = int(whole.start_ns[last[-1]])
     kept = np.flatnonzero((rule == Rule.FORWARD_KEPT) & (blocks.alloc >= begin) & blocks.never_freed)
     earlier: dict[int, set[int]] = {}
-    for place in np.flatnonzero(blocks.alloc < begin).tolist():
-        if stack[place] >= 0:
-            earlier.setdefault(int(stack[place]), set()).add(int(rule[place]))
-    for place in kept.tolist():
-        rules = earlier.get(int(stack[place]), set())
-        rule[place] = rules.pop() if len(rules) == 1 else Rule.BROKEN_OFF
+    for index in np.flatnonzero(blocks.alloc < begin).tolist():
+        if stack[index] >= 0:
+            earlier.setdefault(int(stack[index]), set()).add(int(rule[index]))
+    for index in kept.tolist():
+        rules = earlier.get(int(stack[index]), set())
+        rule[index] = rules.pop() if len(rules) == 1 else Rule.BROKEN_OFF
 
 
 def _workspaces(blocks: Blocks, rule: Int64, stream: Int64) -> None:
@@ -905,9 +905,9 @@ def _by_number(blocks: Blocks, rule: Int64, backwards: int) -> None:
         for block in old.tolist():
             size = int(blocks.bytes[block])
             if size in grouped:
-                place = seen[size] * number // counts[size]
+                index = seen[size] * number // counts[size]
                 seen[size] += 1
-                rule[block] = (Rule.WEIGHT_OF_SOME, Rule.GRADIENT_KEPT)[place] if place < 2 else Rule.STATE_OF_SOME
+                rule[block] = (Rule.WEIGHT_OF_SOME, Rule.GRADIENT_KEPT)[index] if index < 2 else Rule.STATE_OF_SOME
         return
 
 
@@ -1181,12 +1181,12 @@ def _segments_at(device: _Device) -> Iterator[_Segment]:
     for begin, end, was in changes:
         held[bisect_left(edges, begin) : bisect_left(edges, end)] = was
     starts = {begin for begin, _, was in changes if was}
-    begins = [place for place in range(len(edges)) if held[place] and (edges[place] in starts or not held[place - 1])]
-    for place, following in zip(begins, [*begins[1:], len(edges) - 1], strict=False):
-        stop = next((one for one in range(place, following) if not held[one]), following)
-        row = at_end.get(edges[place])
-        kind = "small" if edges[stop] - edges[place] <= _SMALL_SEGMENT else "large"
-        yield _Segment(edges[place], edges[stop], kind if row is None else _pool_name(snapshot, row))
+    begins = [index for index in range(len(edges)) if held[index] and (edges[index] in starts or not held[index - 1])]
+    for index, following in zip(begins, [*begins[1:], len(edges) - 1], strict=False):
+        stop = next((one for one in range(index, following) if not held[one]), following)
+        row = at_end.get(edges[index])
+        kind = "small" if edges[stop] - edges[index] <= _SMALL_SEGMENT else "large"
+        yield _Segment(edges[index], edges[stop], kind if row is None else _pool_name(snapshot, row))
 
 
 def _pool_name(snapshot: Snapshot, segment: int) -> str:

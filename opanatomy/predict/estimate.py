@@ -189,7 +189,7 @@ def _swept(options: RunOptions, sweep: str) -> Iterator[RunOptions]:
         raise UsageError(f"--sweep {sweep}: not understood - write batch=1..64, batch=8,12,16 or seq=512..8192")
     if len(ends) == 2:
         first, last = sizes
-        sizes = [first << place for place in range((last // first).bit_length())]
+        sizes = [first << index for index in range((last // first).bit_length())]
         sizes += [last] if sizes[-1] != last else []
     yield from (replace(options, **{name: size}) for size in dict.fromkeys(sizes))
 
@@ -211,7 +211,7 @@ def sheet_limit(name: str) -> Limit:
     exact = []
     for sheet in known:
         words = sheet.device.split()
-        if plain in [_plain(" ".join(words[place:])) for place in range(len(words))]:
+        if plain in [_plain(" ".join(words[index:])) for index in range(len(words))]:
             exact.append(sheet)
     first = exact or [sheet for sheet in known if _plain(sheet.device).startswith(plain)] or known
     sheet = max(first, key=lambda sheet: (max(sheet.matrix.values()), sheet.memory_gib or 0, -len(sheet.device)))
@@ -471,8 +471,8 @@ def _timed(call: SimulatedCall, rates: _Rates) -> _Timed:
             share = efficiency.attention
         elif convolves:
             share = efficiency.convolutions
-            weight, place = (2, 9) if "backward" in call.operator else (1, 8)
-            groups = call.signature.get(place)
+            weight, index = (2, 9) if "backward" in call.operator else (1, 8)
+            groups = call.signature.get(index)
             if isinstance(groups, int) and groups > 1:  # by the channels of a group
                 of_group = _DEPTHWISE if call.signature.tensor(weight).shape[1] == 1 else _GROUPED
                 share = min(of_group, share)

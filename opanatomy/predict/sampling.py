@@ -84,9 +84,9 @@ class Template(NamedTuple):
 
         made = list(map(_blanked, args))
         if function._schema.name in _SEED_ON_HOST:
-            for place, argument in enumerate(function._schema.arguments[: len(made)]):
+            for index, argument in enumerate(function._schema.arguments[: len(made)]):
                 if argument.name.startswith("philox_"):
-                    made[place] = made[place]._replace(device=torch.device("cpu"))
+                    made[index] = made[index]._replace(device=torch.device("cpu"))
         template = cls(function, tuple(made), {name: _blanked(each) for name, each in kwargs.items()})
         blanks = list(_tensor_specs((template.args, tuple(template.kwargs.values()))))
         if any(blank.strides is None for blank in blanks):

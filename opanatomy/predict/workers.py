@@ -204,9 +204,9 @@ def followed(
     from opanatomy.predict.sampling import Sampling
 
     sampling, took = None, 0.0
-    for place, options in enumerate(runs):
+    for index, options in enumerate(runs):
         begun = clock()
-        if place > 1 and deadline is not None and begun + took * options.accumulate > deadline:
+        if index > 1 and deadline is not None and begun + took * options.accumulate > deadline:
             yield Followed(step="there was no time to follow it")
             continue
         try:

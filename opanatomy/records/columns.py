@@ -179,8 +179,8 @@ def categorical_of(values: Sequence[Value], codes: Int64) -> Categorical[Value]:
 
 def arranged(column: Categorical[Value], values: Sequence[Value]) -> Categorical[Value]:
     """Return the column with its values in this order."""
-    place = {value: index for index, value in enumerate(values)}
-    codes = np.array([*(place[value] for value in column.values), -1], dtype=np.int64)
+    position = {value: index for index, value in enumerate(values)}
+    codes = np.array([*(position[value] for value in column.values), -1], dtype=np.int64)
     return Categorical(codes[column.codes], tuple(values))
 
 

@@ -203,11 +203,11 @@ def _values(text: str, depth: int) -> Iterator[Argument]:
     if not text:
         return
     start = level = 0
-    for place, character in enumerate(text):
+    for index, character in enumerate(text):
         level += (character == "[") - (character == "]")
-        if not level and text.startswith(", ", place):
-            yield _value(text[start:place], depth)
-            start = place + 2
+        if not level and text.startswith(", ", index):
+            yield _value(text[start:index], depth)
+            start = index + 2
     yield _value(text[start:], depth)
 
 

@@ -65,10 +65,10 @@ class Table:
 
     def where(self: Kind, rows: Bool | Int64) -> Kind:
         """Return the rows of a mask, or these rows in their order."""
-        places: Int64 = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
+        indices: Int64 = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
         return type(self)(
-            {name: key.take(places) for name, key in self.keys.items()},
-            {name: figure[places] for name, figure in self.figures.items()},
+            {name: key.take(indices) for name, key in self.keys.items()},
+            {name: figure[indices] for name, figure in self.figures.items()},
         )
 
     def parts(self, *names: str) -> Iterator[tuple[tuple[Any, ...], Int64]]:
@@ -118,16 +118,16 @@ class Table:
 
     def _grouped(self, names: Sequence[str]) -> tuple[Int64, Int64]:
         """Return the rows in the order of these keys, and where each combination of them begins."""
-        place, most = np.zeros(len(self), dtype=np.int64), 1
+        index, most = np.zeros(len(self), dtype=np.int64), 1
         for name in names:
             key = self.keys[name]
             if most * (len(key.values) + 1) > _LARGEST:
-                known = unique(place)
-                place, most = known.inverse, len(known.values)
-            place = place * (len(key.values) + 1) + key.codes + 1
+                known = unique(index)
+                index, most = known.inverse, len(known.values)
+            index = index * (len(key.values) + 1) + key.codes + 1
             most *= len(key.values) + 1
-        order = np.argsort(place, kind="stable")
-        return order, np.flatnonzero(np.diff(place[order], prepend=-1))
+        order = np.argsort(index, kind="stable")
+        return order, np.flatnonzero(np.diff(index[order], prepend=-1))
 
 
 def empty(kind: type[Kind], columns: Sequence[Column]) -> Kind:

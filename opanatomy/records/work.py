@@ -462,11 +462,11 @@ def with_bounds(work: Table, operators: Iterable[OperatorRow]) -> Table:
     for key, chosen in work.where(rows).parts(*_OF_OPERATORS):
         row = bounds.get(tuple(value or None for value in key))
         if row is not None and row.bound_ns is not None:
-            places = rows[chosen]
-            by[places] = -1 if row.bound_by is None else (COMPUTE, MEMORY).index(row.bound_by)
-            done = np.cumsum(work.figures["calls"][places]).tolist()
+            indices = rows[chosen]
+            by[indices] = -1 if row.bound_by is None else (COMPUTE, MEMORY).index(row.bound_by)
+            done = np.cumsum(work.figures["calls"][indices]).tolist()
             upto = [row.bound_ns * calls // max(done[-1], 1) for calls in done[:-1]] + [row.bound_ns]
-            ns[places] = np.diff(upto, prepend=0)
+            ns[indices] = np.diff(upto, prepend=0)
     return work.with_columns({"bound_by": Categorical(by, (COMPUTE, MEMORY))}, {"bound_ns": ns})
 
 
@@ -658,8 +658,8 @@ def work_of_tables(
         }
         for index, kind in enumerate(breakdown.kinds):
             for like in kind.rows:
-                places = {name: getattr(like, name) for name in texts}
-                named = {name: texts[name][place] for name, place in places.items() if place >= 0}
+                indices = {name: getattr(like, name) for name in texts}
+                named = {name: texts[name][index] for name, index in indices.items() if index >= 0}
                 sums = {
                     "only": "breakdown",
                     "step_kind": index,

@@ -143,8 +143,8 @@ def _by_side(columns: Iterable[Column], comparison: Comparison) -> Iterator[Colu
             if column.name != "change" or len(comparison.sides) == 2:
                 yield column
             continue
-        for place, side in enumerate(comparison.sides):
-            values = [row.values[place] for row in comparison.figures]
+        for index, side in enumerate(comparison.sides):
+            values = [row.values[index] for row in comparison.figures]
             yield Column(name=f"values.{side.name}", kind="float", values=values)
 
 

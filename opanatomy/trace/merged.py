@@ -148,7 +148,7 @@ def _seen(path: Path) -> dict[Process, _Seen]:
     """Return what each process with intervals that are read shows."""
     kinds = Kinds()
     seen: dict[Process, _Seen] = {}
-    for place, (_, event) in enumerate(_identities(path)):
+    for index, (_, event) in enumerate(_identities(path)):
         args = event.args or _Args()
         if event.ph == "M" and event.name == "process_name":
             seen.setdefault(event.pid, _Seen()).name += f" {bytes(args.name).decode(errors='replace')}"
@@ -156,7 +156,7 @@ def _seen(path: Path) -> dict[Process, _Seen]:
         if event.ph != "X" or kind not in (OPERATOR, LAUNCH, KERNEL, MEMCPY, MEMSET):
             continue
         process = seen.setdefault(event.pid, _Seen())
-        process.first, process.last = place if process.first < 0 else process.first, place
+        process.first, process.last = index if process.first < 0 else process.first, index
         process.host = process.host or kind in (OPERATOR, LAUNCH)
         if isinstance(args.rank, int):
             process.ranks.add(args.rank)

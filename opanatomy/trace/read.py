@@ -571,8 +571,8 @@ class Collector:
         for row, collective in self._collectives_in(args, self._host.rows):
             self._host_collectives[row] = collective
         annotation = [0] * len(events)
-        for place in self._annotations:
-            annotation[place] = 1
+        for index in self._annotations:
+            annotation[index] = 1
         sequence = [item.sequence for item in args]
         if -1 in sequence or None in sequence:
             sequence = _filled(sequence, [item.sequence_2021 for item in args])

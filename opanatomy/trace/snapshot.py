@@ -244,7 +244,7 @@ class _Tables:
     """The distinct texts, frames and stacks of a snapshot, numbered as they come."""
 
     def __init__(self) -> None:
-        self.actions = {name: place for place, name in enumerate(ACTIONS)}
+        self.actions = {name: index for index, name in enumerate(ACTIONS)}
         self.unknown: dict[str, None] = {}
         self.metadata: dict[str, int] = {}
         self.pools: dict[tuple[int, int], int] = {}
@@ -265,7 +265,7 @@ class _Tables:
                     "size": _packed(map(itemgetter("size"), part)),
                     "address": _packed([one["addr"] if "addr" in one else one.get("device_free", 0) for one in part]),
                     "stream": _packed([one.get("stream", 0) for one in part]),
-                    "time_us": _packed([one.get("time_us", place) for place, one in enumerate(part, begin)]),
+                    "time_us": _packed([one.get("time_us", index) for index, one in enumerate(part, begin)]),
                     "stack": _packed([self._stack(one.get("frames")) for one in part]),
                     "metadata": _packed([self._text(one.get("user_metadata")) for one in part]),
                     # N/A outside of a compiled region
@@ -314,11 +314,11 @@ class _Tables:
         return list(self._frames)
 
     def _action(self, name: str) -> int:
-        place = self.actions.get(name)
-        if place is None:
+        index = self.actions.get(name)
+        if index is None:
             self.unknown[str(name)[:64]] = None
             return -1
-        return place
+        return index
 
     def _text(self, text: object) -> int:
         return self.metadata.setdefault(text, len(self.metadata)) if isinstance(text, str) and text else -1

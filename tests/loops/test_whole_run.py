@@ -36,9 +36,9 @@ class Rows(Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, place: int) -> torch.Tensor:
+    def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(self.seconds)
-        return torch.full((WIDTH,), float(place))
+        return torch.full((WIDTH,), float(index))
 
 
 def noted(loader: DataLoader[torch.Tensor], waits: list[float]) -> Iterator[torch.Tensor]:
@@ -206,8 +206,8 @@ def test_a_graph_break_and_a_recompilation_have_their_line_and_reason(
     run = anatomy.run
     assert run is not None
     lines = COMPILED.splitlines()
-    broken = 1 + next(place for place, line in enumerate(lines) if "graph_break" in line)
-    begins = 1 + next(place for place, line in enumerate(lines) if "def forward" in line)
+    broken = 1 + next(index for index, line in enumerate(lines) if "graph_break" in line)
+    begins = 1 + next(index for index, line in enumerate(lines) if "def forward" in line)
     (event,) = run.graph_breaks
     assert event.place.endswith(f"train.py:{broken} forward")
     assert "graph_break" in event.reason

@@ -161,8 +161,8 @@ def test_what_only_looks_like_a_token_stays(tmp_path: Path) -> None:
         "ProfilerStep*", "attention key: float[8, 4]", "Memcpy HtoD (Pageable -> Device)",
     ]  # fmt: skip
     trace = training_step()
-    for place, name in enumerate(names):
-        trace.host(name, 600 + 10 * place, 5)
+    for index, name in enumerate(names):
+        trace.host(name, 600 + 10 * index, 5)
     events = json.loads(written(trace, tmp_path))["traceEvents"]
     assert [event for event in events if event.get("cat") != "opanatomy"] == trace.events
 
@@ -348,8 +348,8 @@ NO_SECRETS = {
 
 def test_names_of_operators_and_modules_are_looked_for_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     trace: TraceBuilder = training_step()
-    for place, value in enumerate(NO_SECRETS.values()):
-        trace.host(value, 120 + place, 0.5, shapes=[[8, 4], [4, 2]], types=["float", "float"])
+    for index, value in enumerate(NO_SECRETS.values()):
+        trace.host(value, 120 + index, 0.5, shapes=[[8, 4], [4, 2]], types=["float", "float"])
     path = trace.write(tmp_path / "a.json")
     before = json_report(opanatomy.analyze(path))
     for name, value in NO_SECRETS.items():

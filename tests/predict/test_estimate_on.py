@@ -234,14 +234,14 @@ def test_on_the_cpu_flops_and_bytes_are_those_of_the_run(
     for report, of_class, of_product in zip((ran, made), sums, products, strict=True):
         for row in report.operators:
             costs = (row.flops or 0), (row.read_bytes or 0), (row.written_bytes or 0)
-            for place, value in enumerate(costs):
-                of_class[row.phase, row.operator_class, place] += value
+            for index, value in enumerate(costs):
+                of_class[row.phase, row.operator_class, index] += value
             if row.operator_class == "tensor_contraction" and row.flops:  # no copy inside a product
                 shapes = tuple(tensor.shape for tensor in row.signature.record.tensors())
                 of_product[row.operator, shapes, row.phase] += row.calls
     assert products[0] == products[1]
     flops, moved = (
-        [sum(value for key, value in each.items() if key[2] in places) for each in sums] for places in ((0,), (1, 2))
+        [sum(value for key, value in each.items() if key[2] in indices) for each in sums] for indices in ((0,), (1, 2))
     )
     assert flops[0] == flops[1]
     assert moved[0] == pytest.approx(moved[1], rel=0.001)  # which masks are made depends on values

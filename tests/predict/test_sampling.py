@@ -69,9 +69,9 @@ def test_after_its_deadline_nothing_is_sampled() -> None:
 
 def test_what_values_could_harm_is_left_alone() -> None:
     add, index = torch.ops.aten.add.Tensor, torch.ops.aten.index_select.default
-    plain, places = torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)
+    plain, indices = torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)
     assert Template.of(add, (plain, plain), {}) is not None
-    assert Template.of(index, (plain, 0, places), {}) is not None  # torch looks at its places
+    assert Template.of(index, (plain, 0, indices), {}) is not None  # torch looks at its places
     assert Template.of(add, (plain.to_sparse(), plain), {}) is None
 
     @torch.library.custom_op("opanatomy_tests::gathered", mutates_args=())
@@ -79,7 +79,7 @@ def test_what_values_could_harm_is_left_alone() -> None:
         return x[at]
 
     function = torch.ops.opanatomy_tests.gathered.default
-    assert Template.of(function, (plain, places), {}) is None
+    assert Template.of(function, (plain, indices), {}) is None
     assert Template.of(function, (plain, plain), {}) is not None
 
 

@@ -388,12 +388,12 @@ def meant_by(command: Sequence[str]) -> Meant | None:
 
 def _of_launch(command: Sequence[str]) -> list[str] | None:
     """Return the words after `accelerate launch`, however it was invoked."""
-    for place, word in enumerate(command[:4]):
+    for index, word in enumerate(command[:4]):
         name = PurePath(word).name
         if name in ("accelerate-launch", "accelerate.commands.launch") or word.endswith("commands/launch.py"):
-            return list(command[place + 1 :])
+            return list(command[index + 1 :])
         if name in ("accelerate", "accelerate_cli.py", "accelerate.commands.accelerate_cli"):
-            return list(command[place + 2 :]) if command[place + 1 : place + 2] == ["launch"] else None
+            return list(command[index + 2 :]) if command[index + 1 : index + 2] == ["launch"] else None
     return None
 
 

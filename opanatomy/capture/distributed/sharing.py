@@ -42,11 +42,11 @@ class Samples:
 
     def __getitem__(self, sample: int) -> tuple[int, dict[str, Any]]:
         """Return the number of a sample, and its part of each input."""
-        number, place = divmod(sample, self._shape.batch)
+        number, index = divmod(sample, self._shape.batch)
         if number not in self._made:
             self._made[number] = make_batch(self._module, self._shape, self._seed + number)
         made = self._made[number].items()
-        return sample, {name: value[place] if getattr(value, "ndim", 0) else value for name, value in made}
+        return sample, {name: value[index] if getattr(value, "ndim", 0) else value for name, value in made}
 
 
 def deal(module: torch.nn.Module, shape: Shape, seed: int, group: RankGroup) -> Dealt:

@@ -472,7 +472,7 @@ class _Steps:
         import numpy as np
 
         count = len(self.columns[0])
-        begins = sorted({place * count // min(count, _REPORTED) for place in range(min(count, _REPORTED))})
+        begins = sorted({index * count // min(count, _REPORTED) for index in range(min(count, _REPORTED))})
         merged = [column.tolist() for column in _merged(self.columns, begins)]
         each = np.array(self.columns[4]) / np.array(self.columns[1])
         merged[4] = [

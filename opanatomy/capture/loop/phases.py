@@ -244,8 +244,8 @@ class LoopPhases:
         if call in self._calls:
             self._close_above(self._calls.index(call))
 
-    def _close_above(self, place: int) -> None:
-        while len(self._calls) > place:
+    def _close_above(self, index: int) -> None:
+        while len(self._calls) > index:
             self._end()
         if not self._calls:
             self._calls = [_Call(None)]

@@ -79,7 +79,7 @@ class Cycle:
         for length in range(len(waited), len(keys) // 2 + 1):
             cycle = keys[-length:]
             if cycle == keys[-2 * length : -length] and waited <= set(cycle):
-                begin = next(place for place in range(len(keys)) if _repeats(keys[place:], length))
+                begin = next(index for index in range(len(keys)) if _repeats(keys[index:], length))
                 self.keys = tuple(keys[begin : begin + length])
                 self._place = (len(keys) - 1 - begin) % length
                 return

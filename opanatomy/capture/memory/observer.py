@@ -438,7 +438,7 @@ def observations_of(
 ) -> StepObservations:
     """Return the observations of a step, with the current figures of its allocator unless given."""
     components = enumerate(earlier.storages.values())
-    rows = [(place, address, size) for place, some in components for address, size in some.items()]
+    rows = [(index, address, size) for index, some in components for address, size in some.items()]
     component, address, size = zip(*rows, strict=True) if rows else ((), (), ())
     storages = StorageColumns(
         components=tuple(earlier.storages), component=packed(component), address=packed(address), bytes=packed(size)

@@ -74,7 +74,7 @@ def batches_of(lengths: Sequence[int], size: int, padding: str, maximum: int, se
     # The batches to run are evenly spread over all by length, so that their mean step is that of all.
     by_length = sorted(range(len(padded)), key=padded.__getitem__)
     count = min(RUN_BATCHES, len(padded))
-    run = sorted(by_length[(2 * place + 1) * len(padded) // (2 * count)] for place in range(count))
+    run = sorted(by_length[(2 * index + 1) * len(padded) // (2 * count)] for index in range(count))
     return Batches(texts=texts, lengths=padded, run=tuple(run))
 
 
@@ -90,8 +90,8 @@ def _grouped(lengths: Sequence[int], size: int, seed: int, order: list[int]) -> 
         megabatch = size * max(min(len(lengths) // (size * 4), 50), 1)
         groups = [order[start : start + megabatch] for start in range(0, len(order), megabatch)]
         groups = [sorted(group, key=lengths.__getitem__, reverse=True) for group in groups]
-        place = max(range(len(groups)), key=lambda number: lengths[groups[number][0]])
-        groups[0][0], groups[place][0] = groups[place][0], groups[0][0]
+        index = max(range(len(groups)), key=lambda number: lengths[groups[number][0]])
+        groups[0][0], groups[index][0] = groups[index][0], groups[0][0]
         return list(chain.from_iterable(groups))
     with _disable_current_modes():  # it reads values, which fake tensors do not have
         generator = torch.Generator().manual_seed(seed)
@@ -138,8 +138,8 @@ def sample() -> tuple[str, ...]:
     """Return the texts, in an order unrelated to their lengths."""
     draw = Random(_SEED)
     normal = NormalDist()
-    places = sorted(range(COUNT), key=lambda _: draw.random())
-    words = [_MEDIAN_WORDS * exp(_DEVIATION * normal.inv_cdf((place + 0.5) / COUNT)) for place in places]
+    indices = sorted(range(COUNT), key=lambda _: draw.random())
+    words = [_MEDIAN_WORDS * exp(_DEVIATION * normal.inv_cdf((index + 0.5) / COUNT)) for index in indices]
     return tuple(_text(draw, max(round(count), 1)) for count in words)
 
 
@@ -478,10 +478,10 @@ class TextPlan:
         inputs, labels, mask = [], [], self.tokens.mask
         for text in texts:
             draw, ids = Random(f"{self.seed} {text}"), self.ids[text]
-            places = [at for at, token in enumerate(ids) if token not in self.tokens.special] or list(range(len(ids)))
-            draws = {at: draw.random() for at in places}
+            indices = [at for at, token in enumerate(ids) if token not in self.tokens.special] or list(range(len(ids)))
+            draws = {at: draw.random() for at in indices}
             # One at least is guessed.
-            chosen = {at for at in places if draws[at] < _MASKED} or {min(places, key=draws.__getitem__)}
+            chosen = {at for at in indices if draws[at] < _MASKED} or {min(indices, key=draws.__getitem__)}
             inputs.append([mask if at in chosen and mask is not None else token for at, token in enumerate(ids)])
             labels.append([token if at in chosen else IGNORED for at, token in enumerate(ids)])
         return {"input_ids": _padded(inputs, length, self.tokens.pad), "labels": _padded(labels, length, IGNORED)}

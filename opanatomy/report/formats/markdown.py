@@ -24,16 +24,16 @@ _DEEPEST: Final = 24
 def markdown_report(report: Report, page: Page) -> str:
     """Return as much of the report as the page wants, in at most `MOST_BYTES` bytes; its end names what is left out."""
     sections = sections_of(report, page)
-    texts = {place: _section(section) for place, section in enumerate(sections)}
+    texts = {index: _section(section) for index, section in enumerate(sections)}
     # The first screen is dropped last, and of the rest the lower sections first.
-    order = sorted(texts, key=lambda place: (sections[place].open, -place))
+    order = sorted(texts, key=lambda index: (sections[index].open, -index))
     left_out: list[int] = []
     # There is room for the sentence that names all sections.
     most = MOST_BYTES - sum(len(line.encode()) + 1 for line in _left_out([section.title for section in sections]))
     while sum(len(text.encode()) + 1 for text in texts.values()) > most:
-        left_out.append(place := order.pop(0))
-        del texts[place]
-    return "\n".join((*texts.values(), *_left_out([sections[place].title for place in sorted(left_out)])))
+        left_out.append(index := order.pop(0))
+        del texts[index]
+    return "\n".join((*texts.values(), *_left_out([sections[index].title for index in sorted(left_out)])))
 
 
 def _left_out(titles: Sequence[str]) -> list[str]:

@@ -369,21 +369,21 @@ def _abridged(text: str | Phrase, name_width: int) -> Iterator[str]:
     words, ends, remarks, depth, quoted, begin = "", [], [], 0, False, 0
     for word, is_name in _words(text, name_width):
         for letter in "" if is_name else word:
-            place = len(words)
+            index = len(words)
             if letter in "([{" and not quoted:
-                begin = place if depth == 0 else begin
+                begin = index if depth == 0 else begin
                 depth += 1
             elif letter in ")]}" and not quoted:
                 depth -= 1
                 if depth == 0 and words[begin - 1 : begin] == " " and not _SHARE.fullmatch(words[begin:] + letter):
-                    remarks.append((begin - 1, place + 1))
+                    remarks.append((begin - 1, index + 1))
             elif letter == " " and depth == 0 and not quoted and words[-1:] in (",", ";", ":", "."):
-                ends.append(place - 1)
+                ends.append(index - 1)
             quoted ^= letter in '"`'
             words += letter
         words += word if is_name else ""
     stop = "." if words.endswith(".") else ""
-    cuts = [(remarks[place:], len(words)) for place in reversed(range(len(remarks)))]
+    cuts = [(remarks[index:], len(words)) for index in reversed(range(len(remarks)))]
     for gone, end in (*cuts, *((remarks, end) for end in reversed(ends))):
         short = words[:end]
         for start, after in reversed(gone):
@@ -428,9 +428,9 @@ def command(text: str, width: int, *, label: str, style: str = "") -> list[Text]
     if len(label) + 1 + cell_len(" ".join(words)) <= width:
         return [Text(f"{label} {' '.join(words)}", style=style)]
     lines, last = [f"{label} {words[0]}"], len(words) - 1
-    for place, word in enumerate(words[1:], 1):
+    for index, word in enumerate(words[1:], 1):
         # Leave room for the continuation mark at its end.
-        if cell_len(f"{lines[-1]} {word}") + (0 if place == last else 2) <= width:
+        if cell_len(f"{lines[-1]} {word}") + (0 if index == last else 2) <= width:
             lines[-1] += f" {word}"
             continue
         lines[-1] += " \\"

@@ -81,8 +81,8 @@ def classes(anatomy: Anatomy) -> Section | None:
         Column(header="time"): lambda line: Time(line.part.time_ns),
         Column(header="share"): lambda line: Share(line.part.time_ns, whole.time_ns),
         **{
-            Column(header=phase.value, drop_order=place): time_in(phase)
-            for place, phase in enumerate(phases if len(phases) > 1 else (), start=1)
+            Column(header=phase.value, drop_order=index): time_in(phase)
+            for index, phase in enumerate(phases if len(phases) > 1 else (), start=1)
         },
         Column(header="FLOP", unit="FLOP", drop_order=7): lambda line: amounts(line.part)[0] if computes else None,
         Column(header="FLOP share", drop_order=10): lambda line: Share(

@@ -375,34 +375,34 @@ def _figures_of_many(comparison: Comparison) -> Section:
     shown = {header: known[name] for name, header in _OF_MANY.items() if name in known}
     rows = tuple(
         Row(
-            cells={"side": phrase("{} {}", Count(place + 1), Name(side.name))}
-            | {header: _cell(row, place) for header, row in shown.items()}
+            cells={"side": phrase("{} {}", Count(index + 1), Name(side.name))}
+            | {header: _cell(row, index) for header, row in shown.items()}
         )
-        for place, side in enumerate(comparison.sides)
+        for index, side in enumerate(comparison.sides)
     )
     return Section(
         title="Figures of one step",
         rows=rows,
         columns=(
             Column(header="side", holds=ColumnKind.NAMES, least=16),
-            *(Column(header=header, drop_order=place) for place, header in enumerate(shown)),
+            *(Column(header=header, drop_order=index) for index, header in enumerate(shown)),
         ),
         notes=(Note(text="of one step; all figures are in the JSON report"),),
     )
 
 
-def _cell(row: FigureRow, place: int) -> Cell:
-    value = row.values[place]
-    return None if value is None else with_bound(row, place)
+def _cell(row: FigureRow, index: int) -> Cell:
+    value = row.values[index]
+    return None if value is None else with_bound(row, index)
 
 
-def with_bound(row: FigureRow, place: int) -> Phrase:
+def with_bound(row: FigureRow, index: int) -> Phrase:
     """Return a figure of one side, with `≥` before a lower bound."""
-    value = row.values[place]
+    value = row.values[index]
     if value is None:
         return phrase("-")
     figure = quantity(row.unit, value)
-    if not row.lower_bounds or not row.lower_bounds[place]:
+    if not row.lower_bounds or not row.lower_bounds[index]:
         return phrase("{}", figure)
     if isinstance(figure, Share):
         return phrase("{}", replace(figure, at_least=True))
@@ -635,8 +635,8 @@ def _tested(row: FigureRow) -> Phrase | str:
 def sides(comparison: Comparison) -> Section:
     """Return what ran on each side, and which steps the means are of."""
     facts = []
-    for place, side in enumerate(comparison.sides):
-        label = ("before", "after")[place] if len(comparison.sides) == 2 else f"{place + 1}"
+    for index, side in enumerate(comparison.sides):
+        label = ("before", "after")[index] if len(comparison.sides) == 2 else f"{index + 1}"
         what = joined(
             (
                 phrase("{}", Name(side.name)),

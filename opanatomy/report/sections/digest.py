@@ -496,7 +496,7 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
         causes.append(("and", left))
     step = [] if parts is None else [("step", headline(comparison, parts))]
     figures = [(row.name, _values(row, comparison)) for row in shown_figures(comparison)]
-    sides = [(f"side {place}", _side(side)) for place, side in enumerate(comparison.sides, 1)]
+    sides = [(f"side {index}", _side(side)) for index, side in enumerate(comparison.sides, 1)]
     gates = [("gate", gate.line) for gate in comparison.gates]
     warnings = [("warning", text) for text in comparison.warnings]
     reasons = [("not comparable", why) for why in comparison.not_comparable]
@@ -515,8 +515,8 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
 def _values(row: FigureRow, comparison: Comparison) -> Phrase:
     """Return a figure on every side, and the change from first to last if these are comparable."""
     if comparison.not_comparable:
-        return joined((with_bound(row, place) for place in range(len(row.values))), " against ") or phrase("")
-    values = joined((with_bound(row, place) for place in range(len(row.values))), " -> ") or ""
+        return joined((with_bound(row, index) for index in range(len(row.values))), " against ") or phrase("")
+    values = joined((with_bound(row, index) for index in range(len(row.values))), " -> ") or ""
     return phrase("{} ({})", values, Change(row.values[-1], row.values[0]))
 
 
@@ -554,9 +554,9 @@ def findings_of_comparison(comparison: Comparison, sides: Sequence[str | None] =
 def _next_of_cause(group: Group, comparison: Comparison, sides: Sequence[str | None]) -> Next:
     """Return the sections to show next for a cause, from the slower side (overlap counts as negative time)."""
     before, after = abs(group.before_ns), abs(group.after_ns)
-    place = 0 if before > after else 1
-    side = sides[place] if place < len(sides) else None
-    several = comparison.sides[place].ranks > 1
+    index = 0 if before > after else 1
+    side = sides[index] if index < len(sides) else None
+    several = comparison.sides[index].ranks > 1
     return section_command(follow_up_sections(group, several=several), side)
 
 

@@ -379,11 +379,11 @@ def _sampled(points: Sequence[MemoryPoint], count: int) -> list[MemoryPoint]:
     highest: list[MemoryPoint | None] = [None] * count
     latest: list[MemoryPoint | None] = [None] * count
     for point in points:
-        place = min((point.time_ns - first) * count // span, count - 1)
-        best = highest[place]
+        index = min((point.time_ns - first) * count // span, count - 1)
+        best = highest[index]
         if best is None or point.allocated_bytes > best.allocated_bytes:
-            highest[place] = point
-        latest[place] = point
+            highest[index] = point
+        latest[index] = point
     sampled, current = [], points[0]
     for best, end in zip(highest, latest, strict=True):
         sampled.append(best or current)

@@ -188,10 +188,10 @@ def modules(anatomy: Anatomy, page: Page) -> Section | None:
     columns: Columns[Node] = {
         Column(header="time"): lambda node: Time(node.whole.time_ns / steps),
         Column(header="share", drop_order=9): lambda node: Share(node.whole.time_ns, whole),
-        **{Column(header=name, drop_order=place): time_in(name) for place, name in enumerate(phases, start=1)},
+        **{Column(header=name, drop_order=index): time_in(name) for index, name in enumerate(phases, start=1)},
         **{
-            Column(header=f"{short} FLOP", unit="FLOP", drop_order=10 + place): flops_in(name)
-            for place, (name, short) in enumerate((name, _SHORT[name]) for name in phases if name in _SHORT)
+            Column(header=f"{short} FLOP", unit="FLOP", drop_order=10 + index): flops_in(name)
+            for index, (name, short) in enumerate((name, _SHORT[name]) for name in phases if name in _SHORT)
         },
     }
     # The whole model has its kind for a name.

@@ -147,7 +147,7 @@ def groups_of(ranks: Sequence[Rank], figures: Sequence[str]) -> list[Group]:
         like = np.abs(values[left] - values[left[0]]).max(axis=1, initial=0.0) <= allowed
         own = np.sort(left[like])
         medians = tuple(int(value) for value in np.median(values[own], axis=0))
-        groups.append(Group(ranks=tuple(ranks[place] for place in own.tolist()), medians=medians))
+        groups.append(Group(ranks=tuple(ranks[index] for index in own.tolist()), medians=medians))
         left = left[~like]
     return sorted(groups, key=lambda group: -len(group.ranks))
 
@@ -189,7 +189,7 @@ def ranks(anatomy: Anatomy) -> Section | None:
         notes=(*notes, *_conclusions(anatomy, spread)),
         columns=(
             Column(header="a step of rank", holds=ColumnKind.NAMES, least=8),
-            *(Column(header=name, drop_order=place and len(_FIGURES) - place) for place, name in enumerate(headers)),
+            *(Column(header=name, drop_order=index and len(_FIGURES) - index) for index, name in enumerate(headers)),
         ),
     )
 

@@ -320,8 +320,8 @@ def components(report: Techniques) -> Section:
         columns=(
             Column(header="memory of", holds=ColumnKind.NAMES, least=14),
             *(
-                Column(header=name.replace("forward_", "").replace("_", " "), key=name, drop_order=place)
-                for place, name in enumerate(shown)
+                Column(header=name.replace("forward_", "").replace("_", " "), key=name, drop_order=index)
+                for index, name in enumerate(shown)
             ),
         ),
         notes=(Note(text=note("technique-memory", "memory of")),) if rows else (),
