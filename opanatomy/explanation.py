@@ -100,13 +100,19 @@ def explain(words: Sequence[str], report: Report | None = None) -> Explanation:
 
 def _joined(words: Sequence[str]) -> Iterator[str]:
     """Join words in a row that are one term or one device."""
-    place = 0
-    while place < len(words):
-        for end in range(len(words), place, -1):
-            name = " ".join(words[place:end])
-            if end == place + 1 or terms_named(name) or chapter_of(name) or sheets_named(name) or any(_technique(name)):
+    position = 0
+    while position < len(words):
+        for end in range(len(words), position, -1):
+            name = " ".join(words[position:end])
+            if (
+                end == position + 1
+                or terms_named(name)
+                or chapter_of(name)
+                or sheets_named(name)
+                or any(_technique(name))
+            ):
                 yield name
-                place = end
+                position = end
                 break
 
 

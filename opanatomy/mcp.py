@@ -522,7 +522,7 @@ def _rows(report: Report, name: str, wanted: str, sort: str, limit: int, cursor:
         records = [{key: _per_step(key, value, steps) for key, value in row.items()} for row in records]
     found, missing = _filtered(records, wanted)
     rows = _ordered(found, sort)
-    begin = _place(cursor, len(rows))
+    begin = _begin_of(cursor, len(rows))
     answer: dict[str, Any] = {"table": name, "rows_that_fit": len(rows)}
     if missing:
         answer["words_in_no_row"] = missing
@@ -604,7 +604,7 @@ def _ordered(rows: list[dict[str, Any]], sort: str) -> list[dict[str, Any]]:
     ]
 
 
-def _place(cursor: str, rows: int) -> int:
+def _begin_of(cursor: str, rows: int) -> int:
     if not cursor:
         return 0
     if not cursor.isdecimal() or int(cursor) > rows:

@@ -206,9 +206,9 @@ def _together(
                 redactor.know(outcome.secrets, outcome.names)
                 summary = outcome.summary
                 if summary is None:
-                    lost[outcome.place] = _readable(f"{sources[outcome.place].name} is left out: {outcome.lost}")
+                    lost[outcome.index] = _readable(f"{sources[outcome.index].name} is left out: {outcome.lost}")
                 else:
-                    merger.add(unpacked_summary(summary) if isinstance(summary, bytes) else summary, outcome.place)
+                    merger.add(unpacked_summary(summary) if isinstance(summary, bytes) else summary, outcome.index)
                 advance(count / len(sources))
         only = merger.common_steps()
         if only is None:
@@ -298,7 +298,7 @@ class _SummaryMerger:
         """Return the anatomy over them, and what their collectives show together."""
         unlike = () if len(set(self._counted)) < 2 else (_UNLIKE_STEPS,)
         anatomy = self._merger.anatomy(name=name, warnings=warnings, caveats=(*caveats, *unlike))
-        indices = self._merger.places()
+        indices = self._merger.indices()
         matched = matched_of([self.tables[index] for index in indices])
         waiting = None if matched is None else waiting_of(matched)
         lanes = lanes_of_ranks([self._lanes[index] for index in indices], matched)

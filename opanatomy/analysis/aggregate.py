@@ -103,7 +103,7 @@ Record = TypeVar("Record", bound=Struct)
 Item = TypeVar("Item")
 #: The sort key of a rank among the others.
 Order: TypeAlias = "tuple[bool, int, str, int]"
-_Place: TypeAlias = "tuple[Order, int]"
+_Position: TypeAlias = "tuple[Order, int]"
 #: So many tables are added up at a time.
 TOGETHER: Final = 16
 
@@ -112,18 +112,18 @@ class OrderedUnion(Generic[Item]):
     """Distinct items, in the order in which the ranks have them first."""
 
     def __init__(self) -> None:
-        self._places: dict[Item, _Place] = {}
+        self._positions: dict[Item, _Position] = {}
 
     def add(self, items: Iterable[Item], order: Order) -> None:
         """Add the items of one rank."""
         for index, item in enumerate(items):
-            known = self._places.get(item)
+            known = self._positions.get(item)
             if known is None or (order, index) < known:
-                self._places[item] = (order, index)
+                self._positions[item] = (order, index)
 
     def items(self) -> list[Item]:
         """Return all items, in order."""
-        return sorted(self._places, key=self._places.__getitem__)
+        return sorted(self._positions, key=self._positions.__getitem__)
 
 
 class RowSums(Generic[Record]):

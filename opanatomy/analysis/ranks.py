@@ -636,8 +636,8 @@ class RankMerger:
         self._conventions: dict[str, str | int] = {}
         self._situations: list[Situation] = []
 
-    def places(self) -> list[int]:
-        """Return the places of the added traces, in the order of the ranks."""
+    def indices(self) -> list[int]:
+        """Return the indices of the added traces, in the order of the ranks."""
         return [kept.order[-1] for kept in sorted(self._kept, key=lambda kept: kept.order)]
 
     def add(self, anatomy: Anatomy, index: int) -> Rank:

@@ -178,9 +178,9 @@ class StepGraph:
         ranked = np.argsort(points, kind="stable")
         points, call, is_return = points[ranked], call[ranked], is_return[ranked]
         of_start = np.flatnonzero(~is_return)
-        place_of = {int(call[index]): int(index) for index in of_start}
+        index_of = {int(call[index]): int(index) for index in of_start}
         issue = np.maximum(np.searchsorted(points, start, side="right") - 1, 0)
-        issue[is_launched] = [place_of[one] for one in launch[is_launched].tolist()]
+        issue[is_launched] = [index_of[one] for one in launch[is_launched].tolist()]
         moves = own | is_launched
         issue[~moves] = 0
         order = np.lexsort((start, issue))
@@ -190,10 +190,10 @@ class StepGraph:
         self._events, self._issue = events, issue
         self._points = np.arange(len(points)) + np.searchsorted(issue, np.arange(len(points)))
         self._nodes = np.arange(len(events)) + issue + 1
-        place_in = np.empty(len(order), dtype=np.int64)
-        place_in[order] = np.arange(len(order))
+        index_in = np.empty(len(order), dtype=np.int64)
+        index_in[order] = np.arange(len(order))
         for works in waited.values():
-            works[:] = [(event if event == _BEFORE else int(place_in[event]), kind) for event, kind in works]
+            works[:] = [(event if event == _BEFORE else int(index_in[event]), kind) for event, kind in works]
         count = len(points) + len(events)
         self._begun, self._ended = np.empty((2, count), dtype=np.int64)
         self._begun[self._points] = self._ended[self._points] = points
@@ -348,7 +348,7 @@ class StepGraph:
     def _edges_behind(self) -> list[tuple[int, int, list[tuple[int, int]]]]:
         """Return the nodes with edges besides those from the host's chain and from the event before on the stream.
 
-        Each is the number of events before it, its place among the points (-1: it is the next event) and the edges,
+        Each is the number of events before it, its index among the points (-1: it is the next event) and the edges,
         each with its source's place among the events (from 1 on; 0: before the steps).
         """
         event_of, point_of = np.full((2, len(self._begun)), -1)
@@ -515,7 +515,7 @@ class StepGraph:
         return np.maximum(spent, 0) * prod(change.factor for change in changes if change.of == HOST)
 
     def events_of(self, of: str) -> Int64:
-        """Return the places of the device events that `of` names: all, copies, a class, an operator, kernels.
+        """Return the indices of the device events that `of` names: all, copies, a class, an operator, kernels.
 
         Raises `UsageError` if none has that name.
         """

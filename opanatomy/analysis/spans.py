@@ -61,12 +61,12 @@ class EventTables(Struct, frozen=True, kw_only=True):
     numbers: Sequence[int | None]
 
     def step_of(self, start_ns: Int64) -> list[int]:
-        """Return the place of the step that the host was in."""
+        """Return the index of the step that the host was in."""
         indices: list[int] = np.maximum(np.searchsorted(self.begins, start_ns, side="right") - 1, 0).tolist()
         return indices
 
     def of_steps(self, step: Int64, rows: Int64) -> Iterator[Span]:
-        """Yield the device events in these rows; `step` has the place of each event's step."""
+        """Yield the device events in these rows; `step` has the index of each event's step."""
         kernels, work = self.kernels, self.trace.work
         assert kernels is not None
         communicates = kernels.operator_class.equals(OperatorClass.COMMUNICATION)
@@ -136,7 +136,7 @@ class EventTables(Struct, frozen=True, kw_only=True):
             )
 
     def of_runtime(self, indices: Int64) -> Iterator[Span]:
-        """Yield the runtime calls in these places of `threads.calls`, with the event around each."""
+        """Yield the runtime calls at these indices of `threads.calls`, with the event around each."""
         host, launches = self.calls.host, self.trace.launches
         steps = self.step_of(launches.start_ns[self.threads.calls[indices]])
         for index, number in zip(indices.tolist(), steps, strict=True):

@@ -68,9 +68,9 @@ def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the two-sided p of the U test, twice the smaller tail; exact, ties included, unless samples are many."""
     both = [*first, *second]
     ordered = sorted(both)
-    place_of = {value: index for index, value in reversed(list(enumerate(ordered, 1)))}
+    first_rank = {value: index for index, value in reversed(list(enumerate(ordered, 1)))}
     # From 1; equal values have the mean of theirs.
-    ranks = [place_of[value] + (ordered.count(value) - 1) / 2 for value in both]
+    ranks = [first_rank[value] + (ordered.count(value) - 1) / 2 for value in both]
     size, count = len(first), len(both)
     observed, middle = sum(ranks[:size]), size * (count + 1) / 2
     if comb(count, size) <= _COUNTED:

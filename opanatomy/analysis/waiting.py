@@ -34,7 +34,7 @@ PAIRWISE: Final = ("send", "recv", "send_recv")
 
 
 class RankCalls(Struct, frozen=True, kw_only=True):
-    """The collective calls of all ranks; `rank` is a place among the given ranks, times are those of its trace."""
+    """The collective calls of all ranks; `rank` is an index into the given ranks, times are those of its trace."""
 
     ranks: int
     rank: Int64

@@ -202,7 +202,7 @@ def enclosing_rows(thread: Int64, start_ns: Int64, end_ns: Int64, parents: Int64
 
 
 def _over(rows: Int64, end_ns: Int64, time_ns: Int64) -> Int64:
-    """Return the places of the rows that have ended by these times."""
+    """Return the indices of the rows that have ended by these times."""
     indices = np.flatnonzero(rows >= 0)
     return indices[end_ns[rows[indices]] <= time_ns[indices]]
 

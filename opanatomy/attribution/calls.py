@@ -347,7 +347,7 @@ DISPATCHING: Final = Classification(operator_class=None, rule="no rule")
 class OperatorNames(Struct, frozen=True, kw_only=True):
     """The classes of operators, one entry per name of the trace."""
 
-    #: A place in `CLASSES`, -1 if the operator does no work itself.
+    #: An index into `CLASSES`, -1 if the operator does no work itself.
     operator_class: Int64
     rule: Categorical[str]
     delegates: Bool
@@ -367,7 +367,7 @@ class KernelNames(Struct, frozen=True, kw_only=True):
     rule: Categorical[str]
     #: 1 if the kernel uses tensor cores, 0 if not, -1 if the name does not tell.
     tensor_cores: Int64
-    #: Places in `ELEMENT_TYPES`.
+    #: Indices into `ELEMENT_TYPES`.
     element_type: Int64
     crosses_host_link: Bool
 
@@ -791,7 +791,7 @@ class TraceCalls(Struct, frozen=True, kw_only=True):
         return take(self.owner, self.work.host)
 
     def texts_of(self, signature: Int64) -> Categorical[SignatureText]:
-        """Return the text of each signature (a place in `signatures`); empty for -1."""
+        """Return the text of each signature (an index into `signatures`); empty for -1."""
         numbers = unique(signature)
         texts = [text_of(self.signatures[number] if number >= 0 else None) for number in numbers.values.tolist()]
         return categorical_of(texts, numbers.inverse)

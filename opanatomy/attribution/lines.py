@@ -267,12 +267,12 @@ def _by_order(
     index[order] = np.arange(len(order)) - first[group.inverse[order]]
     size = np.bincount(group.inverse)[group.inverse]
     # Theirs by group and place, one after the other.
-    by_place = np.lexsort((index[:count], key[:count]))
+    by_index = np.lexsort((index[:count], key[:count]))
     begin_of, size_of = (np.full(int(key.max(initial=0)) + 1, fill, dtype=np.int64) for fill in (-1, 0))
-    ordered = key[:count][by_place]
+    ordered = key[:count][by_index]
     starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
     begin_of[ordered[starts]], size_of[ordered[starts]] = starts, np.diff(np.append(starts, len(ordered)))
-    own_key, codes = key[count:], stack.codes[by_place]
+    own_key, codes = key[count:], stack.codes[by_index]
     # All alike come from one line: then the count does not matter.
     lowest, highest = (reduce.reduceat(codes, starts) if len(starts) else codes for reduce in (np.minimum, np.maximum))
     one = np.zeros(len(begin_of), dtype=bool)

@@ -761,7 +761,7 @@ def _unmarked(
 
 
 def _forward_on(moments: Moments, thread: Int64) -> Iterator[tuple[Int64, Int64, Int64]]:
-    """Yield for each thread with a forward its places in `thread`, and the starts and latest ends of its operators."""
+    """Yield for each thread with a forward its indices in `thread`, and the starts and latest ends of its operators."""
     for number, indices in rows_by_value(thread):
         if number in moments.forward:
             yield indices, *moments.forward[number]
@@ -777,11 +777,11 @@ def _seeds(rows: HostRows, kinds: NameKinds, moments: Moments) -> Bool:
     """Return the gradients of ones that start a backward, made right before its first node."""
     ones = np.flatnonzero(kinds.ones[rows.name] & (rows.sequence < 0))
     following = rows.last[ones] + 1
-    next_place = np.minimum(following, len(rows.name) - 1)
-    there = (following < len(rows.name)) & (rows.thread[next_place] == rows.thread[ones])
+    next_row = np.minimum(following, len(rows.name) - 1)
+    there = (following < len(rows.name)) & (rows.thread[next_row] == rows.thread[ones])
     index = np.searchsorted(moments.nodes, rows.end_ns[ones])
     node = moments.nodes[np.minimum(index, len(moments.nodes) - 1)] if len(moments.nodes) else rows.end_ns[ones]
-    starts = (index < len(moments.nodes)) & (~there | (rows.start_ns[next_place] >= node))
+    starts = (index < len(moments.nodes)) & (~there | (rows.start_ns[next_row] >= node))
     marked = np.zeros(len(rows.name), dtype=bool)
     marked[ones[starts]] = True
     return within(rows, marked)
@@ -796,7 +796,7 @@ class Step(Struct, frozen=True):
 
 
 class Placed(Struct, frozen=True, kw_only=True):
-    """The phase (a place in `PHASES`) and module path of each host event; none outside all modules."""
+    """The phase (an index into `PHASES`) and module path of each host event; none outside all modules."""
 
     phase: Int64
     module: Categorical[str]
@@ -890,7 +890,7 @@ def _mapped(rows: HostRows, kinds: NameKinds, nodes: Nodes, inference: Inference
 
 
 def phases_at(spans: list[tuple[int, int, Phase]], times_ns: Int64) -> Int64:
-    """Return the phase (a place in `PHASES`, -1 if none) at each host time, whatever the thread.
+    """Return the phase (an index into `PHASES`, -1 if none) at each host time, whatever the thread.
 
     Ranges lie on one thread, the backward of CUDA runs on another.
     """
@@ -1011,7 +1011,7 @@ class Timed(Struct, frozen=True):
 
 
 def phase_of_annotation(name: str) -> int:
-    """Return the phase (a place in `PHASES`) that an annotation's name says; -1 if none."""
+    """Return the phase (an index into `PHASES`) that an annotation's name says; -1 if none."""
     letter = _LETTER.fullmatch(name)
     if letter is not None:
         return FORWARD if "F" in letter.groups() else BACKWARD
@@ -1130,7 +1130,7 @@ def _enclose_both(rows: HostRows, ranges: Bool, placed: Placed) -> Bool:
 
 
 class _Compared(Struct, frozen=True, kw_only=True):
-    """Timed events inside annotations: their places in `Timed`, the annotated phase and the assigned one."""
+    """Timed events inside annotations: their indices in `Timed`, the annotated phase and the assigned one."""
 
     index: Int64
     expected: Int64

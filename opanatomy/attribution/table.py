@@ -228,7 +228,7 @@ def overlay_of(calls: TraceCalls, kernels: KernelTable | None, threads: Sequence
     submodule = Categorical(np.where(module.equals(""), -1, module.codes), module.values)
     tracks, track = _used(on_track)
     operators, operator = _used(called)
-    modules, module_place = _used(submodule)
+    modules, module_index = _used(submodule)
     return Overlay(
         tracks=tracks,
         operators=operators,
@@ -237,7 +237,7 @@ def overlay_of(calls: TraceCalls, kernels: KernelTable | None, threads: Sequence
         start_ns=start_ns,
         duration_ns=duration_ns,
         operator=operator,
-        module=module_place,
+        module=module_index,
         operator_class=operator_class,
         phase=phase,
         flops=flops,

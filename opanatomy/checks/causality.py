@@ -242,15 +242,15 @@ def _disordered(events: _Events) -> Bool:
 
 
 def _longest_run(values: Sequence[int]) -> list[int]:
-    """Return the places of a longest run that does not decrease."""
+    """Return the indices of a longest run that does not decrease."""
     tails: list[int] = []
     indices: list[int] = []
     before: list[int] = []
     for index, value in enumerate(values):
-        at_place = bisect_right(tails, value)
-        before.append(indices[at_place - 1] if at_place else -1)
-        tails[at_place : at_place + 1] = [value]
-        indices[at_place : at_place + 1] = [index]
+        insert_at = bisect_right(tails, value)
+        before.append(indices[insert_at - 1] if insert_at else -1)
+        tails[insert_at : insert_at + 1] = [value]
+        indices[insert_at : insert_at + 1] = [index]
     run = []
     index = indices[-1] if indices else -1
     while index >= 0:

@@ -296,16 +296,16 @@ def copies_of(table: MemoryTable, blocks: Blocks) -> Copies:
 
 #: A number in an expression (`0.5 * x`) is a tensor of at most this many bytes, which autograd hides from hooks.
 _NUMBER_BYTES: Final = 16
-_PLACE: Final = {name: index for index, name in enumerate(COMPONENTS)}
+_COMPONENT_INDEX: Final = {name: index for index, name in enumerate(COMPONENTS)}
 _KIND: Final = {kind: index for index, kind in enumerate(MARK_KINDS)}
 #: The component of the storages of each mark; tensors that autograd saved are activations.
 _COMPONENT_OF_KIND: Final = {
-    **{kind: _PLACE[str(kind)] for kind in MARK_KINDS if str(kind) in _PLACE},
-    MarkKind.SAVED: _PLACE[components.ACTIVATIONS],
-    MarkKind.REORDERED_CACHE: _PLACE[components.KEY_VALUE_CACHE],
+    **{kind: _COMPONENT_INDEX[str(kind)] for kind in MARK_KINDS if str(kind) in _COMPONENT_INDEX},
+    MarkKind.SAVED: _COMPONENT_INDEX[components.ACTIVATIONS],
+    MarkKind.REORDERED_CACHE: _COMPONENT_INDEX[components.KEY_VALUE_CACHE],
 }
 _NO_ROLE: Final = -1
-_OF_FORWARD: Final = tuple(_PLACE[name] for name in components.OF_FORWARD)
+_OF_FORWARD: Final = tuple(_COMPONENT_INDEX[name] for name in components.OF_FORWARD)
 
 
 class Labels(Struct, frozen=True, kw_only=True):
@@ -348,7 +348,7 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
         storage = self.labels.storage_bytes
         return np.where(storage < 0, self.blocks.bytes, np.minimum(storage, self.blocks.bytes))
 
-    def place_of(self, kind: MarkKind) -> int | None:
+    def last_event_of(self, kind: MarkKind) -> int | None:
         """Return the last event that marks this point of the step."""
         assert self.table.marks is not None
         rows = self.table.marks.event[self.table.marks.kind == _KIND[kind]]
@@ -377,7 +377,7 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
         copy = np.flatnonzero(self.copies.until >= 0)
         single = new[self.copies.until[new] < 0]
         held, taken = self.held.part_block, np.minimum(self.copies.until[copy], free[copy])
-        rounding = np.full(len(new), _PLACE[components.ROUNDING])
+        rounding = np.full(len(new), _COMPONENT_INDEX[components.ROUNDING])
         parts = (
             (held, self.held.part_component, self.held.part_bytes, alloc[held], free[held]),
             (single, self.component[single], own[single], alloc[single], free[single]),
@@ -471,7 +471,7 @@ def _labels(
         # A weight or buffer that forward made anew is no activation, even if it is saved.
         if kind is MarkKind.SAVED and component[block] != _NO_ROLE:
             continue
-        is_saved = component[block] == _PLACE[components.ACTIVATIONS]
+        is_saved = component[block] == _COMPONENT_INDEX[components.ACTIVATIONS]
         if not is_saved or kind in (MarkKind.WEIGHTS, MarkKind.BUFFERS, MarkKind.INPUTS):
             component[block] = _COMPONENT_OF_KIND[kind]
     return Labels(
@@ -516,8 +516,8 @@ def _label_components(
         (components.HELD_BY_MODEL, through),
         (components.RECOMPUTED, (until >= 0) & (~ended | (end_ns > until))),
     )
-    choices = [labels.component if name is None else np.int64(_PLACE[name]) for name, _ in cases]
-    return np.select([holds for _, holds in cases], choices, np.int64(_PLACE[components.TEMPORARY]))
+    choices = [labels.component if name is None else np.int64(_COMPONENT_INDEX[name]) for name, _ in cases]
+    return np.select([holds for _, holds in cases], choices, np.int64(_COMPONENT_INDEX[components.TEMPORARY]))
 
 
 # --- memory outside the allocator's blocks: the device's context and kernels, the allocator's cache ---
@@ -615,7 +615,7 @@ def activations_of(measured: MeasuredStep, tensors: Sequence[TensorType]) -> tup
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.module))[:LISTED])
 
 
-_PLACES: Final = (
+_MOMENTS: Final = (
     MarkKind.AFTER_FORWARD,
     MarkKind.AFTER_BACKWARD,
     MarkKind.AFTER_OPTIMIZER,
@@ -713,7 +713,7 @@ def _of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Mem
     curve = curve_of(measured.blocks, measured.shares(), times, window)
     if step.broken_in is not None:
         # The last allocation before the failure: frees since then belong to the unwinding.
-        broken = measured.place_of(MarkKind.BROKEN)
+        broken = measured.last_event_of(MarkKind.BROKEN)
         end = measured.blocks.events if broken is None else broken
         last = measured.blocks.alloc[measured.blocks.alloc < end].max(initial=-1)
         curve = replace(curve, peak=int(last) + 1)
@@ -807,7 +807,7 @@ def _snapshots(
     snapshots: Sequence[MemorySnapshot], measured: MeasuredStep, curve: Curve, memory: Memory
 ) -> tuple[MemorySnapshot, ...]:
     """Return the snapshots, on the CPU with figures from the step's allocations, and the peak as the last."""
-    indices = {str(kind): measured.place_of(kind) for kind in _PLACES}
+    indices = {str(kind): measured.last_event_of(kind) for kind in _MOMENTS}
     allocated = {name: int(curve.allocated[index + 1]) for name, index in indices.items() if index is not None}
     allocated[WEIGHTS] = sum(measured.held.component_bytes(name) for name in (components.WEIGHTS, components.BUFFERS))
     peak = next((point for point in memory.timeline if point.allocated_bytes == memory.peak_bytes), None)

@@ -165,7 +165,7 @@ class _Copies(Training):
 
         for index, parameter in enumerate(parameters):
             hooked: Any = parameter
-            yield hooked.register_post_accumulate_grad_hook(lambda _, position=index: reduce(position))
+            yield hooked.register_post_accumulate_grad_hook(lambda _, index=index: reduce(index))
 
     def micro_step(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Reduce gradients over the ranks only in the last micro-batch."""

@@ -384,7 +384,7 @@ class Breakdown(Record, frozen=True, kw_only=True):
 # ----- questions to the work
 
 
-def _places(work: Table, table: str) -> Int64:
+def _rows_in(work: Table, table: str) -> Int64:
     """Return the rows of the steps that count that this table is made of."""
     only = work.keys["only"]
     rows: Int64 = np.flatnonzero((work.figures["calls"] != NOT_KNOWN) & ((only.codes < 0) | only.equals(table)))
@@ -393,7 +393,7 @@ def _places(work: Table, table: str) -> Int64:
 
 def _rows_of(work: Table, table: str, *keys: str) -> Iterator[dict[str, Any]]:
     """Yield the sums by these keys of the rows that this table is made of."""
-    return work.where(_places(work, table)).by(*keys).rows()
+    return work.where(_rows_in(work, table)).by(*keys).rows()
 
 
 def _record(record: type[Record], row: Mapping[str, Any], **others: Any) -> Any:
@@ -458,7 +458,7 @@ def with_bounds(work: Table, operators: Iterable[OperatorRow]) -> Table:
     """Return the work with the bounds of its operators, each in as many parts as the rows that have its calls."""
     bounds = {tuple(getattr(row, name) or None for name in _OF_OPERATORS): row for row in operators}
     ns, by = np.full(len(work), NOT_KNOWN), np.full(len(work), -1)
-    rows = _places(work, "operators")
+    rows = _rows_in(work, "operators")
     for key, chosen in work.where(rows).parts(*_OF_OPERATORS):
         row = bounds.get(tuple(value or None for value in key))
         if row is not None and row.bound_ns is not None:

@@ -677,7 +677,7 @@ def _cut_at_difference(names: Sequence[str], width: int) -> dict[str, str]:
 
 
 def _first_difference(name: str, other: str) -> int:
-    """Return the place of the first letter in which two names differ."""
+    """Return the index of the first letter in which two names differ."""
     return next(i for i, (one, two) in enumerate(zip_longest(name, other)) if one != two)
 
 

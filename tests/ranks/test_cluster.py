@@ -125,7 +125,7 @@ def _deadly(
 
 
 def tasks_of(folder: Path, reduce: Callable[[Source], Reduced]) -> list[Task]:
-    return [Task(place=index, source=source, reduce=reduce) for index, source in enumerate(sources_of([folder]))]
+    return [Task(index=index, source=source, reduce=reduce) for index, source in enumerate(sources_of([folder]))]
 
 
 @pytest.mark.parametrize("once", [True, False])
@@ -133,13 +133,13 @@ def test_a_killed_process_costs_the_rank_that_killed_it_alone(folder: Path, tmp_
     marks = tmp_path / "marks"
     marks.mkdir()
     with closing(pooled(tasks_of(folder, partial(_deadly, marks, once)), 2)) as made:
-        found = sorted(made, key=lambda outcome: outcome.place)
-    assert [outcome.place for outcome in found] == list(range(6))
+        found = sorted(made, key=lambda outcome: outcome.index)
+    assert [outcome.index for outcome in found] == list(range(6))
     lost = [outcome for outcome in found if outcome.lost]
     if once:
         assert lost == []
         return
-    assert [outcome.place for outcome in lost] == [1]
+    assert [outcome.index for outcome in lost] == [1]
     assert lost[0].lost == "the process that analyzed it was killed: not enough memory?"
 
 

@@ -43,7 +43,7 @@ class Cycle:
         self._count = self._changes = self._unknown = 0
         #: The keys of one cycle, once known.
         self.keys: tuple[int, ...] = ()
-        self._place = 0
+        self._index = 0
         #: Keys that came in another order than that of the cycle.
         self.others = 0
 
@@ -53,7 +53,7 @@ class Cycle:
         last = self._last.get(key, (0, 0))[0]
         self._last[key] = (self._count, self._count - last)
         self._keys.append(key)
-        if self.keys and key != self.keys[self._place]:
+        if self.keys and key != self.keys[self._index]:
             self.others += 1
             if self._changes < _CHANGES:
                 self._changes += 1
@@ -62,8 +62,8 @@ class Cycle:
             self._learn(known)
             if not self.keys:
                 return None
-        self._place = (self._place + 1) % len(self.keys)
-        return self._place == 0
+        self._index = (self._index + 1) % len(self.keys)
+        return self._index == 0
 
     def _learn(self, known: int) -> None:
         keys, self._unknown = list(self._keys), self._unknown + 1
@@ -81,10 +81,10 @@ class Cycle:
             if cycle == keys[-2 * length : -length] and waited <= set(cycle):
                 begin = next(index for index in range(len(keys)) if _repeats(keys[index:], length))
                 self.keys = tuple(keys[begin : begin + length])
-                self._place = (len(keys) - 1 - begin) % length
+                self._index = (len(keys) - 1 - begin) % length
                 return
         if self._unknown >= 2 * _LONGEST:
-            self.keys, self._place, self._changes = (keys[-1],), 0, _CHANGES  # no order at all: each update is a step
+            self.keys, self._index, self._changes = (keys[-1],), 0, _CHANGES  # no order at all: each update is a step
 
 
 def _repeats(keys: list[int], length: int) -> bool:

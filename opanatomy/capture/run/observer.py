@@ -588,7 +588,7 @@ class _CallCounter:
     #: How many autograd nodes were asked for.
     nodes: int = 0
     #: By the identity of the phase, which is faster than its hash.
-    places: dict[int, int] = field(
+    phase_indices: dict[int, int] = field(
         default_factory=lambda: {id(phase): index for index, phase in enumerate((*_PHASES, None))}
     )
 
@@ -626,7 +626,7 @@ class _CallCounter:
     def _count(self, operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         second = operator.second_count
         operands = None if second is None else second.arguments(args, kwargs, result)
-        index = self.places[id(self.phase_of())]
+        index = self.phase_indices[id(self.phase_of())]
         node = None
         if index == _BACKWARD and (self.nodes < _MOST_NODES or self.is_grad_enabled()):
             node = self.current_node()
