@@ -193,7 +193,7 @@ def profile(
     check_module("profile", module)
     arguments = _arguments(inputs)
     target = trace_target("profile", trace)
-    target = None if target is None else _of_rank(target, module)
+    target = None if target is None else _file_of_rank(target, module)
     options = RunOptions(
         amp=amp,
         optimizer=optimizer,
@@ -275,7 +275,7 @@ def estimate(
     )
 
 
-def _of_rank(target: Path, module: torch.nn.Module) -> Path:
+def _file_of_rank(target: Path, module: torch.nn.Module) -> Path:
     """Return the file of a rank if ranks share the module."""
     from opanatomy.capture.distributed.group import parallel_kind, place_in_group
 

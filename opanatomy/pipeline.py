@@ -53,7 +53,7 @@ from opanatomy.attribution.phases import PhaseRule
 from opanatomy.attribution.table import call_table, kernel_table, overlay_of, padding_flops
 from opanatomy.checks.causality import check_causality, check_waits
 from opanatomy.checks.counts import check_communication, check_counts, check_memory, check_parts, check_times
-from opanatomy.classification.operators import classify_operator, of_overload
+from opanatomy.classification.operators import classify_operator, operator_of_overload
 from opanatomy.devices.ceilings import ceilings_for
 from opanatomy.devices.overrides import Overrides
 from opanatomy.errors import TraceError, UsageError
@@ -134,7 +134,7 @@ def analyze_traces(
                 raise UsageError("memory snapshots and traces are given - analyze them one after the other")
             if annotated is not None:
                 raise UsageError("--trace: a memory snapshot is given, and it is no trace - leave the option out")
-            return redacted(with_advice(_of_snapshots(snapshots, advance, at, categories)), redactor)
+            return redacted(with_advice(_anatomy_of_snapshots(snapshots, advance, at, categories)), redactor)
         if at is not None:
             raise UsageError(f"--at {at}: it is a moment of a memory snapshot, and a trace is given")
         if categories:
@@ -639,12 +639,12 @@ def anatomy_of_failure(
     """Return the report of a step that ran out of memory: what was allocated, what it needs, what would make it fit."""
     provenance = Provenance(opanatomy=__version__, command=command)
     anatomy = replace(
-        _of_memory(provenance, memory_of_observations(observations)), environment=environment, workload=workload
+        _anatomy_of_memory(provenance, memory_of_observations(observations)), environment=environment, workload=workload
     )
     return redacted(_with_theory(anatomy, observations), Redactor(everything=redact))
 
 
-def _of_snapshots(
+def _anatomy_of_snapshots(
     sources: Sequence[Source], advance: Callable[[float], None], at: str | None, categories: Sequence[Category]
 ) -> Anatomy:
     """Return what fills the memory of the snapshots of one run."""
@@ -658,10 +658,10 @@ def _of_snapshots(
         known = classify_operator(operator)
         return (None if known is None else known.operator_class) or OperatorClass.UNKNOWN
 
-    memory = memory_of_snapshot(read, of_overload, class_of, at, categories)
+    memory = memory_of_snapshot(read, operator_of_overload, class_of, at, categories)
     name = sources[0].name if len(sources) == 1 else f"{len(sources)} snapshots"
     return replace(
-        _of_memory(Provenance(opanatomy=__version__, trace=_readable(name)), memory),
+        _anatomy_of_memory(Provenance(opanatomy=__version__, trace=_readable(name)), memory),
         environment=Environment(device_kind="cuda"),
         warnings=memory.notes,
     )
@@ -671,7 +671,7 @@ def _share(advance: Callable[[float], None], index: int, count: int, share: floa
     advance((index + share) / count)
 
 
-def _of_memory(provenance: Provenance, memory: Memory) -> Anatomy:
+def _anatomy_of_memory(provenance: Provenance, memory: Memory) -> Anatomy:
     """Return the anatomy of a step of which the memory alone is known."""
     nothing = Ledger(
         device_work_ns=0,

@@ -69,7 +69,7 @@ class View(Struct, frozen=True, kw_only=True):
     def idle(self, *causes: IdleCause) -> tuple[int, list[IdleRow]]:
         """Return the idle time of these causes in a mean step, and their rows, the longest first."""
         rows = [row for row in self.costs.causes if row.cause in causes]
-        return self.of_window(sum(row.time_ns for row in rows)), rows
+        return self.window_ns_per_step(sum(row.time_ns for row in rows)), rows
 
     def short_idle(self, cause: IdleCause, *, drained: bool) -> int:
         """Return the idle time of a cause in short gaps of a mean step: those behind a wait, or all others.
@@ -81,9 +81,9 @@ class View(Struct, frozen=True, kw_only=True):
             return 0
         behind = row.drained_ns or 0
         short = row.time_ns if row.short_ns is None else row.short_ns
-        return self.of_window(behind if drained else short - behind)
+        return self.window_ns_per_step(behind if drained else short - behind)
 
-    def of_window(self, ns: float) -> int:
+    def window_ns_per_step(self, ns: float) -> int:
         """Return a time of the window as that of a mean step."""
         return round(ns / steps_of_window(self.anatomy))
 
@@ -94,7 +94,7 @@ class View(Struct, frozen=True, kw_only=True):
     def host_bound(self, gain: int) -> int:
         """Cap a gain of host time: the profiler slows the host, and the plain step has no more beyond its busy time."""
         plain = self.anatomy.step.unprofiled_wall_ns
-        return min(gain, max(plain - self.of_window(self.anatomy.timeline.busy_ns), 0)) if plain else gain
+        return min(gain, max(plain - self.window_ns_per_step(self.anatomy.timeline.busy_ns), 0)) if plain else gain
 
     @property
     def on_cpu(self) -> bool:
@@ -164,9 +164,11 @@ def _promised_once(found: Sequence[tuple[Takes | None, Advice]], view: View) -> 
     What is of another step (the run's mean, all steps with those set aside) is taken from the whole step alone.
     """
     costs, paced_ns, whole = view.costs, view.anatomy.timeline.paced_ns, view.step_ns
-    idle = view.of_window(costs.framework_ns + costs.input_ns + costs.profiler_ns if view.on_cpu else costs.idle_ns)
-    busy = max(whole - idle - view.of_window(costs.unrecorded_ns), 0)
-    kernels = busy if paced_ns is None else min(view.of_window(paced_ns), busy)
+    idle = view.window_ns_per_step(
+        costs.framework_ns + costs.input_ns + costs.profiler_ns if view.on_cpu else costs.idle_ns
+    )
+    busy = max(whole - idle - view.window_ns_per_step(costs.unrecorded_ns), 0)
+    kernels = busy if paced_ns is None else min(view.window_ns_per_step(paced_ns), busy)
     left = {None: whole, Takes.IDLE: idle, Takes.BUSY: busy, Takes.KERNELS: kernels}
     for takes, advice in sorted(found, key=lambda pair: _rank(pair[1])):
         if advice.gain_ns is None or not advice.step_ns:
@@ -410,7 +412,7 @@ def _framework(view: View) -> Iterator[Advice]:
     plain = view.anatomy.step.unprofiled_wall_ns
     work = view.anatomy.work_ns / steps_of(view.anatomy)
     if plain:
-        loading_ns = view.of_window(view.costs.input_ns)  # which is another rule's
+        loading_ns = view.window_ns_per_step(view.costs.input_ns)  # which is another rule's
         gain = min(gain, max(round(plain - work - loading_ns), 0))
     calls = view.per_step(sum(row.calls for row in view.anatomy.operators))
     # Tensors are freed between operators: what the system may have taken for that is not of calling them.
@@ -471,7 +473,7 @@ _ON_A_STREAM: Final = "Copy the next batch on a stream of its own."
 _PINNED: Final = "Pin the batch and copy it without blocking: pin_memory=True, .to(device, non_blocking=True)."
 
 
-def _of_run(run: RunClock, value: int) -> int:
+def _in_mean_step(run: RunClock, value: int) -> int:
     """Return a sum over the run's steps as that of its mean step."""
     return round(value / run.steps)
 
@@ -498,7 +500,7 @@ def _input(view: View) -> Iterator[Advice]:
     waits, step_ns = "the device waits {gain} a step for its input", None
     run, share = view.anatomy.run, input_of_run(view.anatomy)
     if run is not None and share is not None:
-        step_ns = _of_run(run, run.wall_ns)
+        step_ns = _in_mean_step(run, run.wall_ns)
         gain = round(share * step_ns)
         waits = "the step waits {gain} for its input, in the mean of {steps}"
     tries = tuple(_faster_input(view, call or "", gain))
@@ -563,7 +565,7 @@ def _synchronizations(view: View) -> Iterator[Advice]:
     gain = inside + view.short_idle(IdleCause.OPERATORS, drained=True)
     # Without waits host and device work at once: no more is gained than the shorter of them takes.
     spent_waiting = 0 if timeline.launching is None else view.per_step(timeline.launching.synchronizing_ns)
-    gain = min(gain, view.of_window(timeline.busy_ns), max(view.step_ns - spent_waiting, 0))
+    gain = min(gain, view.window_ns_per_step(timeline.busy_ns), max(view.step_ns - spent_waiting, 0))
     caller, (calls, spent) = max(callers.items(), key=lambda item: (item[1][1], item[0]))
     yield Advice(
         id="",
@@ -693,11 +695,11 @@ def _compilation(view: View) -> Iterator[Advice]:
     run = view.anatomy.run
     if run is not None and run.recompilations:
         most = run.recompilations[0]
-        gain = _of_run(run, run.compiling_ns)
+        gain = _in_mean_step(run, run.compiling_ns)
         yield Advice(
             id="",
             gain_ns=gain,
-            step_ns=_of_run(run, run.wall_ns),
+            step_ns=_in_mean_step(run, run.wall_ns),
             subject=most.place,
             why="compiling takes {gain} in the mean of {steps}; {times} at {place}: {reason}",
             figures={
@@ -764,7 +766,7 @@ _ONE_BY_ONE: Final = 20
 
 def _exposed(view: View) -> Iterator[Advice]:
     waiting = view.costs.waiting_ns or 0
-    gain = view.of_window(max(view.costs.exposed_ns - waiting, 0))
+    gain = view.window_ns_per_step(max(view.costs.exposed_ns - waiting, 0))
     communication = view.anatomy.communication
     if not gain or communication is None or not communication.phases:
         return
@@ -838,7 +840,7 @@ def _idle_of_exchanges(view: View, *causes: IdleCause) -> int:
     """Return the idle time right before and behind collectives that reduce gradients one by one: it ends with them."""
     if not _is_one_by_one(view):
         return 0
-    return view.of_window(sum(row.exchanging_ns or 0 for row in view.costs.causes if row.cause in causes))
+    return view.window_ns_per_step(sum(row.exchanging_ns or 0 for row in view.costs.causes if row.cause in causes))
 
 
 def _bus_rate(view: View, collective: str | None) -> float | None:
@@ -874,7 +876,7 @@ def _hides(view: View, collective: str | None, phase: Phase, gain: int) -> Itera
     elif collective == "broadcast" and situation.ddp:
         yield "Pass broadcast_buffers=False to DDP, if ranks need not have equal buffers (batch norm's statistics)."
     elif collective in ("all_gather", "reduce_scatter") and situation.fsdp:
-        yield from _of_fsdp(view, collective, gain)
+        yield from _fsdp_remedies(view, collective, gain)
     elif collective == "reduce_scatter" and phase is Phase.OPTIMIZER:
         yield "Start each reduce-scatter in backward, as soon as its gradients are there."
     elif collective and phase is Phase.OPTIMIZER:  # what is gathered there is needed by the next step at the earliest
@@ -883,7 +885,7 @@ def _hides(view: View, collective: str | None, phase: Phase, gain: int) -> Itera
         yield _OVERLAP[collective]
 
 
-def _of_fsdp(view: View, collective: str, gain: int) -> Iterator[str]:
+def _fsdp_remedies(view: View, collective: str, gain: int) -> Iterator[str]:
     rows = [row for row in view.anatomy.collectives if row.collective == collective]
     one = sum(row.time_ns for row in rows) / max(sum(row.calls for row in rows), 1)
     if collective == "reduce_scatter":
@@ -970,7 +972,7 @@ def _pinning(view: View) -> Iterator[Advice]:
     if sum(row.time_ns for row in back) > sum(row.time_ns for row in rows):
         rows, way = back, "to"
     spent = view.per_step(sum(row.time_ns for row in rows))
-    exposed = view.of_window(view.anatomy.timeline.exposed_memcpy_ns or 0)
+    exposed = view.window_ns_per_step(view.anatomy.timeline.exposed_memcpy_ns or 0)
     gain, copies = min(spent, exposed), view.per_step(sum(row.count for row in rows))
     # What is made on the device is not copied.
     if not gain or any(map(_makes_on_host, view.anatomy.timeline.gaps)):
@@ -1610,7 +1612,7 @@ def _idle_of_update(view: View) -> int:
     if view.situation.optimizer not in ("foreach", "loop") or view.on_cpu:
         return 0
     causes = (IdleCause.OPERATORS, IdleCause.PYTHON)
-    idle = view.of_window(sum(row.updating_ns or 0 for row in view.costs.causes if row.cause in causes))
+    idle = view.window_ns_per_step(sum(row.updating_ns or 0 for row in view.costs.causes if row.cause in causes))
     work = view.per_step(sum(view.anatomy.operators[index].time_ns for index in _updates(view)))
     return idle if idle > max(work, WORTH * view.step_ns) and _faster_update(view) else 0
 
@@ -1766,11 +1768,11 @@ def _collections(view: View) -> Iterator[Advice]:
     run = view.anatomy.run
     if run is None or not run.collecting_ns:
         return
-    gain = round(run.collecting_share * _of_run(run, run.wall_ns))
+    gain = round(run.collecting_share * _in_mean_step(run, run.wall_ns))
     yield Advice(
         id="",
         gain_ns=gain,
-        step_ns=_of_run(run, run.wall_ns),
+        step_ns=_in_mean_step(run, run.wall_ns),
         why="Python collects garbage {times} in {steps}, {gain} of the mean step",
         figures={"times": count(run.collections, "time"), "steps": count(run.steps, "step"), "gain": ns(gain)},
         tries=(
@@ -1888,7 +1890,7 @@ def _what_fills(view: View) -> Iterator[Advice]:
     in_scores = sum(part.bytes for part in scores)
     if in_scores >= _LEAST_OF_PEAK * whole:
         most = max(scores, key=lambda part: part.bytes)
-        yield _of_peak(
+        yield _peak_advice(
             "attention scores",
             in_scores,
             whole,
@@ -1910,7 +1912,7 @@ def _what_fills(view: View) -> Iterator[Advice]:
         lines = [part for part in parts if part.of == "line" and part.name and part.component == component]
         most_of = max(lines, key=lambda part: part.bytes, default=None) if component == _TEMPORARY else None
         beside = any(part.component == component for part in scores)
-        yield _of_peak(
+        yield _peak_advice(
             component.replace("_", " "),
             gain,
             whole,
@@ -1970,7 +1972,7 @@ def _fuses_attention(function: str) -> str:
     return "Call torch.nn.functional.scaled_dot_product_attention: fused, it keeps no scores."
 
 
-def _of_peak(subject: str, gain: int, whole: int, why: str, tries: tuple[str, ...], **figures: int | str) -> Advice:
+def _peak_advice(subject: str, gain: int, whole: int, why: str, tries: tuple[str, ...], **figures: int | str) -> Advice:
     """Return advice that lowers a snapshot's peak; figures are bytes and names."""
     return Advice(
         id="",

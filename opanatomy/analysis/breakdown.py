@@ -126,7 +126,7 @@ def like_steps(
 ) -> LikeSteps:
     """Return the sums over like steps of all steps by kind; without `time` those of the CPU."""
     if time is None:
-        each, step = [_of_host(steps, step_window, calls)], step_at(*step_window.bounds, calls.start_ns)
+        each, step = [_host_steps(steps, step_window, calls)], step_at(*step_window.bounds, calls.start_ns)
         called, events = np.ones(len(step), dtype=np.int64), np.zeros(len(step), dtype=np.int64)
         row = joined.call
     else:
@@ -154,7 +154,7 @@ def like_steps(
     return LikeSteps(kinds=tuple(kind for kind, _, _ in made), of_step=of_step, work=work)
 
 
-def _of_host(steps: Sequence[StepRow], step_window: StepWindow, calls: CallTable) -> _Steps:
+def _host_steps(steps: Sequence[StepRow], step_window: StepWindow, calls: CallTable) -> _Steps:
     """Return the parts of the steps on the host; work is the self time of the calls that began in a step."""
     begins, ends = step_window.bounds
     step = step_at(begins, ends, calls.start_ns)

@@ -18,11 +18,11 @@ from opanatomy.attribution.collectives import (
     OTHER,
     annotations_of_backends,
     bytes_of,
+    collectives_of_annotations,
+    collectives_of_events,
     dtype_of,
     modules_served,
     named,
-    of_annotations,
-    of_events,
 )
 from opanatomy.attribution.table import cpu_rows
 from opanatomy.records.anatomy import CollectiveCalls, Exchanged, Spans, StepSpans
@@ -375,11 +375,11 @@ def communication_of(
     recorded = trace.metadata.get("baseTimeNanoseconds")  # since 1970, from which the times of a trace count
     base = recorded if type(recorded) is int and 0 <= recorded < 1 << 62 else 0
     if kernels is None:
-        events = _of_host(trace, calls)
+        events = _host_events(trace, calls)
         bounds = step_window.steps or (step_window.window,)
         starts, ends = (np.array(column, dtype=np.int64) for column in zip(*bounds, strict=True))
     else:
-        events = _of_device(trace, calls, kernels)
+        events = _device_events(trace, calls, kernels)
         starts, ends = (time.step_start, time.step_end) if time is not None else (_NO_STEPS, _NO_STEPS)
     numbers = np.array(step_window.numbers or range(len(step_window.steps or (step_window.window,))), dtype=np.int64)
     began = np.array([begin + base for begin, _ in step_window.steps] or [-1], dtype=np.int64)
@@ -404,14 +404,14 @@ def communication_of(
     return Exchanged(calls=table, hiding=Spans(start_ns=begins + base, end_ns=finishes + base), steps=steps)
 
 
-def _of_device(trace: Trace, calls: TraceCalls, kernels: KernelTable) -> _Events:
+def _device_events(trace: Trace, calls: TraceCalls, kernels: KernelTable) -> _Events:
     communicates = kernels.operator_class.codes == CLASS_CODE[OperatorClass.COMMUNICATION]
     device = _device(kernels, communicates)
     events = np.flatnonzero(communicates & device)
     others = np.flatnonzero(~communicates & device)
     inside = np.flatnonzero(device & kernels.inside)
     own = others[kernels.inside[others]]
-    call, arguments = of_events(trace, calls, events)
+    call, arguments = collectives_of_events(trace, calls, events)
     launch = calls.work.launch[events]
     launched = take(trace.launches.start_ns, launch) if len(trace.launches.start_ns) else np.full(len(events), -1)
     launches, names = trace.launches, unique(trace.launches.name)
@@ -445,10 +445,10 @@ def _device(kernels: KernelTable, communicates: Bool) -> Bool:
     return chosen
 
 
-def _of_host(trace: Trace, calls: TraceCalls) -> _Events:
+def _host_events(trace: Trace, calls: TraceCalls) -> _Events:
     host = calls.host
     rows = annotations_of_backends(calls, np.ones(len(host.name), dtype=bool))
-    operator, arguments = of_annotations(trace, calls, rows)
+    operator, arguments = collectives_of_annotations(trace, calls, rows)
     start, end = host.start_ns[rows], host.start_ns[rows] + host.duration_ns[rows]
     computing = _computing_on_host(calls)
     running = union(start, end - start)

@@ -926,7 +926,7 @@ def _figures(
     samples = [_samples(side, kind) for side, kind in zip(sides, kinds, strict=True)]
     if _unlike_peaks(sides):
         samples = [{name: values for name, values in side.items() if name != _PEAK} for side in samples]
-    of_all = {name for side, kind in zip(sides, kinds, strict=True) for name in _of_all_steps(side, kind)}
+    of_all = {name for side, kind in zip(sides, kinds, strict=True) for name in _figures_of_all_steps(side, kind)}
     names = dict.fromkeys(name for side in samples for name in side)
     units = {name: metric for side in sides for run in side.runs for name, metric in run.metrics.items()}
     rows = [_figure(name, units[name], [side.get(name) for side in samples], claims=claims) for name in names]
@@ -960,7 +960,7 @@ def _unlike_peaks(sides: Sequence[SideInput]) -> bool:
     return len({next((name for name in _PEAKS if name in metrics), None) for metrics in runs} - {None}) > 1
 
 
-def _of_all_steps(side: SideInput, kind: StepWork | None) -> set[str]:
+def _figures_of_all_steps(side: SideInput, kind: StepWork | None) -> set[str]:
     """Return the figures of profiled time that cover other steps than the compared ones."""
     names: set[str] = set()
     for run in side.runs:
@@ -968,7 +968,7 @@ def _of_all_steps(side: SideInput, kind: StepWork | None) -> set[str]:
         counted = {step.number for kind in kinds for step in kind.steps if step.left_out is None}
         if kind is None or counted == {step.number for step in kind.steps if step.set_aside is None}:
             continue
-        of_like = _of_like_steps(run, kind.numbers)
+        of_like = _samples_of_like_steps(run, kind.numbers)
         names |= {
             name
             for name, metric in run.metrics.items()
@@ -982,13 +982,13 @@ def _samples(side: SideInput, kind: StepWork | None) -> dict[str, list[float]]:
     each = []
     for run in side.runs:
         of_all: dict[str, list[float]] = {name: [float(metric.value)] for name, metric in run.metrics.items()}
-        each.append({**of_all, **_of_like_steps(run, None if kind is None else kind.numbers)})
+        each.append({**of_all, **_samples_of_like_steps(run, None if kind is None else kind.numbers)})
     if len(each) == 1:
         return each[0]
     return {name: [fmean(run[name]) for run in each] for name in each[0] if all(name in run for run in each)}
 
 
-def _of_like_steps(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, list[float]]:
+def _samples_of_like_steps(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, list[float]]:
     """Return the figures of a run's steps of this kind, without those set aside."""
     kinds = () if run.anatomy.breakdown is None else run.anatomy.breakdown.kinds
     kind = next((kind for kind in kinds if kind.numbers == numbers), None)
@@ -996,8 +996,8 @@ def _of_like_steps(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, 
         return {}
     steps = [step for step in kind.steps if step.set_aside is None]
     columns: dict[str, list[float]] = {}
-    figures = [[_of_like_step(step) for step in each] for each in _grouped(steps).values()]
-    for name in _of_like_step(kind.steps[0]):
+    figures = [[_figures_of_like_step(step) for step in each] for each in _grouped(steps).values()]
+    for name in _figures_of_like_step(kind.steps[0]):
         times = [[step[name] for step in each] for each in figures]
         if not any(None in each for each in times):
             columns[name] = [fmean(each) for each in times]
@@ -1034,7 +1034,7 @@ def _of_like_steps(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, 
     return {name: column for name, column in columns.items() if name in run.metrics}
 
 
-def _of_like_step(step: LikeStep) -> dict[str, Any]:
+def _figures_of_like_step(step: LikeStep) -> dict[str, Any]:
     """Return the figures that each like step has."""
     return {
         _PROFILED: step.wall_ns,

@@ -71,7 +71,7 @@ def lanes_of(
     index = min(range(len(counted)), key=lambda number: abs(counted[number].wall_ns - mean))
     if steps.time is not None:
         step = int(steps.time.step_start[index]), int(steps.time.step_end[index])
-        made = list(_of_devices(trace, steps.time, index, step))
+        made = list(_device_lanes(trace, steps.time, index, step))
     else:
         spans = steps.window.steps or (steps.window.window,)
         step = [span for span, row in zip(spans, steps.rows, strict=False) if row.set_aside is None][index]
@@ -129,7 +129,7 @@ def _lane(
 # ----- devices: phases, busy and idle, streams
 
 
-def _of_devices(trace: Trace, time: DeviceTime, index: int, step: tuple[int, int]) -> Iterator[_OneLane]:
+def _device_lanes(trace: Trace, time: DeviceTime, index: int, step: tuple[int, int]) -> Iterator[_OneLane]:
     here = np.flatnonzero(time.step == index)
     devices = [device for device in time.devices if device.number in time.computing]
     names = dict(time.launched.device_names)

@@ -493,20 +493,20 @@ def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
     attainable = peak * max(len(devices), 1) * anatomy.step.count * wall / _NS
     model = [row for row in rows if row.phase is not Phase.RECOMPUTE]
 
-    def of_peak(rows: Iterable[OperatorRow], *, causal: bool = False) -> float:
+    def share_of_peak(rows: Iterable[OperatorRow], *, causal: bool = False) -> float:
         flops = ((row.causal_flops if causal else None, row.flops or 0) for row in rows)
         return sum(every if masked is None else masked for masked, every in flops) / attainable
 
     is_causal = any(row.causal_flops is not None and row.causal_flops != row.flops for row in rows)
-    unmasked = of_peak(row for row in rows if _UNRECORDED_MASK.match(row.operator))
-    hfu = of_peak(rows)
+    unmasked = share_of_peak(row for row in rows if _UNRECORDED_MASK.match(row.operator))
+    hfu = share_of_peak(rows)
     return replace(
         figures,
-        mfu=of_peak(model),
+        mfu=share_of_peak(model),
         hfu=hfu,
         mfu_dtype=dtype,
-        causal_mfu=of_peak(model, causal=True) if is_causal else None,
-        causal_hfu=of_peak(rows, causal=True) if is_causal else None,
+        causal_mfu=share_of_peak(model, causal=True) if is_causal else None,
+        causal_hfu=share_of_peak(rows, causal=True) if is_causal else None,
         own_peaks_mfu=_against_own_peaks(model, attainable / peak, named),
         unmasked_share=unmasked / hfu if unmasked else None,
     )

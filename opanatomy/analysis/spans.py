@@ -19,7 +19,7 @@ from opanatomy.analysis.timeline import device_steps
 from opanatomy.analysis.window import launched_work, step_window_of
 from opanatomy.attribution.attribute import Attribution
 from opanatomy.attribution.calls import TraceCalls
-from opanatomy.attribution.collectives import OTHER, dtype_of, named, of_events
+from opanatomy.attribution.collectives import OTHER, collectives_of_events, dtype_of, named
 from opanatomy.attribution.nesting import parents_of
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Span
@@ -65,12 +65,12 @@ class EventTables(Struct, frozen=True, kw_only=True):
         indices: list[int] = np.maximum(np.searchsorted(self.begins, start_ns, side="right") - 1, 0).tolist()
         return indices
 
-    def of_steps(self, step: Int64, rows: Int64) -> Iterator[Span]:
+    def device_spans(self, step: Int64, rows: Int64) -> Iterator[Span]:
         """Yield the device events in these rows; `step` has the index of each event's step."""
         kernels, work = self.kernels, self.trace.work
         assert kernels is not None
         communicates = kernels.operator_class.equals(OperatorClass.COMMUNICATION)
-        messages = of_events(self.trace, self.calls, rows)[1]
+        messages = collectives_of_events(self.trace, self.calls, rows)[1]
         for index, (row, number) in enumerate(zip(rows.tolist(), step[rows].tolist(), strict=True)):
             call = int(kernels.call[row])
             span = Span(
@@ -109,14 +109,14 @@ class EventTables(Struct, frozen=True, kw_only=True):
     def working(self, rows: Int64) -> Iterator[Span]:
         """Yield the host events in these rows, without ranges that wait for other threads."""
         host, events = self.calls.host, self.threads.rows
-        for row, span in zip(rows.tolist(), self.of_host(rows), strict=True):
+        for row, span in zip(rows.tolist(), self.host_spans(rows), strict=True):
             others = events[(host.thread[events] != host.thread[row])] if span.what == RANGE else events[:0]
             begin, end = host.start_ns[[row]], host.start_ns[[row]] + host.duration_ns[[row]]
             busy = within(union(host.start_ns[others], host.duration_ns[others]), begin, end)
             if 2 * busy[0] < end[0] - begin[0]:
                 yield span
 
-    def of_host(self, rows: Int64) -> Iterator[Span]:
+    def host_spans(self, rows: Int64) -> Iterator[Span]:
         """Yield the host events in these rows."""
         host = self.calls.host
         for row, number in zip(rows.tolist(), self.step_of(host.start_ns[rows]), strict=True):
@@ -135,7 +135,7 @@ class EventTables(Struct, frozen=True, kw_only=True):
                 thread=self._thread(int(host.thread[row])),
             )
 
-    def of_runtime(self, indices: Int64) -> Iterator[Span]:
+    def runtime_spans(self, indices: Int64) -> Iterator[Span]:
         """Yield the runtime calls at these indices of `threads.calls`, with the event around each."""
         host, launches = self.calls.host, self.trace.launches
         steps = self.step_of(launches.start_ns[self.threads.calls[indices]])
@@ -156,7 +156,7 @@ class EventTables(Struct, frozen=True, kw_only=True):
                 thread=self._thread(int(launches.thread[call])),
             )
 
-    def of_python(self, rows: Int64) -> Iterator[Span]:
+    def python_spans(self, rows: Int64) -> Iterator[Span]:
         """Yield the Python functions in these rows of the profiler's events."""
         events = self.trace.profiler
         for row, number in zip(rows.tolist(), self.step_of(events.start_ns[rows]), strict=True):
@@ -218,14 +218,14 @@ def longest_spans(
         kind = np.where(kernels.operator_class.equals(OperatorClass.COMMUNICATION), -1, trace.work.kind)[events]
         for wanted, most in ((KERNEL, _MOST["kernel"]), (MEMCPY, _MOST["copy"]), (-1, _MOST[COLLECTIVE])):
             rows = events[kind == wanted]
-            made += _longest(rows, trace.work.name, kernels.duration_ns, most, partial(tables.of_steps, step))
+            made += _longest(rows, trace.work.name, kernels.duration_ns, most, partial(tables.device_spans, step))
 
     host, launches = calls.host, trace.launches
     events = threads.rows[~rows_named(PLACES, trace.names, host.name[threads.rows])]
     made += _longest(events, host.name, threads.own_ns, _MOST[OPERATOR], tables.working)
     called = np.arange(len(threads.calls))
     name, duration_ns = launches.name[threads.calls], launches.duration_ns[threads.calls]
-    made += _longest(called, name, duration_ns, _MOST[RUNTIME], tables.of_runtime)
+    made += _longest(called, name, duration_ns, _MOST[RUNTIME], tables.runtime_spans)
     return tuple(made)
 
 
@@ -341,10 +341,10 @@ def spans_in(
     inside = running(stack.name[functions], stack.start_ns[functions], stack.duration_ns[functions])
     functions, own_ns = functions[inside], own_ns[inside]
     groups = (
-        (of_device, work.name[of_device], work.duration_ns[of_device], partial(tables.of_steps, first)),
-        (of_host, host.name[of_host], threads.own_ns[of_host], tables.of_host),
-        (of_runtime, name[of_runtime], spent_ns[of_runtime], tables.of_runtime),
-        (functions, stack.name[functions], own_ns, tables.of_python),
+        (of_device, work.name[of_device], work.duration_ns[of_device], partial(tables.device_spans, first)),
+        (of_host, host.name[of_host], threads.own_ns[of_host], tables.host_spans),
+        (of_runtime, name[of_runtime], spent_ns[of_runtime], tables.runtime_spans),
+        (functions, stack.name[functions], own_ns, tables.python_spans),
     )
     spent = np.concatenate([group[2] for group in groups])
     shown = mask_of(np.argsort(-spent, kind="stable")[:most], len(spent))

@@ -306,7 +306,7 @@ def by_number_and_order(calls: RankCalls) -> Int64:
         rows = rows[left[rows]]
         if len(rows):
             match[rows] = _shifted_past(match, _by_order(calls, rows))
-    return _of_several(calls, match)
+    return _matches_of_several(calls, match)
 
 
 def by_time(calls: RankCalls, match: Int64, offset_ns: Int64) -> Int64:
@@ -320,10 +320,10 @@ def by_time(calls: RankCalls, match: Int64, offset_ns: Int64) -> Int64:
     for index in range(len(kinds.values)):
         rows = left[kinds.inverse == index]
         match[rows] = _shifted_past(match, _overlapping(calls, rows, offset_ns))
-    return _of_several(calls, match)
+    return _matches_of_several(calls, match)
 
 
-def _of_several(calls: RankCalls, match: Int64) -> Int64:
+def _matches_of_several(calls: RankCalls, match: Int64) -> Int64:
     """Return `match` without the numbers that a single rank has."""
     ranks = np.bincount(match[match >= 0], minlength=1)
     return np.where((match >= 0) & (ranks[match] > 1), match, -1)

@@ -354,7 +354,9 @@ def attribute(
     annotated, stated = annotated_phases(names, rows, kinds, placed, timed)
     if stated is not placed:
         table = replace(table, phase=stated.phase)
-        work_table = replace(work_table, phase=stated.of_launches(links.enclosing, links.thread, links.launched_ns))
+        work_table = replace(
+            work_table, phase=stated.phases_of_launches(links.enclosing, links.thread, links.launched_ns)
+        )
     present = [names[number] for number in unique(rows.name[own_ranges(rows, kinds)]).values.tolist()]
     return Attribution(
         host=table,
@@ -385,7 +387,7 @@ def _work_table(
     work: DeviceWork, links: Links, placed: Placed, window: tuple[int, int], stepped: bool, scopes: Sequence[str]
 ) -> WorkTable:
     link = links.link
-    phase = placed.of_launches(links.enclosing, links.thread, links.launched_ns)
+    phase = placed.phases_of_launches(links.enclosing, links.thread, links.launched_ns)
     module: Categorical[str] = placed.module.take(links.enclosing)
     if scopes:  # in a graph all work has the launch of the whole
         graph = work.node >> 32

@@ -81,7 +81,7 @@ def announced(trace: Trace, calls: TraceCalls, rows: Int64) -> Announced:
     for first in by_name[pairs.first].tolist():
         name, signature = calls.names[host.name[first]], _signature(calls, first)
         if match := _C10D.match(name):
-            arguments = _of_c10d(match["name"], signature)
+            arguments = _c10d_arguments(match["name"], signature)
         else:
             elements = _elements(signature)
             dtype = None if elements is None or signature is None else signature.tensors()[0].dtype
@@ -139,7 +139,7 @@ def joined_to_operators(calls: TraceCalls, annotations: Int64) -> Int64:
     waiting = []
     for row in operators.tolist():
         match = _C10D.match(calls.names[host.name[row]])
-        arguments = _of_c10d(match["name"] if match else "", _signature(calls, row))
+        arguments = _c10d_arguments(match["name"] if match else "", _signature(calls, row))
         sizes = {size for size in (arguments.in_elements, arguments.out_elements) if size is not None}
         waiting.append((row, named(arguments.collective), sizes))
     joined = np.full(len(annotations), -1, dtype=np.int64)
@@ -201,7 +201,7 @@ def number_of(numbers: dict[CollectiveArguments, int], arguments: CollectiveArgu
     return -1 if arguments is None else numbers.setdefault(arguments, len(numbers))
 
 
-def _of_c10d(plain: str, signature: Signature | None) -> CollectiveArguments:
+def _c10d_arguments(plain: str, signature: Signature | None) -> CollectiveArguments:
     """Describe an operator of c10d or symmetric memory by its arguments.
 
     Reductions and broadcasts have one size; gathers and scatters without an output argument tell only their input.
@@ -248,7 +248,7 @@ def collective_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | Non
     """Return one row per communication event in the window; on the CPU (`kernels` is `None`) one per annotation."""
     if kernels is None:
         rows = annotations_of_backends(calls, calls.host.in_window)
-        _, arguments = of_annotations(trace, calls, rows)
+        _, arguments = collectives_of_annotations(trace, calls, rows)
         return CollectiveTable(
             kernel=Categorical(calls.host.name[rows], calls.names),
             duration_ns=calls.host.duration_ns[rows],
@@ -256,7 +256,7 @@ def collective_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | Non
             arguments=_without_number(arguments),
         )
     events = np.flatnonzero(kernels.inside & kernels.operator_class.equals(OperatorClass.COMMUNICATION))
-    call, arguments = of_events(trace, calls, events)
+    call, arguments = collectives_of_events(trace, calls, events)
     return CollectiveTable(
         kernel=kernels.kernel.take(events),
         duration_ns=kernels.duration_ns[events],
@@ -265,7 +265,9 @@ def collective_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | Non
     )
 
 
-def of_annotations(trace: Trace, calls: TraceCalls, rows: Int64) -> tuple[Int64, Categorical[CollectiveArguments]]:
+def collectives_of_annotations(
+    trace: Trace, calls: TraceCalls, rows: Int64
+) -> tuple[Int64, Categorical[CollectiveArguments]]:
     """Return (the row of c10d's operator behind each annotation, what both say together); -1 is none."""
     operator = joined_to_operators(calls, rows)
     alone = announced(trace, calls, rows).arguments
@@ -274,7 +276,9 @@ def of_annotations(trace: Trace, calls: TraceCalls, rows: Int64) -> tuple[Int64,
     return operator, merged([asked.codes, below], (*asked.values, *alone.values))
 
 
-def of_events(trace: Trace, calls: TraceCalls, events: Int64) -> tuple[Int64, Categorical[CollectiveArguments]]:
+def collectives_of_events(
+    trace: Trace, calls: TraceCalls, events: Int64
+) -> tuple[Int64, Categorical[CollectiveArguments]]:
     """Return (the host row of each device event's collective, its record): the event's own before its launch's."""
     around = announced(trace, calls, calls.work.host[events])
     if not trace.work_collectives:
@@ -290,8 +294,8 @@ def exchanged_bytes(trace: Trace, calls: TraceCalls, wanted: Int64) -> tuple[Int
     sent, received = np.full((2, len(calls.host.name)), -1, dtype=np.int64)
     if not calls.on_device:
         rows = annotations_of_backends(calls, np.ones(len(calls.host.name), dtype=bool))
-        operator, arguments = of_annotations(trace, calls, rows)
-        sent[rows], received[rows] = _of_both_sides(arguments).T
+        operator, arguments = collectives_of_annotations(trace, calls, rows)
+        sent[rows], received[rows] = _bytes_of_both_sides(arguments).T
         # An operator that launches a collective alongside it moves nothing itself.
         sent[operator[operator >= 0]] = received[operator[operator >= 0]] = 0
         return sent, received
@@ -299,8 +303,8 @@ def exchanged_bytes(trace: Trace, calls: TraceCalls, wanted: Int64) -> tuple[Int
     is_wanted = mask_of(wanted, len(calls.host.name) + 1)
     # The first event with sizes decides.
     events = np.flatnonzero(is_wanted[of_call])[::-1]
-    _, arguments = of_events(trace, calls, events)
-    sides = _of_both_sides(arguments)
+    _, arguments = collectives_of_events(trace, calls, events)
+    sides = _bytes_of_both_sides(arguments)
     said = sides[:, 0] >= 0
     sent[of_call[events[said]]], received[of_call[events[said]]] = sides[said].T
     return sent, received
@@ -320,7 +324,7 @@ def bytes_of(arguments: Categorical[CollectiveArguments]) -> Int64:
     return sides[arguments.codes]
 
 
-def _of_both_sides(arguments: Categorical[CollectiveArguments]) -> Int64:
+def _bytes_of_both_sides(arguments: Categorical[CollectiveArguments]) -> Int64:
     """Return `bytes_of`, with -1 for both sides if one is unknown."""
     sides = bytes_of(arguments)
     return np.where((sides >= 0).all(axis=1, keepdims=True), sides, -1)

@@ -808,7 +808,7 @@ class Placed(Struct, frozen=True, kw_only=True):
     #: Rows in annotations that the user mapped to a phase.
     mapped: Bool
 
-    def of_launches(self, enclosing: Int64, thread: Int64, time_ns: Int64) -> Int64:
+    def phases_of_launches(self, enclosing: Int64, thread: Int64, time_ns: Int64) -> Int64:
         """Return the phase of what is launched at each time on each thread, in the host row around it; -1 if unknown.
 
         A range around a whole part of the loop, such as a step, says nothing of what is launched directly in it.
@@ -1095,18 +1095,18 @@ class _Ranges:
             for row in np.flatnonzero(ranges).tolist()
         ]
 
-    def _of(self, phase: int) -> list[str]:
+    def _range_names(self, phase: int) -> list[str]:
         numbers = unique(self._rows.name[self.there & (self.phase == phase)]).values
         return [self._names[number] for number in numbers.tolist()]
 
     def named(self, phase: int) -> str:
         """Return the names of the first few ranges of a phase."""
-        some = self._of(phase)
+        some = self._range_names(phase)
         return ", ".join(some[:_NAMED]) + (f" and {len(some) - _NAMED} more" if len(some) > _NAMED else "")
 
     def option(self, phase: int) -> str:
         """Return the option with which the ranges of a phase are taken."""
-        escaped = (re.sub(r"[][.^$*+?{}|()\\]", r"\\\g<0>", name) for name in self._of(phase))
+        escaped = (re.sub(r"[][.^$*+?{}|()\\]", r"\\\g<0>", name) for name in self._range_names(phase))
         patterns = list(dict.fromkeys(re.sub(r"\d+", r"\\d+", name) for name in escaped))
         pattern = patterns[0] if len(patterns) == 1 else f"({'|'.join(patterns)})"
         return as_asked(

@@ -970,7 +970,7 @@ _LIKE_ATEN = frozenset({"aten", "prims", "mkldnn", "static_runtime", "inductor",
 
 
 @lru_cache(maxsize=65536)
-def of_overload(name: str) -> str:
+def operator_of_overload(name: str) -> str:
     """Return the operator of a function of `at::_ops`, whose name has the overload behind it: `index_Tensor`."""
     parts = name.split("_")
     for count in range(len(parts), 0, -1):

@@ -72,11 +72,11 @@ def by_device(events: MemoryEvents, rows: Int64) -> list[tuple[str, Int64]]:
         kind, number = int(events.device_type[of_device[0]]), int(events.device[of_device[0]])
         name = _DEVICE_TYPES.get(kind, f"device type {kind}")
         label = name if number < 0 else f"{name}:{number}"
-        devices.append((label, of_device[_untied(of_rows(events, of_device))]))
+        devices.append((label, of_device[_untied(events_at(events, of_device))]))
     return sorted(devices, key=lambda device: device[0] == CPU)
 
 
-def of_rows(events: MemoryEvents, rows: Int64) -> MemoryEvents:
+def events_at(events: MemoryEvents, rows: Int64) -> MemoryEvents:
     """Return the events in these rows."""
     return MemoryEvents(**{name: getattr(events, name)[rows] for name in MemoryEvents.__struct_fields__})
 

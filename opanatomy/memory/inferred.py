@@ -22,9 +22,9 @@ from opanatomy.memory.allocations import (
     blocks_of,
     by_device,
     curve_of,
+    events_at,
     groups_at,
     known,
-    of_rows,
     outermost,
     passes_of_calls,
     points_of,
@@ -323,7 +323,7 @@ def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: b
 
 
 def _device(label: str, rows: Int64, host: _Host, window: tuple[int, int]) -> _Device:
-    events = of_rows(host.table.events, rows)
+    events = events_at(host.table.events, rows)
     blocks = blocks_of(events)
     every = np.arange(len(blocks.alloc))
     passes = host.passes_on(events.thread)

@@ -631,9 +631,9 @@ def memory_of_observations(observations: MemoryObservations) -> Memory:
     """
     step = observations.step
     if step is None:
-        memory = _of_storages(observations)
+        memory = _memory_of_storages(observations)
     elif step.allocator.why_no_blocks is None:
-        memory = _of_step(step, observations.snapshots)
+        memory = _memory_of_step(step, observations.snapshots)
     else:
         memory = _without_blocks(step, observations)
     outside = outside_the_allocator(memory.snapshots)
@@ -658,7 +658,7 @@ def memory_of_observations(observations: MemoryObservations) -> Memory:
 # --- storages alone ---
 
 
-def _of_storages(observations: MemoryObservations) -> Memory:
+def _memory_of_storages(observations: MemoryObservations) -> Memory:
     rows = (MemoryComponent(component=name, measured_bytes=size) for name, size in observations.storage_bytes.items())
     return Memory(
         peak_bytes=observations.peak_bytes,
@@ -678,7 +678,7 @@ def _without_blocks(step: StepObservations, observations: MemoryObservations) ->
     figures = _figures(step, measured_step(step, table_of(step), held))
     notes = tuple(note for note in (step.allocator.why_no_blocks,) if note)
     if observations.storage_bytes:
-        return replace(_of_storages(observations), allocator=figures, notes=notes)
+        return replace(_memory_of_storages(observations), allocator=figures, notes=notes)
     sizes = ((name, held.component_bytes(name)) for name in COMPONENTS)
     return Memory(
         peak_bytes=figures.peak_bytes,
@@ -703,7 +703,7 @@ def _outside_note(size: int, device: str) -> list[str]:
 # --- every allocation of a step ---
 
 
-def _of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Memory:
+def _memory_of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Memory:
     """Return the memory of the step; for a failed step the moment of the failure stands for the peak."""
     table, held = table_of(step), preexisting_blocks(step)
     measured = measured_step(step, table, held)
@@ -890,7 +890,7 @@ def warnings_of(memory: Memory) -> tuple[str, ...]:
     These are warnings on the memory events of the trace (the CPU's only if they are the memory of the step), and on the
     step observed allocation by allocation.
     """
-    warnings = [] if memory.allocator is None else _of_capture(memory, memory.allocator)
+    warnings = [] if memory.allocator is None else _disagreements_with_allocator(memory, memory.allocator)
     for row in (*memory.devices[:1], *(other for other in memory.devices[1:] if other.device != CPU)):
         if row.checked_events > row.equal_events:
             unequal = row.checked_events - row.equal_events
@@ -917,7 +917,7 @@ def warnings_of(memory: Memory) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def _of_capture(memory: Memory, figures: AllocatorFigures) -> list[str]:
+def _disagreements_with_allocator(memory: Memory, figures: AllocatorFigures) -> list[str]:
     """Return disagreements of the replayed step with the allocator; none if it reports no blocks."""
     warnings = []
     replayed = figures.before_blocks_bytes is not None and figures.checked_events

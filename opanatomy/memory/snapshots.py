@@ -804,7 +804,7 @@ def _scores(blocks: Blocks, placing: BlockLabels, stack: Int64, stacks: _Stacks)
     since: dict[int, list[int]] = {}
     sizes: dict[int, int] = {}
 
-    def of_scores(block: int, size: int) -> bool:
+    def is_of_scores(block: int, size: int) -> bool:
         return int(blocks.bytes[block]) in (size // 4, size // 2, size, 2 * size, 4 * size)
 
     for block in np.flatnonzero(ours)[np.argsort(blocks.alloc[ours], kind="stable")].tolist():
@@ -817,12 +817,12 @@ def _scores(blocks: Blocks, placing: BlockLabels, stack: Int64, stacks: _Stacks)
         size = max((int(blocks.bytes[one]) for one in run if stacks.takes_softmax[stack[one]]), default=0)
         if not size:  # the product before a softmax
             since[caller] = [block]
-        elif of_scores(run[0], size):
+        elif is_of_scores(run[0], size):
             sizes[caller] = size
-            scores[[one for one in run if of_scores(one, size)]] = True
+            scores[[one for one in run if is_of_scores(one, size)]] = True
     for caller, run in since.items():  # in which memory ran out, or the recording ended
-        if caller in sizes and of_scores(run[0], sizes[caller]):
-            scores[[one for one in run if of_scores(one, sizes[caller])]] = True
+        if caller in sizes and is_of_scores(run[0], sizes[caller]):
+            scores[[one for one in run if is_of_scores(one, sizes[caller])]] = True
     return scores
 
 

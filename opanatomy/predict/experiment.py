@@ -778,11 +778,11 @@ class Experiment:
             predicted_only=self.settings.predict_only,
             order=tuple(self.order),
             folder=str(self.runs.store.folder),
-            warnings=(*self._of_times(rows), *self._general_warnings(), *self.warnings),
+            warnings=(*self._doubts_about_times(rows), *self._general_warnings(), *self.warnings),
         )
         return redacted(replace(report, advice=advice_of(report)), self.runs.redactor)
 
-    def _of_times(self, rows: Sequence[TechniqueRow]) -> Iterator[str]:
+    def _doubts_about_times(self, rows: Sequence[TechniqueRow]) -> Iterator[str]:
         """Yield what forbids claims from the times of the repetitions: other work, or too few of them."""
         timed = [(row, row.measured) for row in rows if row.repetitions_ns and row.measured is not None]
         busy = [(row.name, figures.load) for row, figures in timed if figures.load is not None and figures.load.busy]

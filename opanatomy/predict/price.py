@@ -283,8 +283,8 @@ def predicted_time(step: SimulatedStep, rates: Rates) -> PredictedTime:
     The rows of a mean are those of all batches, each with its part of it.
     """
     if not step.batches:
-        return _of_calls(step.calls, rates)
-    times = [_of_calls(calls, rates) for calls in step.batches]
+        return _time_of_calls(step.calls, rates)
+    times = [_time_of_calls(calls, rates) for calls in step.batches]
     count = len(times)
     rows = [
         replace(row, time_ns=row.time_ns / count, low_ns=row.low_ns / count, high_ns=row.high_ns / count)
@@ -300,7 +300,7 @@ def predicted_time(step: SimulatedStep, rates: Rates) -> PredictedTime:
     )
 
 
-def _of_calls(calls: Sequence[SimulatedCall], rates: Rates) -> PredictedTime:
+def _time_of_calls(calls: Sequence[SimulatedCall], rates: Rates) -> PredictedTime:
     rows = tuple(_merged(_row(call, rates) for call in calls))
     # A part of the time between calls grows with their number (Python, the autograd engine), a part does not (memory
     # that is given back, the loop), and their shares are unknown.

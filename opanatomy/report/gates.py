@@ -380,7 +380,7 @@ def _evidence(gate: Gate, row: FigureRow, figures: _Figures) -> str:
 
 
 def _range(spread: Spread, unit: str) -> str:
-    return f"{units.of_unit(spread.low, unit)} to {units.of_unit(spread.high, unit)}"
+    return f"{units.in_unit(spread.low, unit)} to {units.in_unit(spread.high, unit)}"
 
 
 # ------------------------------------------------------------------------------------------------------------- values
@@ -394,7 +394,7 @@ def _shown(gate: Gate, row: FigureRow, figures: _Figures, side: int) -> str:
         return f"{name} is {_both_as_text(value, float(gate.value), row.unit)[0]}"
     difference = value - before
     if not difference:
-        return f"{name}: {units.of_unit(value, row.unit)} on both sides, no difference"
+        return f"{name}: {units.in_unit(value, row.unit)} on both sides, no difference"
     after_text, before_text = _both_as_text(value, before, row.unit)
     absolute = f", {_signed(difference, row.unit)}" if gate.of is Of.DIFFERENCE else ""
     relative = f", {units.figure(100 * difference / abs(before), '%', sign='+')}" if before else ""
@@ -403,7 +403,7 @@ def _shown(gate: Gate, row: FigureRow, figures: _Figures, side: int) -> str:
 
 def _both_as_text(value: float | None, other: float, unit: str) -> tuple[str, str]:
     """Return both as text, with every digit if rounding would make them the same, or the first no more than a bound."""
-    texts = units.of_unit(value, unit), units.of_unit(other, unit)
+    texts = units.in_unit(value, unit), units.in_unit(other, unit)
     if value is None or value == other or (texts[0] != texts[1] and texts[0][0] not in "<>"):
         return texts
     return units.digits_of(value, unit), units.digits_of(other, unit)
@@ -412,4 +412,4 @@ def _both_as_text(value: float | None, other: float, unit: str) -> tuple[str, st
 def _signed(difference: float, unit: str) -> str:
     if unit == "fraction":
         return f"{units.figure(100 * difference, 'percentage points', sign='+')}"
-    return f"{'+' if difference > 0 else ''}{units.of_unit(difference, unit)}"
+    return f"{'+' if difference > 0 else ''}{units.in_unit(difference, unit)}"

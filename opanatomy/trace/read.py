@@ -619,13 +619,13 @@ class Collector:
             for name, item in zip(_names_of(events), args, strict=True)
         ]
         streams = [event.tid if item.stream is None else item.stream for event, item in zip(events, args, strict=True)]
-        numbers = [number if isinstance(number, int) else self._of_text(number) for number in devices]
+        numbers = [number if isinstance(number, int) else self._number_in_text(number) for number in devices]
         self._work_processes.update(zip([event.pid for event in events], numbers, strict=True))
         self._work.extend(
             len(events),
             name=self.names.of(names),
             device=numbers,
-            stream=[number if isinstance(number, int) else self._of_text(number) for number in streams],
+            stream=[number if isinstance(number, int) else self._number_in_text(number) for number in streams],
             start_ns=[event.ts for event in events],
             duration_ns=[event.dur for event in events],
             correlation=[item.correlation for item in args],
@@ -703,7 +703,7 @@ class Collector:
         number = {thread: self.threads[processes[0], thread] for thread in dict.fromkeys(threads)}
         return list(map(number.__getitem__, threads))
 
-    def _of_text(self, value: str | None) -> int:
+    def _number_in_text(self, value: str | None) -> int:
         """Return the number in a device's or stream's text; a new one below -1 for text without any."""
         text = "" if value is None else value
         digits = text.split()[-1] if text.split() else ""

@@ -371,7 +371,7 @@ def single_process_warnings() -> tuple[str, ...]:
 
 def meant_by(command: Sequence[str]) -> Meant | None:
     """Parse a command line of `accelerate launch` and its configuration file; `None` for another command."""
-    words = _of_launch(command)
+    words = _words_after_launch(command)
     if words is None:
         return None
     try:
@@ -386,7 +386,7 @@ def meant_by(command: Sequence[str]) -> Meant | None:
     return Meant(processes=arguments.num_processes or 1, command=tuple(script))
 
 
-def _of_launch(command: Sequence[str]) -> list[str] | None:
+def _words_after_launch(command: Sequence[str]) -> list[str] | None:
     """Return the words after `accelerate launch`, however it was invoked."""
     for index, word in enumerate(command[:4]):
         name = PurePath(word).name

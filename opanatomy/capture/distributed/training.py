@@ -133,7 +133,7 @@ def shared_weights(modules: Iterable[torch.nn.Module], paths: Mapping[int, str])
                 )
             elif "FSDPModule" in names:
                 with suppress(AttributeError):
-                    shared += _of_shards(part, paths)
+                    shared += _weights_in_shards(part, paths)
     return tuple(dict.fromkeys(shared))
 
 
@@ -157,7 +157,7 @@ def bucket_bytes(module: torch.nn.Module) -> int | None:
     return None
 
 
-def _of_shards(module: Any, paths: Mapping[int, str]) -> Iterator[SharedWeights]:
+def _weights_in_shards(module: Any, paths: Mapping[int, str]) -> Iterator[SharedWeights]:
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
     for group in filter(None, groups):

@@ -78,11 +78,11 @@ class Clock:
         from torch.utils.data import DataLoader, dataloader
 
         self._stack = stack
-        replaced(stack, dataloader._BaseDataLoaderIter, "__next__", self._of_loader)
-        replaced(stack, DataLoader, "__iter__", self._of_loader)
-        replaced(stack, torch.nn.Module, "train", self._of_train)
-        replaced(stack, torch.autograd, "_engine_run_backward", self._of_backward)
-        replaced(stack, torch.serialization, "save", self._of_saving)
+        replaced(stack, dataloader._BaseDataLoaderIter, "__next__", self._wrap_loader)
+        replaced(stack, DataLoader, "__iter__", self._wrap_loader)
+        replaced(stack, torch.nn.Module, "train", self._wrap_train)
+        replaced(stack, torch.autograd, "_engine_run_backward", self._wrap_backward)
+        replaced(stack, torch.serialization, "save", self._wrap_save)
         replaced(stack, torch, "save", lambda _: torch.serialization.save)
         for name, functions in _SAVING.items():
             when_imported(stack, name, functools.partial(self._follow_saving, stack, name, functions))
@@ -201,7 +201,7 @@ class Clock:
     def _is_elsewhere(self) -> bool:
         return self._thread is not None and self._thread != threading.get_ident()
 
-    def _of_loader(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_loader(self, original: Callable[..., Any]) -> Callable[..., Any]:
         from torch import is_grad_enabled
 
         @functools.wraps(original)
@@ -231,7 +231,7 @@ class Clock:
 
         return waited_for
 
-    def _of_train(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_train(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Notice `train(False)`, which `eval()` is, and `train()` after it; a module calls it on all its parts."""
 
         @functools.wraps(original)
@@ -249,7 +249,7 @@ class Clock:
 
         return train
 
-    def _of_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
             if self._in_backward or self._is_elsewhere:
@@ -269,7 +269,7 @@ class Clock:
 
         return _engine_run_backward
 
-    def _of_saving(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def save(*args: Any, **kwargs: Any) -> Any:
             if self._is_saving or self._is_elsewhere:
@@ -289,7 +289,7 @@ class Clock:
 
     def _follow_saving(self, stack: ExitStack, name: str, functions: Iterable[str]) -> None:
         for function in functions:
-            replaced(stack, sys.modules[name], function, self._of_saving)
+            replaced(stack, sys.modules[name], function, self._wrap_save)
 
     def _collects(self, phase: str, _info: object) -> None:
         now = time.perf_counter_ns()

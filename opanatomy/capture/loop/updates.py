@@ -143,15 +143,15 @@ class Updates:
         self._backward_now = torch._C._current_graph_task_id
         optimizer = torch.optim.Optimizer
         stack.callback(self._stop)
-        replaced(stack, optimizer, "__init__", self._of_making)
-        replaced(stack, optimizer, "profile_hook_step", self._of_hooking)
-        replaced(stack, torch.amp.GradScaler, "step", self._of_scaler)
+        replaced(stack, optimizer, "__init__", self._wrap_init)
+        replaced(stack, optimizer, "profile_hook_step", self._wrap_profile_hook_step)
+        replaced(stack, torch.amp.GradScaler, "step", self._wrap_scaler_step)
         stack.callback(_unwrap, optimizer)
 
     def _stop(self) -> None:
         self.is_over = True
 
-    def _of_making(self, original: Callable[..., None]) -> Callable[..., None]:
+    def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
@@ -162,7 +162,7 @@ class Updates:
 
         return __init__
 
-    def _of_hooking(self, original: Any) -> Any:
+    def _wrap_profile_hook_step(self, original: Any) -> Any:
         """Wrap what torch makes of each class's `step` when its first optimizer is made."""
 
         def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -190,7 +190,7 @@ class Updates:
 
         return staticmethod(profile_hook_step)
 
-    def _of_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if self.is_over:

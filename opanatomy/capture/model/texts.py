@@ -257,9 +257,9 @@ def _texts_in(source: _Source) -> tuple[str | None, Iterator[str]]:
     if source.form in _PARQUET:
         return _parquet(source)
     if source.form in _JSON_LINES:
-        return _of_rows(source, lambda: _json_rows(source))
+        return _texts_in_rows(source, lambda: _json_rows(source))
     if source.form in _TABLES:
-        return _of_rows(source, lambda: _csv_rows(source))
+        return _texts_in_rows(source, lambda: _csv_rows(source))
     if source.column is not None:
         raise source.wrong(f"a file of lines has no column {source.column!r} - leave :{source.column} out")
     return None, _lines(source)
@@ -277,7 +277,7 @@ def _opened(source: _Source) -> IO[str]:
     return open(source.path, encoding="utf-8-sig", newline="")
 
 
-def _of_rows(source: _Source, rows: Callable[[], Iterable[Row]]) -> tuple[str, Iterator[str]]:
+def _texts_in_rows(source: _Source, rows: Callable[[], Iterable[Row]]) -> tuple[str, Iterator[str]]:
     """Return the texts in a column of rows, the column chosen by the first of them."""
     first = list(islice(rows(), 100))
     columns: dict[str, bool] = {}

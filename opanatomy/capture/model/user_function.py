@@ -245,10 +245,10 @@ def call_function(model: str, batch: int | None = None) -> tuple[torch.nn.Module
     else:
         why = "return a dict, a tuple or a tensor"
         raise ModelError(f"{model}{where} returned inputs of type {_describe(inputs)} - {why}")
-    return module, inputs if batch is None or takes_batch else _of_batch(inputs, batch)
+    return module, inputs if batch is None or takes_batch else _with_batch(inputs, batch)
 
 
-def _of_batch(inputs: Any, batch: int) -> Any:
+def _with_batch(inputs: Any, batch: int) -> Any:
     """Return inputs without values with that many samples."""
     import torch
 

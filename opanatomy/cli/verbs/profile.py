@@ -163,13 +163,13 @@ def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launch
         if trace is None:
             show(_without_trace(anatomy), where)
         else:
-            show(anatomy, _of_all_ranks(where, trace, place.world_size, redact=options.redact))
+            show(anatomy, _destination_of_all_ranks(where, trace, place.world_size, redact=options.redact))
         if trace is not None:
             note(f"traces: {trace.path}, and next to it those of the other ranks")
     enforce_gates(anatomy, arguments)
 
 
-def _of_all_ranks(where: Destination, first: OutputFile, ranks: int, *, redact: bool) -> Destination:
+def _destination_of_all_ranks(where: Destination, first: OutputFile, ranks: int, *, redact: bool) -> Destination:
     """Return the destination of a report whose commands name all ranks' traces, if those are next to the first."""
     from msgspec.structs import replace
 

@@ -57,7 +57,7 @@ def first_advice(anatomy: Anatomy, page: Page) -> Section | None:
         replayed, most, whole = gain
         together = phrase("at most {} ({})", Time(most), Share(most, whole))
         if replayed is not None:
-            together = _of_time(replayed, most, whole)
+            together = _time_gain(replayed, most, whole)
         facts.append(Fact(label="together", text=together))
     return Section(title="What to try", facts=tuple(facts), notes=tuple(notes))
 
@@ -133,7 +133,7 @@ def gain_of(advice: Advice) -> Phrase | None:
     """Return what it gains: time of a mean step (the most, or by a replay), memory; `None` where that is not known."""
     parts = []
     if advice.gain_ns is not None:
-        parts.append(_of_time(advice.replayed_ns, advice.gain_ns, advice.step_ns))
+        parts.append(_time_gain(advice.replayed_ns, advice.gain_ns, advice.step_ns))
     if advice.gain_bytes is not None:
         parts.append(
             phrase("{} less memory ({})", Bytes(advice.gain_bytes), Share(advice.gain_bytes, advice.peak_bytes))
@@ -142,7 +142,7 @@ def gain_of(advice: Advice) -> Phrase | None:
     return joined((*parts, fits))
 
 
-def _of_time(replayed_ns: int | None, most_ns: int, step_ns: int | None) -> Phrase:
+def _time_gain(replayed_ns: int | None, most_ns: int, step_ns: int | None) -> Phrase:
     """Return a gain of time: what a replay says, from the recorded host to one that recording does not slow."""
     share = Share(most_ns, step_ns)
     if replayed_ns is None:

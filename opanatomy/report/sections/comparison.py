@@ -480,7 +480,7 @@ def what_changed(comparison: Comparison, page: Page) -> Section:
         withheld = Note(text=_WITHHELD, tone=NoteStyle.REMARK)
         return Section(title="What changed", notes=(*reasons, withheld))
     if comparison.peak_parts:
-        return Section(title="What changed", notes=(Note(text=_of_memory(comparison), tone=NoteStyle.CONCLUSION),))
+        return Section(title="What changed", notes=(Note(text=_memory_change(comparison), tone=NoteStyle.CONCLUSION),))
     if parts is None:
         return Section(title="What changed", notes=_extremes(comparison))
     sentences = [
@@ -493,7 +493,7 @@ def what_changed(comparison: Comparison, page: Page) -> Section:
     return Section(title="What changed", notes=tuple(notes))
 
 
-def _of_memory(comparison: Comparison) -> Phrase:
+def _memory_change(comparison: Comparison) -> Phrase:
     """Return the difference of two snapshots' peaks, and the components that changed most."""
     before = sum(change.before_bytes for change in comparison.peak_parts)
     after = sum(change.after_bytes for change in comparison.peak_parts)

@@ -52,7 +52,7 @@ def components(anatomy: Anatomy) -> Section | None:
     if not memory.components and memory.peak_bytes is None:
         return None
     if memory.moment is not None:
-        return _of_snapshot(memory)
+        return _snapshot_section(memory)
     # from a trace alone each component is inferred at the peak
     inferred = bool(memory.inferences) and all(
         part.at_peak_bytes in (None, part.measured_bytes) for part in memory.components
@@ -79,7 +79,7 @@ def components(anatomy: Anatomy) -> Section | None:
     return Section(title="Memory", columns=tuple(columns), rows=tuple(rows), notes=_how_it_is_known(memory))
 
 
-def _of_snapshot(memory: Memory) -> Section:
+def _snapshot_section(memory: Memory) -> Section:
     """Return the components of a snapshot at the moment shown and, if that is another and known, at the peak."""
     now = "at peak" if memory.is_at_peak else memory.then
     both = not memory.is_at_peak and any(device.peak_bytes is not None for device in memory.devices)

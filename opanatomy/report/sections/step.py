@@ -487,8 +487,14 @@ def device_state(state: DeviceState | None) -> Phrase | str | None:
         return None
     if state.why_not is not None:
         return f"clock not known: {state.why_not}"
-    clock = None if state.clock_mhz is None else phrase("clock {}{} MHz", *_of(state.clock_mhz, state.clock_limit_mhz))
-    power = None if state.power_w is None else phrase("{}{} W", *_of(round(state.power_w), state.power_limit_w))
+    clock = (
+        None
+        if state.clock_mhz is None
+        else phrase("clock {}{} MHz", *_count_of_limit(state.clock_mhz, state.clock_limit_mhz))
+    )
+    power = (
+        None if state.power_w is None else phrase("{}{} W", *_count_of_limit(round(state.power_w), state.power_limit_w))
+    )
     return joined(
         (
             clock,
@@ -503,7 +509,7 @@ def device_state(state: DeviceState | None) -> Phrase | str | None:
     )
 
 
-def _of(value: int, limit: float | None) -> tuple[Count, Phrase | str]:
+def _count_of_limit(value: int, limit: float | None) -> tuple[Count, Phrase | str]:
     return Count(value), "" if limit is None else phrase(" of {}", Count(round(limit)))
 
 

@@ -209,7 +209,7 @@ def findings(anatomy: Anatomy, *, source: str | None = None) -> tuple[Finding, .
     if ending := _without_work(anatomy):
         return (ending,)
     costs = costs_of(anatomy)
-    known = sorted(_of_time(anatomy, costs), key=lambda finding: -(finding.share or 0))
+    known = sorted(_time_findings(anatomy, costs), key=lambda finding: -(finding.share or 0))
     kept = [finding for finding in known if (finding.share or 0) >= LEAST] or known[:1]
     if full := _memory(anatomy):
         kept.insert(1, full)
@@ -244,12 +244,12 @@ def conclusion(anatomy: Anatomy, page: Page) -> Section:
 
 def _without_work(anatomy: Anatomy) -> Finding | None:
     if anatomy.environment.host_only:
-        return _of_host(anatomy)
+        return _host_finding(anatomy)
     if any(row.time_ns for row in anatomy.classes):
         return None
     failure = anatomy.memory.failure
     if anatomy.memory.is_snapshot:
-        return _of_snapshot(anatomy)
+        return _snapshot_finding(anatomy)
     if failure is None:
         text = phrase("There is no device work in this trace{}.", "" if anatomy.caveats else ": nothing to explain")
         return Finding(name="nothing", text=text, evidence=joined((*anatomy.caveats, *anatomy.warnings)[:1]))
@@ -259,7 +259,7 @@ def _without_work(anatomy: Anatomy) -> Finding | None:
     return Finding(name="out-of-memory", text=text, evidence=evidence)
 
 
-def _of_snapshot(anatomy: Anatomy) -> Finding:
+def _snapshot_finding(anatomy: Anatomy) -> Finding:
     """Return what fills the memory of a snapshot: its largest component, and the line of the program behind it."""
     memory, failure = anatomy.memory, anatomy.memory.failure
     most = max(memory.components, key=_shown, default=MemoryComponent(component="other"))
@@ -313,7 +313,7 @@ def _shown(part: MemoryComponent) -> int:
     return (part.at_peak_bytes if part.shown_bytes is None else part.shown_bytes) or 0
 
 
-def _of_host(anatomy: Anatomy) -> Finding:
+def _host_finding(anatomy: Anatomy) -> Finding:
     """Return the finding if the device's work was not recorded."""
     step_ns, ns = anatomy.step.wall_ns or 0, total(anatomy.classes).time_ns / steps_of(anatomy)
     text = phrase(
@@ -342,7 +342,7 @@ def _memory(anatomy: Anatomy) -> Finding | None:
 # ---------------------------------------------------------------------------------------------------- parts of the time
 
 
-def _of_time(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
+def _time_findings(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     """Yield every part of the step's time that is above zero."""
     yield from _idle(anatomy, costs)
     yield from _unrecorded(anatomy, costs)
