@@ -56,15 +56,15 @@ from opanatomy.report.terms import Chapter, Term, chapter_of, is_named, names, t
 _MAX_NAMES, _MAX_ROWS, _MAX_VALUES, _MAX_PRINTED = 4, 6, 8, 10
 _LABEL, _WIDTH = 10, 100
 #: Longer text is no prose: a kernel's template arguments.
-_LONGEST: Final = 4000
-_LONGEST_SOURCE: Final = 24
+_MAX_PROSE: Final = 4000
+_MAX_SOURCE: Final = 24
 _NUMBER: Final = regex(r"(?<=\d) (?=[%\w])")
 _GLUE: Final = "\N{NO-BREAK SPACE}"
 #: Labels of text that is shown unchanged at any length: code must not be wrapped.
 _CODE: Final = ("as written",)
 #: The mark for the middle of a name that was cut: the report's, a plain terminal's, what people write.
 _ELLIPSIS: Final = regex(r"…|\.\.\.|~")
-_NEAR: Final = 3
+_MAX_NEAR: Final = 3
 #: How much of a name must be equal to another for the two to be near, and how many letters at its beginning suffice.
 _ALIKE, _BEGUN = 0.7, 3
 _ATEN: Final = "aten::"
@@ -357,8 +357,8 @@ def _as_written(function: Callable[..., Any]) -> list[Fact]:
         return []
     lines = textwrap.dedent("\n".join(source.splitlines()[code[0].lineno - 1 : code[-1].end_lineno])).splitlines()
     where = f"in {Path(inspect.getfile(function)).name}:{first + code[0].lineno - 1}"
-    more = [f"... {len(lines) - _LONGEST_SOURCE} more lines"] if len(lines) > _LONGEST_SOURCE else []
-    texts = [*lines[:_LONGEST_SOURCE], *more]
+    more = [f"... {len(lines) - _MAX_SOURCE} more lines"] if len(lines) > _MAX_SOURCE else []
+    texts = [*lines[:_MAX_SOURCE], *more]
     return [Fact(label="as written", text=where), *(Fact(label="", text=text) for text in texts)]
 
 
@@ -567,9 +567,9 @@ class Vocabulary:
         short = (name.removeprefix(_ATEN) for name in self._operators.values())
         terms = (name for name in names() if "{}" not in name)
         spelled = {text.casefold(): text for text in (*self._operators.values(), *short, *self._own, *terms)}
-        close = difflib.get_close_matches(name.casefold(), spelled, n=2 * _NEAR, cutoff=_ALIKE)
+        close = difflib.get_close_matches(name.casefold(), spelled, n=2 * _MAX_NEAR, cutoff=_ALIKE)
         begun = (text for text in spelled if len(name) >= _BEGUN and text.startswith(name.casefold()))
-        return tuple(dict.fromkeys(spelled[text] for text in (*close, *begun)))[:_NEAR]
+        return tuple(dict.fromkeys(spelled[text] for text in (*close, *begun)))[:_MAX_NEAR]
 
     def near_term(self, name: str) -> bool:
         """Return whether a term of the report has nearly this name: it is more likely meant than some kernel."""
@@ -635,7 +635,7 @@ def _block(title: str, facts: Iterable[Fact]) -> str:
         wraps = fact.label not in _CODE if fact.label else wraps
         parts = [text]
         if wraps:  # between words, never within one (an address) nor between a number and its unit
-            glued = _NUMBER.sub(_GLUE, text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+            glued = _NUMBER.sub(_GLUE, text if len(text) <= _MAX_PROSE else f"{text[:_MAX_PROSE]}…")
             wrapped = textwrap.wrap(glued, _WIDTH - _LABEL - 2, break_long_words=False, break_on_hyphens=False)
             parts = [line.replace(_GLUE, " ") for line in wrapped] or [""]
         label = fact.label

@@ -759,7 +759,7 @@ _ALL_RANKS: Final = "Give the traces of all ranks, which tell waiting from trans
 #: A twentieth of the slowest link between devices in use (PCIe 3.0 x16, 15.75 GB/s): below it a collective waits.
 _WAITS_BELOW: Final = 15.75e9 / 20
 #: Collectives with this part of what is exposed in a phase have their cures too.
-_SOME: Final = 0.2
+_MIN_EXPOSED_SHARE: Final = 0.2
 #: So many all-reduces a step are gradients one by one.
 _ONE_BY_ONE: Final = 20
 
@@ -792,7 +792,7 @@ def _exposed(view: View) -> Iterator[Advice]:
     for row in rows:
         exposed[row.collective] = exposed.get(row.collective, 0) + row.exposed_ns
     ranked = sorted(exposed, key=lambda each: -exposed[each])
-    some = [each for each in ranked if exposed[each] >= _SOME * sum(exposed.values())]
+    some = [each for each in ranked if exposed[each] >= _MIN_EXPOSED_SHARE * sum(exposed.values())]
     tries = () if mostly_waits else tuple(cure for each in some for cure in _hides(view, each, phase.phase, gain))
     if not asks and not tries:
         tries = ("Start other work between the collective and its wait.",)
@@ -994,7 +994,7 @@ _PIN_BATCH: Final = (
 
 
 #: Calls that move so much find nothing of it in a cache of a small device.
-_LARGE: Final = 1 << 23
+_UNCACHED_BYTES: Final = 1 << 23
 #: A device's memory is far faster than this, the host's across a link is not: a tenth of the bandwidth, at most so many
 #: bytes a second.
 _SPILLED_SHARE, _OF_A_LINK = 0.1, 16e9
@@ -1011,7 +1011,7 @@ def _spilled_rows(view: View) -> list[int]:
         if row.operator_class not in (CLASS.ELEMENTWISE, CLASS.STATISTICAL_NORMALIZATION) or row.uncosted_ns:
             continue
         moved = _moved(row)
-        if not row.crosses_host_link and moved >= _LARGE * max(row.calls, 1):
+        if not row.crosses_host_link and moved >= _UNCACHED_BYTES * max(row.calls, 1):
             large += row.time_ns
             if moved * _NS < limit * row.time_ns:
                 slow += row.time_ns
@@ -1672,14 +1672,14 @@ def _optimizer(view: View) -> Iterator[Advice]:
 _ONE_PASS: Final = 0.1
 #: torch's optimizers that have a fused kernel, and those that have only operators over lists of tensors.
 _FUSED: Final = {"sgd", "adam", "adamw", "adagrad"}
-_LISTED: Final = {"adadelta", "adafactor", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop"}
+_FOREACH_ONLY: Final = {"adadelta", "adafactor", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop"}
 
 
 def _kernels_of(optimizers: str | None, *, lists: bool) -> tuple[str, ...]:
     """Return the faster kernels that a loop's optimizers have, as far as these are known, with `lists` those too."""
     names = {word.strip().partition("-")[0].lower() for word in (optimizers or "adamw").split(",")}
     options = ["fused=True"] if names & _FUSED else []
-    options += ["foreach=True"] if names & (_FUSED | _LISTED) and lists else []
+    options += ["foreach=True"] if names & (_FUSED | _FOREACH_ONLY) and lists else []
     return (f"Pass {' or '.join(options)} to the optimizer.",) if options else ()
 
 

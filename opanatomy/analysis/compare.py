@@ -474,7 +474,7 @@ Value: TypeAlias = str | int | float
 #: FLOPs that vary by less are of the same program: texts of other lengths, tokens sent to other experts.
 _SAME_FLOPS: Final = 0.01
 #: The most runs that are named.
-_NAMED: Final = 3
+_MAX_NAMED_RUNS: Final = 3
 #: A whole trace with this many times the calls of a step is no step of the same work.
 _NO_STEP: Final = Fraction(3, 2)
 #: If this part of all calls is made a whole number of times as often, the step is that many iterations.
@@ -692,7 +692,7 @@ def _text(value: Value) -> str:
 
 
 def _names_of(names: Sequence[str]) -> str:
-    return _all_of(names if len(names) <= _NAMED else [names[0], f"{len(names) - 1} more"])
+    return _all_of(names if len(names) <= _MAX_NAMED_RUNS else [names[0], f"{len(names) - 1} more"])
 
 
 def _all_of(texts: Sequence[str]) -> str:

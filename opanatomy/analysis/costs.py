@@ -108,7 +108,7 @@ def loading(anatomy: Anatomy) -> list[HostRow]:
 
 
 #: So many steps of a run show how long it waits for its input.
-_ENOUGH: Final = 3
+_MIN_RUN_STEPS: Final = 3
 
 
 def input_of_run(anatomy: Anatomy) -> float | None:
@@ -117,7 +117,7 @@ def input_of_run(anatomy: Anatomy) -> float | None:
     An accelerator works while the host waits, so that there the idle time of the recorded steps has to say it.
     """
     run = anatomy.run
-    if run is None or run.steps < _ENOUGH or anatomy.environment.device_kind != "cpu":
+    if run is None or run.steps < _MIN_RUN_STEPS or anatomy.environment.device_kind != "cpu":
         return None
     return run.input_share
 

@@ -18,13 +18,13 @@ from opanatomy.records.patterns import regex
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
 #: Names with less than this part of the time are one row.
-_SMALL: Final = 0.001
+_MIN_NAME_SHARE: Final = 0.001
 _STEP: Final = regex(r"^ProfilerStep")
 #: Ranges that say where the host is, not what it does.
 PLACES: Final = regex(f"^(?:ProfilerStep|{re.escape(PHASE_RANGE)}|{re.escape(MODULE_RANGE)})")
 _PYTHON: Final = "between recorded events"
 #: Operators that only call another one, by that one.
-_CALLS: Final = {
+_WRAPPERS: Final = {
     "aten::_local_scalar_dense": ("aten::item",),
     "aten::item": ("aten::is_nonzero",),
     "aten::copy_": ("aten::_to_copy",),
@@ -108,7 +108,7 @@ def host_rows(
 
     # The longest first, those of short names together last; rows that wait are never put together. A row may have
     # little time of its own and much below it.
-    least = _SMALL * sum(row.self_ns for row in made)
+    least = _MIN_NAME_SHARE * sum(row.self_ns for row in made)
     made.sort(key=lambda row: (-row.self_ns, row.kind, row.name, row.caller or ""))
     small = [row for row in made if row.total_ns < least and not row.waits]
     made = [row for row in made if row.total_ns >= least or row.waits]
@@ -201,7 +201,7 @@ def _caller(names: Sequence[str], host: HostTable, row: int, operators: Bool) ->
     while above >= 0 and not operators[above]:
         above = int(host.parent[above])
     while above >= 0 and (parent := int(host.parent[above])) >= 0:
-        if names[int(host.name[parent])] not in _CALLS.get(names[int(host.name[above])], ()):
+        if names[int(host.name[parent])] not in _WRAPPERS.get(names[int(host.name[above])], ()):
             break
         above = parent
     if above >= 0:

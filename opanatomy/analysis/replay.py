@@ -50,12 +50,12 @@ from opanatomy.records.taxonomy import CAUSE_LABELS, CLASS_CODE, CLASSES, PHASE_
 #: are delays that no edge explains.
 TRUSTED: Final = 0.05
 #: Nor are they where the trace lacks the device work of this part of the steps.
-_MUCH: Final = 0.01
+_MAX_MISSING_SHARE: Final = 0.01
 #: A delay this much longer than usual is unexplained.
 _UNEXPLAINED_NS: Final = 20_000
 #: Usual delays where a trace has too few of them: of a launch, of queued work, of work of another stream, of a wait.
 _LAUNCHED_NS, _QUEUED_NS, _ACROSS_NS, _RETURNED_NS = 8_000, 1_000, 2_000, 8_000
-_ENOUGH: Final = 5
+_MIN_DELAYS: Final = 5
 #: A wait returns at most so long after the work that it is for, and host and device may disagree by so much.
 _LATE_NS, _SKEW_NS = 200_000, 20_000
 #: Work that waited for another stream begins so soon after that one's work has ended, among so many that end then;
@@ -566,7 +566,7 @@ class StepGraph:
     def why_not_trusted(self, error: float) -> str | None:
         """Return why gains are not replayed; `None` if they are."""
         whole = max(self.window_ns, 1)
-        if self._unrecorded_ns >= _MUCH * whole:
+        if self._unrecorded_ns >= _MAX_MISSING_SHARE * whole:
             return f"the trace lacks the device work of {self._unrecorded_ns / whole:.0%} of the steps"
         if self.backlog_ns >= TRUSTED * whole:
             return f"work from before the trace holds the device up for {self.backlog_ns / 1e6:.3g} ms"
@@ -766,7 +766,7 @@ def _longest_run(window: StepWindow, counted: Bool, time: DeviceTime) -> tuple[i
 
 def _usual(delays: Int64, otherwise: int) -> int:
     """Return the median delay, if there are enough."""
-    return int(np.sort(delays)[len(delays) // 2]) if len(delays) >= _ENOUGH else otherwise
+    return int(np.sort(delays)[len(delays) // 2]) if len(delays) >= _MIN_DELAYS else otherwise
 
 
 def _streams(work: DeviceWork, events: Int64) -> Int64:

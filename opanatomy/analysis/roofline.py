@@ -114,7 +114,7 @@ class _Without(Struct, frozen=True, kw_only=True):
 
 
 #: Without everything that a bound may overcount, except the cache, which the ceilings have.
-_ALL: Final = _Without(causal=True, unrecorded=True, fused=True, looked_up=True, convolved=True)
+_WITHOUT_ALL: Final = _Without(causal=True, unrecorded=True, fused=True, looked_up=True, convolved=True)
 
 
 class _Explanation(Struct, frozen=True, kw_only=True):
@@ -158,7 +158,7 @@ def exceeded_ceilings(operators: Iterable[OperatorRow], by: Bounding, check: Che
         if given is None or (operator, phase) in unexplained or _explained(rows, time_ns, by):
             continue
         set_by_it = [row for row in rows if _ceiling_name(row, by) == given.name]
-        least_ns, _ = _bound_without(set_by_it, replace(_ALL, cache=by.ceilings.cache_bytes), by)
+        least_ns, _ = _bound_without(set_by_it, replace(_WITHOUT_ALL, cache=by.ceilings.cache_bytes), by)
         exceeded = ExceededCeiling(
             ceiling=given.name,
             option=given.option,
@@ -237,7 +237,7 @@ def _explained(rows: Sequence[OperatorRow], time_ns: int, by: Bounding) -> _Expl
         (ExcessCause.LOOK_UPS, _Without(looked_up=True)),
         (ExcessCause.WINOGRAD, _Without(convolved=True)),
         (ExcessCause.CACHE, _Without(cache=cache)),
-        (ExcessCause.SEVERAL, replace(_ALL, cache=cache)),
+        (ExcessCause.SEVERAL, replace(_WITHOUT_ALL, cache=cache)),
     )
     whole_ns = _bound_ns(rows)
     for cause, without in every:

@@ -42,7 +42,7 @@ from opanatomy.trace.read import Trace
 COLLECTIVE, RUNTIME, OPERATOR, RANGE, PYTHON = "collective", "runtime", "operator", "range", "python"
 _WORK: Final = ("kernel", "copy", "fill")
 #: So many names of each kind have their longest event in the report; operators and ranges are one kind.
-_MOST: Final = {"kernel": 3, "copy": 2, COLLECTIVE: 2, OPERATOR: 3, RUNTIME: 2}
+_MAX_NAMES: Final = {"kernel": 3, "copy": 2, COLLECTIVE: 2, OPERATOR: 3, RUNTIME: 2}
 
 
 class EventTables(Struct, frozen=True, kw_only=True):
@@ -216,16 +216,20 @@ def longest_spans(
         step = steps.time.steps.step
         events = np.flatnonzero(step >= 0)
         kind = np.where(kernels.operator_class.equals(OperatorClass.COMMUNICATION), -1, trace.work.kind)[events]
-        for wanted, most in ((KERNEL, _MOST["kernel"]), (MEMCPY, _MOST["copy"]), (-1, _MOST[COLLECTIVE])):
+        for wanted, most in (
+            (KERNEL, _MAX_NAMES["kernel"]),
+            (MEMCPY, _MAX_NAMES["copy"]),
+            (-1, _MAX_NAMES[COLLECTIVE]),
+        ):
             rows = events[kind == wanted]
             made += _longest(rows, trace.work.name, kernels.duration_ns, most, partial(tables.device_spans, step))
 
     host, launches = calls.host, trace.launches
     events = threads.rows[~rows_named(PLACES, trace.names, host.name[threads.rows])]
-    made += _longest(events, host.name, threads.own_ns, _MOST[OPERATOR], tables.working)
+    made += _longest(events, host.name, threads.own_ns, _MAX_NAMES[OPERATOR], tables.working)
     called = np.arange(len(threads.calls))
     name, duration_ns = launches.name[threads.calls], launches.duration_ns[threads.calls]
-    made += _longest(called, name, duration_ns, _MOST[RUNTIME], tables.runtime_spans)
+    made += _longest(called, name, duration_ns, _MAX_NAMES[RUNTIME], tables.runtime_spans)
     return tuple(made)
 
 
@@ -248,10 +252,10 @@ def _longest(
 def longest_of_ranks(spans: Iterable[Span]) -> tuple[Span, ...]:
     """Return the longest of several ranks' spans: of each name one, as many names of each kind as one rank has."""
     names: set[tuple[str, str]] = set()
-    kinds: dict[str, list[Span]] = {kind: [] for kind in _MOST}
+    kinds: dict[str, list[Span]] = {kind: [] for kind in _MAX_NAMES}
     for span in sorted(spans, key=lambda span: -span.spent_ns):
         kind = kinds.get(OPERATOR if span.what == RANGE else span.what, [])
-        if (span.what, span.name) not in names and len(kind) < _MOST.get(span.what, _MOST[OPERATOR]):
+        if (span.what, span.name) not in names and len(kind) < _MAX_NAMES.get(span.what, _MAX_NAMES[OPERATOR]):
             names.add((span.what, span.name))
             kind.append(span)
     return tuple(span for kind in kinds.values() for span in kind)

@@ -27,9 +27,9 @@ _FOREIGN: Final = 0.01
 #: A step this many times as long as a like one, and idle for most of the difference, holds a pause.
 _PAUSED: Final = 2
 #: Steps with other calls are compared for a pause if they do at least this part of the work.
-_AS_MUCH: Final = 0.8
+_MIN_LIKE_WORK: Final = 0.8
 #: A step with less than this part of the work of the largest one does hardly anything.
-_HARDLY: Final = 0.1
+_MIN_WORK_SHARE: Final = 0.1
 OTHERS_WORK: Final = "other steps' work is in it"
 PAUSE: Final = "a pause is in it"
 HARDLY_ANY: Final = "hardly any work is in it"
@@ -79,7 +79,7 @@ def disturbed(rows: Sequence[StepRow], kinds: Sequence[Sequence[int]]) -> list[s
         like = [index for index in kind if reasons[index] is None]
         own = min((rows[index] for index in like), key=_wall_ns, default=None)
         for index in like:
-            as_much = bisect_left(works, _AS_MUCH * (rows[index].kernel_time_ns or 0))
+            as_much = bisect_left(works, _MIN_LIKE_WORK * (rows[index].kernel_time_ns or 0))
             if _holds_pause(rows[index], own) or _holds_pause(rows[index], shortest[as_much]):
                 reasons[index] = PAUSE
     if 2 * reasons.count(PAUSE) > len(rows):  # what most steps do is no pause
@@ -123,7 +123,7 @@ def why_set_aside(
     """
     if may_begin_within and [0] in kinds and len(rows) > 1:
         first, *works = (row.kernel_time_ns or 0 for row in rows)
-        if first < _AS_MUCH * min(works) or max(works) < _AS_MUCH * first:
+        if first < _MIN_LIKE_WORK * min(works) or max(works) < _MIN_LIKE_WORK * first:
             later = [[index - 1 for index in kind] for kind in kinds if kind != [0]]
             return [UNLIKE, *why_set_aside(rows[1:], later)]
     reasons = disturbed(rows, kinds)
@@ -135,7 +135,7 @@ def why_set_aside(
         alike = rows[index].framework_ns is not None and kind_of.get(index) == kind_of.get(longest)
         # A step between two rollouts has each phase that one with a rollout has.
         alike |= _phases_of(rows[index]) >= _phases_of(rows[longest]) >= {Phase.BACKWARD}
-        if not alike and (rows[index].kernel_time_ns or 0) < _HARDLY * (rows[longest].kernel_time_ns or 0):
+        if not alike and (rows[index].kernel_time_ns or 0) < _MIN_WORK_SHARE * (rows[longest].kernel_time_ns or 0):
             reasons[index] = HARDLY_ANY
     like = [[index for index in kind if reasons[index] is None] for kind in kinds]
     main = max(like, key=lambda kind: (len(kind), sum(rows[index].wall_ns for index in kind)), default=[])

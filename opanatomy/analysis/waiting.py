@@ -113,7 +113,7 @@ _SHORT_NS: Final = 10_000
 #: The quantile of the remaining differences that is taken for the accuracy of the clocks.
 _QUANTILE: Final = 0.9
 #: Fewer collectives cannot be halved to see how accurate the clocks are.
-_FEWEST: Final = 4
+_MIN_COLLECTIVES: Final = 4
 #: Clocks as recorded may put ends this many times as far apart as set ones, plus the resolution of a trace (us).
 _NO_WORSE: Final = 1.25
 _RESOLUTION_NS: Final = 1_000
@@ -157,7 +157,7 @@ def clocks_of(calls: RankCalls, match: Int64) -> Clocks:
         return Clocks(offset_ns=none.astype(np.int64), within_ns=None, used=0, violated_before=0, violated=0)
     within: int | None = int(np.quantile(_distances(shared, none), _QUANTILE))
     left_over = None
-    if shared.count >= _FEWEST:
+    if shared.count >= _MIN_COLLECTIVES:
         # How far apart the ends of half of the short collectives are on clocks set by the other half.
         halves = [_distances(shared, _fitted(shared, calls.ranks, half), 1 - half) for half in (0, 1)]
         left_over = int(np.quantile(np.concatenate(halves), _QUANTILE))

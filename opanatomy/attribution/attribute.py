@@ -155,7 +155,7 @@ def _numbered(first: Int64, second: Int64) -> tuple[Int64, Int64]:
 
 
 #: Steps from an event to the one around it before leaps are worth preparing.
-_FEW = 64
+_DIRECT_STEPS = 64
 
 
 class Links(Struct, frozen=True, kw_only=True):
@@ -178,7 +178,7 @@ def enclosing_rows(thread: Int64, start_ns: Int64, end_ns: Int64, parents: Int64
     """Return the innermost host row (rows in nesting order) around each (thread, time); -1 if none."""
     rows = last_started(thread, start_ns, at)
     over = _over(rows, end_ns, at[1])
-    for _ in range(_FEW):
+    for _ in range(_DIRECT_STEPS):
         if not len(over):
             return rows
         rows[over] = parents[rows[over]]

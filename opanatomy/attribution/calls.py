@@ -648,7 +648,7 @@ def _unstacked(above: Signature | None, below: Signature | None) -> Signature | 
 
 
 #: Operators that take a list of tensors, whose element types Kineto does not record.
-_LISTED: Final = regex(r"^aten::(?:_?cat|stack|concat\w*|hstack|vstack|_foreach_\w+)$")
+_TAKES_TENSOR_LIST: Final = regex(r"^aten::(?:_?cat|stack|concat\w*|hstack|vstack|_foreach_\w+)$")
 
 
 def with_element_type(signature: Signature, dtype: str) -> Signature:
@@ -819,7 +819,7 @@ def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, 
     element_type = kernels.element_type[work.name]
     events = np.flatnonzero((called >= 0) & (element_type >= 0))
     if len(events):
-        listed = np.array([_LISTED.match(name) is not None for name in trace.names], dtype=bool)
+        listed = np.array([_TAKES_TENSOR_LIST.match(name) is not None for name in trace.names], dtype=bool)
         events = events[listed[host.name[called[events]]]]
         element[called[events]] = element_type[events]
     device_kind = None if trace.on_device else "cpu"

@@ -993,13 +993,13 @@ _AS_ANNOTATED = np.array(
 )
 _DECORATION = "#*=-_<>[]|~ \t"
 #: A phase agrees if at most this part of its annotated time lies elsewhere: a loss's `sum` in a range of backward.
-_TOLERATED = 0.005
+_MAX_ELSEWHERE = 0.005
 #: Ranges are taken if at least this part of the time of forward and backward lies in them, and autograd contradicts at
 #: most this part of a phase's: a loss in a range of backward.
 _COVERED, _CONTRADICTED = 0.9, 0.1
 DIFFERENTIATED = "autograd recorded these operators to differentiate them: forward, inside an annotation of backward"
 #: The most operators, and ranges of a phase, that are named as evidence.
-_NAMED = 3
+_MAX_EVIDENCE = 3
 
 
 class Timed(Struct, frozen=True):
@@ -1102,7 +1102,9 @@ class _Ranges:
     def named(self, phase: int) -> str:
         """Return the names of the first few ranges of a phase."""
         some = self._range_names(phase)
-        return ", ".join(some[:_NAMED]) + (f" and {len(some) - _NAMED} more" if len(some) > _NAMED else "")
+        return ", ".join(some[:_MAX_EVIDENCE]) + (
+            f" and {len(some) - _MAX_EVIDENCE} more" if len(some) > _MAX_EVIDENCE else ""
+        )
 
     def option(self, phase: int) -> str:
         """Return the option with which the ranges of a phase are taken."""
@@ -1200,20 +1202,24 @@ def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: _Compar
             compared.placed[wrong],
         )
         missing = int(duration.sum())
-        if missing <= _TOLERATED * annotated:
+        if missing <= _MAX_ELSEWHERE * annotated:
             continue
         # Autograd explains it if everything assigned elsewhere has numbers like a forward, and most is differentiated.
         forward = (rows.sequence[row] >= 0) & (indices == FORWARD)
         differentiated = duration[forward & compared.differentiated[row]].sum()
-        is_forward = duration[~forward].sum() <= _TOLERATED * annotated and 2 * differentiated > missing
+        is_forward = duration[~forward].sum() <= _MAX_ELSEWHERE * annotated and 2 * differentiated > missing
         explained = phase == BACKWARD and is_forward
 
         spent: dict[tuple[int, int], int] = {}
         for key in zip(rows.name[row].tolist(), indices.tolist(), duration.tolist(), strict=True):
             spent[key[:2]] = spent.get(key[:2], 0) + key[2]
         longest = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
-        listed = [f"{names[number]} as {PHASES[index]} {time:,} ns" for (number, index), time in longest[:_NAMED]]
-        evidence = ", ".join(listed) + (f", {len(longest) - _NAMED} more" if len(longest) > _NAMED else "")
+        listed = [
+            f"{names[number]} as {PHASES[index]} {time:,} ns" for (number, index), time in longest[:_MAX_EVIDENCE]
+        ]
+        evidence = ", ".join(listed) + (
+            f", {len(longest) - _MAX_EVIDENCE} more" if len(longest) > _MAX_EVIDENCE else ""
+        )
         option = f"{ranges.option(phase)} takes the annotation"
         differences.append(
             Difference(

@@ -50,11 +50,11 @@ OVERLAP_NS: Final = 10_000
 #: A stream is late if this many launches found it idle with nothing to wait for, and all of them began this late.
 _LATE, _LATE_NS = 5, 5 * CLOCKS_NS
 #: From this many impossible times on, those of the whole stream may be wrong.
-_SEVERAL: Final = 3
+_MIN_IMPOSSIBLE: Final = 3
 #: A stream's times are wrong by a constant if this much work, and this part of it, is held so long by another's.
 _HELD, _MOSTLY, _FURTHEST_NS, _BIN_NS = 6, 0.8, 5_000_000, 40_000
 #: The most rows of a check.
-_ROWS: Final = 20
+_MAX_ROWS: Final = 20
 ROUNDED = "the clocks of host and device differ, by no more than they do in traces that are right"
 CUT_OFF = "the trace ends before their device work"
 PROCESSES = "the trace has the launches of several processes, whose streams are not told apart"
@@ -303,7 +303,7 @@ def _clocks(events: _Events, disordered: Bool) -> Check:
             rows = far if len(far) else near
             if not len(rows):
                 continue
-            touched = stream if len(far) >= _SEVERAL else rows
+            touched = stream if len(far) >= _MIN_IMPOSSIBLE else rows
             most, spent = int(by_ns[rows].max()), int(events.time_ns[touched].sum())
             wrong[rows] = True
             differences.append(
@@ -627,7 +627,7 @@ def _check(
 ) -> Check:
     """Return the check with its longest differences, all others summed."""
     ranked = sorted(differences, key=lambda one: (one.cause is not None, -(one.time_ns or 0)))
-    shown, rest = ranked[:_ROWS], ranked[_ROWS:]
+    shown, rest = ranked[:_MAX_ROWS], ranked[_MAX_ROWS:]
     # One row for the unexplained differences, and one for each cause.
     for cause in dict.fromkeys(difference.cause for difference in rest):
         alike = [difference for difference in rest if difference.cause == cause]

@@ -28,7 +28,7 @@ from opanatomy.report.section import Page
 from opanatomy.report.units import noun
 
 #: The last lines of a failed run that are shown.
-_LINES: Final = 12
+_MAX_SHOWN_LINES: Final = 12
 _ASSIGNMENT: Final = regex(r"[A-Za-z_]\w*=")
 
 
@@ -167,7 +167,7 @@ def _run(words: Sequence[str], environment: dict[str, str], what: str) -> None:
             from opanatomy.cli.output import note
 
             said.seek(0)
-            for line in said.read().decode(errors="replace").splitlines()[-_LINES:]:
+            for line in said.read().decode(errors="replace").splitlines()[-_MAX_SHOWN_LINES:]:
                 note(f"  {line}")
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
             raise CaptureError(f"{what} {how}")

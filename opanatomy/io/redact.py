@@ -44,7 +44,7 @@ _SECRET: Final = regex(
     r"|(?:api|access|private|ssh|auth|signing|encryption|session|account|license|service|wandb)key"
 )
 #: A name that ends in one of these holds a secret.
-_LAST: Final = words("token auth pat creds cred jwt dsn")
+_SECRET_ENDINGS: Final = words("token auth pat creds cred jwt dsn")
 #: In capital letters, as the name of a variable, these are secrets wherever they stand: `SIGN_KEY`, `TOKENS_2`.
 _OF_VARIABLE: Final = words("pass pwd pw key keys token tokens auth pat signature sas pin")
 #: Tokens of a tokenizer or a model, and passes of a step.
@@ -60,7 +60,7 @@ _NO_SECRET: Final = {
     ),
 }
 #: Last words of a name whose value describes a secret.
-_ABOUT: Final = words(
+_DESCRIBING_ENDINGS: Final = words(
     "file files path paths dir folder sock socket ttl timeout expiry expires type algorithm alg length size version"
     " backend store mode helper prompt cmd command provider method enabled disabled required count name endpoint"
     " parallelism limit retries region through"
@@ -74,7 +74,7 @@ def is_secret_name(name: str) -> bool:
     `pad_token`, `forward_pass`, `num_key_value_heads` and `TOKEN_FILE` do not.
     """
     parts = [part.lower() for part in _PARTS.split(name[-200:]) if part]
-    if not parts or parts[-1] in _ABOUT:
+    if not parts or parts[-1] in _DESCRIBING_ENDINGS:
         return False
     if _SECRET.search("".join(parts)):
         return True
@@ -83,7 +83,7 @@ def is_secret_name(name: str) -> bool:
         return False
     if name.isupper() and not _OF_VARIABLE.isdisjoint(parts):
         return bool(before) or last not in ("key", "pass", "pin", "pwd")
-    return last in _LAST or (bool(before) and last in ("pass", "pwd"))
+    return last in _SECRET_ENDINGS or (bool(before) and last in ("pass", "pwd"))
 
 
 # --- secrets by their form, or by the name before them ---
@@ -185,7 +185,7 @@ _MIN_LENGTH: Final = 8
 _CUT_LENGTH: Final = 12
 #: The number of values to look for, the longest first.
 _MAX_VALUES: Final = 500
-_DEEPEST: Final = 32
+_MAX_DEPTH: Final = 32
 #: Words of operators, modules, ranges and settings: `CACHE_KEY=aten::mm` and `SORT_KEY=layer_norm` are no secrets, and
 #: masking them in a trace would change its figures.
 _WORDS: Final = words(
@@ -259,7 +259,7 @@ def _secrets_in_variable(name: str, value: str) -> frozenset[str]:
 
 def _leaves(name: str, value: object, depth: int = 0) -> Iterator[tuple[str, str]]:
     """Yield the texts in a value with the names they stand under; a text that is JSON has further ones in it."""
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         return
     if isinstance(value, dict):
         for key, item in value.items():
@@ -378,12 +378,12 @@ def _without_people(text: str) -> str:
 # --- masking ---
 
 #: A text that is longer is no name; with `everything` it is left out unread.
-_LONGEST: Final = 1 << 16
+_MAX_NAME_LENGTH: Final = 1 << 16
 _CACHED_LENGTH: Final = 1000
 
 
 def _mask(text: str, secrets: frozenset[str], names: frozenset[str], everything: bool) -> str:
-    if everything and len(text) > _LONGEST:
+    if everything and len(text) > _MAX_NAME_LENGTH:
         return REDACTED
     lower, (by_value, triggers) = text.lower(), _search(secrets)
     if by_value is not None and any(map(lower.__contains__, triggers)):
@@ -722,7 +722,7 @@ class Redaction:
 
     def _value(self, key: str, value: Any, mask: Callable[[str], str], depth: int = 0) -> Any:
         """Return a value with every text in it masked, and nothing of one under the name of a secret."""
-        if depth > _DEEPEST or (value and (is_secret_name(key) or key in _ENVIRONMENT)):
+        if depth > _MAX_DEPTH or (value and (is_secret_name(key) or key in _ENVIRONMENT)):
             self._left_out += 1
             return REDACTED
         if isinstance(value, str):

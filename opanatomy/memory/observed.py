@@ -584,7 +584,7 @@ def _bounded(size: int, formula: str) -> Outside:
 # --- activations kept for backward, by like modules, operator and shape ---
 
 
-_KEPT = tuple(COMPONENTS.index(name) for name in (components.ACTIVATIONS, components.WEIGHT_CASTS))
+_KEPT_COMPONENTS = tuple(COMPONENTS.index(name) for name in (components.ACTIVATIONS, components.WEIGHT_CASTS))
 _UNKNOWN = TensorType(dtype="", shape=())
 
 
@@ -595,7 +595,7 @@ def activations_of(measured: MeasuredStep, tensors: Sequence[TensorType]) -> tup
         return ()
     groups: dict[tuple[str, str | None, TensorType], list[int]] = defaultdict(list)
     for block in measured.blocks.live_after(after + 1).tolist():
-        if measured.component[block] in _KEPT:
+        if measured.component[block] in _KEPT_COMPONENTS:
             tensor = int(measured.labels.tensor[block])
             module = alike(measured.module.at(block) or "")
             groups[module, measured.operator.at(block), tensors[tensor] if tensor >= 0 else _UNKNOWN].append(block)

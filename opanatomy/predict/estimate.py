@@ -65,7 +65,7 @@ _HALVES: Final = {7: _AMPERE, 8: _AMPERE, 9: _HOPPER, 10: _HOPPER, 12: _AMPERE}
 #: (0.66 to 0.94), convolutions of timm's networks there (0.56 and 0.66, fitted on halves of 24 runs).
 _GEFORCE: Final = Efficiency(products=0.75, attention=0.40, convolutions=0.60)
 #: Of float32 and float64 without tensor cores: 0.72 in the recording of BERT-large on an H100, 0.81 on an A100.
-_WIDE: Final = Efficiency(products=0.75, attention=0.50, convolutions=0.60)
+_WIDE_EFFICIENCY: Final = Efficiency(products=0.75, attention=0.50, convolutions=0.60)
 #: Of convolutions with few channels a group: fitted on halves of timm's 24 networks on an RTX 3090 (grouped 0.23 and
 #: 0.31, depthwise 0.006 and 0.008; for grouped ones alone none holds).
 _GROUPED, _DEPTHWISE = 0.27, 0.007
@@ -273,7 +273,7 @@ def _rates_of(limit: Limit, *, compiled: bool, tf32: bool) -> _Rates:
             raise EstimateError(
                 "--on cpu: how fast this processor is was not measured - run `opanatomy ceilings` first"
             )
-        return _Rates(ceilings=known.ceilings, efficiency=_WIDE, compiled=compiled)
+        return _Rates(ceilings=known.ceilings, efficiency=_WIDE_EFFICIENCY, compiled=compiled)
     ceilings = ceilings_of(next(sheet for sheet in SHEETS if sheet.device == limit.device))
     if tf32 and TF32 not in ceilings.matrix_flops_per_second:
         raise UsageError(f"--tf32: {limit.device} has no TF32 - leave it out")
@@ -465,7 +465,7 @@ def _timed(call: SimulatedCall, rates: _Rates) -> _Timed:
         if not peak:
             raise EstimateError(f"how fast {ceilings.device} multiplies {dtype} is not known - give another data type")
         compute = _flops(costs) / peak
-        efficiency = _WIDE if dtype in _WIDE_TYPES else efficiency
+        efficiency = _WIDE_EFFICIENCY if dtype in _WIDE_TYPES else efficiency
         share = efficiency.products
         if _ATTENTION in call.operator:
             share = efficiency.attention
@@ -573,7 +573,7 @@ def _uncounted(step: SimulatedStep) -> Iterator[str]:
         if not is_known and (known is None or cost(call.operator, call.signature) is None):
             calls[call.operator] += call.calls
     if calls:
-        names = ", ".join(name for name, _ in calls.most_common(_NAMED))
+        names = ", ".join(name for name, _ in calls.most_common(_MAX_NAMED_OPERATORS))
         yield (
             f"the time lacks the work of {noun(calls.total(), 'call')} of operators without a formula ({names}): it may"
             " be longer than the range"
@@ -581,7 +581,7 @@ def _uncounted(step: SimulatedStep) -> Iterator[str]:
 
 
 #: So many operators without a cost are named.
-_NAMED: Final = 3
+_MAX_NAMED_OPERATORS: Final = 3
 
 
 def _rows(step: SimulatedStep, rates: _Rates) -> Iterator[dict[str, Any]]:

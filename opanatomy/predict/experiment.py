@@ -249,12 +249,12 @@ class Runs(Struct, frozen=True, kw_only=True):
 #: The true median is in a range with at least this probability, given six repetitions or more.
 _CONFIDENCE: Final = 0.95
 #: How often to time each: as many as steps fit into this time, within these bounds.
-_FEW, _MANY, _TIMED_NS = 3, 10, 1e9
+_MIN_TIMINGS, _MAX_TIMINGS, _TIMED_NS = 3, 10, 1e9
 
 
 def repetitions_for(step_ns: float | None) -> int:
     """Return how often to time each run of an experiment with a step of this length: short ones vary more."""
-    return _FEW if not step_ns else min(max(round(_TIMED_NS / step_ns), _FEW), _MANY)
+    return _MIN_TIMINGS if not step_ns else min(max(round(_TIMED_NS / step_ns), _MIN_TIMINGS), _MAX_TIMINGS)
 
 
 def baseline_runs(techniques: int) -> int:
@@ -385,7 +385,7 @@ def _advice(row: TechniqueRow, report: Techniques) -> Advice | None:
 
 
 #: How many operators to name if a prediction is wrong.
-_NAMED = 3
+_MAX_NAMED_OPERATORS = 3
 
 
 def measured_figures(anatomy: Anatomy) -> StepFigures:
@@ -560,7 +560,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
             for key in expected.keys() & measured.keys()
         ]
         rows.sort(key=lambda row: -abs(row.predicted_ns - row.measured_ns))
-        return tuple(rows[:_NAMED])
+        return tuple(rows[:_MAX_NAMED_OPERATORS])
 
 
 def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:

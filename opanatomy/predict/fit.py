@@ -44,7 +44,7 @@ _SIZE: Final = regex(r"\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<prefix>[kmgt]?)(
 _MEMORY: Final = regex(r"(\d)(gb)\b")
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 #: Less is no memory for a model, and a sign that the unit was left out.
-_LEAST: Final = 1 << 20
+_MIN_BUDGET: Final = 1 << 20
 #: Techniques to put together, where none alone makes it fit.
 _TOGETHER: Final = 3
 #: Guesses of the largest batch by the line through the nearest ones; then the range is halved.
@@ -52,7 +52,7 @@ _BY_LINE: Final = 4
 #: Lengths are multiples of this.
 _LENGTHS: Final = 64
 #: No size is larger: the step does not depend on it.
-_LARGEST: Final = 1 << 20
+_MAX_SIZE: Final = 1 << 20
 
 
 def limit_of(text: str) -> Limit:
@@ -70,7 +70,7 @@ def limit_of(text: str) -> Limit:
     if number is not None:
         base = 1024 if number["binary"] else 1000
         amount = float(number["number"]) * base ** _POWERS[number["prefix"].lower()]
-        if amount < _LEAST:
+        if amount < _MIN_BUDGET:
             raise UsageError(f"--for {text}: {amount:g} bytes are no device's memory - write 80GB or 24GiB")
         return Limit(name=text.strip(), bytes=int(amount))
     words = set(_MEMORY.sub(r"\1 \2", text.casefold()).split())
@@ -240,7 +240,7 @@ class Fit(Struct, kw_only=True):
                     raise JobFailed(figures)
                 found = replace(found, ended_by=figures)
                 continue
-            self.stage(f"{_SAID[what]} {tried}: {figures.fits(self.limit.bytes).value}")
+            self.stage(f"{_SIZE_WORDS[what]} {tried}: {figures.fits(self.limit.bytes).value}")
             if tried > (found.value or 0) and figures.fits(self.limit.bytes) is Fits.FITS:
                 found = replace(found, value=tried, option=f"--{what} {tried}", peak_bytes=figures.most_bytes)
         return found
@@ -276,7 +276,7 @@ class Fit(Struct, kw_only=True):
 #: What `--find` looks for, and how it is said.
 BATCH: Final = "batch"
 _CHECKPOINTING: Final = "checkpointing"
-_SAID: Final = {BATCH: "batch", "seq": "length"}
+_SIZE_WORDS: Final = {BATCH: "batch", "seq": "length"}
 
 
 def choices_tried(
@@ -319,7 +319,7 @@ def sizes_tried(
     """
     room, peaks = limit.usable_bytes or limit.bytes, {known: figures.most_bytes or 0}
     least = options.accumulate if what == BATCH else min(known, _LENGTHS)
-    low, high = (known, _LARGEST) if figures.fits(limit.bytes) is Fits.FITS else (0, known)
+    low, high = (known, _MAX_SIZE) if figures.fits(limit.bytes) is Fits.FITS else (0, known)
     guess = _next_guess(peaks, low, high, room)
     while high > low + least:
         guess = min(max(guess // least, low // least + 1), (high - 1) // least) * least
@@ -346,14 +346,14 @@ def _next_guess(peaks: dict[int, int], low: int, high: int, limit: int) -> int:
 
     While a phase is the highest, the peak is a line over the batch.
     """
-    if len(peaks) > _BY_LINE and high < _LARGEST:
+    if len(peaks) > _BY_LINE and high < _MAX_SIZE:
         return (low + high) // 2
     guess = 2 * max(peaks)
     near = sorted(peaks, key=lambda batch: abs(peaks[batch] - limit))[:2]
     if len(near) == 2 and peaks[near[0]] != peaks[near[1]]:
         slope = (peaks[near[0]] - peaks[near[1]]) / (near[0] - near[1])
         guess = near[0] + int((limit - peaks[near[0]]) // slope)
-    elif high < _LARGEST:
+    elif high < _MAX_SIZE:
         guess = high // 2
     return min(max(guess, low + 1), high - 1)
 
@@ -439,5 +439,5 @@ def why_not(report: Techniques) -> str | None:
     if found is not None:
         how = "no choice of layers to recompute makes it fit"
         if found.what != _CHECKPOINTING:
-            how = f"not even the smallest {_SAID[found.what]} fits"
+            how = f"not even the smallest {_SIZE_WORDS[found.what]} fits"
     return f"it needs {size(figures.most_bytes)} of {size(limit.usable_bytes or limit.bytes)}: {how}"

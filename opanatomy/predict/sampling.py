@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 _RANGE: Final = "opanatomy.sample/"
 #: Repeat a call for this long, once at least and at most so often.
 _REPEAT_S: Final = 0.05
-_MOST: Final = 10
+_MAX_REPEATS: Final = 10
 #: Calls that are sampled again with new ones: if they take longer now, so do the new ones.
 _CONTROLS: Final = 5
 #: The arguments of a call may take this part of the memory that is free.
-_PART: Final = 0.5
+_MAX_MEMORY_SHARE: Final = 0.5
 #: Namespaces of operators whose results are all that they allocate, but for what a library's kernel takes.
 _OF_TORCH: Final = frozenset({"aten", "prims"})
 #: Those of libraries whose whole numbers are states of an optimizer, not places.
@@ -192,12 +192,12 @@ class Sampling:
         activities = [ProfilerActivity.CPU]
         if self.device.startswith("cuda"):
             activities.append(ProfilerActivity.CUDA)
-        repeats = {key: min(max(round(_REPEAT_S / lasted), 1), _MOST) for key, lasted in lasting.items()}
+        repeats = {key: min(max(round(_REPEAT_S / lasted), 1), _MAX_REPEATS) for key, lasted in lasting.items()}
         keys = list(lasting)
         # What was just written is in the cache, but a step comes back to its weights when all others were used.
         flush = torch.empty(2 * (last_cache_bytes() or _CACHE), dtype=torch.int8, device=self.device)
         with profile(activities=activities, record_shapes=True, profile_memory=True) as profiler:
-            for turn in range(_MOST):
+            for turn in range(_MAX_REPEATS):
                 for number, key in enumerate(keys):
                     if turn < repeats[key] and not (turn and self._late()):
                         with suppress(Exception):  # it ran before: memory is short now
@@ -228,7 +228,7 @@ def _filled(template: Template) -> tuple[Any, Any]:
     """Return the arguments with tensors for blanks; raise `MemoryError` if they would take most of what is free."""
     blanks = list(_tensor_specs((template.args, tuple(template.kwargs.values()))))
     needed = sum(blank.elements * blank.dtype.itemsize for blank in blanks if blank.device.type == "cpu")
-    if needed > _PART * (available_bytes() or 1 << 62):
+    if needed > _MAX_MEMORY_SHARE * (available_bytes() or 1 << 62):
         raise MemoryError
     sizes = [size for blank in blanks if blank.dtype.is_floating_point for size in blank.shape]
     bound = min(sizes, default=1) or 1

@@ -29,8 +29,8 @@ from opanatomy.records.anatomy import TECHNIQUE, Advice, Anatomy, Evidence
 from opanatomy.records.experiment import SimulatedStep
 
 #: How many to show, and the least share of the peak or the time that a suggestion saves.
-_SHOWN: Final = 3
-_WORTH: Final = 0.03
+_MAX_SUGGESTIONS: Final = 3
+_MIN_SAVED_SHARE: Final = 0.03
 
 
 def suggestions_for(
@@ -104,7 +104,7 @@ def _advice(
     peak = _peak(step)
     if peak is None:
         return None
-    saved = now - peak if now - peak >= _WORTH * now else None
+    saved = now - peak if now - peak >= _MIN_SAVED_SHARE * now else None
     figures = {"peak": Evidence(value=peak, unit="bytes"), "now": Evidence(value=now, unit="bytes")}
     why = f"{variant.title} is predicted to take {{peak}} for {{now}}"
     wall_ns = gain_ns = None
@@ -114,7 +114,7 @@ def _advice(
             low, high = after.low_ns / before, after.high_ns / before
             figures |= {"low": Evidence(value=low, unit="ratio"), "high": Evidence(value=high, unit="ratio")}
             why += ", and {low} to {high} of the time"
-            gain_ns = round((1 - low) * before) if high < 1 - _WORTH else None
+            gain_ns = round((1 - low) * before) if high < 1 - _MIN_SAVED_SHARE else None
             wall_ns = round(before)
     return Advice(
         id=TECHNIQUE,
@@ -142,11 +142,13 @@ def _saved(advice: Advice) -> float:
 
 def _best(known: Sequence[tuple[Variant, Advice | None]]) -> tuple[Advice, ...]:
     """Return the worthwhile advice, larger savings first; only the best of those that set the same option."""
-    worth = [(variant, advice) for variant, advice in known if advice is not None and _saved(advice) >= _WORTH]
+    worth = [
+        (variant, advice) for variant, advice in known if advice is not None and _saved(advice) >= _MIN_SAVED_SHARE
+    ]
     taken: set[str] = set()
     best = []
     for variant, advice in sorted(worth, key=lambda pair: -_saved(pair[1])):
         if not taken & variant.changes.keys():
             taken |= variant.changes.keys()
             best.append(advice)
-    return tuple(best[:_SHOWN])
+    return tuple(best[:_MAX_SUGGESTIONS])

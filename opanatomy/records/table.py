@@ -13,7 +13,7 @@ from opanatomy.records.columns import Bool, Categorical, Int64, categorical_of, 
 #: A figure that is not known.
 NOT_KNOWN: Final = np.iinfo(np.int64).min
 #: Keys are combined into one number up to this.
-_LARGEST: Final = 2**62
+_MAX_COMBINED_KEY: Final = 2**62
 #: A kind of table.
 Kind = TypeVar("Kind", bound="Table")
 #: The names of a key's parts as plain values.
@@ -121,7 +121,7 @@ class Table:
         index, most = np.zeros(len(self), dtype=np.int64), 1
         for name in names:
             key = self.keys[name]
-            if most * (len(key.values) + 1) > _LARGEST:
+            if most * (len(key.values) + 1) > _MAX_COMBINED_KEY:
                 known = unique(index)
                 index, most = known.inverse, len(known.values)
             index = index * (len(key.values) + 1) + key.codes + 1

@@ -113,7 +113,7 @@ _SHAPES: Final = {
     OperatorClass.UNKNOWN: "stroke",
 }
 #: The colours of Okabe and Ito, then tints and shades of them: parts without a colour of their own.
-_PARTS: Final = (
+_PART_COLOURS: Final = (
     "#0072b2", "#e69f00", "#009e73", "#56b4e9", "#cc79a7", "#d55e00", "#f0e442", "#a9a294", "#3d2f86", "#8c6d4b",
     "#9ad0b8", "#b8433c", "#f2cd80", "#b3cbe6", "#eacbdc", "#003355", "#7a5300", "#00563e", "#3a3a3a", "#c9c9c9",
 )  # fmt: skip
@@ -1073,7 +1073,7 @@ def _ceilings(anatomy: Anatomy, intensities: Sequence[float]) -> Iterator[Datum]
 #: A module with less of the whole than this is not drawn.
 _LEAST_MODULE: Final = 0.001
 _MOST_MODULES: Final = 1200
-_DEEPEST: Final = 12
+_MAX_MODULE_DEPTH: Final = 12
 
 
 def _modules(anatomy: Anatomy) -> Any:
@@ -1194,7 +1194,7 @@ class _Width(Struct, frozen=True):
 def _rectangles(node: Node, name: str, path: str, depth: int, at: float, wide: _Width) -> Iterator[Datum]:
     """Yield a module and all inside it from left to right, as parts of the whole; what it does itself stays empty."""
     value = wide.of(node)
-    if depth >= _DEEPEST or not value or value < _LEAST_MODULE * wide.whole:
+    if depth >= _MAX_MODULE_DEPTH or not value or value < _LEAST_MODULE * wide.whole:
         return
     yield {
         "name": cut(name, _LONGEST_NAME),
@@ -1225,7 +1225,7 @@ def _activations(anatomy: Anatomy) -> Iterator[Datum]:
     begins: dict[tuple[str, ...], float] = {(): 0.0}
     for parts in sorted(sizes, key=lambda parts: (len(parts), -sizes[parts], parts)):
         parent = parts[:-1]
-        if len(parts) >= _DEEPEST or sizes[parts] < _LEAST_MODULE * whole or parent not in begins:
+        if len(parts) >= _MAX_MODULE_DEPTH or sizes[parts] < _LEAST_MODULE * whole or parent not in begins:
             continue
         at = begins[parent] if parts else 0.0
         if parts:
@@ -1273,7 +1273,7 @@ def _looks_of_components(anatomy: Anatomy) -> dict[str, str]:
     names = [part.component for part in memory.components]
     names += [name for point in memory.timeline for name, size in point.components.items() if size]
     names += [span.component for span in memory.spans if span.component != "free"]
-    return dict(zip(dict.fromkeys(names), cycle(_PARTS), strict=False))
+    return dict(zip(dict.fromkeys(names), cycle(_PART_COLOURS), strict=False))
 
 
 def _memory(anatomy: Anatomy) -> Any:

@@ -34,7 +34,7 @@ METRICS: Final = "metrics"
 #: The table of which others are sums.
 WORK: Final = "work"
 #: Short names of tables that are parts of a part; the others have the names of the JSON report.
-_SHORT: Final = {
+_SHORT_NAMES: Final = {
     "steps": "step.steps",
     "memory": "memory.components",
     "curve": "memory.timeline",
@@ -133,7 +133,7 @@ def _table_columns(table: Table) -> Iterator[Column]:
 def _short(report: type[Report]) -> dict[str, str]:
     if issubclass(report, Techniques):
         return _SHORT_OF_TECHNIQUES
-    return _SHORT if issubclass(report, Anatomy) else _SHORT_OF_COMPARISON
+    return _SHORT_NAMES if issubclass(report, Anatomy) else _SHORT_OF_COMPARISON
 
 
 def _by_side(columns: Iterable[Column], comparison: Comparison) -> Iterator[Column]:

@@ -73,7 +73,7 @@ _GATE: Final = regex(r"([^<>=!]*)([<>=!]+)([^<>=!]*)")
 _NUMBER: Final = r"(?:[0-9]{1,24}(?:\.[0-9]{0,24})?|\.[0-9]{1,24})(?:e[+-]?[0-9]{1,2})?(?!e?[+-]?[0-9.,])"
 _VALUE: Final = regex(rf"([+-]?) ?({_NUMBER}) ?(.*)", re.IGNORECASE)
 _SIGNIFICANT: Final = regex(r" if significant$", re.IGNORECASE)
-_LONGEST: Final = 120
+_MAX_GATE_LENGTH: Final = 120
 _PERCENT: Final = Fraction(1, 100)
 _DECIMAL: Final = {prefix: Fraction(1000**power) for power, prefix in enumerate(("", "k", "m", "g", "t", "p"))}
 _BINARY: Final = {f"{prefix}i": Fraction(1024**power) for power, prefix in enumerate("kmgtp", 1)}
@@ -93,7 +93,7 @@ _UNITS: Final[Mapping[str, Mapping[str, Fraction]]] = {
     "fraction": {"": Fraction(1), "%": _PERCENT, "pp": _PERCENT},
 }
 #: The units that a message names.
-_NAMED: Final = {
+_NAMED_UNITS: Final = {
     "ns": "ns, us, ms, s, min or h",
     "bytes": "B, kB, MB, GB, TB, KiB, MiB, GiB or TiB",
     "flop": "none, FLOP, kFLOP, MFLOP, GFLOP, TFLOP or PFLOP",
@@ -121,8 +121,8 @@ def _wrong(text: str, why: str) -> NoReturn:
 
 def _gate(given: str) -> Gate:
     text = " ".join(given.split())
-    if len(text) > _LONGEST:
-        _wrong(f"{text[:_LONGEST]}...", f"longer than any gate - {_EXAMPLES}")
+    if len(text) > _MAX_GATE_LENGTH:
+        _wrong(f"{text[:_MAX_GATE_LENGTH]}...", f"longer than any gate - {_EXAMPLES}")
     plain = text.translate(_PLAIN_SIGNS)
     significant = _SIGNIFICANT.search(plain) is not None
     parts = _GATE.fullmatch(_SIGNIFICANT.sub("", plain))
@@ -176,12 +176,12 @@ def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of
     if unit in ("ns", "bytes"):
         known = {"": Fraction(1), **known}
     if small not in known:
-        named = _NAMED.get(unit, f"none, or {unit}")
+        named = _NAMED_UNITS.get(unit, f"none, or {unit}")
         _wrong(text, f"{written!r} is not a unit of {figure} - its units: {named}; a change may be in %, with its sign")
     if not small and number:
         # Refuse a number without a unit if it may be meant in another.
         if unit in ("ns", "bytes") and not re.search(rf"(?:^|[_.\s-]){unit}$", name.strip().casefold()):
-            _wrong(text, f"{figure} needs a unit: {_NAMED[unit]}, or % for a change - such as {name} > +5%")
+            _wrong(text, f"{figure} needs a unit: {_NAMED_UNITS[unit]}, or % for a change - such as {name} > +5%")
         if unit == "fraction" and abs(number) > 1:
             _wrong(text, f"{figure} is a fraction, at most 1 - write the share with %")
     if small == "pp" and not sign:

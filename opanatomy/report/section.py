@@ -663,7 +663,7 @@ def _cut_at_difference(names: Sequence[str], width: int) -> dict[str, str]:
 
     index, head = min(_first_difference(names[0], name) for name in names[1:]), width // 3
     begin = re.search(r"[^\W_]*\Z", names[0][:index])
-    index = max(begin.start() if begin else index, index - _WORD)
+    index = max(begin.start() if begin else index, index - _MAX_WORD_BEFORE)
     groups: dict[str, list[str]] = {}
     for name in names:
         rest, room = name[index:], width - head - 1
@@ -682,7 +682,7 @@ def _first_difference(name: str, other: str) -> int:
 
 
 #: Of a word in which two names differ, this much before that place is shown.
-_WORD: Final = 6
+_MAX_WORD_BEFORE: Final = 6
 
 
 def crop(text: str, width: int) -> str:

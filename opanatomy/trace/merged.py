@@ -36,7 +36,7 @@ _MAX_PROCESSES: Final = 500
 #: A process's device work is that of the host that can have launched at least this part of it, if every other can have
 #: launched less than so much of what that one can. Work from before the recording has no launch.
 _LAUNCHED: Final = 0.5
-_LESS: Final = 0.9
+_MAX_OTHERS_SHARE: Final = 0.9
 
 
 def merged_ranks(trace: Trace) -> int:
@@ -218,7 +218,7 @@ def _by_launches(seen: Mapping[Process, _Seen]) -> dict[Process, int]:
     for pid, process in seen.items():
         launched = [seen[host].launched(process.work) for host in hosts]
         most = max(launched, default=0)
-        alone = sum(count > _LESS * most for count in launched) == 1
+        alone = sum(count > _MAX_OTHERS_SHARE * most for count in launched) == 1
         if pid not in ranks and alone and most > _LAUNCHED * len(process.work):
             ranks[pid] = launched.index(most)
     return ranks

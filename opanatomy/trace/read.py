@@ -83,7 +83,7 @@ Key = TypeVar("Key", bound=Hashable)
 Record = TypeVar("Record", HostEvents, Launches, DeviceWork, MemoryEvents, ProfilerEvents)
 
 #: Times are converted to nanoseconds in groups of this size.
-_AT_ONCE: Final = 1 << 14
+_TIMES_AT_ONCE: Final = 1 << 14
 
 
 class Interner(dict[Key, int]):
@@ -260,7 +260,7 @@ class _Times(_Packed):
         except struct.error:
             self._us.append(struct.pack(f"{len(values)}d", *(0.0 if value is None else value for value in values)))
         self._waiting += len(values)
-        if self._waiting > _AT_ONCE:
+        if self._waiting > _TIMES_AT_ONCE:
             self._round()
 
     def _round(self) -> None:

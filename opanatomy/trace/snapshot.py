@@ -45,7 +45,7 @@ _CHUNK: Final = 1 << 20
 #: Objects take at most so many times the bytes of their pickle, and what there is besides them.
 _OBJECTS: Final = 5
 #: Events that become columns at once; then they go.
-_PART: Final = 100_000
+_EVENTS_AT_ONCE: Final = 100_000
 _BESIDES: Final = 256 << 20
 _PROGRESS: Final = b"%"
 _TELLS = True
@@ -257,8 +257,8 @@ class _Tables:
     def history(self, device: int, trace: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the columns of one device's history, and take its events apart part by part."""
         parts: list[dict[str, bytes]] = []
-        for begin in range(0, len(trace), _PART):
-            part = trace[begin : begin + _PART]
+        for begin in range(0, len(trace), _EVENTS_AT_ONCE):
+            part = trace[begin : begin + _EVENTS_AT_ONCE]
             parts.append(
                 {
                     "action": _packed([self._action(name) for name in map(itemgetter("action"), part)]),
@@ -277,7 +277,7 @@ class _Tables:
                     ),
                 }
             )
-            trace[begin : begin + _PART] = [{}] * len(part)
+            trace[begin : begin + _EVENTS_AT_ONCE] = [{}] * len(part)
         return {"device": device, **{name: b"".join(part[name] for part in parts) for name in parts[0]}}
 
     def segments(self, rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -342,13 +342,13 @@ class _Tables:
 
 
 #: No address, size or time is larger; sums of them stay whole numbers.
-_MOST: Final = 1 << 56
+_MAX_INTEGER: Final = 1 << 56
 
 
 def _packed(values: Any) -> bytes:
     """Return a column of whole numbers as bytes."""
     column = np.array(values if isinstance(values, (list, tuple)) else list(values))
-    if len(column) and (column.dtype.kind not in "iub" or int(column.max()) > _MOST or int(column.min()) < -1):
+    if len(column) and (column.dtype.kind not in "iub" or int(column.max()) > _MAX_INTEGER or int(column.min()) < -1):
         raise _Refused("it is damaged: a size, an address or a time in it is no whole number that a device has")
     return column.astype(np.int64).tobytes()
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     import torch
 
 #: No cycle has more updates than this.
-_LONGEST: Final = 64
+_MAX_CYCLE: Final = 64
 #: An optimizer that has not stepped is waited for during so many updates of the others; one that has, for as many as
 #: there were before it.
-_WAITED: Final = 8
+_WAITED_UPDATES: Final = 8
 #: The order of the updates may change so often; after that what comes in between is noted and no more.
-_CHANGES: Final = 3
+_MAX_CHANGES: Final = 3
 
 
 class Cycle:
@@ -37,7 +37,7 @@ class Cycle:
     """
 
     def __init__(self) -> None:
-        self._keys: deque[int] = deque(maxlen=2 * _LONGEST)
+        self._keys: deque[int] = deque(maxlen=2 * _MAX_CYCLE)
         #: Of each key the number of its last update, and how many updates after the one before that was.
         self._last: dict[int, tuple[int, int]] = {}
         self._count = self._changes = self._unknown = 0
@@ -55,7 +55,7 @@ class Cycle:
         self._keys.append(key)
         if self.keys and key != self.keys[self._index]:
             self.others += 1
-            if self._changes < _CHANGES:
+            if self._changes < _MAX_CHANGES:
                 self._changes += 1
                 self._unknown, self.keys = 0, ()
         if not self.keys:
@@ -69,12 +69,12 @@ class Cycle:
         keys, self._unknown = list(self._keys), self._unknown + 1
         if self._count == 1 and known <= 1:
             self.keys = (keys[0],)
-        if self._count <= _WAITED and len(self._last) < known:
+        if self._count <= _WAITED_UPDATES and len(self._last) < known:
             return
         waited = {
             key
             for key, (last, gap) in self._last.items()
-            if self._count - last <= (gap if _WAITED < gap <= _LONGEST else _WAITED)
+            if self._count - last <= (gap if _WAITED_UPDATES < gap <= _MAX_CYCLE else _WAITED_UPDATES)
         }
         for length in range(len(waited), len(keys) // 2 + 1):
             cycle = keys[-length:]
@@ -83,8 +83,8 @@ class Cycle:
                 self.keys = tuple(keys[begin : begin + length])
                 self._index = (len(keys) - 1 - begin) % length
                 return
-        if self._unknown >= 2 * _LONGEST:
-            self.keys, self._index, self._changes = (keys[-1],), 0, _CHANGES  # no order at all: each update is a step
+        if self._unknown >= 2 * _MAX_CYCLE:  # no order at all: each update is a step
+            self.keys, self._index, self._changes = (keys[-1],), 0, _MAX_CHANGES
 
 
 def _repeats(keys: list[int], length: int) -> bool:

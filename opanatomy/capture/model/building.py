@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 #: Data types that a narrower one can replace.
-_WIDE = ("float32", "float64")
+_WIDE_DTYPES = ("float32", "float64")
 
 
 def build_on_meta(config: Any, auto_class: str, attention: str | None, trust_remote_code: bool) -> torch.nn.Module:
@@ -76,7 +76,7 @@ def build_module(
             return module if all(same_device(str(tensor.device), device) for tensor in tensors) else module.to(device)
         except Exception as error:  # the readers of weights have errors of their own
             if is_out_of_memory(error):
-                smaller = "keep fewer --layers" + (" or use --dtype bfloat16" if dtype in _WIDE else "")
+                smaller = "keep fewer --layers" + (" or use --dtype bfloat16" if dtype in _WIDE_DTYPES else "")
                 which = "" if device == "cpu" else f" ({device_text(device)})"
                 raise OutOfMemory(
                     f"out of memory: the weights in {dtype} do not fit the memory of {device}{which} - {smaller}"

@@ -175,7 +175,7 @@ def _one_of(draw: Random, choices: Sequence[str]) -> str:
 #: At most this many texts are read: a run needs a few batches and the distribution of lengths.
 MAX_TEXTS: Final = 4096
 #: Names for a column of texts, used if a table has several columns of words.
-_USUAL: Final = (
+_USUAL_COLUMNS: Final = (
     "text",
     "sentence",
     "content",
@@ -306,7 +306,7 @@ def _column(source: _Source, columns: dict[str, bool]) -> str:
             raise source.wrong(f"its column {source.column!r} holds no texts - it has {listed}")
         return source.column
     words = [name for name, holds_words in columns.items() if holds_words]
-    usual = [name for wanted in _USUAL for name in words if name.lower() == wanted]
+    usual = [name for wanted in _USUAL_COLUMNS for name in words if name.lower() == wanted]
     if len(words) == 1 or usual:
         return usual[0] if usual else words[0]
     what = "no column of texts" if not words else "several columns of texts"

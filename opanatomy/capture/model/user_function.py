@@ -193,7 +193,7 @@ def _shown(name: str) -> str:
 
 
 #: Functions of a module are named up to this many.
-_NAMED: Final = 8
+_MAX_NAMED_FUNCTIONS: Final = 8
 _PATTERN = regex(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -314,7 +314,7 @@ def _attribute(module: ModuleType, path: str, model: str) -> Callable[..., Any]:
             if near:
                 instead = f"did you mean {', '.join(near)}?"
             elif own:
-                instead = f"it has {', '.join(own[:_NAMED])}"
+                instead = f"it has {', '.join(own[:_MAX_NAMED_FUNCTIONS])}"
             raise ModelError(f"no {name!r} in {model.rpartition(':')[0]} - {instead}")
         target = getattr(target, name)
     if not callable(target):

@@ -215,10 +215,10 @@ OF_ESTIMATE: Final = frozenset({
     "memory-curve", "memory-peak", "memory-modules", "memory-classes", "memory-phases", "warnings",
 })  # fmt: skip
 #: All of a report.
-_ALL: Final = Page()
+_WHOLE_PAGE: Final = Page()
 
 
-def sections_of(report: Report, page: Page = _ALL) -> tuple[Section, ...]:
+def sections_of(report: Report, page: Page = _WHOLE_PAGE) -> tuple[Section, ...]:
     """Return the sections of a report that are not empty, in the order of the page.
 
     Of an anatomy all of them, the first screen, or those that the page asks for by name: an empty one of these says so.
@@ -238,7 +238,7 @@ def sections_of(report: Report, page: Page = _ALL) -> tuple[Section, ...]:
     return first + _made([part for part in PARTS[Anatomy] if not part.first and part.name not in shown], report, page)
 
 
-def first_screen(anatomy: Anatomy, page: Page = _ALL) -> tuple[Section, ...]:
+def first_screen(anatomy: Anatomy, page: Page = _WHOLE_PAGE) -> tuple[Section, ...]:
     """Return the first screen, as `--brief` shows it: the headline, what ran, the step, the classes, the operators.
 
     The kernels too if operators are known for less than half of the time, as in a graph; of a memory snapshot what

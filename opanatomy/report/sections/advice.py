@@ -37,11 +37,11 @@ from opanatomy.report.sections.verdict import (
 )
 
 #: Advice on a first screen has one cure and so many lines of its reason.
-_LINES: Final = 2
+_MAX_REASON_LINES: Final = 2
 #: The ends of a replayed gain are one figure if they differ by less.
-_ABOUT: Final = 0.9
+_SAME_GAIN_RATIO: Final = 0.9
 #: Commands below them.
-_COMMANDS: Final = 1
+_MAX_COMMANDS: Final = 1
 _PLACE: Final = regex(r"\{(\w+)\}")
 
 
@@ -50,7 +50,7 @@ def first_advice(anatomy: Anatomy, page: Page) -> Section | None:
     first = anatomy.advice[: min(FIRST, page.advice)]
     if not first:
         return _no_advice(anatomy)
-    notes = [following.note for following in commands_of(first, anatomy, page.source)[:_COMMANDS]]
+    notes = [following.note for following in commands_of(first, anatomy, page.source)[:_MAX_COMMANDS]]
     of_profile, brief = is_run_of_profile(anatomy), page.brief and not page.sections
     facts = [fact_of(advice, of_profile=of_profile, brief=brief) for advice in first]
     if (gain := gain_together(first, anatomy.replay)) is not None:
@@ -120,7 +120,7 @@ def fact_of(advice: Advice, *, of_profile: bool, brief: bool = False) -> Fact:
         tries = phrase("{}: {}", f"`{advice.option}`", tries)
     cure = tries if tries.parts else None
     text = phrase("{}.", what or "")
-    return Fact(label=label_of(advice), text=text, cure=cure, most_lines=_LINES if brief else None)
+    return Fact(label=label_of(advice), text=text, cure=cure, most_lines=_MAX_REASON_LINES if brief else None)
 
 
 def label_of(advice: Advice) -> str:
@@ -147,7 +147,7 @@ def _time_gain(replayed_ns: int | None, most_ns: int, step_ns: int | None) -> Ph
     share = Share(most_ns, step_ns)
     if replayed_ns is None:
         return phrase("up to {} ({})", Time(most_ns), share)
-    if replayed_ns < _ABOUT * most_ns:
+    if replayed_ns < _SAME_GAIN_RATIO * most_ns:
         return phrase("{} to {} ({}, replayed)", Time(replayed_ns), Time(most_ns), share)
     return phrase("about {} ({}, replayed)", Time(most_ns), share)
 

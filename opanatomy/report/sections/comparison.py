@@ -54,7 +54,7 @@ from opanatomy.report.units import duration
 # The parts of a difference in words: grouped by cause and class, named, in sentences.
 
 
-_NAMED: Final = {
+_CAUSE_NAMES: Final = {
     Cause.SAME_CALLS: "the same calls", Cause.MORE_CALLS: "more calls", Cause.FEWER_CALLS: "fewer calls",
     Cause.MOVED: "moved", Cause.ANOTHER_SIGNATURE: "other arguments", Cause.ANOTHER_KERNEL: "another kernel",
     Cause.ANOTHER_OPERATOR: "another operator", Cause.NEW: "new", Cause.GONE: "gone",
@@ -67,7 +67,7 @@ _COLLECTIVE: Final = "record_param_comms"
 #: A namespace of C++ whose brackets are not parameters.
 _ANONYMOUS: Final = "(anonymous namespace)::"
 #: A sentence names this many operators of a group.
-_OPERATORS: Final = 2
+_MAX_NAMED_OPERATORS: Final = 2
 
 
 class Group(Struct, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ def groups_of(parts: Iterable[Part]) -> list[Group]:
 
 def named(cause: Cause) -> str:
     """Return a cause in words."""
-    return _NAMED[cause]
+    return _CAUSE_NAMES[cause]
 
 
 def _name(part: Part) -> str:
@@ -116,8 +116,8 @@ def _name(part: Part) -> str:
         first, second = part.pair
         return f"overlap of {first}" if first == second else f"overlap of {first} and {second}"
     if part.operator_class is None:
-        return _NAMED[part.cause]
-    what = _NAMED[part.cause]
+        return _CAUSE_NAMES[part.cause]
+    what = _CAUSE_NAMES[part.cause]
     if part.cause is Cause.MOVED:
         before, after = (("/".join(side.phases) if side is not None else "?") for side in (part.before, part.after))
         what = f"moved from {before} to {after}"
@@ -160,7 +160,9 @@ def sentence_of(group: Group) -> Phrase:
     operators = sorted(changes.items(), key=lambda item: -abs(item[1]))
     if len(operators) == 1:
         return phrase("{} ({})", head, Name(operators[0][0]))
-    most = [(name, change) for name, change in operators if abs(change) * 10 >= abs(group.change_ns)][:_OPERATORS]
+    most = [(name, change) for name, change in operators if abs(change) * 10 >= abs(group.change_ns)][
+        :_MAX_NAMED_OPERATORS
+    ]
     largest = joined(phrase("{} {}", Name(name), TimeChange(change)) for name, change in most)
     return phrase("{}, of it {}", head, largest) if largest else head
 
@@ -180,15 +182,15 @@ _ELSEWHERE: Final = (
     "calls that take 0 ns ran before the step or after it on the device: of each event the part in the step counts"
 )
 #: Causes that change less than this part of the largest change are one row.
-_SMALLEST: Final = 1e-3
+_MIN_CAUSE_SHARE: Final = 1e-3
 #: Contractions with another kernel that are listed.
-_KERNELS: Final = 8
+_MAX_KERNELS: Final = 8
 
 
 def causes_table(parts: Decomposition, page: Page) -> Section:
     """Return one row for the parts of one cause and class, which sum to the difference."""
     groups = groups_of(parts.parts)
-    smallest = _SMALLEST * max((abs(group.change_ns) for group in groups), default=0)
+    smallest = _MIN_CAUSE_SHARE * max((abs(group.change_ns) for group in groups), default=0)
     columns: Columns[tuple[str | Phrase, int, int]] = {
         Column(header="where the difference is from", holds=ColumnKind.NAMES, least=28): lambda item: item[0],
         Column(header="before", drop_order=2): lambda item: Time(item[1]),
@@ -294,8 +296,8 @@ def kernels_table(parts: Decomposition) -> Section:
     return Section(
         title="Other kernels",
         columns=tuple(columns),
-        rows=tuple(rows[:_KERNELS]),
-        notes=_more_rows(len(rows) - _KERNELS),
+        rows=tuple(rows[:_MAX_KERNELS]),
+        notes=_more_rows(len(rows) - _MAX_KERNELS),
     )
 
 
@@ -310,14 +312,14 @@ _NOT_CLAIMED: Final = "~"
 #: The remark on a figure that a like step does not have.
 _ALL_STEPS: Final = "of all steps"
 #: The most steps with a row.
-_STEPS: Final = 24
+_MAX_STEP_ROWS: Final = 24
 #: The figures of more than two sides, and the headers of their columns; more are in the JSON report.
 _OF_MANY: Final = {
     "step_time_ns": "step", "samples_per_second": "samples", "idle_ns": "idle", "framework_ns": "framework",
     "exposed_communication_ns": "exposed", "flops": "FLOP", "bytes": "bytes", "mfu": "MFU", "peak_memory_bytes": "peak",
 }  # fmt: skip
 #: Figures on the page, in this order; all figures are in the JSON report.
-_SHOWN: Final = (
+_SHOWN_FIGURES: Final = (
     "step_time_ns", "step_profiled_ns", "samples_per_second", "forward_time_ns", "backward_time_ns",
     "optimizer_time_ns", "busy_ns", "idle_ns", "host_idle_ns", "framework_ns", "exposed_communication_ns",
     "exposed_memcpy_ns", "kernel_time_ns", "flops", "bytes", "mfu", "hfu", "peak_memory_bytes",
@@ -338,7 +340,12 @@ def steps_table(comparison: Comparison) -> Section | None:
         ),
     }
     rows = tuple(Row(cells=cells_of(columns, (side, step))) for side in comparison.sides for step in side.steps)
-    return Section(title="Like steps", columns=tuple(columns), rows=rows[:_STEPS], notes=_more_rows(len(rows) - _STEPS))
+    return Section(
+        title="Like steps",
+        columns=tuple(columns),
+        rows=rows[:_MAX_STEP_ROWS],
+        notes=_more_rows(len(rows) - _MAX_STEP_ROWS),
+    )
 
 
 def figures_table(comparison: Comparison) -> Section:
@@ -353,7 +360,7 @@ def figures_table(comparison: Comparison) -> Section:
 def shown_figures(comparison: Comparison) -> list[FigureRow]:
     """Return the figures of the page, in its order."""
     known = {row.name: row for row in comparison.figures}
-    return [known[name] for name in _SHOWN if name in known]
+    return [known[name] for name in _SHOWN_FIGURES if name in known]
 
 
 def families_table(comparison: Comparison) -> Section | None:
@@ -459,7 +466,7 @@ def quantity(unit: str, value: float) -> Quantity:
 #: The remark for sides that are not comparable.
 _WITHHELD: Final = "The figures stand side by side, without changes and causes; a gate on a change is unknown."
 #: The most lines of a cause's sentence on a first screen.
-_LINES: Final = 2
+_MAX_CAUSE_LINES: Final = 2
 #: How many causes have a sentence.
 IN_SENTENCES: Final = 3
 
@@ -473,7 +480,7 @@ def title(comparison: Comparison) -> Section:
 
 def what_changed(comparison: Comparison, page: Page) -> Section:
     """Return the difference of the step in a sentence, the largest causes in one each."""
-    lines = _LINES if page.brief else None
+    lines = _MAX_CAUSE_LINES if page.brief else None
     parts = comparison.decomposition
     if comparison.not_comparable:
         reasons = [Note(text=f"Not comparable: {why}.", tone=NoteStyle.CONCLUSION) for why in comparison.not_comparable]
