@@ -67,15 +67,15 @@ def own_times(trace: Trace) -> list[tuple[str, int]]:
             threads[event.thread].append(event)
     found = []
     for events in threads.values():
-        open_places: list[int] = []
+        open_indices: list[int] = []
         events.sort(key=lambda event: (event.begin, -event.end))
         own = [event.end - event.begin for event in events]
-        for place, event in enumerate(events):
-            while open_places and events[open_places[-1]].end <= event.begin:
-                open_places.pop()
-            if open_places:
-                own[open_places[-1]] -= event.end - event.begin
-            open_places.append(place)
+        for index, event in enumerate(events):
+            while open_indices and events[open_indices[-1]].end <= event.begin:
+                open_indices.pop()
+            if open_indices:
+                own[open_indices[-1]] -= event.end - event.begin
+            open_indices.append(index)
         found += [(event.name, time) for event, time in zip(events, own, strict=True)]
     return found
 
@@ -86,9 +86,9 @@ def operators_of(trace: Trace, work: Sequence[Event]) -> list[str]:
     operators = [event for event in trace.events if event.kind == "cpu_op"]
     for number, event in enumerate(operators):
         threads[event.thread].append((event.begin, -event.end, number))
-    for place, event in enumerate(work):
+    for index, event in enumerate(work):
         if event.launch is not None:  # a call is behind all operators that begin with it
-            threads[event.launch.thread].append((event.launch.begin, 1, place))
+            threads[event.launch.thread].append((event.launch.begin, 1, index))
     names = [""] * len(work)
     for marks in threads.values():
         open_operators: list[Event] = []

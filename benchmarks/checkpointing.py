@@ -29,7 +29,7 @@ import numpy as np
 
 from opanatomy.memory import components
 from opanatomy.memory.allocations import curve_of
-from opanatomy.memory.observed import held_of, measured_step, table_of
+from opanatomy.memory.observed import measured_step, preexisting_blocks, table_of
 from opanatomy.options import RunOptions
 from opanatomy.predict import workers
 from opanatomy.predict.experiment import predicted_figures
@@ -130,7 +130,7 @@ def segment_lengths(layers: int) -> list[int]:
 
 def activation_bytes(step: StepObservations) -> int:
     """The most that the activations, by the definition above, are at any moment of the step."""
-    table, held = table_of(step), held_of(step)
+    table, held = table_of(step), preexisting_blocks(step)
     measured = measured_step(step, table, held)
     times = table.events.time_ns
     curve = curve_of(measured.blocks, measured.shares(), times, (int(times[0]), int(times[-1])))

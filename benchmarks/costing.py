@@ -55,8 +55,8 @@ def made(calls: int, path: Path) -> None:
     """Writes a trace of `calls` operator calls on the CPU, nested in layers as a profiler has them."""
     with gzip.open(path, "wt", compresslevel=1) as out:
         out.write('{"schemaVersion": 1, "traceEvents": [\n')
-        for place, event in enumerate(events(calls)):
-            out.write((",\n" if place else "") + json.dumps(event))
+        for index, event in enumerate(events(calls)):
+            out.write((",\n" if index else "") + json.dumps(event))
         out.write("\n]}\n")
 
 

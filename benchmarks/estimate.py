@@ -28,7 +28,7 @@ from opanatomy.devices.sheets import SHEETS
 from opanatomy.options import RunOptions
 from opanatomy.predict.estimate import estimated_on, link_of, sheet_limit
 from opanatomy.predict.fit import gpu_of
-from opanatomy.predict.workers import followed_apart
+from opanatomy.predict.workers import simulate_in_process
 from opanatomy.records.estimate import DeviceEstimate, Fits
 from opanatomy.records.workload import Workload
 
@@ -325,7 +325,7 @@ def main(public: Path, foundry: Path) -> None:
     for run in runs:
         limit = sheet_limit(run.device)
         gpu = replace(gpu_of(limit), ranks=run.ranks)
-        step = next(followed_apart([replace(run.options, compile=False)], gpu=gpu)).step
+        step = next(simulate_in_process([replace(run.options, compile=False)], gpu=gpu)).step
         if isinstance(step, str):
             print(f"{run.kind}: {step}", file=sys.stderr)
             continue

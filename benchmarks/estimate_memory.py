@@ -25,7 +25,7 @@ from estimate import write_table
 from opanatomy.options import RunOptions
 from opanatomy.predict.estimate import sheet_limit
 from opanatomy.predict.fit import gpu_of, occupied_of
-from opanatomy.predict.workers import followed_apart
+from opanatomy.predict.workers import simulate_in_process
 from opanatomy.records.estimate import Fits
 
 EAGER, COMPILED, UNSAID = "eager, described", "compiled, taken as eager", "length not said, assumed"
@@ -165,7 +165,7 @@ def main(public: Path) -> None:
     refused: list[bool] = []
     for row in rows:
         limit = sheet_limit(GPUS[row.fields["gpu"]])
-        step = next(followed_apart([row.options], "none", gpu=gpu_of(limit))).step
+        step = next(simulate_in_process([row.options], "none", gpu=gpu_of(limit))).step
         name = f"{row.kind:26} {row.fields['model'].partition(' (')[0]:20} {row.fields['note'].partition(';')[0]:44.44}"
         if isinstance(step, str):
             print(f"{name} left out: {step}", file=sys.stderr)

@@ -29,7 +29,7 @@ from opanatomy.cost.registry import cost
 from opanatomy.options import RunOptions
 from opanatomy.predict.estimate import estimated_on, sheet_limit
 from opanatomy.predict.fit import gpu_of
-from opanatomy.predict.workers import followed_apart
+from opanatomy.predict.workers import simulate_in_process
 from opanatomy.records.experiment import SimulatedStep
 from opanatomy.records.taxonomy import OperatorClass
 
@@ -72,7 +72,7 @@ def family_of(step: SimulatedStep) -> str:
         kind = "products"
         if "convolution" in call.operator:
             start = 1 if "backward" in call.operator else 0  # the gradient comes first
-            channels, of_group = (call.signature.tensor(start + place).shape[1] for place in (0, 1))
+            channels, of_group = (call.signature.tensor(start + index).shape[1] for index in (0, 1))
             kind = "dense" if channels == of_group else "depthwise" if of_group == 1 else "grouped"
         flops[kind] += costs.flops * call.calls
     share = {kind: count / flops.total() for kind, count in flops.items()}
@@ -93,7 +93,7 @@ def judged(row: dict[str, str], folder: Path) -> dict[str, Any]:
     source.write_text(MODEL.format(name=row["model"], size=size, batch=batch, above=above))
     names = ["published"] + ["above"] * (above is not None)
     runs = [RunOptions(model=f"{source}:{name}", amp="fp16", optimizer="sgd", device="cpu") for name in names]
-    steps = [followed.step for followed in followed_apart(runs, "none", gpu=gpu_of(limit))]
+    steps = [followed.step for followed in simulate_in_process(runs, "none", gpu=gpu_of(limit))]
     made: dict[str, Any] = {"model": row["model"], "layout": row["layout"], "batch": batch}
     for name, step in zip(names, steps, strict=True):
         if isinstance(step, str):

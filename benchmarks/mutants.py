@@ -256,11 +256,11 @@ def tests_against(mutant: Mutant, reaches: Mapping[str, FileReach], number: int)
     After them those that start a process, of which nothing is known; of what runs when its module is imported, all:
     those before that run anything of the file.
     """
-    place = range(mutant.first, mutant.last + 1)
+    span = range(mutant.first, mutant.last + 1)
     rows = []
     for reach in (each for file in files_of(mutant.package, number) for each in reaches[file].tests if not each.failed):
         lines = reach.lines.get(mutant.file, ())
-        if any(line in place for line in lines):
+        if any(line in span for line in lines):
             rank = 0
         elif ANY_LINE in lines:
             rank = 1

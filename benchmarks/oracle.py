@@ -329,7 +329,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         parts = [(f"{path}.{key}" if path else key, item) for key, item in value.items()]
     elif isinstance(value, list):
-        parts = [(f"{path}[{place}]", item) for place, item in enumerate(value)]
+        parts = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
     if not parts:
         yield path, value
     for part, item in parts:

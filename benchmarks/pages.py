@@ -32,9 +32,9 @@ def signatures(folder: Path) -> Report:
     """A step of 20,000 operators of different sizes."""
     trace = on_gpu()
     trace.step(0, 60_000)
-    for place in range(20_000):
-        trace.host("aten::mm", 3 * place, 2, shapes=[[8, 4 + place], [4 + place, 2]], types=["float", "float"])
-        trace.run(GEMM, 3 * place + 0.5, 3 * place + 1, 1)
+    for index in range(20_000):
+        trace.host("aten::mm", 3 * index, 2, shapes=[[8, 4 + index], [4 + index, 2]], types=["float", "float"])
+        trace.run(GEMM, 3 * index + 0.5, 3 * index + 1, 1)
     return trace.analyze(folder)
 
 

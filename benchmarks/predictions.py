@@ -145,7 +145,7 @@ def _summary(reports: dict[str, Techniques]) -> str:
                 change = (row.measured.step_ns or 1) / (report.baseline.measured.step_ns or 1)
                 closer.append((abs(error), abs(1 / change - 1)))
     held = lambda values: f"{sum(v is True for v in values)} of {sum(v is not None for v in values)}"  # noqa: E731
-    ours, none = (sum(pair[place] for pair in closer) / max(len(closer), 1) for place in (0, 1))
+    ours, none = (sum(pair[index] for pair in closer) / max(len(closer), 1) for index in (0, 1))
     return (
         f"memory within 2 %: {held(memory)}; time within the range: {held(time)};"
         f" mean error of the time {ours:.0%}, of predicting no change {none:.0%}"

@@ -91,9 +91,9 @@ def component(name: str) -> Callable[[Document], float | None]:
     )
 
 
-def advice(place: int = 0) -> Callable[[Document], str]:
+def advice(index: int = 0) -> Callable[[Document], str]:
     """The id of a piece of advice."""
-    return lambda document: str(document["advice"][place]["id"])
+    return lambda document: str(document["advice"][index]["id"])
 
 
 GPT: Final = "more_traces/compare/train_h100_compile_gpt_rank0of8_after.json.gz"

@@ -18,7 +18,7 @@ from opanatomy.attribution.phases import phase_rules_of
 from opanatomy.capture.distributed.launched import launched
 from opanatomy.errors import OpanatomyError, OutputError, TraceError, UsageError
 from opanatomy.io.files import Address, local_name, name_of_rank, output_file, scheme_of, temporary
-from opanatomy.io.redact import Texts, redacted
+from opanatomy.io.redact import Redactor, redacted
 from opanatomy.io.sources import STDIN, spooled
 from opanatomy.memory.snapshots import categories_of
 from opanatomy.options import (
@@ -187,13 +187,13 @@ def profile(
     states. Its weights change only with `optimizer`, which updates them in every step.
     Raises `UsageError`, `ModelError`, `CaptureError`, `OutOfMemory` and `OutputError`, each an `OpanatomyError`.
     """
-    from opanatomy.io.redact import of_process
+    from opanatomy.io.redact import remember_environment_secrets
 
-    of_process()  # the module's own code may take a secret out of the environment
+    remember_environment_secrets()  # the module's own code may take a secret out of the environment
     check_module("profile", module)
     arguments = _arguments(inputs)
     target = trace_target("profile", trace)
-    target = None if target is None else _of_rank(target, module)
+    target = None if target is None else _file_of_rank(target, module)
     options = RunOptions(
         amp=amp,
         optimizer=optimizer,
@@ -275,7 +275,7 @@ def estimate(
     )
 
 
-def _of_rank(target: Path, module: torch.nn.Module) -> Path:
+def _file_of_rank(target: Path, module: torch.nn.Module) -> Path:
     """Return the file of a rank if ranks share the module."""
     from opanatomy.capture.distributed.group import parallel_kind, place_in_group
 
@@ -284,13 +284,13 @@ def _of_rank(target: Path, module: torch.nn.Module) -> Path:
 
 
 def _subject(module: torch.nn.Module, inputs: Inputs, options: RunOptions) -> Subject:
-    from opanatomy.capture.distributed.sharing import of_a_group
+    from opanatomy.capture.distributed.sharing import for_rank
     from opanatomy.capture.model.workload import given, workload_of
     from opanatomy.capture.subject import Subject
 
     workload = workload_of(given(module, inputs), options)
     subject = Subject(module=module, inputs=inputs, workload=workload, command="opanatomy.profile(...)", borrowed=True)
-    return of_a_group(subject)
+    return for_rank(subject)
 
 
 @contextmanager
@@ -392,14 +392,14 @@ def profiled_on(processes: int, subject: Subject, options: RunOptions, target: P
 
 def _summary(subject: Subject, options: RunOptions, files: Sequence[tuple[Path, str | None]]) -> bytes:
     """Return the packed summary of this rank's trace."""
-    from opanatomy.capture.distributed.ranks import joined
+    from opanatomy.capture.distributed.ranks import rank_group
     from opanatomy.capture.distributed.sharing import shared
     from opanatomy.capture.run.recorder import record_step
 
     place = launched()
     assert place is not None
     path, name = files[place.rank]
-    with joined(options, place) as group:
+    with rank_group(options, place) as group:
         record_step(shared(subject, None, options, group), options, path)
         return packed_summary_of(path, name=name, redact=options.redact)
 
@@ -456,9 +456,9 @@ def record(
     recorder runs already and, at the end, if the loop was too short. An error of the block goes through as it is; then
     no trace is written that was not before.
     """
-    from opanatomy.io.redact import of_process
+    from opanatomy.io.redact import remember_environment_secrets
 
-    of_process()  # the loop's own code may take a secret out of the environment
+    remember_environment_secrets()  # the loop's own code may take a secret out of the environment
     options = RunOptions(steps=steps, warmup=warmup, memory=memory, lines=lines, check=check, redact=redact)
     check_switch("force", force)
     target = trace_target("record", trace)
@@ -545,10 +545,10 @@ def comparison_of(
     if len(sides) < 2:
         raise UsageError("compare: two sides at least - give reports, traces or folders: compare A B")
     inputs = []
-    for place, side in enumerate(sides, 1):
-        inputs.append(replace(_redacted(_side(side, redact=True)), name=f"side {place}") if redact else _side(side))
-        advance(place / len(sides))
-    return redacted(compared(inputs if redact else _named(inputs, names)), Texts(everything=redact))
+    for index, side in enumerate(sides, 1):
+        inputs.append(replace(_redacted(_side(side, redact=True)), name=f"side {index}") if redact else _side(side))
+        advance(index / len(sides))
+    return redacted(compared(inputs if redact else _named(inputs, names)), Redactor(everything=redact))
 
 
 def compare(*sides: Given | Iterable[Given], fail_if: str | Iterable[str] = (), redact: bool = False) -> Comparison:
@@ -584,14 +584,14 @@ def _side(given: Any, *, redact: bool = False) -> SideInput:
             raise UsageError("compare: a side has no runs - give one anatomy or several")
         runs = [run for each in several for run in _runs(each, redact=redact)]
         name = _name(several[0])
-    named = (run if run.name and not redact else replace(run, name=f"run {place}") for place, run in enumerate(runs, 1))
+    named = (run if run.name and not redact else replace(run, name=f"run {index}") for index, run in enumerate(runs, 1))
     return SideInput(name=name, runs=tuple(named))
 
 
 def _redacted(side: SideInput) -> SideInput:
     """Redact the side: parts of a difference are texts made of names and arguments."""
-    texts = Texts(everything=True)
-    runs = (replace(run, anatomy=redacted(run.anatomy, texts)) for run in side.runs)
+    redactor = Redactor(everything=True)
+    runs = (replace(run, anatomy=redacted(run.anatomy, redactor)) for run in side.runs)
     return SideInput(name=side.name, runs=tuple(runs))
 
 
@@ -646,5 +646,5 @@ def _named(sides: Sequence[SideInput], given: Sequence[str]) -> list[SideInput]:
             if len(set(short)) == len(set(names)):
                 break
     if len(set(short)) < len(short):
-        short = [f"{name} ({place})" for place, name in enumerate(short, 1)]
+        short = [f"{name} ({index})" for index, name in enumerate(short, 1)]
     return [SideInput(name=name, runs=side.runs) for name, side in zip(short, sides, strict=True)]

@@ -19,7 +19,7 @@ from msgspec.structs import fields
 from opanatomy.devices.match import sheets_named
 from opanatomy.devices.sheets import Sheet
 from opanatomy.errors import OpanatomyError
-from opanatomy.io.redact import Texts, redacted
+from opanatomy.io.redact import Redactor, redacted
 from opanatomy.records.anatomy import VIEWS, Anatomy
 from opanatomy.records.communication import Rank
 from opanatomy.records.comparison import Comparison, Part
@@ -56,15 +56,15 @@ from opanatomy.report.terms import Chapter, Term, chapter_of, is_named, names, t
 _MAX_NAMES, _MAX_ROWS, _MAX_VALUES, _MAX_PRINTED = 4, 6, 8, 10
 _LABEL, _WIDTH = 10, 100
 #: Longer text is no prose: a kernel's template arguments.
-_LONGEST: Final = 4000
-_LONGEST_SOURCE: Final = 24
+_MAX_PROSE: Final = 4000
+_MAX_SOURCE: Final = 24
 _NUMBER: Final = regex(r"(?<=\d) (?=[%\w])")
 _GLUE: Final = "\N{NO-BREAK SPACE}"
 #: Labels of text that is shown unchanged at any length: code must not be wrapped.
 _CODE: Final = ("as written",)
 #: The mark for the middle of a name that was cut: the report's, a plain terminal's, what people write.
 _ELLIPSIS: Final = regex(r"…|\.\.\.|~")
-_NEAR: Final = 3
+_MAX_NEAR: Final = 3
 #: How much of a name must be equal to another for the two to be near, and how many letters at its beginning suffice.
 _ALIKE, _BEGUN = 0.7, 3
 _ATEN: Final = "aten::"
@@ -100,13 +100,19 @@ def explain(words: Sequence[str], report: Report | None = None) -> Explanation:
 
 def _joined(words: Sequence[str]) -> Iterator[str]:
     """Join words in a row that are one term or one device."""
-    place = 0
-    while place < len(words):
-        for end in range(len(words), place, -1):
-            name = " ".join(words[place:end])
-            if end == place + 1 or terms_named(name) or chapter_of(name) or sheets_named(name) or any(_technique(name)):
+    position = 0
+    while position < len(words):
+        for end in range(len(words), position, -1):
+            name = " ".join(words[position:end])
+            if (
+                end == position + 1
+                or terms_named(name)
+                or chapter_of(name)
+                or sheets_named(name)
+                or any(_technique(name))
+            ):
                 yield name
-                place = end
+                position = end
                 break
 
 
@@ -132,8 +138,8 @@ def _exact(name: str, vocabulary: Vocabulary) -> Iterator[str]:
     terms = list(_terms(name, terms_named(name), report))
     if not terms and (chapter := chapter_of(name)) is not None:
         facts = [
-            Fact(label="" if place else "section", text=f"{term.title}: {term.meaning}")
-            for place, term in enumerate(chapter.terms)
+            Fact(label="" if index else "section", text=f"{term.title}: {term.meaning}")
+            for index, term in enumerate(chapter.terms)
         ]
         terms = [_block(chapter.title, facts)]
     known = list(terms)
@@ -155,7 +161,7 @@ def _terms(name: str, named: Sequence[tuple[Chapter, Term]], report: Report | No
         figures: list[Fact] = []
         if report is not None:
             values = [text for path in term.paths for text in values_at(report, path)]
-            figures += [Fact(label="" if place else "values", text=text) for place, text in enumerate(values)]
+            figures += [Fact(label="" if index else "values", text=text) for index, text in enumerate(values)]
             lines = list(_printed(chapter, term, report))
             shown = enumerate(lines[:_MAX_PRINTED])
             figures += [Fact(label="" if place else "printed", text=line) for place, line in shown]
@@ -282,7 +288,7 @@ def _metric(name: str, report: Report | None) -> Iterator[str]:
         texts = [f"{side.name}: {value or 'not known'}" for side, value in zip(report.sides, values, strict=False)]
     if report is not None:
         texts = texts or ["has no such figure"]
-    facts += [Fact(label="" if place else "report", text=text) for place, text in enumerate(texts)]
+    facts += [Fact(label="" if index else "report", text=text) for index, text in enumerate(texts)]
     yield _block(f"{name.casefold()} (metric)", facts)
 
 
@@ -351,8 +357,8 @@ def _as_written(function: Callable[..., Any]) -> list[Fact]:
         return []
     lines = textwrap.dedent("\n".join(source.splitlines()[code[0].lineno - 1 : code[-1].end_lineno])).splitlines()
     where = f"in {Path(inspect.getfile(function)).name}:{first + code[0].lineno - 1}"
-    more = [f"... {len(lines) - _LONGEST_SOURCE} more lines"] if len(lines) > _LONGEST_SOURCE else []
-    texts = [*lines[:_LONGEST_SOURCE], *more]
+    more = [f"... {len(lines) - _MAX_SOURCE} more lines"] if len(lines) > _MAX_SOURCE else []
+    texts = [*lines[:_MAX_SOURCE], *more]
     return [Fact(label="as written", text=where), *(Fact(label="", text=text) for text in texts)]
 
 
@@ -398,9 +404,9 @@ def _operator(name: str, report: Report | None) -> Iterator[Fact]:
 def _sheet(sheet: Sheet) -> Iterator[Fact]:
     """Yield the figures of a data sheet, and where it is."""
     for label, peaks in (("products", sheet.matrix), ("else", sheet.vector)):
-        for place, (dtype, peak) in enumerate(peaks.items()):
+        for index, (dtype, peak) in enumerate(peaks.items()):
             unit = "TOP/s" if dtype.startswith("int") else "TFLOP/s"
-            yield Fact(label="" if place else label, text=f"{peak:g} {unit} of {dtype}")
+            yield Fact(label="" if index else label, text=f"{peak:g} {unit} of {dtype}")
     if sheet.bandwidth is not None:
         yield Fact(label="bandwidth", text=f"{sheet.bandwidth:g} GB/s")
     sizes = [f"{sheet.memory_gib:g} GiB of memory"] if sheet.memory_gib is not None else []
@@ -424,8 +430,8 @@ def _rows(name: str, report: Report | None, *, without: str = "") -> list[Fact]:
         times = [getattr(row, "time_ns", 0) or 0 for row in rows]
         rows = [row for _, row in sorted(zip(times, rows, strict=True), key=lambda pair: -pair[0])]
         facts += [
-            Fact(label="" if place else path.rpartition(".")[2][: _LABEL - 1], text=_row_text(row, name))
-            for place, row in enumerate(rows[:_MAX_ROWS])
+            Fact(label="" if index else path.rpartition(".")[2][: _LABEL - 1], text=_row_text(row, name))
+            for index, row in enumerate(rows[:_MAX_ROWS])
         ]
         if len(rows) > _MAX_ROWS:
             facts.append(Fact(label="", text=f"and {len(rows) - _MAX_ROWS} more rows"))
@@ -561,9 +567,9 @@ class Vocabulary:
         short = (name.removeprefix(_ATEN) for name in self._operators.values())
         terms = (name for name in names() if "{}" not in name)
         spelled = {text.casefold(): text for text in (*self._operators.values(), *short, *self._own, *terms)}
-        close = difflib.get_close_matches(name.casefold(), spelled, n=2 * _NEAR, cutoff=_ALIKE)
+        close = difflib.get_close_matches(name.casefold(), spelled, n=2 * _MAX_NEAR, cutoff=_ALIKE)
         begun = (text for text in spelled if len(name) >= _BEGUN and text.startswith(name.casefold()))
-        return tuple(dict.fromkeys(spelled[text] for text in (*close, *begun)))[:_NEAR]
+        return tuple(dict.fromkeys(spelled[text] for text in (*close, *begun)))[:_MAX_NEAR]
 
     def near_term(self, name: str) -> bool:
         """Return whether a term of the report has nearly this name: it is more likely meant than some kernel."""
@@ -616,7 +622,7 @@ def _anatomy(path: Path) -> Anatomy:
             f"cannot read the report {path}: {error.strerror} - give one that -f json wrote"
         ) from error
     try:
-        return redacted(read_anatomy(text), Texts())
+        return redacted(read_anatomy(text), Redactor())
     except OpanatomyError as error:
         raise OpanatomyError(f"{path}: {error}") from error
 
@@ -629,7 +635,7 @@ def _block(title: str, facts: Iterable[Fact]) -> str:
         wraps = fact.label not in _CODE if fact.label else wraps
         parts = [text]
         if wraps:  # between words, never within one (an address) nor between a number and its unit
-            glued = _NUMBER.sub(_GLUE, text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+            glued = _NUMBER.sub(_GLUE, text if len(text) <= _MAX_PROSE else f"{text[:_MAX_PROSE]}…")
             wrapped = textwrap.wrap(glued, _WIDTH - _LABEL - 2, break_long_words=False, break_on_hyphens=False)
             parts = [line.replace(_GLUE, " ") for line in wrapped] or [""]
         label = fact.label

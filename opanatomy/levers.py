@@ -434,7 +434,7 @@ LEVER: Final[dict[str, Lever]] = {lever.name: lever for lever in LEVERS}
 
 
 #: What `--for` tries to make a step fit, and what suggestions look at, in their order.
-TRIED: Final = tuple(lever.name for lever in sorted(LEVERS, key=lambda lever: lever.fits or 0) if lever.fits)
+FIT_CANDIDATES: Final = tuple(lever.name for lever in sorted(LEVERS, key=lambda lever: lever.fits or 0) if lever.fits)
 SUGGESTED: Final = tuple(
     lever.name for lever in sorted(LEVERS, key=lambda lever: lever.suggested or 0) if lever.suggested
 )

@@ -66,16 +66,16 @@ INSTRUCTIONS: Final = (
     " known'."
 )
 #: Bytes of an answer, if no limit is asked for, and at most: 25,000 tokens of two bytes.
-_USUAL: Final = 4_000
-_MOST: Final = 50_000
-_ROWS: Final = 20
-_MOST_ROWS: Final = 500
+_ANSWER_BYTES: Final = 4_000
+_MAX_ANSWER_BYTES: Final = 50_000
+_ANSWER_ROWS: Final = 20
+_MAX_ANSWER_ROWS: Final = 500
 #: Bytes of an answer with single events, and how many of them and of names it has at most.
-_OF_SPANS: Final = 4_000
-_SPANS: Final = 60
-_NAMES: Final = 8
+_SPAN_BYTES: Final = 4_000
+_MAX_SPANS: Final = 60
+_MAX_SPAN_NAMES: Final = 8
 #: Parts of the path that decides a step's length.
-_PATH: Final = 8
+_MAX_PATH_PARTS: Final = 8
 #: Tables whose rows are sums over the steps that count, and the columns of theirs that are no sums.
 _SUMS: Final = (
     "classes", "operators", "kernels", "modules", "host", "chains", "collectives", "communication",
@@ -85,10 +85,10 @@ _SUMS: Final = (
 _OF_WINDOW: Final = ("devices", "streams", "timeline.causes")
 _NO_SUMS: Final = ("device", "stream", "group_size", "bus_bytes_per_second")
 #: Letters of an id, and of a name in a sentence.
-_ID: Final = 12
-_NAME: Final = 100
+_ID_LENGTH: Final = 12
+_NAME_LENGTH: Final = 100
 #: The page of the report that was opened last, and that of any.
-_LAST: Final = "ui://opanatomy/report"
+_LAST_REPORT_URI: Final = "ui://opanatomy/report"
 #: The tools that run models where that is allowed, and so read and write what these do.
 _RUN: Final = ("open", "predict")
 Tool = TypeVar("Tool", bound=Callable[..., Any])
@@ -124,7 +124,7 @@ class Reports:
 
     def keep(self, report: Report) -> str:
         """Return the id of a report from now on."""
-        name = hashlib.sha256(json_report(report).encode()).hexdigest()[:_ID]
+        name = hashlib.sha256(json_report(report).encode()).hexdigest()[:_ID_LENGTH]
         self._known.pop(name, None)
         self._known[name] = report
         return name
@@ -161,7 +161,7 @@ class Reports:
             sha256=anatomy.provenance.trace_sha256,
             begin_ns=begin or 0,
             end_ns=end,
-            most=_SPANS,
+            most=_MAX_SPANS,
             step=next(iter(counted), None) if step is None else step,
             pattern=_pattern(wanted),
         )
@@ -245,10 +245,10 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
     server: MCPServer[Any] = MCPServer("opanatomy", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
 
     def tool(function: Tool) -> Tool:
-        meta = {"ui": {"resourceUri": _LAST}} if function.__name__ == "open" else None
+        meta = {"ui": {"resourceUri": _LAST_REPORT_URI}} if function.__name__ == "open" else None
         reads = not (allow_run and function.__name__ in _RUN)
         hints = ToolAnnotations(read_only_hint=reads, open_world_hint=not reads)
-        server.add_tool(_told(function), annotations=hints, meta=meta, structured_output=False)
+        server.add_tool(_report_tool_errors(function), annotations=hints, meta=meta, structured_output=False)
         return function
 
     @tool
@@ -271,7 +271,7 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
 
     @tool
     def table(
-        id: str, name: str = METRICS, filter: str = "", sort: str = "", limit: int = _ROWS, cursor: str = ""
+        id: str, name: str = METRICS, filter: str = "", sort: str = "", limit: int = _ANSWER_ROWS, cursor: str = ""
     ) -> str:
         """Rows of a table of a report: metrics (headline figures of one step, with meanings), operators, kernels, ...
 
@@ -328,18 +328,18 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
         entries = catalog_entries()
         return "\n".join(f"{entry.name}: {units.count(entry.parameters)} parameters, {entry.task}" for entry in entries)
 
-    @server.resource(_LAST, mime_type=APP_MIME_TYPE, title="the last report")  # type: ignore[untyped-decorator]
+    @server.resource(_LAST_REPORT_URI, mime_type=APP_MIME_TYPE, title="the last report")  # type: ignore[untyped-decorator]
     def last_page() -> str:
         return html_report(reports.last, Page())
 
-    @server.resource(f"{_LAST}/{{id}}", mime_type=APP_MIME_TYPE, title="a report")  # type: ignore[untyped-decorator]
+    @server.resource(f"{_LAST_REPORT_URI}/{{id}}", mime_type=APP_MIME_TYPE, title="a report")  # type: ignore[untyped-decorator]
     def page(id: str) -> str:
         return html_report(reports.report(id), Page())
 
     return server
 
 
-def _told(function: Tool) -> Tool:
+def _report_tool_errors(function: Tool) -> Tool:
     """Return the tool with its errors as one clear line, without secrets."""
 
     @wraps(function)
@@ -351,7 +351,7 @@ def _told(function: Tool) -> Tool:
             raise ToolError(mask_secrets(str(error))) from error
         except OSError as error:
             raise ToolError(mask_secrets(f"{error.filename or 'the file'}: {error.strerror or error}")) from error
-        return _within(answer, _MOST)
+        return _within(answer, _MAX_ANSWER_BYTES)
 
     return cast("Tool", called)
 
@@ -366,7 +366,7 @@ def _opened(reports: Reports, name: str) -> str:
     report = reports.report(name)
     tables = ", ".join(f"{table} {len(columns[0].values)}" for table, columns in _tables(report).items())
     head = f"id: {name}\nkind: {_kind(report)}\ntables (rows): {tables}\n\n"
-    return head + digest(report, most_bytes=_USUAL - len(head.encode()))
+    return head + digest(report, most_bytes=_ANSWER_BYTES - len(head.encode()))
 
 
 def _tables(report: Report) -> dict[str, list[Any]]:
@@ -377,12 +377,12 @@ def _tables(report: Report) -> dict[str, list[Any]]:
 
 def _findings(report: Report) -> str:
     if isinstance(report, Comparison):
-        return _within(digest(report), _USUAL)
+        return _within(digest(report), _ANSWER_BYTES)
     said = technique_findings(report) if isinstance(report, Techniques) else findings(report)
     costs = [{"finding": each.name, "text": sentence(each.text), "share_of_step": each.share} for each in said]
     advice = [_advice(report, each) for each in report.advice]
     answer: dict[str, Any] = {"findings": costs, "advice": advice}
-    while advice and len(_json(answer).encode()) > _USUAL:  # the least of it goes, and is said
+    while advice and len(_json(answer).encode()) > _ANSWER_BYTES:  # the least of it goes, and is said
         advice.pop()
         answer["more_advice_in_table"] = len(report.advice) - len(advice)
     return _json(answer)
@@ -391,7 +391,7 @@ def _findings(report: Report) -> str:
 def _advice(report: Anatomy | Techniques, advice: Advice) -> dict[str, Any]:
     commands = commands_of([advice], report, None) if isinstance(report, Anatomy) else ()
     of_profile = not isinstance(report, Anatomy) or is_run_of_profile(report)
-    subject = None if advice.subject is None else cut(printable(advice.subject), _NAME)
+    subject = None if advice.subject is None else cut(printable(advice.subject), _NAME_LENGTH)
     return {
         "id": advice.id,
         "about": subject,
@@ -415,7 +415,7 @@ def _replayed(made: Replay) -> str:
             "why_not": made.why_not,
             "error": round(made.error, 4),
             "unexplained": round(made.unexplained, 4),
-            "path": {part.of: part.time_ns for part in made.path[:_PATH]},
+            "path": {part.of: part.time_ns for part in made.path[:_MAX_PATH_PARTS]},
             "answers": [
                 {"changes": each.changes, "step_ns": each.step_ns, "fast_host_ns": each.least_ns}
                 for each in made.answers
@@ -456,7 +456,10 @@ _OF_ONE_NAME: Final = 3
 
 def _interval(interval: Interval) -> str:
     """Return as many of the longest events as fit, in the order of their begins; unknown values at a row's end go."""
-    names = [[cut(printable(each.name), _NAME), each.count, _ms(each.spent_ns)] for each in interval.names[:_NAMES]]
+    names = [
+        [cut(printable(each.name), _NAME_LENGTH), each.count, _ms(each.spent_ns)]
+        for each in interval.names[:_MAX_SPAN_NAMES]
+    ]
     answer: dict[str, Any] = {
         "step": interval.step,
         "from_ms": _ms(interval.begin_ns),
@@ -475,7 +478,7 @@ def _interval(interval: Interval) -> str:
         shown = set(map(id, longest[:kept]))
         rows = [_event(span) for span in interval.spans if id(span) in shown]
         text = _json({**answer, "rows": rows, "left_out": interval.count - kept})
-        if len(text.encode()) <= _OF_SPANS:
+        if len(text.encode()) <= _SPAN_BYTES:
             break
     return text
 
@@ -483,9 +486,10 @@ def _interval(interval: Interval) -> str:
 def _event(span: Span) -> list[Any]:
     where = f"thread {span.thread}" if span.stream is None else f"device {span.device} stream {span.stream}"
     row = [
-        span.what, cut(printable(span.name), _NAME), _ms(span.begin_ns), _ms(span.duration_ns), _ms(span.own_ns), where,
-        None if span.operator is None else cut(printable(span.operator), _NAME), span.phase and span.phase.value,
-        span.module or None, None if span.signature is None else printable(short_signature(span.signature)), span.bytes,
+        span.what, cut(printable(span.name), _NAME_LENGTH), _ms(span.begin_ns), _ms(span.duration_ns), _ms(span.own_ns),
+        where, None if span.operator is None else cut(printable(span.operator), _NAME_LENGTH),
+        span.phase and span.phase.value, span.module or None,
+        None if span.signature is None else printable(short_signature(span.signature)), span.bytes,
         None if span.bytes_per_second is None else round(span.bytes_per_second / 1e9, 3),
     ]  # fmt: skip
     while row[-1] is None:
@@ -503,7 +507,7 @@ def _explained(report: Report, name: str) -> str:
         near = ", ".join(explanation.unknown[0][1])
         hint = f" - near: {near}" if near else ""
         raise UsageError(f"{name!r}: not a word of the report, an operator or a kernel{hint}")
-    return _within(explanation.text, _USUAL)
+    return _within(explanation.text, _ANSWER_BYTES)
 
 
 def _rows(report: Report, name: str, wanted: str, sort: str, limit: int, cursor: str) -> str:
@@ -511,8 +515,8 @@ def _rows(report: Report, name: str, wanted: str, sort: str, limit: int, cursor:
     names = () if isinstance(report, Techniques) else table_names(type(report))
     if isinstance(report, Techniques) or name not in names:
         raise UsageError(f"table {name!r}: this report has no such table - {instead_of(name, names)}")
-    if not 1 <= limit <= _MOST_ROWS:
-        raise UsageError(f"limit {limit}: must be from 1 to {_MOST_ROWS}")
+    if not 1 <= limit <= _MAX_ANSWER_ROWS:
+        raise UsageError(f"limit {limit}: must be from 1 to {_MAX_ANSWER_ROWS}")
     records = _records(report, name, columns_of(report, name, "table"))
     sums = isinstance(report, Anatomy) and name in _SUMS
     steps: float = steps_of(report) if isinstance(report, Anatomy) else 1
@@ -522,18 +526,18 @@ def _rows(report: Report, name: str, wanted: str, sort: str, limit: int, cursor:
         records = [{key: _per_step(key, value, steps) for key, value in row.items()} for row in records]
     found, missing = _filtered(records, wanted)
     rows = _ordered(found, sort)
-    begin = _place(cursor, len(rows))
+    begin = _begin_of(cursor, len(rows))
     answer: dict[str, Any] = {"table": name, "rows_that_fit": len(rows)}
     if missing:
         answer["words_in_no_row"] = missing
     if isinstance(report, Anatomy):
         answer["per"], answer["steps"] = "step" if sums or name == METRICS else None, steps
     shown: list[dict[str, Any]] = []
-    room = _MOST if limit > _ROWS else _USUAL
+    room = _MAX_ANSWER_BYTES if limit > _ANSWER_ROWS else _ANSWER_BYTES
     for row in rows[begin : begin + limit]:
         row = {
-            key: cut(value, _NAME) if place and _is_long(key, value) else value
-            for place, (key, value) in enumerate(row.items())
+            key: cut(value, _NAME_LENGTH) if index and _is_long(key, value) else value
+            for index, (key, value) in enumerate(row.items())
         }
         if shown and len(_json({**answer, "rows": [*shown, row]}).encode()) > room - 40:
             break
@@ -543,7 +547,7 @@ def _rows(report: Report, name: str, wanted: str, sort: str, limit: int, cursor:
 
 
 def _is_long(column: str, value: Any) -> bool:
-    return isinstance(value, str) and len(value) > _NAME and column != "meaning"
+    return isinstance(value, str) and len(value) > _NAME_LENGTH and column != "meaning"
 
 
 def _per_step(column: str, value: Any, steps: float) -> Any:
@@ -578,9 +582,9 @@ def _filtered(rows: Sequence[dict[str, Any]], wanted: str) -> tuple[list[dict[st
     texts = [_letters(json.dumps(row, ensure_ascii=False)) for row in rows]
     hits = [sum((word in text) + (word in name) for word in words) for name, text in zip(names, texts, strict=True)]
     order = sorted(
-        (place for place in range(len(rows)) if hits[place]), key=lambda place: (-hits[place], len(names[place]))
+        (index for index in range(len(rows)) if hits[index]), key=lambda index: (-hits[index], len(names[index]))
     )
-    return [rows[place] for place in order], [word for word in words if not any(word in text for text in texts)]
+    return [rows[index] for index in order], [word for word in words if not any(word in text for text in texts)]
 
 
 #: Endings without which a word is found as well.
@@ -604,7 +608,7 @@ def _ordered(rows: list[dict[str, Any]], sort: str) -> list[dict[str, Any]]:
     ]
 
 
-def _place(cursor: str, rows: int) -> int:
+def _begin_of(cursor: str, rows: int) -> int:
     if not cursor:
         return 0
     if not cursor.isdecimal() or int(cursor) > rows:

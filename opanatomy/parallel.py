@@ -197,7 +197,7 @@ class KeptSummaries(Struct, frozen=True):
                 if kept.sha256 != digest_of(source) or stamp_of(source) != now:
                     return None
                 self._write(source, replace(kept, identity=now.identity, settled=now.settled))
-            return Outcome(place=0, summary=unpacked_summary(kept.summary), names=frozenset(kept.names))
+            return Outcome(index=0, summary=unpacked_summary(kept.summary), names=frozenset(kept.names))
         except Exception:  # of a store, of whatever wrote such a file: the summary is made again
             return None
 
@@ -288,12 +288,12 @@ Reduce: TypeAlias = Callable[[Source], Reduced]
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """The outcome of the `place`-th trace: its summary, packed if from elsewhere, or why there is none (`lost`).
+    """The outcome of the `index`-th trace: its summary, packed if from elsewhere, or why there is none (`lost`).
 
     `not_kept` says why the summary could not be kept. `code` is the digest of the code that made it.
     """
 
-    place: int
+    index: int
     summary: RankSummary | bytes | None = None
     secrets: frozenset[str] = frozenset()
     names: frozenset[str] = frozenset()
@@ -305,7 +305,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 class Task(Struct, frozen=True, kw_only=True):
     """One trace to reduce, and where to keep its summary."""
 
-    place: int
+    index: int
     source: Source
     reduce: Reduce
     kept: KeptSummaries | None = None
@@ -314,7 +314,7 @@ class Task(Struct, frozen=True, kw_only=True):
 def known(task: Task) -> Outcome | None:
     """Return the outcome of a trace whose summary was kept."""
     outcome = None if task.kept is None else task.kept.load(task.source)
-    return None if outcome is None else replace(outcome, place=task.place, code=code_digest())
+    return None if outcome is None else replace(outcome, index=task.index, code=code_digest())
 
 
 def packed_done(task: Task) -> Outcome:
@@ -338,7 +338,7 @@ def done(task: Task) -> Outcome:
         if task.kept is not None and before is not None and not reduced.secrets:
             not_kept = task.kept.save(task.source, reduced.summary, reduced.names, before)
         return Outcome(
-            place=task.place,
+            index=task.index,
             summary=reduced.summary,
             secrets=reduced.secrets,
             names=reduced.names,
@@ -346,15 +346,15 @@ def done(task: Task) -> Outcome:
             code=code_digest(),
         )
     except TraceError as error:
-        return Outcome(place=task.place, lost=str(error), code=code_digest())
+        return Outcome(index=task.index, lost=str(error), code=code_digest())
     except OpanatomyError:
         raise
     except MemoryError:
-        return Outcome(place=task.place, lost="not enough memory to analyze it", code=code_digest())
+        return Outcome(index=task.index, lost="not enough memory to analyze it", code=code_digest())
     except Exception as error:
         # Its message may hold anything from the trace.
         message = f"opanatomy failed on it ({type(error).__name__}) - analyze it alone to see where"
-        return Outcome(place=task.place, lost=message, code=code_digest())
+        return Outcome(index=task.index, lost=message, code=code_digest())
 
 
 #: A process needs at least this much to do, in bytes of packed traces, to be worth its start: it imports all that an
@@ -392,7 +392,7 @@ def outcomes(
     """
     key = hashlib.sha256(f"{code_digest()}\0{rules}".encode()).hexdigest()
     kept = kept_summaries(settings.summaries, key) if settings.keep or settings.summaries else None
-    tasks = [Task(place=place, source=source, reduce=reduce, kept=kept) for place, source in enumerate(sources)]
+    tasks = [Task(index=index, source=source, reduce=reduce, kept=kept) for index, source in enumerate(sources)]
     left: list[Task] = []
     for task in tasks:
         outcome = known(task)
@@ -451,20 +451,20 @@ def pooled(tasks: Sequence[Task], jobs: int) -> Generator[Outcome, None, None]:
     from concurrent.futures import as_completed
     from concurrent.futures.process import BrokenProcessPool
 
-    left = {task.place: task for task in tasks}
+    left = {task.index: task for task in tasks}
     with _processes(jobs) as executor:
         futures = [executor.submit(packed_done, task) for task in tasks]
         with suppress(BrokenProcessPool):
             for future in as_completed(futures):
                 outcome = future.result()
-                del left[outcome.place]
+                del left[outcome.index]
                 yield outcome
     for task in left.values():
         with _processes(1) as executor:
             try:
                 yield executor.submit(packed_done, task).result()
             except BrokenProcessPool:
-                yield Outcome(place=task.place, lost="the process that analyzed it was killed: not enough memory?")
+                yield Outcome(index=task.index, lost="the process that analyzed it was killed: not enough memory?")
 
 
 @contextmanager
@@ -534,11 +534,11 @@ def on_dask(tasks: Sequence[Task], address: str, workers: int) -> Generator[Outc
                 f"{asked(scheduler)}: no scheduler answers there ({reason}) - start one (dask scheduler), or give local"
             ) from error
         futures = client.map(packed_done, tasks, pure=False, retries=1, key="opanatomy")
-        places = {future.key: task.place for future, task in zip(futures, tasks, strict=True)}
+        indices = {future.key: task.index for future, task in zip(futures, tasks, strict=True)}
         completed = as_completed(futures, loop=client.loop)
         del futures  # each is released when its outcome is here
         for future in completed:
-            yield _outcome(future, places[future.key], address)
+            yield _outcome(future, indices[future.key], address)
 
 
 def asked(address: str | None) -> str:
@@ -546,13 +546,13 @@ def asked(address: str | None) -> str:
     return as_asked(f"--dask {address}", f"dask={address!r}")
 
 
-def _outcome(future: Any, place: int, address: str) -> Outcome:
+def _outcome(future: Any, index: int, address: str) -> Outcome:
     from distributed import KilledWorker
 
     try:
         outcome: Outcome = future.result()
     except KilledWorker as error:
-        return Outcome(place=place, lost=f"Dask lost {error.allowed_failures + 1} workers on it: not enough memory?")
+        return Outcome(index=index, lost=f"Dask lost {error.allowed_failures + 1} workers on it: not enough memory?")
     except OpanatomyError:
         raise
     except Exception as error:

@@ -29,7 +29,7 @@ from opanatomy.analysis.communication import collectives_of, communication_of, c
 from opanatomy.analysis.evidence import situation_of
 from opanatomy.analysis.host import host_rows, thread_events
 from opanatomy.analysis.lanes import MOST_SPANS, RankLanes, device_over_steps, lanes_of, lanes_of_ranks
-from opanatomy.analysis.ranks import RanksTogether, with_rank, world_of
+from opanatomy.analysis.ranks import RankMerger, with_rank, world_of
 from opanatomy.analysis.replay import Change, StepGraph, replay_of, replayed_gain, with_together
 from opanatomy.analysis.roofline import with_roofline
 from opanatomy.analysis.spans import Interval, longest_spans, spans_in
@@ -53,12 +53,12 @@ from opanatomy.attribution.phases import PhaseRule
 from opanatomy.attribution.table import call_table, kernel_table, overlay_of, padding_flops
 from opanatomy.checks.causality import check_causality, check_waits
 from opanatomy.checks.counts import check_communication, check_counts, check_memory, check_parts, check_times
-from opanatomy.classification.operators import classify_operator, of_overload
+from opanatomy.classification.operators import classify_operator, operator_of_overload
 from opanatomy.devices.ceilings import ceilings_for
 from opanatomy.devices.overrides import Overrides
 from opanatomy.errors import TraceError, UsageError
 from opanatomy.io.files import Address
-from opanatomy.io.redact import Texts, redacted
+from opanatomy.io.redact import Redactor, redacted
 from opanatomy.io.sources import Source, left_out_of, sources_of, spooled
 from opanatomy.memory.inferred import memory_of_trace
 from opanatomy.memory.observed import memory_of_observations, warnings_of, with_trace
@@ -125,7 +125,7 @@ def analyze_traces(
     With `redact` paths, arguments, hosts and users are left out as well. `cluster` says how ranks are read and where
     their summaries are kept (nowhere by default); `note` gets messages about that for the user.
     """
-    texts = Texts(everything=redact)
+    redactor = Redactor(everything=redact)
     with spooled(paths) as files:
         sources = sources_of(files)
         snapshots = [one for one in sources if isinstance(one.path, Path) and not one.member and is_pickle(one.path)]
@@ -134,7 +134,7 @@ def analyze_traces(
                 raise UsageError("memory snapshots and traces are given - analyze them one after the other")
             if annotated is not None:
                 raise UsageError("--trace: a memory snapshot is given, and it is no trace - leave the option out")
-            return redacted(with_advice(_of_snapshots(snapshots, advance, at, categories)), texts)
+            return redacted(with_advice(_anatomy_of_snapshots(snapshots, advance, at, categories)), redactor)
         if at is not None:
             raise UsageError(f"--at {at}: it is a moment of a memory snapshot, and a trace is given")
         if categories:
@@ -145,14 +145,14 @@ def analyze_traces(
             cluster = replace(cluster, keep=False, summaries=None)
 
         def together(ranks: Sequence[Source], cluster: ClusterSettings) -> Anatomy:
-            return _together(files, ranks, phases, cluster, note, advance, texts)
+            return _together(files, ranks, phases, cluster, note, advance, redactor)
 
         if len(sources) > 1 and what_if:
             raise UsageError(f"--what-if: {len(sources)} traces are given, one can be replayed - give one TRACE")
         if len(sources) > 1 and timeline is not None:
             raise UsageError(f"--timeline: {len(sources)} traces are given, each event is kept of one - give one TRACE")
         if len(sources) > 1:
-            return redacted(with_ceilings(together(sources, cluster), ceilings), texts)
+            return redacted(with_ceilings(together(sources, cluster), ceilings), redactor)
         source, graphs = sources[0], list[StepGraph]()
         with ExitStack() as stack:
             path = stack.enter_context(source.opened())
@@ -169,7 +169,7 @@ def analyze_traces(
                     name=source.name,
                     annotated=annotated,
                     phases=phases,
-                    texts=texts,
+                    redactor=redactor,
                     trace=trace,
                     graphs=graphs,
                     most_spans=MOST_SPANS if timeline is None else None,
@@ -177,7 +177,7 @@ def analyze_traces(
                 anatomy = replace(one.anatomy, warnings=(*one.anatomy.warnings, *left_out_of(files)))
         if what_if and not graphs:
             raise UsageError("--what-if: a replay is of one trace with the work of a GPU - give such a trace")
-        return redacted(with_ceilings(anatomy, ceilings, next(iter(graphs), None), what_if), texts)
+        return redacted(with_ceilings(anatomy, ceilings, next(iter(graphs), None), what_if), redactor)
 
 
 def _together(
@@ -187,41 +187,41 @@ def _together(
     cluster: ClusterSettings,
     note: Callable[[str], None],
     advance: Callable[[float], None],
-    texts: Texts,
+    redactor: Redactor,
 ) -> Anatomy:
     """Return the anatomy over the ranks, from their summaries in any order.
 
     A step that does not count on one of them counts on none: if the steps differ, the ranks are read once more, and
     nothing of that is kept.
     """
-    over, lost = _OverRanks(), dict[int, str]()
+    merger, lost = _SummaryMerger(), dict[int, str]()
     only: frozenset[int] | None = None
     for _ in range(2):
-        over, lost = _OverRanks(), {}
+        merger, lost = _SummaryMerger(), {}
         if only is not None:
             cluster = replace(cluster, keep=False, summaries=None)
         reduce = partial(reduced, phases=tuple(phases), only=only)
         with closing(outcomes(sources, reduce, repr(phases), cluster, note)) as made:
             for count, outcome in enumerate(made, 1):
-                texts.know(outcome.secrets, outcome.names)
+                redactor.know(outcome.secrets, outcome.names)
                 summary = outcome.summary
                 if summary is None:
-                    lost[outcome.place] = _readable(f"{sources[outcome.place].name} is left out: {outcome.lost}")
+                    lost[outcome.index] = _readable(f"{sources[outcome.index].name} is left out: {outcome.lost}")
                 else:
-                    over.add(unpacked_summary(summary) if isinstance(summary, bytes) else summary, outcome.place)
+                    merger.add(unpacked_summary(summary) if isinstance(summary, bytes) else summary, outcome.index)
                 advance(count / len(sources))
-        only = over.common_steps()
+        only = merger.common_steps()
         if only is None:
             break
-    unread = [lost[place] for place in sorted(lost)]
-    if not over.tables:
+    unread = [lost[index] for index in sorted(lost)]
+    if not merger.tables:
         raise TraceError(f"none of the {len(sources)} traces can be read; the first: {unread[0]}")
     first = paths[0]
     one = first.name if isinstance(first, Address) else first.resolve().name
     where = one if len(paths) == 1 else ", ".join(path.name for path in paths[:3])
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    name = _readable(f"{len(over.tables)} ranks: {where}{more}")
-    return over.anatomy(name=name, caveats=unread, warnings=left_out_of(paths))
+    name = _readable(f"{len(merger.tables)} ranks: {where}{more}")
+    return merger.anatomy(name=name, caveats=unread, warnings=left_out_of(paths))
 
 
 def _readable(text: str) -> str:
@@ -231,14 +231,16 @@ def _readable(text: str) -> str:
 
 def reduced(source: Source, phases: Sequence[PhaseRule] = (), only: frozenset[int] | None = None) -> Reduced:
     """Return the summary of one trace without its secrets, and these, as a worker computes it."""
-    texts = Texts()
+    redactor = Redactor()
     try:
         with source.opened() as path:
-            summary = summary_of_trace(path, name=source.name, phases=phases, texts=texts, only=only)
+            summary = summary_of_trace(path, name=source.name, phases=phases, redactor=redactor, only=only)
     except TraceError as error:
-        raise TraceError(texts.text(str(error))) from error
+        raise TraceError(redactor.text(str(error))) from error
     return Reduced(
-        summary=redacted(summary, texts), secrets=frozenset(texts.trace_secrets), names=frozenset(texts.trace_names)
+        summary=redacted(summary, redactor),
+        secrets=frozenset(redactor.trace_secrets),
+        names=frozenset(redactor.trace_names),
     )
 
 
@@ -247,8 +249,8 @@ def packed_summary_of(trace: Path, *, name: str | None = None, redact: bool = Fa
 
     `name` is the file's name in the report.
     """
-    texts = Texts(everything=redact)
-    return packed_summary(redacted(summary_of_trace(trace, name=name, texts=texts), texts))
+    redactor = Redactor(everything=redact)
+    return packed_summary(redacted(summary_of_trace(trace, name=name, redactor=redactor), redactor))
 
 
 def anatomy_of_ranks(
@@ -259,18 +261,18 @@ def anatomy_of_ranks(
     warnings: Sequence[str] = (),
 ) -> Anatomy:
     """Return the anatomy over the ranks of these summaries."""
-    over = _OverRanks()
-    names = [over.add(unpacked_summary(data), place) for place, data in enumerate(summaries)]
+    merger = _SummaryMerger()
+    names = [merger.add(unpacked_summary(data), index) for index, data in enumerate(summaries)]
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    anatomy = over.anatomy(name=f"{len(names)} ranks: {shown}", warnings=warnings)
-    return redacted(with_ceilings(anatomy, ceilings), Texts(everything=redact))
+    anatomy = merger.anatomy(name=f"{len(names)} ranks: {shown}", warnings=warnings)
+    return redacted(with_ceilings(anatomy, ceilings), Redactor(everything=redact))
 
 
-class _OverRanks:
+class _SummaryMerger:
     """Put together summaries of ranks one at a time, in any order."""
 
     def __init__(self) -> None:
-        self._together = RanksTogether()
+        self._merger = RankMerger()
         self.tables: dict[int, RankTables] = {}
         self._lanes: dict[int, RankLanes] = {}
         self._counted: list[frozenset[int]] = []
@@ -281,25 +283,25 @@ class _OverRanks:
         common = frozenset.intersection(*self._counted) if self._counted else frozenset()
         return common if common and any(numbers != common for numbers in self._counted) else None
 
-    def add(self, summary: RankSummary, place: int) -> str:
+    def add(self, summary: RankSummary, index: int) -> str:
         """Add the rank in this place; return its trace's name."""
-        rank = self._together.add(summary.anatomy, place)
+        rank = self._merger.add(summary.anatomy, index)
         rows = summary.anatomy.step.steps
         self._counted.append(frozenset(row.number for row in rows if row.set_aside is None and row.number is not None))
-        self._lanes[place] = RankLanes(
+        self._lanes[index] = RankLanes(
             f"rank {rank.rank}" if rank.rank is not None else rank.trace or "?", summary.lanes
         )
-        self.tables[place] = RankTables(rank=rank, calls=summary.calls, hiding=summary.hiding, steps=summary.steps)
+        self.tables[index] = RankTables(rank=rank, calls=summary.calls, hiding=summary.hiding, steps=summary.steps)
         return rank.trace or "?"
 
     def anatomy(self, *, name: str, warnings: Sequence[str], caveats: Sequence[str] = ()) -> Anatomy:
         """Return the anatomy over them, and what their collectives show together."""
         unlike = () if len(set(self._counted)) < 2 else (_UNLIKE_STEPS,)
-        anatomy = self._together.anatomy(name=name, warnings=warnings, caveats=(*caveats, *unlike))
-        places = self._together.places()
-        matched = matched_of([self.tables[place] for place in places])
+        anatomy = self._merger.anatomy(name=name, warnings=warnings, caveats=(*caveats, *unlike))
+        indices = self._merger.indices()
+        matched = matched_of([self.tables[index] for index in indices])
         waiting = None if matched is None else waiting_of(matched)
-        lanes = lanes_of_ranks([self._lanes[place] for place in places], matched)
+        lanes = lanes_of_ranks([self._lanes[index] for index in indices], matched)
         return replace(anatomy, lanes=lanes, waiting=waiting, checks=(*anatomy.checks, *check_parts(waiting)))
 
 
@@ -309,10 +311,10 @@ def analyze_trace(
     name: str | None = None,
     annotated: Annotated | None = None,
     phases: Sequence[PhaseRule] = (),
-    texts: Texts | None = None,
+    redactor: Redactor | None = None,
 ) -> Anatomy:
     """Return the anatomy of the trace in `path`, as `summary_of_trace` computes it."""
-    return summary_of_trace(path, name=name, annotated=annotated, phases=phases, texts=texts).anatomy
+    return summary_of_trace(path, name=name, annotated=annotated, phases=phases, redactor=redactor).anatomy
 
 
 def summary_of_trace(
@@ -321,7 +323,7 @@ def summary_of_trace(
     name: str | None = None,
     annotated: Annotated | None = None,
     phases: Sequence[PhaseRule] = (),
-    texts: Texts | None = None,
+    redactor: Redactor | None = None,
     only: Collection[int] | None = None,
     trace: Trace | None = None,
     graphs: list[StepGraph] | None = None,
@@ -332,11 +334,11 @@ def summary_of_trace(
     steps is added to `graphs`. Its lanes have `most_spans` at most, with `None` all.
 
     With `annotated` the trace is also written back, with its classes, phases and rates in it. `phases` give the phases
-    of the trace's own annotations. The secrets in its metadata are added to `texts`: the anatomy still has them.
+    of the trace's own annotations. The secrets in its metadata are added to `redactor`: the anatomy still has them.
     """
     trace = read_trace(path) if trace is None else trace
-    if texts is not None:
-        texts.add_secrets(trace.metadata)
+    if redactor is not None:
+        redactor.add_secrets(trace.metadata)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, phases, trace.scopes)
     calls, call_warnings = trace_calls_of(trace, attribution)
     kernels = kernel_table(calls, trace.devices) if trace.on_device else None
@@ -479,11 +481,11 @@ def events_of_trace(
 
     Raise `UsageError` if the trace is not the one with the digest `sha256`.
     """
-    texts = Texts()
+    redactor = Redactor()
     with source.opened() as path:
         trace = read_trace(path)
     _check_unchanged(source, sha256, trace.sha256)
-    texts.add_secrets(trace.metadata)
+    redactor.add_secrets(trace.metadata)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows)
     calls, _ = trace_calls_of(trace, attribution)
     kernels = kernel_table(calls, trace.devices) if trace.on_device else None
@@ -499,7 +501,7 @@ def events_of_trace(
         pattern=pattern,
         most=most,
     )
-    return redacted(interval, texts)
+    return redacted(interval, redactor)
 
 
 def _steps(
@@ -637,39 +639,39 @@ def anatomy_of_failure(
     """Return the report of a step that ran out of memory: what was allocated, what it needs, what would make it fit."""
     provenance = Provenance(opanatomy=__version__, command=command)
     anatomy = replace(
-        _of_memory(provenance, memory_of_observations(observations)), environment=environment, workload=workload
+        _anatomy_of_memory(provenance, memory_of_observations(observations)), environment=environment, workload=workload
     )
-    return redacted(_with_theory(anatomy, observations), Texts(everything=redact))
+    return redacted(_with_theory(anatomy, observations), Redactor(everything=redact))
 
 
-def _of_snapshots(
+def _anatomy_of_snapshots(
     sources: Sequence[Source], advance: Callable[[float], None], at: str | None, categories: Sequence[Category]
 ) -> Anatomy:
     """Return what fills the memory of the snapshots of one run."""
     read: list[tuple[str, Snapshot]] = []
-    for place, source in enumerate(sources):
+    for index, source in enumerate(sources):
         assert isinstance(source.path, Path)
-        part = partial(_share, advance, place, len(sources))
+        part = partial(_share, advance, index, len(sources))
         read.append((source.name, read_snapshot(source.path, part)))
 
     def class_of(operator: str) -> str:
         known = classify_operator(operator)
         return (None if known is None else known.operator_class) or OperatorClass.UNKNOWN
 
-    memory = memory_of_snapshot(read, of_overload, class_of, at, categories)
+    memory = memory_of_snapshot(read, operator_of_overload, class_of, at, categories)
     name = sources[0].name if len(sources) == 1 else f"{len(sources)} snapshots"
     return replace(
-        _of_memory(Provenance(opanatomy=__version__, trace=_readable(name)), memory),
+        _anatomy_of_memory(Provenance(opanatomy=__version__, trace=_readable(name)), memory),
         environment=Environment(device_kind="cuda"),
         warnings=memory.notes,
     )
 
 
-def _share(advance: Callable[[float], None], place: int, count: int, share: float) -> None:
-    advance((place + share) / count)
+def _share(advance: Callable[[float], None], index: int, count: int, share: float) -> None:
+    advance((index + share) / count)
 
 
-def _of_memory(provenance: Provenance, memory: Memory) -> Anatomy:
+def _anatomy_of_memory(provenance: Provenance, memory: Memory) -> Anatomy:
     """Return the anatomy of a step of which the memory alone is known."""
     nothing = Ledger(
         device_work_ns=0,

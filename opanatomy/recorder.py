@@ -131,7 +131,7 @@ class Recorder:
         if recording.done:
             self._abort()
         if self._clock is not None:
-            self._clock.goes_on()
+            self._clock.resume()
 
     def stop(self) -> None:
         """End the loop; write the trace if that has not been done."""

@@ -302,7 +302,7 @@ class Script:
                     recorder.begin_step(self._steps + 1, None)
                     if self._warning is not None:
                         recorder.warn(self._warning)
-        clock.goes_on()
+        clock.resume()
         if stops:
             self._stop()
 

@@ -23,7 +23,7 @@ from opanatomy.arguments import Name, kind_of, path_of
 from opanatomy.capture.loop.recording import Training, named, training_schedule
 from opanatomy.errors import CaptureError, OutputError, UsageError, harmless
 from opanatomy.io.files import OutputFile, check_no_address, folder_of_traces, output_file, replacing
-from opanatomy.io.redact import mask_secrets, of_process
+from opanatomy.io.redact import mask_secrets, remember_environment_secrets
 from opanatomy.options import RunOptions
 from opanatomy.recorder import StepRecorder, oom_report
 from opanatomy.report import format_of
@@ -281,7 +281,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         force: bool = False,
         oom: bool | str = False,
     ) -> None:
-        of_process()  # the training's own code may take a secret out of the environment
+        remember_environment_secrets()  # the training's own code may take a secret out of the environment
         self._steps, self._output, self._force = checked_steps(steps), output, force
         check_output(output)
         self._options = RunOptions(steps=len(self._steps), memory=memory, lines=lines, check=check, redact=redact)

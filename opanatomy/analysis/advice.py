@@ -69,7 +69,7 @@ class View(Struct, frozen=True, kw_only=True):
     def idle(self, *causes: IdleCause) -> tuple[int, list[IdleRow]]:
         """Return the idle time of these causes in a mean step, and their rows, the longest first."""
         rows = [row for row in self.costs.causes if row.cause in causes]
-        return self.of_window(sum(row.time_ns for row in rows)), rows
+        return self.window_ns_per_step(sum(row.time_ns for row in rows)), rows
 
     def short_idle(self, cause: IdleCause, *, drained: bool) -> int:
         """Return the idle time of a cause in short gaps of a mean step: those behind a wait, or all others.
@@ -81,9 +81,9 @@ class View(Struct, frozen=True, kw_only=True):
             return 0
         behind = row.drained_ns or 0
         short = row.time_ns if row.short_ns is None else row.short_ns
-        return self.of_window(behind if drained else short - behind)
+        return self.window_ns_per_step(behind if drained else short - behind)
 
-    def of_window(self, ns: float) -> int:
+    def window_ns_per_step(self, ns: float) -> int:
         """Return a time of the window as that of a mean step."""
         return round(ns / steps_of_window(self.anatomy))
 
@@ -94,7 +94,7 @@ class View(Struct, frozen=True, kw_only=True):
     def host_bound(self, gain: int) -> int:
         """Cap a gain of host time: the profiler slows the host, and the plain step has no more beyond its busy time."""
         plain = self.anatomy.step.unprofiled_wall_ns
-        return min(gain, max(plain - self.of_window(self.anatomy.timeline.busy_ns), 0)) if plain else gain
+        return min(gain, max(plain - self.window_ns_per_step(self.anatomy.timeline.busy_ns), 0)) if plain else gain
 
     @property
     def on_cpu(self) -> bool:
@@ -164,9 +164,11 @@ def _promised_once(found: Sequence[tuple[Takes | None, Advice]], view: View) -> 
     What is of another step (the run's mean, all steps with those set aside) is taken from the whole step alone.
     """
     costs, paced_ns, whole = view.costs, view.anatomy.timeline.paced_ns, view.step_ns
-    idle = view.of_window(costs.framework_ns + costs.input_ns + costs.profiler_ns if view.on_cpu else costs.idle_ns)
-    busy = max(whole - idle - view.of_window(costs.unrecorded_ns), 0)
-    kernels = busy if paced_ns is None else min(view.of_window(paced_ns), busy)
+    idle = view.window_ns_per_step(
+        costs.framework_ns + costs.input_ns + costs.profiler_ns if view.on_cpu else costs.idle_ns
+    )
+    busy = max(whole - idle - view.window_ns_per_step(costs.unrecorded_ns), 0)
+    kernels = busy if paced_ns is None else min(view.window_ns_per_step(paced_ns), busy)
     left = {None: whole, Takes.IDLE: idle, Takes.BUSY: busy, Takes.KERNELS: kernels}
     for takes, advice in sorted(found, key=lambda pair: _rank(pair[1])):
         if advice.gain_ns is None or not advice.step_ns:
@@ -410,7 +412,7 @@ def _framework(view: View) -> Iterator[Advice]:
     plain = view.anatomy.step.unprofiled_wall_ns
     work = view.anatomy.work_ns / steps_of(view.anatomy)
     if plain:
-        loading_ns = view.of_window(view.costs.input_ns)  # which is another rule's
+        loading_ns = view.window_ns_per_step(view.costs.input_ns)  # which is another rule's
         gain = min(gain, max(round(plain - work - loading_ns), 0))
     calls = view.per_step(sum(row.calls for row in view.anatomy.operators))
     # Tensors are freed between operators: what the system may have taken for that is not of calling them.
@@ -471,7 +473,7 @@ _ON_A_STREAM: Final = "Copy the next batch on a stream of its own."
 _PINNED: Final = "Pin the batch and copy it without blocking: pin_memory=True, .to(device, non_blocking=True)."
 
 
-def _of_run(run: RunClock, value: int) -> int:
+def _in_mean_step(run: RunClock, value: int) -> int:
     """Return a sum over the run's steps as that of its mean step."""
     return round(value / run.steps)
 
@@ -498,7 +500,7 @@ def _input(view: View) -> Iterator[Advice]:
     waits, step_ns = "the device waits {gain} a step for its input", None
     run, share = view.anatomy.run, input_of_run(view.anatomy)
     if run is not None and share is not None:
-        step_ns = _of_run(run, run.wall_ns)
+        step_ns = _in_mean_step(run, run.wall_ns)
         gain = round(share * step_ns)
         waits = "the step waits {gain} for its input, in the mean of {steps}"
     tries = tuple(_faster_input(view, call or "", gain))
@@ -563,7 +565,7 @@ def _synchronizations(view: View) -> Iterator[Advice]:
     gain = inside + view.short_idle(IdleCause.OPERATORS, drained=True)
     # Without waits host and device work at once: no more is gained than the shorter of them takes.
     spent_waiting = 0 if timeline.launching is None else view.per_step(timeline.launching.synchronizing_ns)
-    gain = min(gain, view.of_window(timeline.busy_ns), max(view.step_ns - spent_waiting, 0))
+    gain = min(gain, view.window_ns_per_step(timeline.busy_ns), max(view.step_ns - spent_waiting, 0))
     caller, (calls, spent) = max(callers.items(), key=lambda item: (item[1][1], item[0]))
     yield Advice(
         id="",
@@ -693,11 +695,11 @@ def _compilation(view: View) -> Iterator[Advice]:
     run = view.anatomy.run
     if run is not None and run.recompilations:
         most = run.recompilations[0]
-        gain = _of_run(run, run.compiling_ns)
+        gain = _in_mean_step(run, run.compiling_ns)
         yield Advice(
             id="",
             gain_ns=gain,
-            step_ns=_of_run(run, run.wall_ns),
+            step_ns=_in_mean_step(run, run.wall_ns),
             subject=most.place,
             why="compiling takes {gain} in the mean of {steps}; {times} at {place}: {reason}",
             figures={
@@ -757,14 +759,14 @@ _ALL_RANKS: Final = "Give the traces of all ranks, which tell waiting from trans
 #: A twentieth of the slowest link between devices in use (PCIe 3.0 x16, 15.75 GB/s): below it a collective waits.
 _WAITS_BELOW: Final = 15.75e9 / 20
 #: Collectives with this part of what is exposed in a phase have their cures too.
-_SOME: Final = 0.2
+_MIN_EXPOSED_SHARE: Final = 0.2
 #: So many all-reduces a step are gradients one by one.
 _ONE_BY_ONE: Final = 20
 
 
 def _exposed(view: View) -> Iterator[Advice]:
     waiting = view.costs.waiting_ns or 0
-    gain = view.of_window(max(view.costs.exposed_ns - waiting, 0))
+    gain = view.window_ns_per_step(max(view.costs.exposed_ns - waiting, 0))
     communication = view.anatomy.communication
     if not gain or communication is None or not communication.phases:
         return
@@ -790,7 +792,7 @@ def _exposed(view: View) -> Iterator[Advice]:
     for row in rows:
         exposed[row.collective] = exposed.get(row.collective, 0) + row.exposed_ns
     ranked = sorted(exposed, key=lambda each: -exposed[each])
-    some = [each for each in ranked if exposed[each] >= _SOME * sum(exposed.values())]
+    some = [each for each in ranked if exposed[each] >= _MIN_EXPOSED_SHARE * sum(exposed.values())]
     tries = () if mostly_waits else tuple(cure for each in some for cure in _hides(view, each, phase.phase, gain))
     if not asks and not tries:
         tries = ("Start other work between the collective and its wait.",)
@@ -838,7 +840,7 @@ def _idle_of_exchanges(view: View, *causes: IdleCause) -> int:
     """Return the idle time right before and behind collectives that reduce gradients one by one: it ends with them."""
     if not _is_one_by_one(view):
         return 0
-    return view.of_window(sum(row.exchanging_ns or 0 for row in view.costs.causes if row.cause in causes))
+    return view.window_ns_per_step(sum(row.exchanging_ns or 0 for row in view.costs.causes if row.cause in causes))
 
 
 def _bus_rate(view: View, collective: str | None) -> float | None:
@@ -874,7 +876,7 @@ def _hides(view: View, collective: str | None, phase: Phase, gain: int) -> Itera
     elif collective == "broadcast" and situation.ddp:
         yield "Pass broadcast_buffers=False to DDP, if ranks need not have equal buffers (batch norm's statistics)."
     elif collective in ("all_gather", "reduce_scatter") and situation.fsdp:
-        yield from _of_fsdp(view, collective, gain)
+        yield from _fsdp_remedies(view, collective, gain)
     elif collective == "reduce_scatter" and phase is Phase.OPTIMIZER:
         yield "Start each reduce-scatter in backward, as soon as its gradients are there."
     elif collective and phase is Phase.OPTIMIZER:  # what is gathered there is needed by the next step at the earliest
@@ -883,7 +885,7 @@ def _hides(view: View, collective: str | None, phase: Phase, gain: int) -> Itera
         yield _OVERLAP[collective]
 
 
-def _of_fsdp(view: View, collective: str, gain: int) -> Iterator[str]:
+def _fsdp_remedies(view: View, collective: str, gain: int) -> Iterator[str]:
     rows = [row for row in view.anatomy.collectives if row.collective == collective]
     one = sum(row.time_ns for row in rows) / max(sum(row.calls for row in rows), 1)
     if collective == "reduce_scatter":
@@ -970,7 +972,7 @@ def _pinning(view: View) -> Iterator[Advice]:
     if sum(row.time_ns for row in back) > sum(row.time_ns for row in rows):
         rows, way = back, "to"
     spent = view.per_step(sum(row.time_ns for row in rows))
-    exposed = view.of_window(view.anatomy.timeline.exposed_memcpy_ns or 0)
+    exposed = view.window_ns_per_step(view.anatomy.timeline.exposed_memcpy_ns or 0)
     gain, copies = min(spent, exposed), view.per_step(sum(row.count for row in rows))
     # What is made on the device is not copied.
     if not gain or any(map(_makes_on_host, view.anatomy.timeline.gaps)):
@@ -992,7 +994,7 @@ _PIN_BATCH: Final = (
 
 
 #: Calls that move so much find nothing of it in a cache of a small device.
-_LARGE: Final = 1 << 23
+_UNCACHED_BYTES: Final = 1 << 23
 #: A device's memory is far faster than this, the host's across a link is not: a tenth of the bandwidth, at most so many
 #: bytes a second.
 _SPILLED_SHARE, _OF_A_LINK = 0.1, 16e9
@@ -1005,15 +1007,15 @@ def _spilled_rows(view: View) -> list[int]:
         return []
     limit = min(_SPILLED_SHARE * bandwidth, _OF_A_LINK)
     large, slow, of_slow = 0, 0, []
-    for place, row in enumerate(view.anatomy.operators):
+    for index, row in enumerate(view.anatomy.operators):
         if row.operator_class not in (CLASS.ELEMENTWISE, CLASS.STATISTICAL_NORMALIZATION) or row.uncosted_ns:
             continue
         moved = _moved(row)
-        if not row.crosses_host_link and moved >= _LARGE * max(row.calls, 1):
+        if not row.crosses_host_link and moved >= _UNCACHED_BYTES * max(row.calls, 1):
             large += row.time_ns
             if moved * _NS < limit * row.time_ns:
                 slow += row.time_ns
-                of_slow.append(place)
+                of_slow.append(index)
     return of_slow if 2 * slow > large else []
 
 
@@ -1144,8 +1146,8 @@ def _at_this_clock(view: View) -> str:
 def _far(view: View) -> dict[tuple[str, Phase], list[OperatorRow]]:
     """Return the rows of each operator and phase that lose a part of the step worth a change that there is."""
     groups: dict[tuple[str, Phase], list[OperatorRow]] = {}
-    for place, row in enumerate(view.anatomy.operators):
-        if row.bound_ns is not None and place not in view.covered and row.operator_class is not CLASS.COMMUNICATION:
+    for index, row in enumerate(view.anatomy.operators):
+        if row.bound_ns is not None and index not in view.covered and row.operator_class is not CLASS.COMMUNICATION:
             groups.setdefault((row.part_of or row.operator, row.phase), []).append(row)
     return {
         key: rows
@@ -1157,9 +1159,9 @@ def _far(view: View) -> dict[tuple[str, Phase], list[OperatorRow]]:
 def _in_chains(view: View) -> Iterator[int]:
     """Yield the rows that one kernel could do together with their neighbours, in phases with chains worth it."""
     phases = {row.phase for row in view.anatomy.chains if view.per_step(row.time_ns) >= WORTH * view.step_ns}
-    for place, row in enumerate(view.anatomy.operators):
+    for index, row in enumerate(view.anatomy.operators):
         if row.phase in phases and is_fusible(row.operator_class, row.operator):
-            yield place
+            yield index
 
 
 def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
@@ -1242,8 +1244,8 @@ def _float32(view: View) -> Iterator[Advice]:
     spent = 0.0
     saved: list[tuple[OperatorRow, float]] = []
     kinds: dict[str, int] = {}
-    for place, kind in _float32_products(view):
-        row = view.anatomy.operators[place]
+    for index, kind in _float32_products(view):
+        row = view.anatomy.operators[index]
         kinds[kind] = kinds.get(kind, 0) + row.time_ns
         faster = 1 - min(peaks.get(kind, peaks[half]) / peaks[half], 1.0)
         if row.bound_ns:
@@ -1287,34 +1289,34 @@ def _float32_products(view: View) -> Iterator[tuple[int, str]]:
     """
     device, launching = view.anatomy.device, view.anatomy.timeline.launching
     resting = device.tensor_core_ns == 0 and not device.tensor_core_unknown_ns and launching is not None
-    for place, row in enumerate(view.anatomy.operators):
-        if row.operator_class is not CLASS.TENSOR_CONTRACTION or place in view.covered:
+    for index, row in enumerate(view.anatomy.operators):
+        if row.operator_class is not CLASS.TENSOR_CONTRACTION or index in view.covered:
             continue
         dtype = row.signature.record.compute_dtype
         if row.compute_type in (FLOAT32, TF32) or (dtype == FLOAT32 and (view.on_cpu or row.bound_ns is not None)):
-            yield place, TF32 if row.compute_type == TF32 else FLOAT32
+            yield index, TF32 if row.compute_type == TF32 else FLOAT32
         elif dtype is None and resting:
-            yield place, FLOAT32
+            yield index, FLOAT32
 
 
 def _scores(view: View) -> Iterator[int]:
     """Yield the rows of attention that is written out, but its products: work on a matrix of scores."""
     shapes = score_shapes(view.anatomy.operators)
-    for place, row in enumerate(view.anatomy.operators):
+    for index, row in enumerate(view.anatomy.operators):
         if shapes and row.operator_class is not CLASS.TENSOR_CONTRACTION and largest_shape(row) in shapes:
-            yield place
+            yield index
 
 
 def _score_products(view: View) -> Iterator[int]:
     """Yield the rows of its products: those that make scores or multiply them."""
     keys = {shape[-2:] for shape in score_shapes(view.anatomy.operators)}
-    for place, row in enumerate(view.anatomy.operators):
+    for index, row in enumerate(view.anatomy.operators):
         if row.operator in ("aten::bmm", "aten::baddbmm"):
             matrices = [tensor.shape for tensor in row.signature.record.tensors() if len(tensor.shape) == 3]
             if len(matrices) >= 2:
                 made = (matrices[-2][-2], matrices[-1][-1])
                 if keys & {made, *(shape[-2:] for shape in matrices)}:
-                    yield place
+                    yield index
 
 
 #: A fused kernel's products reach about this part of the peak.
@@ -1324,8 +1326,8 @@ _OF_FUSED_ATTENTION: Final = 0.5
 def _fused_products(view: View) -> tuple[float, float]:
     """Return (time of the products of attention that is written out, what a fused kernel takes for them)."""
     peaks, spent, least = view.anatomy.device.peak_flops_per_second, 0.0, 0.0
-    for place in _score_products(view):
-        row = view.anatomy.operators[place]
+    for index in _score_products(view):
+        row = view.anatomy.operators[index]
         dtype = row.compute_type or row.signature.record.compute_dtype or ""
         peak = peaks.get(dtype)
         if peak and row.flops and not row.uncosted_ns:
@@ -1346,12 +1348,12 @@ _DROPOUTS: Final = (
 
 
 def _attention(view: View) -> Iterator[Advice]:
-    rows = [view.anatomy.operators[place] for place in _scores(view)]
+    rows = [view.anatomy.operators[index] for index in _scores(view)]
     spent = sum(row.time_ns for row in rows)
     if not spent:
         return
     products, fused = _fused_products(view)
-    of_products = [view.anatomy.operators[place] for place in _score_products(view)] if products else []
+    of_products = [view.anatomy.operators[index] for index in _score_products(view)] if products else []
     saved = [(row, float(row.time_ns)) for row in rows]
     saved += [(row, row.time_ns * (1 - fused / products)) for row in of_products]
     workload, situation = view.anatomy.workload, view.situation
@@ -1436,18 +1438,18 @@ def _losses(view: View) -> dict[tuple[int, int], list[int]]:
         if _LOG_SOFTMAX.search(row.operator) and row.operator_class is CLASS.STATISTICAL_NORMALIZATION
         for shape in _logits(row)
     }
-    for place, row in enumerate(operators) if losses else ():
+    for index, row in enumerate(operators) if losses else ():
         for shape, tensors in _logits(row).items():
             casts_them = row.operator in CASTS and len({tensor.dtype for tensor in tensors}) > 1
             if shape in losses and (casts_them or _LOSS.search(row.operator) or _LOG_SOFTMAX.search(row.operator)):
-                losses[shape].append(place)
+                losses[shape].append(index)
                 break
     return {shape: rows for shape, rows in losses.items() if any(_LOSS.search(operators[row].operator) for row in rows)}
 
 
 def _loss(view: View) -> Iterator[Advice]:
     bandwidth, operators = view.anatomy.device.bandwidth_bytes_per_second, view.anatomy.operators
-    losses = {shape: [operators[place] for place in places] for shape, places in _losses(view).items()}
+    losses = {shape: [operators[index] for index in indices] for shape, indices in _losses(view).items()}
     if not losses or not bandwidth:
         return
     spent = {shape: sum(row.time_ns for row in rows) for shape, rows in losses.items()}
@@ -1502,9 +1504,9 @@ def _chains(view: View) -> Iterator[Advice]:
     if not rows:
         return
     # Attention's scores and the loss, where they are written out, are in chains too.
-    losses = {place for places in _losses(view).values() for place in places}
+    losses = {index for indices in _losses(view).values() for index in indices}
     others = {*_scores(view), *losses.intersection(_in_chains(view))}
-    apart = sum(view.anatomy.operators[place].time_ns for place in others)
+    apart = sum(view.anatomy.operators[index].time_ns for index in others)
     saved = sum(row.time_ns * row.saved_bytes / row.moved_bytes for row in rows)
     spent = sum(row.time_ns for row in rows)
     share = max(1 - apart / spent, 0) if spent else 0
@@ -1515,7 +1517,7 @@ def _chains(view: View) -> Iterator[Advice]:
     longest = max(rows, key=lambda row: row.time_ns)
     compiled = view.situation.compiled
     kept = {row.phase: share * row.saved_bytes / row.moved_bytes for row in rows}
-    chained = ((view.anatomy.operators[place], kept) for place in _in_chains(view))
+    chained = ((view.anatomy.operators[index], kept) for index in _in_chains(view))
     yield Advice(
         id="",
         gain_ns=gain,
@@ -1553,7 +1555,7 @@ def _fusing(view: View) -> Iterator[str]:
         yield _INDUCTOR
     else:
         yield "Compile this part too: these operators run outside of what torch.compile fused."
-    seen = {view.anatomy.operators[place].operator for place in _in_chains(view)}
+    seen = {view.anatomy.operators[index].operator for index in _in_chains(view)}
     layers = [layer for layer, operators in _LAYERS if operators <= seen]
     if layers:
         yield f"Use fused layers: {', '.join(layers)}."
@@ -1592,9 +1594,9 @@ def _zero_grad(view: View) -> Iterator[Advice]:
 def _updates(view: View) -> Iterator[int]:
     """Yield the rows of an optimizer that is not one kernel."""
     if view.situation.optimizer in ("foreach", "loop"):
-        for place, row in enumerate(view.anatomy.operators):
+        for index, row in enumerate(view.anatomy.operators):
             if row.phase is Phase.OPTIMIZER and row.operator_class is not CLASS.COMMUNICATION:
-                yield place
+                yield index
 
 
 _UPDATE: Final = regex(r"^Optimizer\.step#")
@@ -1610,14 +1612,14 @@ def _idle_of_update(view: View) -> int:
     if view.situation.optimizer not in ("foreach", "loop") or view.on_cpu:
         return 0
     causes = (IdleCause.OPERATORS, IdleCause.PYTHON)
-    idle = view.of_window(sum(row.updating_ns or 0 for row in view.costs.causes if row.cause in causes))
-    work = view.per_step(sum(view.anatomy.operators[place].time_ns for place in _updates(view)))
+    idle = view.window_ns_per_step(sum(row.updating_ns or 0 for row in view.costs.causes if row.cause in causes))
+    work = view.per_step(sum(view.anatomy.operators[index].time_ns for index in _updates(view)))
     return idle if idle > max(work, WORTH * view.step_ns) and _faster_update(view) else 0
 
 
 def _faster_update(view: View) -> tuple[str, ...]:
     """Return what launches the update in fewer pieces; one operator over lists is one pass already."""
-    operators = {view.anatomy.operators[place].operator for place in _updates(view)}
+    operators = {view.anatomy.operators[index].operator for index in _updates(view)}
     listed = view.situation.optimizer == "foreach"
     if not operators or (listed and len(operators) == 1):
         return ()
@@ -1626,7 +1628,7 @@ def _faster_update(view: View) -> tuple[str, ...]:
 
 
 def _optimizer(view: View) -> Iterator[Advice]:
-    rows = [view.anatomy.operators[place] for place in _updates(view)]
+    rows = [view.anatomy.operators[index] for index in _updates(view)]
     listed = view.situation.optimizer == "foreach"
     tries = _faster_update(view)
     if not tries:
@@ -1670,14 +1672,14 @@ def _optimizer(view: View) -> Iterator[Advice]:
 _ONE_PASS: Final = 0.1
 #: torch's optimizers that have a fused kernel, and those that have only operators over lists of tensors.
 _FUSED: Final = {"sgd", "adam", "adamw", "adagrad"}
-_LISTED: Final = {"adadelta", "adafactor", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop"}
+_FOREACH_ONLY: Final = {"adadelta", "adafactor", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop"}
 
 
 def _kernels_of(optimizers: str | None, *, lists: bool) -> tuple[str, ...]:
     """Return the faster kernels that a loop's optimizers have, as far as these are known, with `lists` those too."""
     names = {word.strip().partition("-")[0].lower() for word in (optimizers or "adamw").split(",")}
     options = ["fused=True"] if names & _FUSED else []
-    options += ["foreach=True"] if names & (_FUSED | _LISTED) and lists else []
+    options += ["foreach=True"] if names & (_FUSED | _FOREACH_ONLY) and lists else []
     return (f"Pass {' or '.join(options)} to the optimizer.",) if options else ()
 
 
@@ -1766,11 +1768,11 @@ def _collections(view: View) -> Iterator[Advice]:
     run = view.anatomy.run
     if run is None or not run.collecting_ns:
         return
-    gain = round(run.collecting_share * _of_run(run, run.wall_ns))
+    gain = round(run.collecting_share * _in_mean_step(run, run.wall_ns))
     yield Advice(
         id="",
         gain_ns=gain,
-        step_ns=_of_run(run, run.wall_ns),
+        step_ns=_in_mean_step(run, run.wall_ns),
         why="Python collects garbage {times} in {steps}, {gain} of the mean step",
         figures={"times": count(run.collections, "time"), "steps": count(run.steps, "step"), "gain": ns(gain)},
         tries=(
@@ -1888,7 +1890,7 @@ def _what_fills(view: View) -> Iterator[Advice]:
     in_scores = sum(part.bytes for part in scores)
     if in_scores >= _LEAST_OF_PEAK * whole:
         most = max(scores, key=lambda part: part.bytes)
-        yield _of_peak(
+        yield _peak_advice(
             "attention scores",
             in_scores,
             whole,
@@ -1910,7 +1912,7 @@ def _what_fills(view: View) -> Iterator[Advice]:
         lines = [part for part in parts if part.of == "line" and part.name and part.component == component]
         most_of = max(lines, key=lambda part: part.bytes, default=None) if component == _TEMPORARY else None
         beside = any(part.component == component for part in scores)
-        yield _of_peak(
+        yield _peak_advice(
             component.replace("_", " "),
             gain,
             whole,
@@ -1970,7 +1972,7 @@ def _fuses_attention(function: str) -> str:
     return "Call torch.nn.functional.scaled_dot_product_attention: fused, it keeps no scores."
 
 
-def _of_peak(subject: str, gain: int, whole: int, why: str, tries: tuple[str, ...], **figures: int | str) -> Advice:
+def _peak_advice(subject: str, gain: int, whole: int, why: str, tries: tuple[str, ...], **figures: int | str) -> Advice:
     """Return advice that lowers a snapshot's peak; figures are bytes and names."""
     return Advice(
         id="",
@@ -2089,7 +2091,7 @@ RULES: Final = (
     ),
     Rule(
         id="float32", title="float32 matrix multiplications", find=_float32, takes=Takes.KERNELS,
-        covers=lambda view: (place for place, _ in _float32_products(view)),
+        covers=lambda view: (index for index, _ in _float32_products(view)),
         looks_for="matrix products of float32 operands on a device with a peak for half precision",
         bound="their time, less the same share of the ceiling at the peak of half precision",
         silent="under autocast, and on a processor whose peak was not measured",
@@ -2116,7 +2118,7 @@ RULES: Final = (
     ),
     Rule(
         id="loss", title="cross entropy", find=_loss, takes=Takes.KERNELS,
-        covers=lambda view: (place for places in _losses(view).values() for place in places),
+        covers=lambda view: (index for indices in _losses(view).values() for index in indices),
         looks_for="a log-softmax and cross entropy over a vocabulary",
         bound="their time, less reading the logits twice and writing their gradient (without backward, reading once)",
         silent="where shapes or bandwidth are not known, and on the CPU",

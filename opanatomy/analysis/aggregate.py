@@ -55,29 +55,29 @@ def chain_rows(calls: CallTable) -> tuple[ChainRow, ...]:
     chain: list[int] = []
 
     def close() -> None:
-        whole = [place for place in chain if not inner[place]]
-        if len(whole) > 1 and any(fusible[place] for place in whole):
+        whole = [index for index in chain if not inner[index]]
+        if len(whole) > 1 and any(fusible[index] for index in whole):
             kept = sums.setdefault(int(phase[chain[0]]), [0, 0, 0, 0, 0])
-            saved = sum(2 * int(written[place]) for place in whole[:-1])
-            moved = sum(int(read[place] + written[place]) for place in whole)
-            for column, value in enumerate((1, len(whole), sum(int(time[place]) for place in chain), moved, saved)):
+            saved = sum(2 * int(written[index]) for index in whole[:-1])
+            moved = sum(int(read[index] + written[index]) for index in whole)
+            for column, value in enumerate((1, len(whole), sum(int(time[index]) for index in chain), moved, saved)):
                 kept[column] += value
             names_of = spent.setdefault(int(phase[chain[0]]), {})
-            for place in chain:
-                names_of[int(code[place])] = names_of.get(int(code[place]), 0) + int(time[place])
+            for index in chain:
+                names_of[int(code[index])] = names_of.get(int(code[index]), 0) + int(time[index])
         chain.clear()
 
     last = -1
-    for place in range(len(order)):
-        if inner[place] and chain and owners[owner[place]] == names[code[last]]:  # a part of the call before it
-            chain.append(place)
+    for index in range(len(order)):
+        if inner[index] and chain and owners[owner[index]] == names[code[last]]:  # a part of the call before it
+            chain.append(index)
             continue
-        follows = chain and phase[place] == phase[chain[0]] and read[place] >= written[last] > 0
-        if not maps[place] or not follows:
+        follows = chain and phase[index] == phase[chain[0]] and read[index] >= written[last] > 0
+        if not maps[index] or not follows:
             close()
-        if maps[place]:
-            chain.append(place)
-            last = place
+        if maps[index]:
+            chain.append(index)
+            last = index
     close()
     return tuple(
         ChainRow(
@@ -103,27 +103,27 @@ Record = TypeVar("Record", bound=Struct)
 Item = TypeVar("Item")
 #: The sort key of a rank among the others.
 Order: TypeAlias = "tuple[bool, int, str, int]"
-_Place: TypeAlias = "tuple[Order, int]"
+_Position: TypeAlias = "tuple[Order, int]"
 #: So many tables are added up at a time.
 TOGETHER: Final = 16
 
 
-class Firsts(Generic[Item]):
+class OrderedUnion(Generic[Item]):
     """Distinct items, in the order in which the ranks have them first."""
 
     def __init__(self) -> None:
-        self._places: dict[Item, _Place] = {}
+        self._positions: dict[Item, _Position] = {}
 
     def add(self, items: Iterable[Item], order: Order) -> None:
         """Add the items of one rank."""
-        for place, item in enumerate(items):
-            known = self._places.get(item)
-            if known is None or (order, place) < known:
-                self._places[item] = (order, place)
+        for index, item in enumerate(items):
+            known = self._positions.get(item)
+            if known is None or (order, index) < known:
+                self._positions[item] = (order, index)
 
     def items(self) -> list[Item]:
         """Return all items, in order."""
-        return sorted(self._places, key=self._places.__getitem__)
+        return sorted(self._positions, key=self._positions.__getitem__)
 
 
 class RowSums(Generic[Record]):
@@ -133,7 +133,7 @@ class RowSums(Generic[Record]):
         self._record, self._keys = record, keys
         self._figures = [name for name in record.__struct_fields__ if name not in (*keys, *derived)]
         self._tables: list[Table] = []
-        self._order: Firsts[tuple[Any, ...]] = Firsts()
+        self._order: OrderedUnion[tuple[Any, ...]] = OrderedUnion()
 
     def add(self, rows: Iterable[Record], order: Order) -> None:
         """Add the rows of one rank."""
@@ -153,7 +153,7 @@ class RowSums(Generic[Record]):
         return tuple(made[keys] for keys in self._order.items())
 
 
-class Common(Generic[Record]):
+class CommonFields(Generic[Record]):
     """The fields that several records have in common."""
 
     def __init__(self) -> None:

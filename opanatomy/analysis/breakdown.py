@@ -17,7 +17,7 @@ from opanatomy.analysis.step import OTHERS_WORK, PAUSE, kinds_of, step_at
 from opanatomy.analysis.timeline import DeviceTime, StepWindow
 from opanatomy.analysis.work import JoinedWork, work_table
 from opanatomy.records.anatomy import StepRow
-from opanatomy.records.columns import CallTable, Categorical, Int64, at, mask_of, unique
+from opanatomy.records.columns import CallTable, Categorical, Int64, mask_of, take, unique
 from opanatomy.records.table import Table, concatenated
 from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass
 from opanatomy.records.work import NO_WORK, LikeStep, Overlap, StepKind
@@ -55,8 +55,8 @@ def overlaps_of(
     inside[inside] = at[inside] < span_end_ns[span[inside]]
     running, length, span = running[:, inside], length[inside], span[inside]
     overlapped = np.zeros((len(span_start_ns), len(PAIRS)), dtype=np.int64)
-    for place, (first, second) in enumerate(PAIRS):
-        np.add.at(overlapped[:, place], span, length * _times(running, first, second))
+    for index, (first, second) in enumerate(PAIRS):
+        np.add.at(overlapped[:, index], span, length * _times(running, first, second))
     alone = np.zeros((len(span_start_ns), len(KINDS)), dtype=np.int64)
     for number in range(len(KINDS)):
         others = np.delete(running, number, axis=0).sum(axis=0)
@@ -126,14 +126,14 @@ def like_steps(
 ) -> LikeSteps:
     """Return the sums over like steps of all steps by kind; without `time` those of the CPU."""
     if time is None:
-        each, step = [_of_host(steps, step_window, calls)], step_at(*step_window.bounds, calls.start_ns)
+        each, step = [_host_steps(steps, step_window, calls)], step_at(*step_window.bounds, calls.start_ns)
         called, events = np.ones(len(step), dtype=np.int64), np.zeros(len(step), dtype=np.int64)
         row = joined.call
     else:
         each = [_device_steps(time, device) for device in time.devices if device.number in time.computing]
         step, called, events = time.step, _first_of_launches(time), np.ones(len(time.step), dtype=np.int64)
-        place = np.cumsum(time.steps.step >= 0) - 1  # of each event of the trace among those of the steps
-        row = at(place, joined.event)
+        position = np.cumsum(time.steps.step >= 0) - 1  # of each event of the trace among those of the steps
+        row = take(position, joined.event)
     made = [(*_kind([(number, steps[number]) for number in numbers], each), numbers) for numbers in kinds if each]
     made.sort(key=lambda one: (-one[0].count, -one[0].wall_ns))
     of_step, keys, tables = np.full(len(steps), -1, dtype=np.int64), joined.keys(module_kinds), list[Table]()
@@ -154,7 +154,7 @@ def like_steps(
     return LikeSteps(kinds=tuple(kind for kind, _, _ in made), of_step=of_step, work=work)
 
 
-def _of_host(steps: Sequence[StepRow], step_window: StepWindow, calls: CallTable) -> _Steps:
+def _host_steps(steps: Sequence[StepRow], step_window: StepWindow, calls: CallTable) -> _Steps:
     """Return the parts of the steps on the host; work is the self time of the calls that began in a step."""
     begins, ends = step_window.bounds
     step = step_at(begins, ends, calls.start_ns)
@@ -215,7 +215,7 @@ def _device_steps(time: DeviceTime, device: Any) -> _Steps:
         unrecorded_ns=unrecorded,
         idle_ns=(idle[0], idle[1], idle[2]),
         framework_ns=np.zeros(len(begin), dtype=np.int64),
-        overlaps_ns={(KINDS[a], KINDS[b]): overlapped[:, place] for place, (a, b) in enumerate(PAIRS)},
+        overlaps_ns={(KINDS[a], KINDS[b]): overlapped[:, index] for index, (a, b) in enumerate(PAIRS)},
         exposed_ns=alone[:, COMMUNICATION] if (kind == COMMUNICATION).any() else None,
         time_in=lambda chosen: np.where(on_device, within((begin[chosen], end[chosen]), start, stop), 0),
     )

@@ -39,7 +39,7 @@ from opanatomy.records.anatomy import (
     StepSpans,
     Timeline,
 )
-from opanatomy.records.columns import Bool, CallTable, Int64, KernelTable, at
+from opanatomy.records.columns import Bool, CallTable, Int64, KernelTable, take
 from opanatomy.records.communication import Communication
 from opanatomy.records.memory import Memory
 from opanatomy.records.patterns import regex
@@ -357,10 +357,10 @@ def _work(inputs: AnatomyInputs) -> Table:
     step = step_at(*steps.window.bounds, calls.start_ns)[joined.call]
     blocks = None
     if steps.of_event is not None and steps.time is not None:
-        step = np.where(joined.event >= 0, at(steps.of_event, joined.event), step)
+        step = np.where(joined.event >= 0, take(steps.of_event, joined.event), step)
         blocks = steps.time.launched.work.blocks_per_sm
     keys = joined.keys(inputs.capture.modules if inputs.capture else {})
-    counted = work_table(keys, joined.figures(blocks), at(steps.like.of_step, step))
+    counted = work_table(keys, joined.figures(blocks), take(steps.like.of_step, step))
     return concatenated((counted, steps.like.work)).by(*KEYS).compact()
 
 
@@ -427,9 +427,9 @@ def text_figures(observed: TextObservations, padding: PaddingFlops | None) -> Te
             tokens=batch.tokens,
             useful_tokens=batch.useful_tokens,
             step_ns=mean(without_pauses(batch.step_ns)),
-            profiled=place == observed.profiled,
+            profiled=index == observed.profiled,
         )
-        for place, batch in enumerate(observed.batches)
+        for index, batch in enumerate(observed.batches)
     )
     timed_ns = sum(row.step_ns or 0 for row in batches) if all(row.step_ns for row in batches) else 0
     useful = _per_second(sum(row.useful_tokens for row in batches), timed_ns)

@@ -18,11 +18,11 @@ from opanatomy.attribution.collectives import (
     OTHER,
     annotations_of_backends,
     bytes_of,
+    collectives_of_annotations,
+    collectives_of_events,
     dtype_of,
     modules_served,
     named,
-    of_annotations,
-    of_events,
 )
 from opanatomy.attribution.table import cpu_rows
 from opanatomy.records.anatomy import CollectiveCalls, Exchanged, Spans, StepSpans
@@ -33,7 +33,7 @@ from opanatomy.records.columns import (
     CollectiveTable,
     Int64,
     KernelTable,
-    at,
+    take,
     unique,
 )
 from opanatomy.records.communication import (
@@ -49,7 +49,7 @@ from opanatomy.trace.read import Trace
 
 #: Collectives whose whole message is what a rank receives; for others it is what it sends.
 _WHOLE_IS_RECEIVED = ("all_gather", "gather")
-_PHASE_ORDER = {phase: place for place, phase in enumerate(PHASES)}
+_PHASE_ORDER = {phase: index for index, phase in enumerate(PHASES)}
 
 
 def communication_of_rank(exchanged: Exchanged) -> Communication | None:
@@ -115,8 +115,8 @@ def _modules(
     keys = (module * kinds + calls.collective.codes[rows]) * width + calls.phase.codes[rows]
     groups = unique(keys)
     made = []
-    for place in np.argsort(groups.first).tolist():
-        own = rows[groups.inverse == place]
+    for index in np.argsort(groups.first).tolist():
+        own = rows[groups.inverse == index]
         running, sized = _running(calls, own, bounds), sizes[own] >= 0
         made.append(
             ModuleCommunication(
@@ -133,7 +133,7 @@ def _modules(
     return tuple(made)
 
 
-class CommunicationOver:
+class CommunicationMerger:
     """The communication of several ranks together, added one at a time in any order.
 
     The expectation for a step is that of the first rank that has any.
@@ -375,11 +375,11 @@ def communication_of(
     recorded = trace.metadata.get("baseTimeNanoseconds")  # since 1970, from which the times of a trace count
     base = recorded if type(recorded) is int and 0 <= recorded < 1 << 62 else 0
     if kernels is None:
-        events = _of_host(trace, calls)
+        events = _host_events(trace, calls)
         bounds = step_window.steps or (step_window.window,)
         starts, ends = (np.array(column, dtype=np.int64) for column in zip(*bounds, strict=True))
     else:
-        events = _of_device(trace, calls, kernels)
+        events = _device_events(trace, calls, kernels)
         starts, ends = (time.step_start, time.step_end) if time is not None else (_NO_STEPS, _NO_STEPS)
     numbers = np.array(step_window.numbers or range(len(step_window.steps or (step_window.window,))), dtype=np.int64)
     began = np.array([begin + base for begin, _ in step_window.steps] or [-1], dtype=np.int64)
@@ -404,16 +404,16 @@ def communication_of(
     return Exchanged(calls=table, hiding=Spans(start_ns=begins + base, end_ns=finishes + base), steps=steps)
 
 
-def _of_device(trace: Trace, calls: TraceCalls, kernels: KernelTable) -> _Events:
+def _device_events(trace: Trace, calls: TraceCalls, kernels: KernelTable) -> _Events:
     communicates = kernels.operator_class.codes == CLASS_CODE[OperatorClass.COMMUNICATION]
     device = _device(kernels, communicates)
     events = np.flatnonzero(communicates & device)
     others = np.flatnonzero(~communicates & device)
     inside = np.flatnonzero(device & kernels.inside)
     own = others[kernels.inside[others]]
-    call, arguments = of_events(trace, calls, events)
+    call, arguments = collectives_of_events(trace, calls, events)
     launch = calls.work.launch[events]
-    launched = at(trace.launches.start_ns, launch) if len(trace.launches.start_ns) else np.full(len(events), -1)
+    launched = take(trace.launches.start_ns, launch) if len(trace.launches.start_ns) else np.full(len(events), -1)
     launches, names = trace.launches, unique(trace.launches.name)
     waits = np.array([bool(SYNCHRONIZE.search(trace.names[name])) for name in names.values.tolist()], dtype=bool)
     waited = np.flatnonzero(waits[names.inverse] & (launches.duration_ns > _WAITED_NS))
@@ -445,10 +445,10 @@ def _device(kernels: KernelTable, communicates: Bool) -> Bool:
     return chosen
 
 
-def _of_host(trace: Trace, calls: TraceCalls) -> _Events:
+def _host_events(trace: Trace, calls: TraceCalls) -> _Events:
     host = calls.host
     rows = annotations_of_backends(calls, np.ones(len(host.name), dtype=bool))
-    operator, arguments = of_annotations(trace, calls, rows)
+    operator, arguments = collectives_of_annotations(trace, calls, rows)
     start, end = host.start_ns[rows], host.start_ns[rows] + host.duration_ns[rows]
     computing = _computing_on_host(calls)
     running = union(start, end - start)
@@ -458,8 +458,8 @@ def _of_host(trace: Trace, calls: TraceCalls) -> _Events:
         call=np.where(operator >= 0, operator, rows),
         arguments=arguments,
         kernel=Categorical(host.name[rows], calls.names),
-        phase=np.where(operator >= 0, at(host.phase, operator), host.phase[rows]),
-        launched_ns=at(host.start_ns, operator),
+        phase=np.where(operator >= 0, take(host.phase, operator), host.phase[rows]),
+        launched_ns=take(host.start_ns, operator),
         inside=host.in_window[rows],
         synchronized_ns=None,
         computing=computing,
@@ -523,7 +523,7 @@ def _calls(calls: TraceCalls, events: _Events, base: int) -> CollectiveCalls:
         received_bytes=sides[:, 1],
         launched_ns=np.where(launched >= 0, launched + base, -1),
         synchronized_ns=synchronized,
-        launching_ns=at(calls.host.duration_ns, host),
+        launching_ns=take(calls.host.duration_ns, host),
         start_ns=start + base,
         end_ns=end + base,
         inside=inside,
@@ -537,9 +537,9 @@ def _names(arguments: Categorical[CollectiveArguments], kernel: Categorical[str]
     said = [named(known.collective) or OTHER for known in arguments.values]
     shown = [named(name) or OTHER for name in kernel.values]
     values = tuple(dict.fromkeys((*said, *shown)))
-    places = {name: place for place, name in enumerate(values)}
-    by_host = np.array([places[name] for name in said] + [-1], dtype=np.int64)[arguments.codes]
-    by_kernel = np.array([places[name] for name in shown] + [-1], dtype=np.int64)[kernel.codes]
+    indices = {name: index for index, name in enumerate(values)}
+    by_host = np.array([indices[name] for name in said] + [-1], dtype=np.int64)[arguments.codes]
+    by_kernel = np.array([indices[name] for name in shown] + [-1], dtype=np.int64)[kernel.codes]
     return Categorical(np.where(by_host >= 0, by_host, by_kernel), values)
 
 

@@ -240,10 +240,10 @@ def paired(before: Breakdown, after: Breakdown) -> list[tuple[StepWork, StepWork
             both = sum((min(pair) for pair in counts), none)
             likeness[first, second] = both / either if either else Fraction(1)
 
-    def order(places: tuple[int, int]) -> tuple[Fraction, int, int, bool]:
-        of_before, of_after = before.kinds[places[0]], after.kinds[places[1]]
+    def order(indices: tuple[int, int]) -> tuple[Fraction, int, int, bool]:
+        of_before, of_after = before.kinds[indices[0]], after.kinds[indices[1]]
         counts = of_before.count, of_after.count
-        return likeness[places], min(counts), sum(counts), of_before.numbers == of_after.numbers
+        return likeness[indices], min(counts), sum(counts), of_before.numbers == of_after.numbers
 
     pairs: dict[int, int] = {}
     for first, second in sorted(likeness, key=order, reverse=True):
@@ -304,8 +304,8 @@ def costs_of(rows: Sequence[OperatorRow]) -> Costs:
         if row.flops is None or row.read_bytes is None or row.written_bytes is None or row.part_of is not None:
             continue
         known = sums.setdefault((row.operator, str(row.signature)), [0.0, 0.0, 0.0])
-        for place, value in enumerate((row.calls, row.flops, row.read_bytes + row.written_bytes)):
-            known[place] += value
+        for index, value in enumerate((row.calls, row.flops, row.read_bytes + row.written_bytes)):
+            known[index] += value
     return {key: (flops / calls, moved / calls) for key, (calls, flops, moved) in sums.items() if calls}
 
 
@@ -384,9 +384,9 @@ def apportioned(values: Sequence[Fraction]) -> list[int]:
     """Round values to whole numbers that keep the rounded sum: those nearest to the next number are rounded up."""
     floors = [value.__floor__() for value in values]
     left = (sum(values, Fraction(0)) + Fraction(1, 2)).__floor__() - sum(floors)
-    nearest = sorted(range(len(values)), key=lambda place: floors[place] - values[place])
-    for place in nearest[:left]:
-        floors[place] += 1
+    nearest = sorted(range(len(values)), key=lambda index: floors[index] - values[index])
+    for index in nearest[:left]:
+        floors[index] += 1
     return floors
 
 
@@ -420,8 +420,8 @@ def _described(items: Mapping[Key, Item], costs: Costs) -> Work | None:
             kernels[name] = kernels.get(name, Fraction(0)) + time
     known = [(costs.get((key.operator, key.signature)), item.calls) for key, item in items.items()]
 
-    def mean(place: int) -> float | None:
-        values = [(cost[place], count) for cost, count in known if cost is not None]
+    def mean(index: int) -> float | None:
+        values = [(cost[index], count) for cost, count in known if cost is not None]
         if len(values) < len(known) or not calls:
             return None
         return sum((value or 0) * float(count) for value, count in values) / float(calls)
@@ -474,7 +474,7 @@ Value: TypeAlias = str | int | float
 #: FLOPs that vary by less are of the same program: texts of other lengths, tokens sent to other experts.
 _SAME_FLOPS: Final = 0.01
 #: The most runs that are named.
-_NAMED: Final = 3
+_MAX_NAMED_RUNS: Final = 3
 #: A whole trace with this many times the calls of a step is no step of the same work.
 _NO_STEP: Final = Fraction(3, 2)
 #: If this part of all calls is made a whole number of times as often, the step is that many iterations.
@@ -692,7 +692,7 @@ def _text(value: Value) -> str:
 
 
 def _names_of(names: Sequence[str]) -> str:
-    return _all_of(names if len(names) <= _NAMED else [names[0], f"{len(names) - 1} more"])
+    return _all_of(names if len(names) <= _MAX_NAMED_RUNS else [names[0], f"{len(names) - 1} more"])
 
 
 def _all_of(texts: Sequence[str]) -> str:
@@ -846,8 +846,8 @@ def _breakdown(side: SideInput) -> Breakdown | None:
     if len(side.runs) == 1:
         return side.runs[0].anatomy.breakdown
     sums = WorkSums()
-    for place, run in enumerate(side.runs):
-        sums.add(run.anatomy.work, run.anatomy.step_kinds, (False, place, "", place), run=place)
+    for index, run in enumerate(side.runs):
+        sums.add(run.anatomy.work, run.anatomy.step_kinds, (False, index, "", index), run=index)
     work, kinds = sums.sums()
     return None if kinds is None else breakdown_of(work, kinds)
 
@@ -926,7 +926,7 @@ def _figures(
     samples = [_samples(side, kind) for side, kind in zip(sides, kinds, strict=True)]
     if _unlike_peaks(sides):
         samples = [{name: values for name, values in side.items() if name != _PEAK} for side in samples]
-    of_all = {name for side, kind in zip(sides, kinds, strict=True) for name in _of_all_steps(side, kind)}
+    of_all = {name for side, kind in zip(sides, kinds, strict=True) for name in _figures_of_all_steps(side, kind)}
     names = dict.fromkeys(name for side in samples for name in side)
     units = {name: metric for side in sides for run in side.runs for name, metric in run.metrics.items()}
     rows = [_figure(name, units[name], [side.get(name) for side in samples], claims=claims) for name in names]
@@ -960,7 +960,7 @@ def _unlike_peaks(sides: Sequence[SideInput]) -> bool:
     return len({next((name for name in _PEAKS if name in metrics), None) for metrics in runs} - {None}) > 1
 
 
-def _of_all_steps(side: SideInput, kind: StepWork | None) -> set[str]:
+def _figures_of_all_steps(side: SideInput, kind: StepWork | None) -> set[str]:
     """Return the figures of profiled time that cover other steps than the compared ones."""
     names: set[str] = set()
     for run in side.runs:
@@ -968,7 +968,7 @@ def _of_all_steps(side: SideInput, kind: StepWork | None) -> set[str]:
         counted = {step.number for kind in kinds for step in kind.steps if step.left_out is None}
         if kind is None or counted == {step.number for step in kind.steps if step.set_aside is None}:
             continue
-        of_like = _of_like_steps(run, kind.numbers)
+        of_like = _samples_of_like_steps(run, kind.numbers)
         names |= {
             name
             for name, metric in run.metrics.items()
@@ -982,13 +982,13 @@ def _samples(side: SideInput, kind: StepWork | None) -> dict[str, list[float]]:
     each = []
     for run in side.runs:
         of_all: dict[str, list[float]] = {name: [float(metric.value)] for name, metric in run.metrics.items()}
-        each.append({**of_all, **_of_like_steps(run, None if kind is None else kind.numbers)})
+        each.append({**of_all, **_samples_of_like_steps(run, None if kind is None else kind.numbers)})
     if len(each) == 1:
         return each[0]
     return {name: [fmean(run[name]) for run in each] for name in each[0] if all(name in run for run in each)}
 
 
-def _of_like_steps(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, list[float]]:
+def _samples_of_like_steps(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, list[float]]:
     """Return the figures of a run's steps of this kind, without those set aside."""
     kinds = () if run.anatomy.breakdown is None else run.anatomy.breakdown.kinds
     kind = next((kind for kind in kinds if kind.numbers == numbers), None)
@@ -996,8 +996,8 @@ def _of_like_steps(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, 
         return {}
     steps = [step for step in kind.steps if step.set_aside is None]
     columns: dict[str, list[float]] = {}
-    figures = [[_of_like_step(step) for step in each] for each in _grouped(steps).values()]
-    for name in _of_like_step(kind.steps[0]):
+    figures = [[_figures_of_like_step(step) for step in each] for each in _grouped(steps).values()]
+    for name in _figures_of_like_step(kind.steps[0]):
         times = [[step[name] for step in each] for each in figures]
         if not any(None in each for each in times):
             columns[name] = [fmean(each) for each in times]
@@ -1034,7 +1034,7 @@ def _of_like_steps(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, 
     return {name: column for name, column in columns.items() if name in run.metrics}
 
 
-def _of_like_step(step: LikeStep) -> dict[str, Any]:
+def _figures_of_like_step(step: LikeStep) -> dict[str, Any]:
     """Return the figures that each like step has."""
     return {
         _PROFILED: step.wall_ns,

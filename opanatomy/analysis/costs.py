@@ -80,7 +80,7 @@ def costs_of(anatomy: Anatomy) -> Costs:
         steps = [step for rank in anatomy.waiting.each for step in rank.steps]
         wall, window = sum(step.wall_ns for step in steps), timeline.window_ns - (timeline.outside_ns or 0)
         waiting = min(sum(step.waiting_ns for step in steps) / wall * window if wall else 0, exposed)
-    framework_ns = _of_window(anatomy, anatomy.step.framework_ns) if on_cpu else 0
+    framework_ns = _scaled_to_window(anatomy, anatomy.step.framework_ns) if on_cpu else 0
     input_ns = min(sum(row.self_ns for row in loading(anatomy)) / max(len(anatomy.ranks), 1), framework_ns)
     return Costs(
         whole_ns=(timeline.window_ns or work) - (timeline.outside_ns or 0),
@@ -91,7 +91,7 @@ def costs_of(anatomy: Anatomy) -> Costs:
         awaited_ns=timeline.awaited_ns or 0,
         input_ns=input_ns,
         framework_ns=framework_ns - input_ns,
-        profiler_ns=_of_window(anatomy, anatomy.step.profiler_ns) if on_cpu else 0,
+        profiler_ns=_scaled_to_window(anatomy, anatomy.step.profiler_ns) if on_cpu else 0,
         exposed_ns=exposed,
         waiting_ns=waiting,
         classes=_by_class(anatomy, computing),
@@ -108,7 +108,7 @@ def loading(anatomy: Anatomy) -> list[HostRow]:
 
 
 #: So many steps of a run show how long it waits for its input.
-_ENOUGH: Final = 3
+_MIN_RUN_STEPS: Final = 3
 
 
 def input_of_run(anatomy: Anatomy) -> float | None:
@@ -117,12 +117,12 @@ def input_of_run(anatomy: Anatomy) -> float | None:
     An accelerator works while the host waits, so that there the idle time of the recorded steps has to say it.
     """
     run = anatomy.run
-    if run is None or run.steps < _ENOUGH or anatomy.environment.device_kind != "cpu":
+    if run is None or run.steps < _MIN_RUN_STEPS or anatomy.environment.device_kind != "cpu":
         return None
     return run.input_share
 
 
-def _of_window(anatomy: Anatomy, ns: int | None) -> float:
+def _scaled_to_window(anatomy: Anatomy, ns: int | None) -> float:
     """Return the part of the window that is this time in the mean step."""
     return anatomy.timeline.window_ns * (ns or 0) / anatomy.step.wall_ns if anatomy.step.wall_ns else 0
 

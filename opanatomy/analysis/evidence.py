@@ -81,7 +81,7 @@ def situation_of(anatomy: Anatomy, names: Collection[str] | None = None) -> Situ
     )
 
 
-def situation_over(ranks: Sequence[Situation]) -> Situation:
+def merge_situations(ranks: Sequence[Situation]) -> Situation:
     """Return what the traces of several ranks show together: what one of them shows, and sums of copies."""
     values: dict[str, Any] = {}
     for field in fields(Situation):

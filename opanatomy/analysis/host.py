@@ -13,18 +13,18 @@ from opanatomy.analysis.idle import FREES, WAITS, is_operator
 from opanatomy.analysis.intervals import Intervals, length, overlap, union, without
 from opanatomy.attribution.attribute import enclosing_rows
 from opanatomy.records.anatomy import HostRow
-from opanatomy.records.columns import Bool, HostTable, Int64, Launches, at, isin, rows_named, starts_work, unique
+from opanatomy.records.columns import Bool, HostTable, Int64, Launches, isin, rows_named, starts_work, take, unique
 from opanatomy.records.patterns import regex
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
 #: Names with less than this part of the time are one row.
-_SMALL: Final = 0.001
+_MIN_NAME_SHARE: Final = 0.001
 _STEP: Final = regex(r"^ProfilerStep")
 #: Ranges that say where the host is, not what it does.
 PLACES: Final = regex(f"^(?:ProfilerStep|{re.escape(PHASE_RANGE)}|{re.escape(MODULE_RANGE)})")
 _PYTHON: Final = "between recorded events"
 #: Operators that only call another one, by that one.
-_CALLS: Final = {
+_WRAPPERS: Final = {
     "aten::_local_scalar_dense": ("aten::item",),
     "aten::item": ("aten::is_nonzero",),
     "aten::copy_": ("aten::_to_copy",),
@@ -91,7 +91,7 @@ def host_rows(
     groups = unique(host.name[named])
     counts = np.bincount(groups.inverse, minlength=len(groups.values))
     self_ns, total_ns = np.zeros((2, len(groups.values)), dtype=np.int64)
-    below_same = (host.parent >= 0) & (at(host.name, host.parent) == host.name)
+    below_same = (host.parent >= 0) & (take(host.name, host.parent) == host.name)
     np.add.at(self_ns, groups.inverse, own[named])
     np.add.at(total_ns, groups.inverse, np.where(below_same[named], 0, host.duration_ns[named]))
     are_operators = operators[named[groups.first]]
@@ -108,7 +108,7 @@ def host_rows(
 
     # The longest first, those of short names together last; rows that wait are never put together. A row may have
     # little time of its own and much below it.
-    least = _SMALL * sum(row.self_ns for row in made)
+    least = _MIN_NAME_SHARE * sum(row.self_ns for row in made)
     made.sort(key=lambda row: (-row.self_ns, row.kind, row.name, row.caller or ""))
     small = [row for row in made if row.total_ns < least and not row.waits]
     made = [row for row in made if row.total_ns >= least or row.waits]
@@ -127,8 +127,8 @@ def host_rows(
 
 def _inside(start_ns: Int64, steps: Intervals) -> Bool:
     """Return which moments lie in a step."""
-    place = np.searchsorted(steps[0], start_ns, side="right") - 1
-    inside: Bool = (place >= 0) & (start_ns < at(steps[1], place))
+    index = np.searchsorted(steps[0], start_ns, side="right") - 1
+    inside: Bool = (index >= 0) & (start_ns < take(steps[1], index))
     return inside
 
 
@@ -169,10 +169,10 @@ def _runtime(
     waits = rows_named(WAITS, names, launches.name)[calls]
     called = waits | rows_named(FREES, names, launches.name)[calls]
     sums: dict[tuple[int, str | None], list[int]] = {}
-    for place in np.flatnonzero(called).tolist():
-        key = int(launches.name[calls[place]]), _caller(names, host, int(around[place]), operators)
+    for index in np.flatnonzero(called).tolist():
+        key = int(launches.name[calls[index]]), _caller(names, host, int(around[index]), operators)
         kept = sums.setdefault(key, [0, 0])
-        kept[0], kept[1] = kept[0] + 1, kept[1] + int(launches.duration_ns[calls[place]])
+        kept[0], kept[1] = kept[0] + 1, kept[1] + int(launches.duration_ns[calls[index]])
     for (number, caller), (count, spent) in sums.items():
         yield HostRow(
             kind="runtime",
@@ -201,7 +201,7 @@ def _caller(names: Sequence[str], host: HostTable, row: int, operators: Bool) ->
     while above >= 0 and not operators[above]:
         above = int(host.parent[above])
     while above >= 0 and (parent := int(host.parent[above])) >= 0:
-        if names[int(host.name[parent])] not in _CALLS.get(names[int(host.name[above])], ()):
+        if names[int(host.name[parent])] not in _WRAPPERS.get(names[int(host.name[above])], ()):
             break
         above = parent
     if above >= 0:

@@ -27,12 +27,12 @@ from opanatomy.records.columns import (
     Int64,
     Launches,
     ProfilerEvents,
-    at,
     isin,
     mask_of,
     rows_by_value,
     rows_named,
     starts_work,
+    take,
     unique,
 )
 from opanatomy.records.patterns import regex
@@ -501,7 +501,7 @@ class _Host:
 
     def returned_ns(self, launch: Int64) -> Int64:
         """Return when each launch returned; -1 if there is none."""
-        return at(self._launches.start_ns + self._launches.duration_ns, launch)
+        return take(self._launches.start_ns + self._launches.duration_ns, launch)
 
     def charged(self, gaps: Intervals, launch: Int64) -> Iterator[_Charged]:
         """Yield the gaps in parts with their causes; `launch` is the call that ends each gap, -1 if none does."""
@@ -630,18 +630,18 @@ class _Host:
 
     def _time_below(self, rows: Int64, spent: Int64) -> Int64:
         """Return how much of the time of each row is that of other rows right below it."""
-        place = np.full(len(self._parent) + 1, -1, dtype=np.int64)
-        place[rows] = np.arange(len(rows))
+        index = np.full(len(self._parent) + 1, -1, dtype=np.int64)
+        index[rows] = np.arange(len(rows))
         parent = self._parent[rows]
-        while (missing := (parent >= 0) & (place[parent] < 0)).any():
+        while (missing := (parent >= 0) & (index[parent] < 0)).any():
             parent[missing] = self._parent[parent[missing]]
         below = np.zeros(len(rows), dtype=np.int64)
         inside = parent >= 0
-        np.add.at(below, place[parent[inside]], spent[inside])
+        np.add.at(below, index[parent[inside]], spent[inside])
         return below
 
     def _threads_of(self, launch: Int64) -> Int64:
-        return np.where(launch >= 0, at(self._launches.thread, launch), self._last)
+        return np.where(launch >= 0, take(self._launches.thread, launch), self._last)
 
     def _layer(self, cause: IdleCause, thread: int) -> Intervals:
         """Return when a thread shows a cause."""

@@ -28,9 +28,9 @@ from opanatomy.records.columns import (
     HostTable,
     Int64,
     Launches,
-    at,
     rows_named,
     starts_work,
+    take,
     unique,
 )
 from opanatomy.records.lanes import NO_SPANS, Lane, LaneKind, Lanes, SpanTable
@@ -68,13 +68,13 @@ def lanes_of(
     if not counted:
         return None
     mean = sum(row.wall_ns for row in counted) / len(counted)
-    place = min(range(len(counted)), key=lambda number: abs(counted[number].wall_ns - mean))
+    index = min(range(len(counted)), key=lambda number: abs(counted[number].wall_ns - mean))
     if steps.time is not None:
-        step = int(steps.time.step_start[place]), int(steps.time.step_end[place])
-        made = list(_of_devices(trace, steps.time, place, step))
+        step = int(steps.time.step_start[index]), int(steps.time.step_end[index])
+        made = list(_device_lanes(trace, steps.time, index, step))
     else:
         spans = steps.window.steps or (steps.window.window,)
-        step = [span for span, row in zip(spans, steps.rows, strict=False) if row.set_aside is None][place]
+        step = [span for span, row in zip(spans, steps.rows, strict=False) if row.set_aside is None][index]
         made = []
         ranges = [span for span in steps.window.spans if span[1] > step[0] and span[0] < step[1]]
         if ranges:  # the phases by the host's own ranges
@@ -85,7 +85,7 @@ def lanes_of(
     made += _threads(trace, host, calls, steps, step)
     made = [lane for lane in made if len(lane.spans)]
     shown = [lane for kind in LaneKind for lane in [lane for lane in made if lane.of is kind][:_MOST_LANES]]
-    every = _together(shown, counted[place].number, step)
+    every = _together(shown, counted[index].number, step)
     return fewer(replace(every, hidden=len(made) - len(shown)), most, MOST_WORK)
 
 
@@ -129,8 +129,8 @@ def _lane(
 # ----- devices: phases, busy and idle, streams
 
 
-def _of_devices(trace: Trace, time: DeviceTime, place: int, step: tuple[int, int]) -> Iterator[_OneLane]:
-    here = np.flatnonzero(time.step == place)
+def _device_lanes(trace: Trace, time: DeviceTime, index: int, step: tuple[int, int]) -> Iterator[_OneLane]:
+    here = np.flatnonzero(time.step == index)
     devices = [device for device in time.devices if device.number in time.computing]
     names = dict(time.launched.device_names)
     for device in devices[:1]:
@@ -154,7 +154,7 @@ def _of_devices(trace: Trace, time: DeviceTime, place: int, step: tuple[int, int
         following = np.append(order, -1)[np.searchsorted(time.start[order], when[1])]
         is_idle = np.array([kind.startswith(IDLE) for kind in kinds.values], dtype=bool)[kinds.codes]
         ended = np.where(is_idle, following, -1)
-        cause = streams.take(ended), at(time.start, ended)
+        cause = streams.take(ended), take(time.start, ended)
         name = f"device {device.number}" + (f": {title}" if title else "")
         yield _lane(LaneKind.DEVICE, name, when, step, {"kind": kinds}, cause)
     spent = np.zeros(len(streams.values), dtype=np.int64)
@@ -171,7 +171,7 @@ def _of_devices(trace: Trace, time: DeviceTime, place: int, step: tuple[int, int
             "grid": Categorical(trace.work.grid[of_trace], trace.grids),
             "kind": Categorical(time.operator_class[rows], tuple(item.value for item in CLASSES)),
         }
-        cause = Categorical(at(launches.thread, launch), _thread_names(trace)), at(launches.start_ns, launch)
+        cause = Categorical(take(launches.thread, launch), _thread_names(trace)), take(launches.start_ns, launch)
         yield _lane(LaneKind.STREAM, streams.values[number], when, step, keys, cause)
 
 
@@ -238,8 +238,8 @@ def _threads(
         below = operators & (code == len(CLASSES))
         code[below] = -1
         begins, ends = steps.window.loading
-        place = np.searchsorted(begins, host.start_ns, side="right") - 1
-        code[(code == len(CLASSES)) & (place >= 0) & (end_ns <= at(ends, place))] = len(CLASSES) + 1
+        index = np.searchsorted(begins, host.start_ns, side="right") - 1
+        code[(code == len(CLASSES)) & (index >= 0) & (end_ns <= take(ends, index))] = len(CLASSES) + 1
         works, called = inside & (code >= 0) & (code < len(CLASSES)), np.zeros(len(launches.name), dtype=bool)
     else:
         kinds = [OPERATORS, LAUNCHING, WAITING, RUNTIME, PYTHON]
@@ -269,10 +269,10 @@ def _threads(
         keys: dict[str, Categorical[Any]] = {
             "kind": Categorical(codes, tuple(kinds)),
             "name": Categorical(named, names),
-            "operator": Categorical(np.where(is_call, at(host.name, row), -1), names),
-            "signature": Categorical(at(of_call, row), calls.signature.values),
+            "operator": Categorical(np.where(is_call, take(host.name, row), -1), names),
+            "signature": Categorical(take(of_call, row), calls.signature.values),
             "module": host.module.take(row),
-            "phase": Categorical(at(host.phase, row), tuple(PHASES)),
+            "phase": Categorical(take(host.phase, row), tuple(PHASES)),
         }
         cause = None if time is None else _waited_for(time, start, end, codes == kinds.index(WAITING))
         yield _lane(LaneKind.HOST, titles[thread], (start, end), step, keys, cause)
@@ -283,10 +283,10 @@ def _waited_for(time: DeviceTime, start_ns: Int64, end_ns: Int64, waits: Bool) -
     ended = time.start + time.duration
     order = np.argsort(ended, kind="stable")
     last = np.append(order, -1)[np.searchsorted(ended[order], end_ns, side="right") - 1]
-    when = at(ended, last)
+    when = take(ended, last)
     known = waits & (when > start_ns) & (end_ns - when <= RETURNS_NS)
     last = np.where(known, last, -1)
-    return _streams(time).take(last), at(time.start, last)
+    return _streams(time).take(last), take(time.start, last)
 
 
 def _innermost(
@@ -296,19 +296,19 @@ def _innermost(
 
     Events are numbered: host rows, then runtime calls. One without a code is a part of its parent.
     """
-    place = np.full(len(host.name) + 1, -1, dtype=np.int64)
-    place[rows] = np.arange(len(rows))
+    index = np.full(len(host.name) + 1, -1, dtype=np.int64)
+    index[rows] = np.arange(len(rows))
     end = host.start_ns + host.duration_ns
     around = enclosing_rows(
         host.thread, host.start_ns, end, host.parent, (launches.thread[calls], launches.start_ns[calls])
     )
-    parent = np.concatenate((place[host.parent[rows]], place[around]))
+    parent = np.concatenate((index[host.parent[rows]], index[around]))
     starts = np.concatenate((host.start_ns[rows], launches.start_ns[calls]))
     ends = np.concatenate((end[rows], launches.start_ns[calls] + launches.duration_ns[calls]))
     event = np.concatenate((np.where(code[rows] >= 0, np.arange(len(rows)), -1), len(rows) + np.arange(len(calls))))
-    while (unknown := np.flatnonzero((event < 0) & (parent >= 0) & (at(event, parent) >= 0))).size:
+    while (unknown := np.flatnonzero((event < 0) & (parent >= 0) & (take(event, parent) >= 0))).size:
         event[unknown] = event[parent[unknown]]
-    while (late := np.flatnonzero((parent >= 0) & (ends > at(ends, parent)))).size:
+    while (late := np.flatnonzero((parent >= 0) & (ends > take(ends, parent)))).size:
         ends[late] = ends[parent[late]]
 
     # The spans that nested events leave visible: each hides the part of its parent that it covers.
@@ -317,7 +317,7 @@ def _innermost(
     after = np.concatenate((np.ones_like(count), np.zeros_like(count)))
     # Of events that end together the outermost is last, of those that begin together the innermost.
     order = np.lexsort((np.concatenate((count, -count)), after, moments))
-    seen = np.concatenate((event, np.where(parent >= 0, at(event, parent), -1)))[order]
+    seen = np.concatenate((event, np.where(parent >= 0, take(event, parent), -1)))[order]
     moments = moments[order]
     lasts = np.append(moments[1:], moments[-1:])
     shown = (lasts > moments) & (seen >= 0)
@@ -345,13 +345,13 @@ def device_over_steps(steps: MeasuredSteps) -> tuple[Lanes, ...]:
         return ()
     counted = [row for row in steps.rows if row.set_aside is None]
     mean = sum(row.wall_ns for row in counted) / max(len(counted), 1)
-    nearest = sorted(range(len(counted)), key=lambda place: abs(counted[place].wall_ns - mean))[:_MOST_STEPS]
+    nearest = sorted(range(len(counted)), key=lambda index: abs(counted[index].wall_ns - mean))[:_MOST_STEPS]
     made = []
-    for place in sorted(nearest):
-        step = int(time.step_start[place]), int(time.step_end[place])
+    for index in sorted(nearest):
+        step = int(time.step_start[index]), int(time.step_end[index])
         when, kinds = _parts_of_device(time, devices[0], step)
         lane = _lane(LaneKind.DEVICE, "device", when, step, {"kind": kinds})
-        made.append(fewer(_together([lane], counted[place].number, step), MOST_SPANS // _MOST_RANKS))
+        made.append(fewer(_together([lane], counted[index].number, step), MOST_SPANS // _MOST_RANKS))
     return tuple(made)
 
 
@@ -368,27 +368,27 @@ def lanes_of_ranks(ranks: Sequence[RankLanes], matched: Matched | None) -> Lanes
     With `matched` collectives the lanes are on one clock, and show when a rank waited for another one. Without them
     each begins with its own step.
     """
-    having = [place for place, rank in enumerate(ranks) if rank.steps]
+    having = [index for index, rank in enumerate(ranks) if rank.steps]
     count = min(len(having), _MOST_RANKS)
-    shown = [having[place * len(having) // count] for place in range(count)]
-    steps = [{lanes.step: lanes for lanes in ranks[place].steps} for place in shown]
+    shown = [having[index * len(having) // count] for index in range(count)]
+    steps = [{lanes.step: lanes for lanes in ranks[index].steps} for index in shown]
     common = [number for number in steps[0] if all(number in own for own in steps)] if steps else []
     if not common:
         return None
     sums = {number: sum(own[number].wall_ns for own in steps) for number in common}
     chosen = min(common, key=lambda number: abs(len(common) * sums[number] - sum(sums.values())))
     names = [rank.name for rank in ranks]
-    titles = [name if names.count(name) < 2 else f"{name} ({place})" for place, name in enumerate(names, 1)]
+    titles = [name if names.count(name) < 2 else f"{name} ({index})" for index, name in enumerate(names, 1)]
     offsets = [0] * len(ranks) if matched is None else matched.clocks.offset_ns.tolist()
-    zero = min((own[chosen].begin_ns or 0) - offsets[place] for own, place in zip(steps, shown, strict=True))
+    zero = min((own[chosen].begin_ns or 0) - offsets[index] for own, index in zip(steps, shown, strict=True))
     made, tables, ends = [], [], []
-    for own, place in zip(steps, shown, strict=True):
-        lanes, title = own[chosen], titles[place]
+    for own, index in zip(steps, shown, strict=True):
+        lanes, title = own[chosen], titles[index]
         begin = lanes.begin_ns or 0
-        shift = 0 if matched is None else begin - offsets[place] - zero
+        shift = 0 if matched is None else begin - offsets[index] - zero
         spans = lanes.spans
         if matched is not None and lanes.lanes[0].bin_ns is None:
-            spans = _with_waits(spans, matched.waits_of(place), begin, titles, shift)
+            spans = _with_waits(spans, matched.waits_of(index), begin, titles, shift)
         keys = {"lane": Categorical(np.zeros(len(spans), dtype=np.int64), (title,))}
         tables.append(spans.with_columns(keys, {"begin_ns": spans.figures["begin_ns"] + shift}))
         made.append(replace(lanes.lanes[0], name=title))
@@ -421,13 +421,13 @@ def _with_waits(spans: SpanTable, waits: RankWaits, begin_ns: int, titles: Seque
     keys: dict[str, Categorical[Any]] = {
         "kind": kinds,
         "name": waits.collective.take(row),
-        "cause": Categorical(at(waits.last, row), tuple(titles)),
+        "cause": Categorical(take(waits.last, row), tuple(titles)),
     }
     known = row >= 0
     figures = {
         "begin_ns": when[0] - begin_ns,
         "length_ns": when[1] - when[0],
-        "cause_ns": figure(at(waits.begun_ns, row) - begin_ns + shift, known),
+        "cause_ns": figure(take(waits.begun_ns, row) - begin_ns + shift, known),
     }
     every: SpanTable = concatenated((spans.where(~exposed), SpanTable(keys, figures)))
     return every.where(np.argsort(every.figures["begin_ns"], kind="stable"))

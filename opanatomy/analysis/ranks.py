@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opanatomy.analysis.aggregate import Common, Firsts, Order, RowSums, merged, sum_of
+from opanatomy.analysis.aggregate import CommonFields, Order, OrderedUnion, RowSums, merged, sum_of
 from opanatomy.analysis.build import check_conservation
-from opanatomy.analysis.communication import CommunicationOver, World, collectives_together
-from opanatomy.analysis.evidence import situation_of, situation_over
+from opanatomy.analysis.communication import CommunicationMerger, World, collectives_together
+from opanatomy.analysis.evidence import merge_situations, situation_of
 from opanatomy.analysis.spans import longest_of_ranks
 from opanatomy.analysis.step import mean, mean_causes, mean_phases
 from opanatomy.analysis.timeline import longest_gaps
@@ -57,7 +57,7 @@ from opanatomy.records.workload import Environment, Workload
 FIGURES: Final = ("step", "own", "busy", "kernel_time", "communication", "exposed_communication", "idle")
 
 
-def step_over(records: Sequence[Step]) -> Step:
+def merge_steps(records: Sequence[Step]) -> Step:
     """Return the mean over the ranks, so that parts add up."""
     rules: dict[Callable[[list[Any]], Any], Sequence[str]] = {
         mean: (
@@ -98,7 +98,7 @@ def _known(choose: Callable[[list[int]], int], values: list[int | None]) -> int 
     return choose(known) if known else None
 
 
-def timeline_over(records: Sequence[Timeline]) -> Timeline:
+def merge_timelines(records: Sequence[Timeline]) -> Timeline:
     """Return means whose parts add up: what rounding leaves is other idle time."""
     bare = [replace(record, launching=None, devices=(), streams=(), causes=(), gaps=()) for record in records]
     means = (
@@ -162,7 +162,7 @@ def _launching(records: list[Launching]) -> Launching | None:
     )
 
 
-def figures_over(records: Sequence[DeviceFigures], times: Sequence[int]) -> DeviceFigures:
+def merge_figures(records: Sequence[DeviceFigures], times: Sequence[int]) -> DeviceFigures:
     """Return fractions weighted by the time of steps, the occupancy by that of the kernels with known occupancy."""
 
     def weighted(values: list[float | None], weights: Sequence[int]) -> float | None:
@@ -225,17 +225,17 @@ class _Group(Struct):
 
     compared: int = 0
     equal: int = 0
-    differences: Firsts[Difference] = field(default_factory=Firsts)
+    differences: OrderedUnion[Difference] = field(default_factory=OrderedUnion)
     #: The time of each difference, over the ranks that have it.
     times_ns: dict[Difference, int] = field(default_factory=dict)
-    not_checked: Firsts[str] = field(default_factory=Firsts)
+    not_checked: OrderedUnion[str] = field(default_factory=OrderedUnion)
 
 
-class ChecksOver:
+class ChecksMerger:
     """The checks of the ranks, merged by quantity and source; like differences of several ranks appear once."""
 
     def __init__(self) -> None:
-        self._kinds: Firsts[tuple[str, str, str]] = Firsts()
+        self._kinds: OrderedUnion[tuple[str, str, str]] = OrderedUnion()
         self._groups: dict[tuple[str, str, str], _Group] = {}
 
     def add(self, checks: Sequence[Check], order: Order) -> None:
@@ -274,11 +274,11 @@ class ChecksOver:
         return tuple(made)
 
 
-class WarningsOver:
+class WarningsMerger:
     """The warnings of the ranks, each once."""
 
     def __init__(self) -> None:
-        self._texts: Firsts[str] = Firsts()
+        self._texts: OrderedUnion[str] = OrderedUnion()
         self._who: dict[str, list[tuple[Order, Rank]]] = {}
 
     def add(self, warnings: Sequence[str], rank: Rank, order: Order) -> None:
@@ -586,7 +586,7 @@ class _Kept(Struct, frozen=True, kw_only=True):
     spans: tuple[Span, ...] = ()
 
 
-def _trends_over(kept: Sequence[_Kept], waits: _Kept | None) -> RunTrends | None:
+def _merge_trends(kept: Sequence[_Kept], waits: _Kept | None) -> RunTrends | None:
     """Return the trends of the rank whose run is shown, with the memory of the one in which it grows most."""
     if waits is None or waits.trends is None:
         return None
@@ -610,7 +610,7 @@ class _Best(Struct):
             self.memory, self.order = memory, order
 
 
-class RanksTogether:
+class RankMerger:
     """One anatomy over those of several ranks, added one at a time and in any order.
 
     Classes, operators, kernels, modules and the ledger are sums over the ranks and balance as those of one rank do; the
@@ -620,28 +620,28 @@ class RanksTogether:
     def __init__(self) -> None:
         self._kept: list[_Kept] = []
         self._products: dict[frozenset[tuple[str, str]], frozenset[tuple[str, str]]] = {}
-        self._environment: Common[Environment] = Common()
-        self._workload: Common[Workload] = Common()
+        self._environment: CommonFields[Environment] = CommonFields()
+        self._workload: CommonFields[Workload] = CommonFields()
         self._batches: list[int | None] = []
         self._work = WorkSums()
         self._host = RowSums(HostRow, "kind", "name", "caller", "waits")
         self._chains = RowSums(ChainRow, "phase", "operator")
-        self._theory: dict[OperatorClass, Common[Ratio]] = {}
+        self._theory: dict[OperatorClass, CommonFields[Ratio]] = {}
         self._ledger: Ledger | None = None
         self._memory = _Best()
         keys = ("collective", "dtype", "group_size", "group_assumed")
         self._collectives = RowSums(Collective, *keys, derived=("bus_bytes_per_second",))
-        self._communication = CommunicationOver()
-        self._checks, self._caveats, self._warnings = ChecksOver(), WarningsOver(), WarningsOver()
+        self._communication = CommunicationMerger()
+        self._checks, self._caveats, self._warnings = ChecksMerger(), WarningsMerger(), WarningsMerger()
         self._conventions: dict[str, str | int] = {}
         self._situations: list[Situation] = []
 
-    def places(self) -> list[int]:
-        """Return the places of the added traces, in the order of the ranks."""
+    def indices(self) -> list[int]:
+        """Return the indices of the added traces, in the order of the ranks."""
         return [kept.order[-1] for kept in sorted(self._kept, key=lambda kept: kept.order)]
 
-    def add(self, anatomy: Anatomy, place: int) -> Rank:
-        """Add one rank, whose trace is the `place`-th of those given, and return its row."""
+    def add(self, anatomy: Anatomy, index: int) -> Rank:
+        """Add one rank, whose trace is the `index`-th of those given, and return its row."""
         # If the trace does not say its rank, its file's name may.
         numbers = _NUMBERED.findall(anatomy.provenance.trace or "")
         if anatomy.ranks:
@@ -658,7 +658,7 @@ class RanksTogether:
             products=self._products.setdefault(products, products),
             content=content_of(anatomy),
         )
-        order = (rank.rank is None, rank.rank or 0, rank.trace or "", place)
+        order = (rank.rank is None, rank.rank or 0, rank.trace or "", index)
         self._kept.append(
             _Kept(
                 order=order,
@@ -683,7 +683,7 @@ class RanksTogether:
         self._workload.add(anatomy.workload)
         self._batches.append(anatomy.workload.batch)
         for ratio in anatomy.ratios:
-            self._theory.setdefault(ratio.operator_class, Common()).add(ratio)
+            self._theory.setdefault(ratio.operator_class, CommonFields()).add(ratio)
         self._memory.add(anatomy.memory, order)
         self._checks.add(anatomy.checks, order)
         self._caveats.add(anatomy.caveats, rank, order)
@@ -712,7 +712,7 @@ class RanksTogether:
             provenance=Provenance(opanatomy=first.opanatomy, command=first.command, trace=name),
             environment=self._environment.record(),
             workload=workload,
-            step=self._with_rate(step_over([one.step for one in kept]), workload),
+            step=self._with_rate(merge_steps([one.step for one in kept]), workload),
             work=work,
             theory=tuple(  # as far as it is the same on all
                 TheoryRow(operator_class=name, flops=each.value("theory_flops"), bytes=each.value("theory_bytes"))
@@ -721,18 +721,18 @@ class RanksTogether:
             step_kinds=kinds,
             host=tuple(sorted(self._host.rows(), key=lambda row: (row.kind == "others", -row.self_ns, row.name))),
             chains=self._chains.rows(),
-            situation=situation_over(self._situations),
+            situation=merge_situations(self._situations),
             spans=longest_of_ranks(span for one in kept for span in one.spans),
             memory=self._memory.memory,
             run=None if waits is None else waits.run,
-            trends=_trends_over(kept, waits),
+            trends=_merge_trends(kept, waits),
             device_state=min(  # the lowest clock holds the others up
                 (one.device_state for one in kept if one.device_state is not None),
                 key=lambda state: state.clock_share or 1.0,
                 default=None,
             ),
-            timeline=timeline_over([one.timeline for one in kept]),
-            device=figures_over(
+            timeline=merge_timelines([one.timeline for one in kept]),
+            device=merge_figures(
                 [one.device for one in kept], [(one.step.wall_ns or 0) * one.step.count for one in kept]
             ),
             ledger=self._ledger,

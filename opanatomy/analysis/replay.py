@@ -50,12 +50,12 @@ from opanatomy.records.taxonomy import CAUSE_LABELS, CLASS_CODE, CLASSES, PHASE_
 #: are delays that no edge explains.
 TRUSTED: Final = 0.05
 #: Nor are they where the trace lacks the device work of this part of the steps.
-_MUCH: Final = 0.01
+_MAX_MISSING_SHARE: Final = 0.01
 #: A delay this much longer than usual is unexplained.
 _UNEXPLAINED_NS: Final = 20_000
 #: Usual delays where a trace has too few of them: of a launch, of queued work, of work of another stream, of a wait.
 _LAUNCHED_NS, _QUEUED_NS, _ACROSS_NS, _RETURNED_NS = 8_000, 1_000, 2_000, 8_000
-_ENOUGH: Final = 5
+_MIN_DELAYS: Final = 5
 #: A wait returns at most so long after the work that it is for, and host and device may disagree by so much.
 _LATE_NS, _SKEW_NS = 200_000, 20_000
 #: Work that waited for another stream begins so soon after that one's work has ended, among so many that end then;
@@ -178,9 +178,9 @@ class StepGraph:
         ranked = np.argsort(points, kind="stable")
         points, call, is_return = points[ranked], call[ranked], is_return[ranked]
         of_start = np.flatnonzero(~is_return)
-        place_of = {int(call[place]): int(place) for place in of_start}
+        index_of = {int(call[index]): int(index) for index in of_start}
         issue = np.maximum(np.searchsorted(points, start, side="right") - 1, 0)
-        issue[is_launched] = [place_of[one] for one in launch[is_launched].tolist()]
+        issue[is_launched] = [index_of[one] for one in launch[is_launched].tolist()]
         moves = own | is_launched
         issue[~moves] = 0
         order = np.lexsort((start, issue))
@@ -190,10 +190,10 @@ class StepGraph:
         self._events, self._issue = events, issue
         self._points = np.arange(len(points)) + np.searchsorted(issue, np.arange(len(points)))
         self._nodes = np.arange(len(events)) + issue + 1
-        place_in = np.empty(len(order), dtype=np.int64)
-        place_in[order] = np.arange(len(order))
+        index_in = np.empty(len(order), dtype=np.int64)
+        index_in[order] = np.arange(len(order))
         for works in waited.values():
-            works[:] = [(event if event == _BEFORE else int(place_in[event]), kind) for event, kind in works]
+            works[:] = [(event if event == _BEFORE else int(index_in[event]), kind) for event, kind in works]
         count = len(points) + len(events)
         self._begun, self._ended = np.empty((2, count), dtype=np.int64)
         self._begun[self._points] = self._ended[self._points] = points
@@ -278,8 +278,8 @@ class StepGraph:
         other, by_end = np.full(len(nodes), -1), np.argsort(stop, kind="stable")
         is_long = late > _UNEXPLAINED_NS
         last = np.searchsorted(stop[by_end], start + np.where(is_long, _AT_ONCE_NS, 0), side="right") - 1
-        for place in range(_ENDED_TOGETHER):
-            found = by_end[np.maximum(last - place, 0)]
+        for index in range(_ENDED_TOGETHER):
+            found = by_end[np.maximum(last - index, 0)]
             reached = start - stop[found] < np.where(is_long, _SKEW_NS, _AT_ONCE_NS)
             fits = across & (other < 0) & reached & (stream[found] != stream) & (nodes[found] < nodes)
             fits &= self._launched_ns[found] <= issued  # not of a later step
@@ -291,7 +291,7 @@ class StepGraph:
         other[left[fits]] = found[fits]
         across &= other >= 0
         crossing = _usual((start - stop[other])[across], _ACROSS_NS)
-        returns = {int(one): int(points[place]) for place, one in enumerate(call.tolist()) if is_return[place]}
+        returns = {int(one): int(points[index]) for index, one in enumerate(call.tolist()) if is_return[index]}
         rows = [
             (points[0] if event == _BEFORE else nodes[event], returns[one], kind)
             for one, works in waited.items()
@@ -335,20 +335,20 @@ class StepGraph:
         )
 
         def last(moments: Int64, before: Int64) -> Int64:
-            place = np.searchsorted(moments, before) - 1
-            return np.where(place >= 0, moments[place] if len(moments) else _NEVER, _NEVER)
+            index = np.searchsorted(moments, before) - 1
+            return np.where(index >= 0, moments[index] if len(moments) else _NEVER, _NEVER)
 
         wait = last(waited, issued)
         record = last(recorded, wait)
         known = (wait > last(launched, issued)) & (record > last(launched, wait))
         order = np.argsort(self._launched_ns, kind="stable")
-        place = np.searchsorted(self._launched_ns[order], record) - 1
-        return np.where(known & (place >= 0), order[place], -1)
+        index = np.searchsorted(self._launched_ns[order], record) - 1
+        return np.where(known & (index >= 0), order[index], -1)
 
     def _edges_behind(self) -> list[tuple[int, int, list[tuple[int, int]]]]:
         """Return the nodes with edges besides those from the host's chain and from the event before on the stream.
 
-        Each is the number of events before it, its place among the points (-1: it is the next event) and the edges,
+        Each is the number of events before it, its index among the points (-1: it is the next event) and the edges,
         each with its source's place among the events (from 1 on; 0: before the steps).
         """
         event_of, point_of = np.full((2, len(self._begun)), -1)
@@ -361,9 +361,9 @@ class StepGraph:
             (event_of[self._target[edges]], edges)
             for edges in (np.flatnonzero(self._kind == kind) for kind in (_LAUNCH, _STREAM))
         )
-        places, edges = self._follows
+        indices, edges = self._follows
         before = np.zeros(len(self._nodes), dtype=np.int64)
-        before[places] = event_of[self._source[edges]] + 1
+        before[indices] = event_of[self._source[edges]] + 1
         self._before = before.tolist()
         points = point_of.tolist()
         return [
@@ -427,10 +427,10 @@ class StepGraph:
         host = np.concatenate(([0.0], np.cumsum(spans)))
         # When it begins by its launch, if nothing waits before; how long after the event before on its stream.
         early, late = np.full((2, len(nodes)), float(_NEVER))
-        places, edges = self._launched_by
-        early[places] = host[self._issue[places]] + delay[edges]
-        places, edges = self._follows
-        late[places] = delay[edges]
+        indices, edges = self._launched_by
+        early[indices] = host[self._issue[indices]] + delay[edges]
+        indices, edges = self._follows
+        late[indices] = delay[edges]
         fixed = self._fixed[nodes]
         late[fixed] = (self._begun[nodes] - self._begun[0])[fixed]
         further, points = delay.tolist(), host.tolist()
@@ -515,7 +515,7 @@ class StepGraph:
         return np.maximum(spent, 0) * prod(change.factor for change in changes if change.of == HOST)
 
     def events_of(self, of: str) -> Int64:
-        """Return the places of the device events that `of` names: all, copies, a class, an operator, kernels.
+        """Return the indices of the device events that `of` names: all, copies, a class, an operator, kernels.
 
         Raises `UsageError` if none has that name.
         """
@@ -566,7 +566,7 @@ class StepGraph:
     def why_not_trusted(self, error: float) -> str | None:
         """Return why gains are not replayed; `None` if they are."""
         whole = max(self.window_ns, 1)
-        if self._unrecorded_ns >= _MUCH * whole:
+        if self._unrecorded_ns >= _MAX_MISSING_SHARE * whole:
             return f"the trace lacks the device work of {self._unrecorded_ns / whole:.0%} of the steps"
         if self.backlog_ns >= TRUSTED * whole:
             return f"work from before the trace holds the device up for {self.backlog_ns / 1e6:.3g} ms"
@@ -638,8 +638,8 @@ class StepGraph:
         start = walked[self._fixed[walked]]
         add(QUEUE, clipped(np.full(len(start), origin), begins[start]))
         by_chain = (edge_of[walked] < 0) & ~self._fixed[walked]
-        places, limit = of_host[walked[by_chain]], until_next[by_chain]
-        starts, untils = self._spans[0][places], np.minimum(self._spans[1][places], limit)
+        indices, limit = of_host[walked[by_chain]], until_next[by_chain]
+        starts, untils = self._spans[0][indices], np.minimum(self._spans[1][indices], limit)
         left = clipped(starts, untils)
         for kind, layer in self._host_kinds.items():
             if kind not in (HOST, OPTIMIZER):
@@ -766,7 +766,7 @@ def _longest_run(window: StepWindow, counted: Bool, time: DeviceTime) -> tuple[i
 
 def _usual(delays: Int64, otherwise: int) -> int:
     """Return the median delay, if there are enough."""
-    return int(np.sort(delays)[len(delays) // 2]) if len(delays) >= _ENOUGH else otherwise
+    return int(np.sort(delays)[len(delays) // 2]) if len(delays) >= _MIN_DELAYS else otherwise
 
 
 def _streams(work: DeviceWork, events: Int64) -> Int64:

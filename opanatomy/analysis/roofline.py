@@ -114,7 +114,7 @@ class _Without(Struct, frozen=True, kw_only=True):
 
 
 #: Without everything that a bound may overcount, except the cache, which the ceilings have.
-_ALL: Final = _Without(causal=True, unrecorded=True, fused=True, looked_up=True, convolved=True)
+_WITHOUT_ALL: Final = _Without(causal=True, unrecorded=True, fused=True, looked_up=True, convolved=True)
 
 
 class _Explanation(Struct, frozen=True, kw_only=True):
@@ -158,7 +158,7 @@ def exceeded_ceilings(operators: Iterable[OperatorRow], by: Bounding, check: Che
         if given is None or (operator, phase) in unexplained or _explained(rows, time_ns, by):
             continue
         set_by_it = [row for row in rows if _ceiling_name(row, by) == given.name]
-        least_ns, _ = _bound_without(set_by_it, replace(_ALL, cache=by.ceilings.cache_bytes), by)
+        least_ns, _ = _bound_without(set_by_it, replace(_WITHOUT_ALL, cache=by.ceilings.cache_bytes), by)
         exceeded = ExceededCeiling(
             ceiling=given.name,
             option=given.option,
@@ -237,7 +237,7 @@ def _explained(rows: Sequence[OperatorRow], time_ns: int, by: Bounding) -> _Expl
         (ExcessCause.LOOK_UPS, _Without(looked_up=True)),
         (ExcessCause.WINOGRAD, _Without(convolved=True)),
         (ExcessCause.CACHE, _Without(cache=cache)),
-        (ExcessCause.SEVERAL, replace(_ALL, cache=cache)),
+        (ExcessCause.SEVERAL, replace(_WITHOUT_ALL, cache=cache)),
     )
     whole_ns = _bound_ns(rows)
     for cause, without in every:
@@ -493,20 +493,20 @@ def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
     attainable = peak * max(len(devices), 1) * anatomy.step.count * wall / _NS
     model = [row for row in rows if row.phase is not Phase.RECOMPUTE]
 
-    def of_peak(rows: Iterable[OperatorRow], *, causal: bool = False) -> float:
+    def share_of_peak(rows: Iterable[OperatorRow], *, causal: bool = False) -> float:
         flops = ((row.causal_flops if causal else None, row.flops or 0) for row in rows)
         return sum(every if masked is None else masked for masked, every in flops) / attainable
 
     is_causal = any(row.causal_flops is not None and row.causal_flops != row.flops for row in rows)
-    unmasked = of_peak(row for row in rows if _UNRECORDED_MASK.match(row.operator))
-    hfu = of_peak(rows)
+    unmasked = share_of_peak(row for row in rows if _UNRECORDED_MASK.match(row.operator))
+    hfu = share_of_peak(rows)
     return replace(
         figures,
-        mfu=of_peak(model),
+        mfu=share_of_peak(model),
         hfu=hfu,
         mfu_dtype=dtype,
-        causal_mfu=of_peak(model, causal=True) if is_causal else None,
-        causal_hfu=of_peak(rows, causal=True) if is_causal else None,
+        causal_mfu=share_of_peak(model, causal=True) if is_causal else None,
+        causal_hfu=share_of_peak(rows, causal=True) if is_causal else None,
         own_peaks_mfu=_against_own_peaks(model, attainable / peak, named),
         unmasked_share=unmasked / hfu if unmasked else None,
     )

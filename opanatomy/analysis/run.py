@@ -18,16 +18,16 @@ _LEAST_STEPS: Final = 100
 #: errors of its slope, or of their difference: of 40,000 runs of noise alone 0.2 % do at most, however much it is.
 _LEAST_DRIFT, _OF_LINE, _OF_LEVELS = 0.05, 5.0, 7.0
 #: Each of the first so many tenths is on one side of each of the last.
-_APART: Final = 3
+_SEPARATED_TENTHS: Final = 3
 #: Memory that grows is named from the first on, and is no mere trend from the second on.
-_NAMED, _CONFIRMED = 512 << 20, 1 << 30
+_GROWTH_BYTES, _CONFIRMED_BYTES = 512 << 20, 1 << 30
 #: It grows in all tenths but this many, and in the second half by at least this part of all: what fills up is no trend.
 _NOT_GROWING, _IN_SECOND_HALF = 1, 0.25
 #: A peak rises by at least this part and so many bytes, what stays after a step by at most this part of that.
 _PEAK_RISES, _PEAK_BYTES, _FLAT = 0.10, 64 << 20, 0.10
 #: Steps of so many times a recorded one, and the part of the run from which they are named.
 _UNLIKE, _NAMED_SHARE = 2.0, 0.10
-_PARTS: Final = ("input", "backward", "optimizer")
+_STEP_PARTS: Final = ("input", "backward", "optimizer")
 
 
 def trends_of(
@@ -112,15 +112,15 @@ class _Tenths:
         """Return how the usual step changes from the first to the last tenth, if that is no noise."""
         medians = self._medians(self._column("usual_ns") * self.steps)
         change = medians[-1] - medians[0]
-        first, last = medians[:_APART], medians[-_APART:]
+        first, last = medians[:_SEPARATED_TENTHS], medians[-_SEPARATED_TENTHS:]
         is_apart = first.max() < last.min() or first.min() > last.max()
         if not is_apart or abs(change) < _LEAST_DRIFT * medians[0] or not _is_no_noise(medians):
             return None
         parts = {}
-        for name in (*_PARTS, "collecting"):
+        for name in (*_STEP_PARTS, "collecting"):
             of_part = self._medians(self._column(f"{name}_ns"))
             parts[name] = round(of_part[-1] - of_part[0])
-        parts["rest"] = round(change) - sum(parts[name] for name in _PARTS)
+        parts["rest"] = round(change) - sum(parts[name] for name in _STEP_PARTS)
         return Drift(first_ns=round(medians[0]), last_ns=round(medians[-1]), parts=parts)
 
     def _floors(self, name: str) -> Int64:
@@ -134,14 +134,14 @@ class _Tenths:
         grown = int(floors[-1] - floors[0])
         falls = int((np.diff(floors) <= 0).sum())
         steady = floors[-1] - floors[len(floors) // 2] >= _IN_SECOND_HALF * grown
-        if not floors[0] or grown < _NAMED or falls > _NOT_GROWING or not steady:
+        if not floors[0] or grown < _GROWTH_BYTES or falls > _NOT_GROWING or not steady:
             return None
         return Growth(
             kind=kind,
             first_bytes=int(floors[0]),
             last_bytes=int(floors[-1]),
             steps=round(0.8 * self.all_steps),
-            confirmed=grown >= _CONFIRMED,
+            confirmed=grown >= _CONFIRMED_BYTES,
         )
 
     def peak(self) -> VaryingPeak | None:
@@ -163,8 +163,8 @@ def _is_no_noise(tenths: Float64) -> bool:
     left = ((tenths - tenths.mean() - slope * at) ** 2).sum() / free
     if abs(slope) * np.sqrt(at @ at) >= _OF_LINE * np.sqrt(left):
         return True
-    for place in range(2, len(tenths) - 1):
-        before, after = tenths[:place], tenths[place:]
+    for index in range(2, len(tenths) - 1):
+        before, after = tenths[:index], tenths[index:]
         left = (((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum()) / free
         error = np.sqrt(left * (1 / len(before) + 1 / len(after)))
         if abs(after.mean() - before.mean()) >= _OF_LEVELS * error:

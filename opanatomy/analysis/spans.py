@@ -19,7 +19,7 @@ from opanatomy.analysis.timeline import device_steps
 from opanatomy.analysis.window import launched_work, step_window_of
 from opanatomy.attribution.attribute import Attribution
 from opanatomy.attribution.calls import TraceCalls
-from opanatomy.attribution.collectives import OTHER, dtype_of, named, of_events
+from opanatomy.attribution.collectives import OTHER, collectives_of_events, dtype_of, named
 from opanatomy.attribution.nesting import parents_of
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Span
@@ -42,7 +42,7 @@ from opanatomy.trace.read import Trace
 COLLECTIVE, RUNTIME, OPERATOR, RANGE, PYTHON = "collective", "runtime", "operator", "range", "python"
 _WORK: Final = ("kernel", "copy", "fill")
 #: So many names of each kind have their longest event in the report; operators and ranges are one kind.
-_MOST: Final = {"kernel": 3, "copy": 2, COLLECTIVE: 2, OPERATOR: 3, RUNTIME: 2}
+_MAX_NAMES: Final = {"kernel": 3, "copy": 2, COLLECTIVE: 2, OPERATOR: 3, RUNTIME: 2}
 
 
 class EventTables(Struct, frozen=True, kw_only=True):
@@ -61,17 +61,17 @@ class EventTables(Struct, frozen=True, kw_only=True):
     numbers: Sequence[int | None]
 
     def step_of(self, start_ns: Int64) -> list[int]:
-        """Return the place of the step that the host was in."""
-        places: list[int] = np.maximum(np.searchsorted(self.begins, start_ns, side="right") - 1, 0).tolist()
-        return places
+        """Return the index of the step that the host was in."""
+        indices: list[int] = np.maximum(np.searchsorted(self.begins, start_ns, side="right") - 1, 0).tolist()
+        return indices
 
-    def of_steps(self, step: Int64, rows: Int64) -> Iterator[Span]:
-        """Yield the device events in these rows; `step` has the place of each event's step."""
+    def device_spans(self, step: Int64, rows: Int64) -> Iterator[Span]:
+        """Yield the device events in these rows; `step` has the index of each event's step."""
         kernels, work = self.kernels, self.trace.work
         assert kernels is not None
         communicates = kernels.operator_class.equals(OperatorClass.COMMUNICATION)
-        messages = of_events(self.trace, self.calls, rows)[1]
-        for place, (row, number) in enumerate(zip(rows.tolist(), step[rows].tolist(), strict=True)):
+        messages = collectives_of_events(self.trace, self.calls, rows)[1]
+        for index, (row, number) in enumerate(zip(rows.tolist(), step[rows].tolist(), strict=True)):
             call = int(kernels.call[row])
             span = Span(
                 what=COLLECTIVE if communicates[row] else _WORK[work.kind[row]],
@@ -88,7 +88,7 @@ class EventTables(Struct, frozen=True, kw_only=True):
             )
             is_all = call >= 0 and np.count_nonzero(kernels.call == call) == 1
             if communicates[row]:
-                span = self._with_message(span, messages.at(place), is_all=is_all or call < 0)
+                span = self._with_message(span, messages.at(index), is_all=is_all or call < 0)
             elif work.kind[row] == MEMCPY and is_all:
                 moved = int(self.calls.costs.written_bytes[self.calls.costs.row[call]])
                 span = _with_bytes(span, moved if moved > 0 else None)
@@ -109,14 +109,14 @@ class EventTables(Struct, frozen=True, kw_only=True):
     def working(self, rows: Int64) -> Iterator[Span]:
         """Yield the host events in these rows, without ranges that wait for other threads."""
         host, events = self.calls.host, self.threads.rows
-        for row, span in zip(rows.tolist(), self.of_host(rows), strict=True):
+        for row, span in zip(rows.tolist(), self.host_spans(rows), strict=True):
             others = events[(host.thread[events] != host.thread[row])] if span.what == RANGE else events[:0]
             begin, end = host.start_ns[[row]], host.start_ns[[row]] + host.duration_ns[[row]]
             busy = within(union(host.start_ns[others], host.duration_ns[others]), begin, end)
             if 2 * busy[0] < end[0] - begin[0]:
                 yield span
 
-    def of_host(self, rows: Int64) -> Iterator[Span]:
+    def host_spans(self, rows: Int64) -> Iterator[Span]:
         """Yield the host events in these rows."""
         host = self.calls.host
         for row, number in zip(rows.tolist(), self.step_of(host.start_ns[rows]), strict=True):
@@ -135,12 +135,12 @@ class EventTables(Struct, frozen=True, kw_only=True):
                 thread=self._thread(int(host.thread[row])),
             )
 
-    def of_runtime(self, places: Int64) -> Iterator[Span]:
-        """Yield the runtime calls in these places of `threads.calls`, with the event around each."""
+    def runtime_spans(self, indices: Int64) -> Iterator[Span]:
+        """Yield the runtime calls at these indices of `threads.calls`, with the event around each."""
         host, launches = self.calls.host, self.trace.launches
-        steps = self.step_of(launches.start_ns[self.threads.calls[places]])
-        for place, number in zip(places.tolist(), steps, strict=True):
-            call, around = int(self.threads.calls[place]), int(self.threads.around[place])
+        steps = self.step_of(launches.start_ns[self.threads.calls[indices]])
+        for index, number in zip(indices.tolist(), steps, strict=True):
+            call, around = int(self.threads.calls[index]), int(self.threads.around[index])
             inside = around >= 0
             yield Span(
                 what=RUNTIME,
@@ -156,7 +156,7 @@ class EventTables(Struct, frozen=True, kw_only=True):
                 thread=self._thread(int(launches.thread[call])),
             )
 
-    def of_python(self, rows: Int64) -> Iterator[Span]:
+    def python_spans(self, rows: Int64) -> Iterator[Span]:
         """Yield the Python functions in these rows of the profiler's events."""
         events = self.trace.profiler
         for row, number in zip(rows.tolist(), self.step_of(events.start_ns[rows]), strict=True):
@@ -216,16 +216,20 @@ def longest_spans(
         step = steps.time.steps.step
         events = np.flatnonzero(step >= 0)
         kind = np.where(kernels.operator_class.equals(OperatorClass.COMMUNICATION), -1, trace.work.kind)[events]
-        for wanted, most in ((KERNEL, _MOST["kernel"]), (MEMCPY, _MOST["copy"]), (-1, _MOST[COLLECTIVE])):
+        for wanted, most in (
+            (KERNEL, _MAX_NAMES["kernel"]),
+            (MEMCPY, _MAX_NAMES["copy"]),
+            (-1, _MAX_NAMES[COLLECTIVE]),
+        ):
             rows = events[kind == wanted]
-            made += _longest(rows, trace.work.name, kernels.duration_ns, most, partial(tables.of_steps, step))
+            made += _longest(rows, trace.work.name, kernels.duration_ns, most, partial(tables.device_spans, step))
 
     host, launches = calls.host, trace.launches
     events = threads.rows[~rows_named(PLACES, trace.names, host.name[threads.rows])]
-    made += _longest(events, host.name, threads.own_ns, _MOST[OPERATOR], tables.working)
+    made += _longest(events, host.name, threads.own_ns, _MAX_NAMES[OPERATOR], tables.working)
     called = np.arange(len(threads.calls))
     name, duration_ns = launches.name[threads.calls], launches.duration_ns[threads.calls]
-    made += _longest(called, name, duration_ns, _MOST[RUNTIME], tables.of_runtime)
+    made += _longest(called, name, duration_ns, _MAX_NAMES[RUNTIME], tables.runtime_spans)
     return tuple(made)
 
 
@@ -248,10 +252,10 @@ def _longest(
 def longest_of_ranks(spans: Iterable[Span]) -> tuple[Span, ...]:
     """Return the longest of several ranks' spans: of each name one, as many names of each kind as one rank has."""
     names: set[tuple[str, str]] = set()
-    kinds: dict[str, list[Span]] = {kind: [] for kind in _MOST}
+    kinds: dict[str, list[Span]] = {kind: [] for kind in _MAX_NAMES}
     for span in sorted(spans, key=lambda span: -span.spent_ns):
         kind = kinds.get(OPERATOR if span.what == RANGE else span.what, [])
-        if (span.what, span.name) not in names and len(kind) < _MOST.get(span.what, _MOST[OPERATOR]):
+        if (span.what, span.name) not in names and len(kind) < _MAX_NAMES.get(span.what, _MAX_NAMES[OPERATOR]):
             names.add((span.what, span.name))
             kind.append(span)
     return tuple(span for kind in kinds.values() for span in kind)
@@ -341,10 +345,10 @@ def spans_in(
     inside = running(stack.name[functions], stack.start_ns[functions], stack.duration_ns[functions])
     functions, own_ns = functions[inside], own_ns[inside]
     groups = (
-        (of_device, work.name[of_device], work.duration_ns[of_device], partial(tables.of_steps, first)),
-        (of_host, host.name[of_host], threads.own_ns[of_host], tables.of_host),
-        (of_runtime, name[of_runtime], spent_ns[of_runtime], tables.of_runtime),
-        (functions, stack.name[functions], own_ns, tables.of_python),
+        (of_device, work.name[of_device], work.duration_ns[of_device], partial(tables.device_spans, first)),
+        (of_host, host.name[of_host], threads.own_ns[of_host], tables.host_spans),
+        (of_runtime, name[of_runtime], spent_ns[of_runtime], tables.runtime_spans),
+        (functions, stack.name[functions], own_ns, tables.python_spans),
     )
     spent = np.concatenate([group[2] for group in groups])
     shown = mask_of(np.argsort(-spent, kind="stable")[:most], len(spent))

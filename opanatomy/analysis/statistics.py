@@ -30,7 +30,7 @@ def runs_needed(control: int = 1) -> int:
 RUNS_NEEDED: Final = runs_needed()
 CONFIDENCE: Final = 0.95
 #: The test counts all ways to divide the samples up to this many.
-_COUNTED: Final = 200_000
+_MAX_DIVISIONS: Final = 200_000
 
 
 def spread_of(values: Sequence[float]) -> Spread:
@@ -68,12 +68,12 @@ def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the two-sided p of the U test, twice the smaller tail; exact, ties included, unless samples are many."""
     both = [*first, *second]
     ordered = sorted(both)
-    place_of = {value: place for place, value in reversed(list(enumerate(ordered, 1)))}
+    first_rank = {value: index for index, value in reversed(list(enumerate(ordered, 1)))}
     # From 1; equal values have the mean of theirs.
-    ranks = [place_of[value] + (ordered.count(value) - 1) / 2 for value in both]
+    ranks = [first_rank[value] + (ordered.count(value) - 1) / 2 for value in both]
     size, count = len(first), len(both)
     observed, middle = sum(ranks[:size]), size * (count + 1) / 2
-    if comb(count, size) <= _COUNTED:
+    if comb(count, size) <= _MAX_DIVISIONS:
         sums = [sum(chosen) for chosen in combinations(ranks, size)]
         tails = sum(each <= observed for each in sums), sum(each >= observed for each in sums)
         return min(1.0, 2 * min(tails) / len(sums))

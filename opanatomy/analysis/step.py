@@ -27,9 +27,9 @@ _FOREIGN: Final = 0.01
 #: A step this many times as long as a like one, and idle for most of the difference, holds a pause.
 _PAUSED: Final = 2
 #: Steps with other calls are compared for a pause if they do at least this part of the work.
-_AS_MUCH: Final = 0.8
+_MIN_LIKE_WORK: Final = 0.8
 #: A step with less than this part of the work of the largest one does hardly anything.
-_HARDLY: Final = 0.1
+_MIN_WORK_SHARE: Final = 0.1
 OTHERS_WORK: Final = "other steps' work is in it"
 PAUSE: Final = "a pause is in it"
 HARDLY_ANY: Final = "hardly any work is in it"
@@ -66,22 +66,22 @@ def disturbed(rows: Sequence[StepRow], kinds: Sequence[Sequence[int]]) -> list[s
     """
     reasons: list[str | None] = [None] * len(rows)
     for kind in kinds:
-        foreign = [place for place in kind if (rows[place].outside_ns or 0) > _FOREIGN * rows[place].wall_ns]
+        foreign = [index for index in kind if (rows[index].outside_ns or 0) > _FOREIGN * rows[index].wall_ns]
         if len(foreign) < len(kind):
-            for place in foreign:
-                reasons[place] = OTHERS_WORK
+            for index in foreign:
+                reasons[index] = OTHERS_WORK
     clean = [row for row, reason in zip(rows, reasons, strict=True) if reason is None]
     by_work = sorted(clean, key=lambda row: row.kernel_time_ns or 0)
     works = [row.kernel_time_ns or 0 for row in by_work]
     # For each step, the shortest of those that do at least its work.
     shortest = list(accumulate(reversed(by_work), _shorter))[::-1]
     for kind in kinds:
-        like = [place for place in kind if reasons[place] is None]
-        own = min((rows[place] for place in like), key=_wall_ns, default=None)
-        for place in like:
-            as_much = bisect_left(works, _AS_MUCH * (rows[place].kernel_time_ns or 0))
-            if _holds_pause(rows[place], own) or _holds_pause(rows[place], shortest[as_much]):
-                reasons[place] = PAUSE
+        like = [index for index in kind if reasons[index] is None]
+        own = min((rows[index] for index in like), key=_wall_ns, default=None)
+        for index in like:
+            as_much = bisect_left(works, _MIN_LIKE_WORK * (rows[index].kernel_time_ns or 0))
+            if _holds_pause(rows[index], own) or _holds_pause(rows[index], shortest[as_much]):
+                reasons[index] = PAUSE
     if 2 * reasons.count(PAUSE) > len(rows):  # what most steps do is no pause
         reasons = [None if reason == PAUSE else reason for reason in reasons]
     return reasons
@@ -123,28 +123,28 @@ def why_set_aside(
     """
     if may_begin_within and [0] in kinds and len(rows) > 1:
         first, *works = (row.kernel_time_ns or 0 for row in rows)
-        if first < _AS_MUCH * min(works) or max(works) < _AS_MUCH * first:
-            later = [[place - 1 for place in kind] for kind in kinds if kind != [0]]
+        if first < _MIN_LIKE_WORK * min(works) or max(works) < _MIN_LIKE_WORK * first:
+            later = [[index - 1 for index in kind] for kind in kinds if kind != [0]]
             return [UNLIKE, *why_set_aside(rows[1:], later)]
     reasons = disturbed(rows, kinds)
-    left = [place for place, reason in enumerate(reasons) if reason is None]
-    longest = max(left, key=lambda place: rows[place].kernel_time_ns or 0, default=0)
-    kind_of = {place: number for number, kind in enumerate(kinds) for place in kind}
-    for place in left:
+    left = [index for index, reason in enumerate(reasons) if reason is None]
+    longest = max(left, key=lambda index: rows[index].kernel_time_ns or 0, default=0)
+    kind_of = {index: number for number, kind in enumerate(kinds) for index in kind}
+    for index in left:
         # A processor is taken away from an operator, a device from no kernel: then it is the longest that was held up.
-        alike = rows[place].framework_ns is not None and kind_of.get(place) == kind_of.get(longest)
+        alike = rows[index].framework_ns is not None and kind_of.get(index) == kind_of.get(longest)
         # A step between two rollouts has each phase that one with a rollout has.
-        alike |= _phases_of(rows[place]) >= _phases_of(rows[longest]) >= {Phase.BACKWARD}
-        if not alike and (rows[place].kernel_time_ns or 0) < _HARDLY * (rows[longest].kernel_time_ns or 0):
-            reasons[place] = HARDLY_ANY
-    like = [[place for place in kind if reasons[place] is None] for kind in kinds]
-    main = max(like, key=lambda kind: (len(kind), sum(rows[place].wall_ns for place in kind)), default=[])
-    others = [place for kind in like for place in kind if kind is not main]
-    lacking = {phase for place in others for phase in _phases_of(rows[place])}
-    lacking -= {phase for place in main for phase in _phases_of(rows[place])}
+        alike |= _phases_of(rows[index]) >= _phases_of(rows[longest]) >= {Phase.BACKWARD}
+        if not alike and (rows[index].kernel_time_ns or 0) < _MIN_WORK_SHARE * (rows[longest].kernel_time_ns or 0):
+            reasons[index] = HARDLY_ANY
+    like = [[index for index in kind if reasons[index] is None] for kind in kinds]
+    main = max(like, key=lambda kind: (len(kind), sum(rows[index].wall_ns for index in kind)), default=[])
+    others = [index for kind in like for index in kind if kind is not main]
+    lacking = {phase for index in others for phase in _phases_of(rows[index])}
+    lacking -= {phase for index in main for phase in _phases_of(rows[index])}
     if len(main) > len(others) and not lacking:
-        for place in others:
-            reasons[place] = UNLIKE
+        for index in others:
+            reasons[index] = UNLIKE
     return reasons
 
 

@@ -121,8 +121,8 @@ def _outermost(launched_work: LaunchedWork, pattern: re.Pattern[str]) -> Bool:
     rows = rows[order_by((launches.thread[rows], launches.start_ns[rows]), (-launches.duration_ns[rows],))]
     end = launches.start_ns[rows] + launches.duration_ns[rows]
     outermost = np.zeros(len(launches.name), dtype=bool)
-    for _, places in rows_by_value(launches.thread[rows]):
-        calls, ends = rows[places], end[places]
+    for _, indices in rows_by_value(launches.thread[rows]):
+        calls, ends = rows[indices], end[indices]
         before = np.append(-1, np.maximum.accumulate(ends)[:-1])
         outermost[calls] = (launches.start_ns[calls] >= before) | (ends > before)
     return outermost
@@ -431,7 +431,7 @@ def timeline_of(
         window_ns=window,
         busy_ns=busy,
         idle_ns=host + stream + other,
-        communication_ns=time.mean(_covered(time, _of(device, communicates)) for device in time.devices),
+        communication_ns=time.mean(_covered(time, _marked_events(device, communicates)) for device in time.devices),
         exposed_communication_ns=time.mean(
             _in_steps(time, _alone(time, device, communicates)) for device in time.devices
         ),
@@ -447,8 +447,8 @@ def timeline_of(
         around_ns=step_window.window[1] - step_window.window[0] - window if of_trace else None,
         causes=time.idle_rows(causes),
         gaps=time.longest_gaps([row.number for row in rows]),
-        computation_ns=time.mean(_covered(time, _of(device, computes)) for device in time.devices),
-        memcpy_ns=time.mean(_covered(time, _of(device, time.copies)) for device in time.devices),
+        computation_ns=time.mean(_covered(time, _marked_events(device, computes)) for device in time.devices),
+        memcpy_ns=time.mean(_covered(time, _marked_events(device, time.copies)) for device in time.devices),
         kernel_time_ns=int(time.duration.sum()),
         launching=launching_of(time.launched, (called >= 0) & counted[called]),
         devices=tuple(_device_row(time, device, names.get(device.number)) for device in time.devices),
@@ -460,7 +460,7 @@ def _sum(values: Iterable[int | None]) -> int:
     return sum(value or 0 for value in values)
 
 
-def _of(device: _Device, marked: Bool) -> Int64:
+def _marked_events(device: _Device, marked: Bool) -> Int64:
     """Return the marked events of a device."""
     return device.events[marked[device.events]]
 
@@ -472,7 +472,7 @@ def _covered(time: DeviceTime, events: Int64) -> int:
 
 def _alone(time: DeviceTime, device: _Device, marked: Bool) -> Intervals:
     """Return when marked events of a device ran, and none of its others."""
-    events, others = _of(device, marked), _of(device, ~marked)
+    events, others = _marked_events(device, marked), _marked_events(device, ~marked)
     hidden = union(time.start[others], time.duration[others])
     return without(union(time.start[events], time.duration[events]), hidden)
 
@@ -543,9 +543,9 @@ def _device_phase_times(time: DeviceTime, in_phase: Bool) -> list[int] | None:
     sums = [0] * len(time.step_start)
     for device in time.devices:
         if device.number in time.computing:
-            events = _of(device, in_phase)
-            for step, places in rows_by_value(time.step[events]):
-                rows = events[places]
+            events = _marked_events(device, in_phase)
+            for step, indices in rows_by_value(time.step[events]):
+                rows = events[indices]
                 sums[step] += covered(time.start[rows], time.duration[rows])
     return [spent // max(len(time.computing), 1) for spent in sums]
 
@@ -583,7 +583,7 @@ def device_figures_of(
 def _by_device(launched: LaunchedWork, marked: Bool) -> Iterator[Int64]:
     """Return the marked rows of each device."""
     rows = np.flatnonzero(marked)
-    return (rows[places] for _, places in rows_by_value(launched.work.device[rows]))
+    return (rows[indices] for _, indices in rows_by_value(launched.work.device[rows]))
 
 
 def _tensor_core_ns(kernels: Bool, table: KernelTable) -> tuple[int | None, int | None]:

@@ -34,7 +34,7 @@ PAIRWISE: Final = ("send", "recv", "send_recv")
 
 
 class RankCalls(Struct, frozen=True, kw_only=True):
-    """The collective calls of all ranks; `rank` is a place among the given ranks, times are those of its trace."""
+    """The collective calls of all ranks; `rank` is an index into the given ranks, times are those of its trace."""
 
     ranks: int
     rank: Int64
@@ -95,8 +95,8 @@ def _stacked(columns: Sequence[Categorical[str]]) -> Categorical[str]:
     numbers: dict[str, int] = {}
     codes = []
     for column in columns:
-        places = [numbers.setdefault(value, len(numbers)) for value in column.values]
-        codes.append(np.array([*places, -1], dtype=np.int64)[column.codes])
+        indices = [numbers.setdefault(value, len(numbers)) for value in column.values]
+        codes.append(np.array([*indices, -1], dtype=np.int64)[column.codes])
     return Categorical(np.concatenate(codes), tuple(numbers))
 
 
@@ -113,7 +113,7 @@ _SHORT_NS: Final = 10_000
 #: The quantile of the remaining differences that is taken for the accuracy of the clocks.
 _QUANTILE: Final = 0.9
 #: Fewer collectives cannot be halved to see how accurate the clocks are.
-_FEWEST: Final = 4
+_MIN_COLLECTIVES: Final = 4
 #: Clocks as recorded may put ends this many times as far apart as set ones, plus the resolution of a trace (us).
 _NO_WORSE: Final = 1.25
 _RESOLUTION_NS: Final = 1_000
@@ -157,7 +157,7 @@ def clocks_of(calls: RankCalls, match: Int64) -> Clocks:
         return Clocks(offset_ns=none.astype(np.int64), within_ns=None, used=0, violated_before=0, violated=0)
     within: int | None = int(np.quantile(_distances(shared, none), _QUANTILE))
     left_over = None
-    if shared.count >= _FEWEST:
+    if shared.count >= _MIN_COLLECTIVES:
         # How far apart the ends of half of the short collectives are on clocks set by the other half.
         halves = [_distances(shared, _fitted(shared, calls.ranks, half), 1 - half) for half in (0, 1)]
         left_over = int(np.quantile(np.concatenate(halves), _QUANTILE))
@@ -295,9 +295,9 @@ def by_number_and_order(calls: RankCalls) -> Int64:
         like = _dense(calls.rank[rows], calls.group.codes[rows], calls.sequence[rows])
         order = np.lexsort((calls.start_ns[rows], like))
         begins = np.flatnonzero(np.append(True, np.diff(like[order]) != 0))
-        place = np.empty(len(rows), dtype=np.int64)
-        place[order] = np.arange(len(rows)) - np.repeat(begins, np.diff(np.append(begins, len(rows))))
-        numbers = _dense(calls.group.codes[rows], calls.sequence[rows], place)
+        index = np.empty(len(rows), dtype=np.int64)
+        index[order] = np.arange(len(rows)) - np.repeat(begins, np.diff(np.append(begins, len(rows))))
+        numbers = _dense(calls.group.codes[rows], calls.sequence[rows], index)
         agreed = _agree(numbers, calls.collective.codes[rows]) & _agree(numbers, calls.size[rows])
         match[rows] = np.where(agreed, numbers, -1)
 
@@ -306,7 +306,7 @@ def by_number_and_order(calls: RankCalls) -> Int64:
         rows = rows[left[rows]]
         if len(rows):
             match[rows] = _shifted_past(match, _by_order(calls, rows))
-    return _of_several(calls, match)
+    return _matches_of_several(calls, match)
 
 
 def by_time(calls: RankCalls, match: Int64, offset_ns: Int64) -> Int64:
@@ -317,13 +317,13 @@ def by_time(calls: RankCalls, match: Int64, offset_ns: Int64) -> Int64:
     match = match.copy()
     left = np.flatnonzero((match < 0) & ~(calls.named & calls.isin(PAIRWISE)))
     kinds = unique(calls.collective.codes[left] * (len(calls.group.values) + 1) + calls.group.codes[left] + 1)
-    for place in range(len(kinds.values)):
-        rows = left[kinds.inverse == place]
+    for index in range(len(kinds.values)):
+        rows = left[kinds.inverse == index]
         match[rows] = _shifted_past(match, _overlapping(calls, rows, offset_ns))
-    return _of_several(calls, match)
+    return _matches_of_several(calls, match)
 
 
-def _of_several(calls: RankCalls, match: Int64) -> Int64:
+def _matches_of_several(calls: RankCalls, match: Int64) -> Int64:
     """Return `match` without the numbers that a single rank has."""
     ranks = np.bincount(match[match >= 0], minlength=1)
     return np.where((match >= 0) & (ranks[match] > 1), match, -1)
@@ -362,7 +362,7 @@ def _agree(numbers: Int64, values: Int64) -> Bool:
 
 def _by_order(calls: RankCalls, rows: Int64) -> Int64:
     """Return the place of each row of a group in the order of asking, -1 if its rank does not fit the others."""
-    places = np.zeros(len(rows), dtype=np.int64)
+    indices = np.zeros(len(rows), dtype=np.int64)
     fits = np.zeros(len(rows), dtype=bool)
     of_rank = {
         rank: here[np.argsort(calls.asked_ns[rows[here]], kind="stable")]
@@ -373,8 +373,8 @@ def _by_order(calls: RankCalls, rows: Int64) -> Int64:
     for rank, here in of_rank.items():
         shift = 0 if rank == reference else _shift(calls, first, rows[here])
         if shift is not None:
-            places[here], fits[here] = np.arange(len(here)) + shift, True
-    return np.where(fits, places - places[fits].min(initial=0), -1)
+            indices[here], fits[here] = np.arange(len(here)) + shift, True
+    return np.where(fits, indices - indices[fits].min(initial=0), -1)
 
 
 class _Candidate(Struct, frozen=True, kw_only=True):
@@ -485,8 +485,8 @@ def split_of(calls: RankCalls, match: Int64, offset_ns: Int64) -> Split:
     latest = (calls.start_ns - own)[order[bounds - 1]]
     before = (calls.start_ns - own)[order[np.maximum(bounds - 2, first)]]
     begun, lead = calls.start_ns.copy(), np.zeros(len(calls.rank), dtype=np.int64)
-    place = np.searchsorted(numbers, match[rows])
-    begun[rows] = np.clip(latest[place] + own[rows], calls.start_ns[rows], calls.end_ns[rows])
+    index = np.searchsorted(numbers, match[rows])
+    begun[rows] = np.clip(latest[index] + own[rows], calls.start_ns[rows], calls.end_ns[rows])
     last = np.zeros(len(calls.rank), dtype=bool)
     last[order[bounds - 1]] = True
     lead[order[bounds - 1]] = latest - before
@@ -635,7 +635,7 @@ def _longer(parts: Sequence[Sequence[StepParts]], rank: int, field: str, allowed
     from statistics import fmean, median
 
     means = [fmean(getattr(step, field) for step in own) if own else None for own in parts]
-    own, others = means[rank], [mean for place, mean in enumerate(means) if mean is not None and place != rank]
+    own, others = means[rank], [mean for index, mean in enumerate(means) if mean is not None and index != rank]
     if own is None or not others:
         return 0
     usual = median(others)
@@ -667,8 +667,8 @@ def _late_before(
             began[rows], device_began[rows] = of_rank.began_ns[step[rows]], of_rank.start_ns[step[rows]]
         ended = rows[split.matched[rows]]
         ended = ended[np.argsort(calls.end_ns[ended], kind="stable")]
-        places = np.searchsorted(calls.end_ns[ended], calls.synchronized_ns[rows], side="right") - 1
-        waited_for[rows] = np.append(ended, -1)[places]
+        indices = np.searchsorted(calls.end_ns[ended], calls.synchronized_ns[rows], side="right") - 1
+        waited_for[rows] = np.append(ended, -1)[indices]
     known = (calls.launched_ns >= 0) & (step >= 0)
     began, device_began = began - own, device_began - own
     start, asked = calls.start_ns - own, calls.asked_ns - own
@@ -783,11 +783,11 @@ def matched_of(each: Sequence[RankTables]) -> Matched | None:
         return None
     clocks = clocks_of(calls, match)
     split = split_of(calls, match, clocks.offset_ns)
-    parts = [parts_of(calls, split, place, rank.hiding, rank.steps) for place, rank in enumerate(each)]
+    parts = [parts_of(calls, split, index, rank.hiding, rank.steps) for index, rank in enumerate(each)]
     # Without collectives that begin outside the steps that count on any of their ranks.
     begins = []
-    for place, rank in enumerate(each):
-        start = calls.start_ns[calls.rank == place]
+    for index, rank in enumerate(each):
+        start = calls.start_ns[calls.rank == index]
         step = np.searchsorted(rank.steps.start_ns, start, side="right") - 1
         begins.append(start < np.append(rank.steps.end_ns, np.iinfo(np.int64).min)[step])
     outside = (match >= 0) & ~(calls.inside & np.concatenate(begins))
@@ -903,8 +903,8 @@ def _collectives(
         key = calls.collective.at(row) or "", dtypes[row], members if members > 0 else None
         groups.setdefault(key, []).append(row)
     made = []
-    for (name, dtype, size), places in groups.items():
-        rows = np.array(places, dtype=np.int64)
+    for (name, dtype, size), indices in groups.items():
+        rows = np.array(indices, dtype=np.int64)
         message = sizes[rows]
         duration, transferring = calls.end_ns[rows] - calls.start_ns[rows], calls.end_ns[rows] - split.begun_ns[rows]
         sized = message >= 0

@@ -84,7 +84,7 @@ def caveats_of(trace: Trace, calls: CallTable) -> tuple[str, ...]:
             f"{ranks} ranks are merged in this file: all sums are over all of them, and what they did at the same time"
             " is counted together - give the ranks' own traces"
         )
-    lines += _of_devices(trace, calls)
+    lines += _device_warnings(trace, calls)
     load = trace.environment.load
     if load is not None and load.busy:
         lines.append(
@@ -198,7 +198,7 @@ def _operator_names(trace: Trace) -> list[str]:
     return [trace.names[number] for number in numbers.values[np.argsort(-times, kind="stable")].tolist()]
 
 
-def _of_devices(trace: Trace, calls: CallTable) -> Iterator[str]:
+def _device_warnings(trace: Trace, calls: CallTable) -> Iterator[str]:
     missing, unread = _without_events(trace, calls), [rows for rows in trace.unread if rows.of_device]
     if unread:
         host = "" if len(trace.work.name) else " All times are those of the host, which launches and waits"

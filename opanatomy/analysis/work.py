@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opanatomy.analysis.aggregate import TOGETHER, Firsts, Order
+from opanatomy.analysis.aggregate import TOGETHER, Order, OrderedUnion
 from opanatomy.records.columns import (
     CallTable,
     Categorical,
@@ -17,9 +17,9 @@ from opanatomy.records.columns import (
     Int64,
     KernelTable,
     arranged,
-    at,
     categorical_of,
     mask_of,
+    take,
 )
 from opanatomy.records.table import NOT_KNOWN, Table, concatenated, figure
 from opanatomy.records.work import FIGURES, KEYS, LikeStep, Overlap, StepKind
@@ -67,8 +67,8 @@ class JoinedWork:
         calls, row, event = self._calls, self.call, self.event
         start, time = calls.start_ns[row], calls.time_ns[row]
         if self._kernels is not None:
-            start = np.where(event >= 0, at(self._kernels.start_ns, event), start)
-            time = np.maximum(at(self._kernels.duration_ns, event), 0)
+            start = np.where(event >= 0, take(self._kernels.start_ns, event), start)
+            time = np.maximum(take(self._kernels.duration_ns, event), 0)
         # The first row of each call has its cost.
         order = np.lexsort((start, row))
         first = np.ones(len(order), dtype=bool)
@@ -152,7 +152,7 @@ class WorkSums:
 
     def __init__(self) -> None:
         self._tables: list[Table] = []
-        self._modules: Firsts[str] = Firsts()
+        self._modules: OrderedUnion[str] = OrderedUnion()
         self._kinds: dict[tuple[int, ...], _Kind] = {}
 
     def add(

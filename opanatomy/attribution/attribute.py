@@ -45,8 +45,8 @@ from opanatomy.records.columns import (
     Int64,
     Launches,
     WorkTable,
+    concat,
     isin,
-    joined,
     rows_by_value,
     rows_named,
     unique,
@@ -110,7 +110,8 @@ def match(work: DeviceWork, launch: Launch) -> Matched:
     # The threads that launched on each device, from events whose launch is certain.
     sure = np.flatnonzero((index >= 0) & ~several)
     threads = {
-        device: unique(launch.thread[index[sure[places]]]).values for device, places in rows_by_value(work.device[sure])
+        device: unique(launch.thread[index[sure[indices]]]).values
+        for device, indices in rows_by_value(work.device[sure])
     }
     for events, candidates in _alike(np.flatnonzero(several), work, launch):
         # Keep candidates on launching threads; keep all if there are none.
@@ -142,9 +143,9 @@ def _alike(events: Int64, work: DeviceWork, launch: Launch) -> Iterator[tuple[In
         ordered = launch_keys[order]
         chosen = np.flatnonzero(exact == is_exact)
         devices = unique(work.device[events[chosen]])
-        for key, places in rows_by_value(keys[chosen] * len(devices.values) + devices.inverse):
+        for key, indices in rows_by_value(keys[chosen] * len(devices.values) + devices.inverse):
             low, high = np.searchsorted(ordered, [key // len(devices.values), key // len(devices.values) + 1])
-            yield events[chosen[places]], order[low:high]
+            yield events[chosen[indices]], order[low:high]
 
 
 def _numbered(first: Int64, second: Int64) -> tuple[Int64, Int64]:
@@ -154,7 +155,7 @@ def _numbered(first: Int64, second: Int64) -> tuple[Int64, Int64]:
 
 
 #: Steps from an event to the one around it before leaps are worth preparing.
-_FEW = 64
+_DIRECT_STEPS = 64
 
 
 class Links(Struct, frozen=True, kw_only=True):
@@ -177,7 +178,7 @@ def enclosing_rows(thread: Int64, start_ns: Int64, end_ns: Int64, parents: Int64
     """Return the innermost host row (rows in nesting order) around each (thread, time); -1 if none."""
     rows = last_started(thread, start_ns, at)
     over = _over(rows, end_ns, at[1])
-    for _ in range(_FEW):
+    for _ in range(_DIRECT_STEPS):
         if not len(over):
             return rows
         rows[over] = parents[rows[over]]
@@ -201,9 +202,9 @@ def enclosing_rows(thread: Int64, start_ns: Int64, end_ns: Int64, parents: Int64
 
 
 def _over(rows: Int64, end_ns: Int64, time_ns: Int64) -> Int64:
-    """Return the places of the rows that have ended by these times."""
-    places = np.flatnonzero(rows >= 0)
-    return places[end_ns[rows[places]] <= time_ns[places]]
+    """Return the indices of the rows that have ended by these times."""
+    indices = np.flatnonzero(rows >= 0)
+    return indices[end_ns[rows[indices]] <= time_ns[indices]]
 
 
 def link_work(work: DeviceWork, launch: Launch, host_external: Int64) -> Links:
@@ -245,8 +246,8 @@ def left_over(link: Int64, work: DeviceWork) -> Bool:
     left = np.zeros(len(link), dtype=bool)
     for _, events in rows_by_value(work.device) if unknown.any() else ():
         bare = []
-        for _, places in rows_by_value(work.stream[events]):
-            stream = events[places]
+        for _, indices in rows_by_value(work.stream[events]):
+            stream = events[indices]
             starts = work.start_ns[stream[recorded[stream]]]
             if len(starts):
                 left[stream] = unknown[stream] & (work.start_ns[stream] < starts.min())
@@ -353,7 +354,9 @@ def attribute(
     annotated, stated = annotated_phases(names, rows, kinds, placed, timed)
     if stated is not placed:
         table = replace(table, phase=stated.phase)
-        work_table = replace(work_table, phase=stated.of_launches(links.enclosing, links.thread, links.launched_ns))
+        work_table = replace(
+            work_table, phase=stated.phases_of_launches(links.enclosing, links.thread, links.launched_ns)
+        )
     present = [names[number] for number in unique(rows.name[own_ranges(rows, kinds)]).values.tolist()]
     return Attribution(
         host=table,
@@ -384,14 +387,14 @@ def _work_table(
     work: DeviceWork, links: Links, placed: Placed, window: tuple[int, int], stepped: bool, scopes: Sequence[str]
 ) -> WorkTable:
     link = links.link
-    phase = placed.of_launches(links.enclosing, links.thread, links.launched_ns)
+    phase = placed.phases_of_launches(links.enclosing, links.thread, links.launched_ns)
     module: Categorical[str] = placed.module.take(links.enclosing)
     if scopes:  # in a graph all work has the launch of the whole
         graph = work.node >> 32
         differentiated = (graph > 0) & isin(graph, unique(graph[work.of_backward > 0]).values)
         said = np.where(work.of_backward > 0, PHASE_CODE[Phase.BACKWARD], PHASE_CODE[Phase.FORWARD])
         phase = np.where(differentiated & ((work.scope >= 0) | (work.of_backward > 0)), said, phase)
-        named = joined(module, Categorical(work.scope, tuple(scopes)))
+        named = concat(module, Categorical(work.scope, tuple(scopes)))
         own, given = named.codes[: len(phase)], named.codes[len(phase) :]
         module = Categorical(np.where(given >= 0, given, own), named.values)
     if stepped:

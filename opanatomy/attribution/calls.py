@@ -25,12 +25,12 @@ from opanatomy.records.columns import (
     HostTable,
     Int64,
     WorkTable,
-    at,
     categorical_of,
     isin,
     mask_of,
     rows_by_value,
     starts_work,
+    take,
     unique,
 )
 from opanatomy.records.patterns import regex
@@ -61,10 +61,10 @@ _CONTRACTION, _MOVEMENT = (
 class Candidates(Struct, frozen=True, kw_only=True):
     """The host events to assign, in the order of `nesting.order_of`: parents before their children.
 
-    `delegates` and `composite` are those of the name's `Classification`. `passes` marks operators that do no work
-    themselves whatever their name (`intercepted`, `transformed`, `overloaded`, `not_executed`), `works` those that
-    launched device work; it is `None` on the CPU, where that is not recorded. Operators that are not part of the one
-    around them (`are_derivatives`, `run_in_hooks`) have no parent here.
+    `delegates` and `composite` are those of the name's `Classification`. `dispatches_only` marks operators that do no
+    work themselves whatever their name (`intercepted`, `transformed`, `overloaded`, `not_executed`), `launched_work`
+    those that launched device work; it is `None` on the CPU, where that is not recorded. Operators that are not part of
+    the one around them (`are_derivatives`, `run_in_hooks`) have no parent here.
     """
 
     name: Int64
@@ -72,8 +72,8 @@ class Candidates(Struct, frozen=True, kw_only=True):
     kind: Int64
     delegates: Bool
     composite: Bool
-    passes: Bool
-    works: Bool | None = None
+    dispatches_only: Bool
+    launched_work: Bool | None = None
 
 
 def assign_owners(rows: Candidates) -> Int64:
@@ -85,25 +85,25 @@ def assign_owners(rows: Candidates) -> Int64:
     to it: under autocast `aten::mm` of float32 casts, then calls `aten::mm` of bfloat16.
     """
     parents = rows.parent
-    if rows.works is None:
+    if rows.launched_work is None:
         # Only a contraction does the work of a contraction, and no copy, fill or allocation that of anything but data
         # movement: on the CPU `aten::_convolution` of a transposed convolution runs a kernel without an event next to
         # copies that have one. A `composite` is what it calls, whatever that is.
-        anything = above_any(rows.kind >= 0, parents)
-        arithmetic = above_any((rows.kind >= 0) & (rows.kind != _MOVEMENT), parents)
-        product = above_any(rows.kind == _CONTRACTION, parents)
+        anything = has_descendant(rows.kind >= 0, parents)
+        arithmetic = has_descendant((rows.kind >= 0) & (rows.kind != _MOVEMENT), parents)
+        product = has_descendant(rows.kind == _CONTRACTION, parents)
         needed = np.where(rows.kind == _CONTRACTION, product, np.where(rows.kind == _MOVEMENT, anything, arithmetic))
         idle = np.where(rows.composite, anything, needed)
     else:
-        idle = ~rows.works
+        idle = ~rows.launched_work
     repeated = np.zeros(len(parents), dtype=bool)
     repeated[parents[redispatched(rows.name, parents)]] = True
-    can = (rows.kind >= 0) & ~(rows.passes | repeated | (rows.delegates & idle))
+    can = (rows.kind >= 0) & ~(rows.dispatches_only | repeated | (rows.delegates & idle))
     above = np.where(parents >= 0, nearest_above(can, parents)[parents], -1)
     return nearest_above(can & (above < 0), parents)
 
 
-def above_any(marked: Bool, parents: Int64) -> Bool:
+def has_descendant(marked: Bool, parents: Int64) -> Bool:
     """Return whether a marked row is anywhere below each row."""
     holds_one = np.zeros(len(parents), dtype=bool)
     level = parents[marked]
@@ -188,8 +188,8 @@ def transformed(rows: Dispatched) -> Bool:
         return np.zeros(len(rows.name), dtype=bool)
     twice = np.zeros(len(rows.name), dtype=bool)
     twice[again] = True
-    product = above_any(twice & (rows.kind == _CONTRACTION), rows.parent)
-    rewritten: Bool = ((rows.kind == _CONTRACTION) & product) | (twice & above_any(twice, rows.parent))
+    product = has_descendant(twice & (rows.kind == _CONTRACTION), rows.parent)
+    rewritten: Bool = ((rows.kind == _CONTRACTION) & product) | (twice & has_descendant(twice, rows.parent))
     return rewritten
 
 
@@ -203,7 +203,7 @@ def not_executed(rows: Dispatched, recomputed: Bool) -> Bool:
     candidates = recomputed & (rows.kind >= 0)
     if not candidates.any():
         return candidates
-    deeper = above_any(~named(rows, _SAVES), rows.parent)
+    deeper = has_descendant(~named(rows, _SAVES), rows.parent)
     forward = ~recomputed & (rows.kind >= 0)
     # Called from within itself: with cast arguments under autocast, or by a mode.
     again = (rows.parent >= 0) & named(rows, _INTERCEPTS)[rows.parent]
@@ -226,11 +226,11 @@ def observed_unrun(rows: Dispatched, recomputed: Bool, node: Int64, observed: Ma
     computing = np.flatnonzero(recomputed & (rows.kind >= 0) & (node >= 0))
     last = np.full(len(rows.name), -1, dtype=np.int64)
     np.maximum.at(last, node[computing], computing)
-    bare = ~above_any(~named(rows, _SAVES), rows.parent)
+    bare = ~has_descendant(~named(rows, _SAVES), rows.parent)
     again, never_ran = np.zeros(len(rows.name), dtype=bool), np.zeros(len(rows.name), dtype=bool)
     again[redispatched(rows.name, rows.parent)] = True
-    for number, places in rows_by_value(rows.name[computing]):
-        events = computing[places]
+    for number, indices in rows_by_value(rows.name[computing]):
+        events = computing[indices]
         events = events[~again[events]]
         stopped = events[(last[node[events]] == events) & bare[events]]
         if len(stopped) and len(events) - observed.get(rows.names[number], 0) == len(stopped):
@@ -305,8 +305,8 @@ def run_in_hooks(rows: Dispatched, kernels: Kernels, numbered: Bool, whole: Bool
     below = below[saves[rows.parent[below]]]
     by_hooks = np.zeros(len(rows.name), dtype=bool)
     if len(below):
-        computing = (rows.kind >= 0) | above_any(rows.kind >= 0, rows.parent)
-        crossing = across | above_any(across, rows.parent)
+        computing = (rows.kind >= 0) | has_descendant(rows.kind >= 0, rows.parent)
+        crossing = across | has_descendant(across, rows.parent)
         foreign = ~_called(rows, kernels.calls, below) | crossing[below]
         own = computing & whole
         by_hooks[below[foreign & own[below]]] = True
@@ -347,7 +347,7 @@ DISPATCHING: Final = Classification(operator_class=None, rule="no rule")
 class OperatorNames(Struct, frozen=True, kw_only=True):
     """The classes of operators, one entry per name of the trace."""
 
-    #: A place in `CLASSES`, -1 if the operator does no work itself.
+    #: An index into `CLASSES`, -1 if the operator does no work itself.
     operator_class: Int64
     rule: Categorical[str]
     delegates: Bool
@@ -367,7 +367,7 @@ class KernelNames(Struct, frozen=True, kw_only=True):
     rule: Categorical[str]
     #: 1 if the kernel uses tensor cores, 0 if not, -1 if the name does not tell.
     tensor_cores: Int64
-    #: Places in `ELEMENT_TYPES`.
+    #: Indices into `ELEMENT_TYPES`.
     element_type: Int64
     crosses_host_link: Bool
 
@@ -449,13 +449,13 @@ def owners(
     host: HostTable,
     signatures: Sequence[Signature | None],
     operators: OperatorNames,
-    works: Bool | None,
+    launched_work: Bool | None,
     crossing: Bool,
 ) -> Int64:
     """Return for each host row the row of the call it is part of, -1 if none.
 
-    `works` marks the rows that launched device work (`None` on the CPU), `crossing` those that launched a copy between
-    host and device.
+    `launched_work` marks the rows that launched device work (`None` on the CPU), `crossing` those that launched a copy
+    between host and device.
     """
     # One entry for each signature, and a last one for rows without any.
     tensors = [*(signature.tensors() if signature else () for signature in signatures), ()]
@@ -489,7 +489,9 @@ def owners(
     by_hooks = run_in_hooks(rows, kernels, saves, whole, crossing)
     rows = replace(rows, parent=np.where(by_hooks, -1, rows.parent))
 
-    passes = intercepted(rows) | transformed(rows) | overloaded(rows, [stands_for(name) for name in trace.names])
+    dispatches_only = (
+        intercepted(rows) | transformed(rows) | overloaded(rows, [stands_for(name) for name in trace.names])
+    )
     return assign_owners(
         Candidates(
             name=rows.name,
@@ -497,8 +499,8 @@ def owners(
             kind=rows.kind,
             delegates=operators.delegates[rows.name],
             composite=operators.composite[rows.name],
-            passes=passes | _unrun(trace, host, rows) if works is None else passes,
-            works=works,
+            dispatches_only=dispatches_only | _unrun(trace, host, rows) if launched_work is None else dispatches_only,
+            launched_work=launched_work,
         )
     )
 
@@ -617,13 +619,13 @@ def own_signatures(host: HostTable, signatures: Sequence[Signature | None]) -> t
     outer, inner = host.signature[nearest_above(first, host.parent)[again]], host.signature[again]
     width = len(known) + 1
     pairs = unique((outer + 1) * width + inner)
-    places = []
+    indices = []
     for pair in pairs.values.tolist():
         above, below = pair // width - 1, pair % width
         own = _unstacked(known[above] if above >= 0 else None, known[below])
-        places.append(below if own is None else len(known))
+        indices.append(below if own is None else len(known))
         known += [] if own is None else [own]
-    column[again] = np.array(places, dtype=np.int64)[pairs.inverse]
+    column[again] = np.array(indices, dtype=np.int64)[pairs.inverse]
     return known, column
 
 
@@ -646,7 +648,7 @@ def _unstacked(above: Signature | None, below: Signature | None) -> Signature | 
 
 
 #: Operators that take a list of tensors, whose element types Kineto does not record.
-_LISTED: Final = regex(r"^aten::(?:_?cat|stack|concat\w*|hstack|vstack|_foreach_\w+)$")
+_TAKES_TENSOR_LIST: Final = regex(r"^aten::(?:_?cat|stack|concat\w*|hstack|vstack|_foreach_\w+)$")
 
 
 def with_element_type(signature: Signature, dtype: str) -> Signature:
@@ -724,11 +726,11 @@ def costs_of(
         limit = total
 
     table = np.full((5, len(costs)), -1, dtype=np.int64)
-    for place, (known, total) in enumerate(zip(costs, totals, strict=True)):
+    for index, (known, total) in enumerate(zip(costs, totals, strict=True)):
         if known is not None and total <= limit:
             causal = -1 if known.causal_flops is None else known.causal_flops
             normalization = known.normalization_flops or -1
-            table[:, place] = known.flops, known.read_bytes, known.written_bytes, causal, normalization
+            table[:, index] = known.flops, known.read_bytes, known.written_bytes, causal, normalization
     costs_of_calls = CallCosts(
         row=keys.inverse,
         flops=table[0],
@@ -786,10 +788,10 @@ class TraceCalls(Struct, frozen=True, kw_only=True):
     @property
     def call_of_event(self) -> Int64:
         """Return for each device event the row of its call, -1 if none."""
-        return at(self.owner, self.work.host)
+        return take(self.owner, self.work.host)
 
     def texts_of(self, signature: Int64) -> Categorical[SignatureText]:
-        """Return the text of each signature (a place in `signatures`); empty for -1."""
+        """Return the text of each signature (an index into `signatures`); empty for -1."""
         numbers = unique(signature)
         texts = [text_of(self.signatures[number] if number >= 0 else None) for number in numbers.values.tolist()]
         return categorical_of(texts, numbers.inverse)
@@ -804,12 +806,12 @@ def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, 
     operators = operator_names(trace.names, host.name, on_device=trace.on_device)
     kernels = kernel_names(trace.names, work.name)
     time_ns, launched = _device_time(host, work, on_device=trace.on_device)
-    works = launched > 0 if trace.on_device else None
+    launched_work = launched > 0 if trace.on_device else None
     crossing = rows_with_events(kernels.crosses_host_link[work.name], work.host, len(host.name))
-    owner = owners(trace, host, signatures, operators, works, crossing)
-    called = at(owner, work.host)
+    owner = owners(trace, host, signatures, operators, launched_work, crossing)
+    called = take(owner, work.host)
     if trace.on_device:
-        called_name = at(host.name, called)
+        called_name = take(host.name, called)
         operators = with_classes_of_kernels(operators, kernels, called_name, work.name, work.duration_ns)
 
     # The element type of a call's tensor lists is in the name of one of its kernels.
@@ -817,7 +819,7 @@ def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, 
     element_type = kernels.element_type[work.name]
     events = np.flatnonzero((called >= 0) & (element_type >= 0))
     if len(events):
-        listed = np.array([_LISTED.match(name) is not None for name in trace.names], dtype=bool)
+        listed = np.array([_TAKES_TENSOR_LIST.match(name) is not None for name in trace.names], dtype=bool)
         events = events[listed[host.name[called[events]]]]
         element[called[events]] = element_type[events]
     device_kind = None if trace.on_device else "cpu"

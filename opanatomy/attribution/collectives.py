@@ -23,9 +23,9 @@ from opanatomy.records.columns import (
     CollectiveTable,
     Int64,
     KernelTable,
-    at,
     mask_of,
     rows_named,
+    take,
     unique,
 )
 from opanatomy.records.patterns import regex
@@ -81,7 +81,7 @@ def announced(trace: Trace, calls: TraceCalls, rows: Int64) -> Announced:
     for first in by_name[pairs.first].tolist():
         name, signature = calls.names[host.name[first]], _signature(calls, first)
         if match := _C10D.match(name):
-            arguments = _of_c10d(match["name"], signature)
+            arguments = _c10d_arguments(match["name"], signature)
         else:
             elements = _elements(signature)
             dtype = None if elements is None or signature is None else signature.tensors()[0].dtype
@@ -94,8 +94,8 @@ def announced(trace: Trace, calls: TraceCalls, rows: Int64) -> Announced:
     while len(active := np.flatnonzero(current >= 0)):
         row = current[active]
         kinds = kind[row]
-        for place, code in enumerate(codes, PARAMETERS):
-            here = active[(kinds == place) & (code[active] < 0)]
+        for index, code in enumerate(codes, PARAMETERS):
+            here = active[(kinds == index) & (code[active] < 0)]
             code[here] = said[current[here]]
         call[active] = np.where((kinds == PARAMETERS) | (kinds == BACKEND), row, call[active])
         call[active] = np.where((kinds == C10D) & (call[active] < 0), row, call[active])
@@ -139,18 +139,18 @@ def joined_to_operators(calls: TraceCalls, annotations: Int64) -> Int64:
     waiting = []
     for row in operators.tolist():
         match = _C10D.match(calls.names[host.name[row]])
-        arguments = _of_c10d(match["name"] if match else "", _signature(calls, row))
+        arguments = _c10d_arguments(match["name"] if match else "", _signature(calls, row))
         sizes = {size for size in (arguments.in_elements, arguments.out_elements) if size is not None}
         waiting.append((row, named(arguments.collective), sizes))
     joined = np.full(len(annotations), -1, dtype=np.int64)
-    for place in np.argsort(host.start_ns[annotations], kind="stable").tolist():
-        row = int(annotations[place])
+    for index in np.argsort(host.start_ns[annotations], kind="stable").tolist():
+        row = int(annotations[index])
         name, size = named(calls.names[host.name[row]].partition(":")[2]), _elements(_signature(calls, row))
         for number, (operator, asked, sizes) in enumerate(waiting):
             if host.start_ns[operator] > host.start_ns[row]:
                 break
             if name in (asked, _INSTEAD.get(asked or "")) and (size is None or not sizes or size in sizes):
-                joined[place] = operator
+                joined[index] = operator
                 del waiting[number]
                 break
     return joined
@@ -164,7 +164,7 @@ def modules_served(calls: TraceCalls, rows: Int64) -> Categorical[str]:
     host, modules = calls.host, dict[str, int]()
     codes = []
     around = (nearest_above(rows_named(name, calls.names, host.name), host.parent) for name in (_SERVED, _OF_MANY))
-    for row, served, of_many in zip(rows.tolist(), *(at(nearest, rows).tolist() for nearest in around), strict=True):
+    for row, served, of_many in zip(rows.tolist(), *(take(nearest, rows).tolist() for nearest in around), strict=True):
         match = _SERVED.match(calls.names[host.name[served]]) if served >= 0 else None
         module = _WRAPPED.sub("", match["module"]) if match else None
         if module is None and row >= 0 and of_many < 0:
@@ -201,15 +201,15 @@ def number_of(numbers: dict[CollectiveArguments, int], arguments: CollectiveArgu
     return -1 if arguments is None else numbers.setdefault(arguments, len(numbers))
 
 
-def _of_c10d(plain: str, signature: Signature | None) -> CollectiveArguments:
+def _c10d_arguments(plain: str, signature: Signature | None) -> CollectiveArguments:
     """Describe an operator of c10d or symmetric memory by its arguments.
 
     Reductions and broadcasts have one size; gathers and scatters without an output argument tell only their input.
     """
     # (elements, data type) of the first two arguments' tensors; `None` unless they have one data type.
     sides: list[tuple[int, str | None] | None] = []
-    for place in (0, 1):
-        tensors = _tensors(signature.get(place)) if signature else []
+    for index in (0, 1):
+        tensors = _tensors(signature.get(index)) if signature else []
         types = {tensor.dtype for tensor in tensors}
         sides.append((sum(tensor.numel for tensor in tensors), types.pop()) if len(types) == 1 else None)
     first, second = sides
@@ -248,7 +248,7 @@ def collective_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | Non
     """Return one row per communication event in the window; on the CPU (`kernels` is `None`) one per annotation."""
     if kernels is None:
         rows = annotations_of_backends(calls, calls.host.in_window)
-        _, arguments = of_annotations(trace, calls, rows)
+        _, arguments = collectives_of_annotations(trace, calls, rows)
         return CollectiveTable(
             kernel=Categorical(calls.host.name[rows], calls.names),
             duration_ns=calls.host.duration_ns[rows],
@@ -256,7 +256,7 @@ def collective_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | Non
             arguments=_without_number(arguments),
         )
     events = np.flatnonzero(kernels.inside & kernels.operator_class.equals(OperatorClass.COMMUNICATION))
-    call, arguments = of_events(trace, calls, events)
+    call, arguments = collectives_of_events(trace, calls, events)
     return CollectiveTable(
         kernel=kernels.kernel.take(events),
         duration_ns=kernels.duration_ns[events],
@@ -265,7 +265,9 @@ def collective_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | Non
     )
 
 
-def of_annotations(trace: Trace, calls: TraceCalls, rows: Int64) -> tuple[Int64, Categorical[CollectiveArguments]]:
+def collectives_of_annotations(
+    trace: Trace, calls: TraceCalls, rows: Int64
+) -> tuple[Int64, Categorical[CollectiveArguments]]:
     """Return (the row of c10d's operator behind each annotation, what both say together); -1 is none."""
     operator = joined_to_operators(calls, rows)
     alone = announced(trace, calls, rows).arguments
@@ -274,7 +276,9 @@ def of_annotations(trace: Trace, calls: TraceCalls, rows: Int64) -> tuple[Int64,
     return operator, merged([asked.codes, below], (*asked.values, *alone.values))
 
 
-def of_events(trace: Trace, calls: TraceCalls, events: Int64) -> tuple[Int64, Categorical[CollectiveArguments]]:
+def collectives_of_events(
+    trace: Trace, calls: TraceCalls, events: Int64
+) -> tuple[Int64, Categorical[CollectiveArguments]]:
     """Return (the host row of each device event's collective, its record): the event's own before its launch's."""
     around = announced(trace, calls, calls.work.host[events])
     if not trace.work_collectives:
@@ -290,8 +294,8 @@ def exchanged_bytes(trace: Trace, calls: TraceCalls, wanted: Int64) -> tuple[Int
     sent, received = np.full((2, len(calls.host.name)), -1, dtype=np.int64)
     if not calls.on_device:
         rows = annotations_of_backends(calls, np.ones(len(calls.host.name), dtype=bool))
-        operator, arguments = of_annotations(trace, calls, rows)
-        sent[rows], received[rows] = _of_both_sides(arguments).T
+        operator, arguments = collectives_of_annotations(trace, calls, rows)
+        sent[rows], received[rows] = _bytes_of_both_sides(arguments).T
         # An operator that launches a collective alongside it moves nothing itself.
         sent[operator[operator >= 0]] = received[operator[operator >= 0]] = 0
         return sent, received
@@ -299,8 +303,8 @@ def exchanged_bytes(trace: Trace, calls: TraceCalls, wanted: Int64) -> tuple[Int
     is_wanted = mask_of(wanted, len(calls.host.name) + 1)
     # The first event with sizes decides.
     events = np.flatnonzero(is_wanted[of_call])[::-1]
-    _, arguments = of_events(trace, calls, events)
-    sides = _of_both_sides(arguments)
+    _, arguments = collectives_of_events(trace, calls, events)
+    sides = _bytes_of_both_sides(arguments)
     said = sides[:, 0] >= 0
     sent[of_call[events[said]]], received[of_call[events[said]]] = sides[said].T
     return sent, received
@@ -309,18 +313,18 @@ def exchanged_bytes(trace: Trace, calls: TraceCalls, wanted: Int64) -> tuple[Int
 def bytes_of(arguments: Categorical[CollectiveArguments]) -> Int64:
     """Return the bytes that each row's collective sends and receives, shape (rows, 2); -1 if unknown."""
     sides = np.full((len(arguments.values) + 1, 2), -1, dtype=np.int64)
-    for place, known in enumerate(arguments.values):
+    for index, known in enumerate(arguments.values):
         dtype = dtype_of(known.dtype)
         elements: tuple[int | None, int | None] | None = both_sides(known)
         if elements is None and named(known.collective) == "all_to_all":
             elements = known.in_elements, known.out_elements
         for side, count in enumerate(elements or ()):
             if dtype is not None and count is not None:
-                sides[place, side] = count * ITEM_SIZE[dtype]
+                sides[index, side] = count * ITEM_SIZE[dtype]
     return sides[arguments.codes]
 
 
-def _of_both_sides(arguments: Categorical[CollectiveArguments]) -> Int64:
+def _bytes_of_both_sides(arguments: Categorical[CollectiveArguments]) -> Int64:
     """Return `bytes_of`, with -1 for both sides if one is unknown."""
     sides = bytes_of(arguments)
     return np.where((sides >= 0).all(axis=1, keepdims=True), sides, -1)

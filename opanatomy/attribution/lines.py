@@ -30,9 +30,9 @@ from opanatomy.records.columns import (
     HostTable,
     Int64,
     KernelTable,
-    at,
+    concat,
     isin,
-    joined,
+    take,
     unique,
 )
 from opanatomy.records.workload import LINE_RANGE, LINES_STEP, LineFrame
@@ -99,8 +99,8 @@ def _innermost(
     nodes = nodes_of(rows, kinds, trace.flows)
     made = modules_of(rows, kinds, nodes)
     # A node whose forward is not known (one that adds up a gradient) comes from where backward was called.
-    place = np.cumsum([label is not None for label in labels]) - 1
-    around = np.where(nodes.module >= 0, place[at(rows.name, nodes.module)], -1)
+    index = np.cumsum([label is not None for label in labels]) - 1
+    around = np.where(nodes.module >= 0, index[take(rows.name, nodes.module)], -1)
     codes = np.empty(len(order), dtype=np.int64)
     codes[order] = np.where(made.codes >= 0, made.codes, around)
     return Categorical(codes[:count], made.values)
@@ -171,7 +171,7 @@ def with_lines(
         return replace(table, stack=stacks.of_row.take(_rows_of(table, trace, calls, kernels)))
     begin, end = stacks.step
     inside = (calls.host.start_ns >= begin) & (calls.host.start_ns < end)
-    launched = at(trace.launches.start_ns, attribution.work.launch)
+    launched = take(trace.launches.start_ns, attribution.work.launch)
     ours = (launched >= begin) & (launched < end)
     by_line = replace(
         calls,
@@ -212,7 +212,7 @@ def _rows_of(table: CallTable, trace: Trace, calls: TraceCalls, kernels: KernelT
     if not len(events):
         return table.host_row
     host, launches, launch = calls.host, trace.launches, calls.work.launch[events]
-    moments = at(launches.thread, launch), at(launches.start_ns, launch)
+    moments = take(launches.thread, launch), take(launches.start_ns, launch)
     around = enclosing_rows(host.thread, host.start_ns, host.start_ns + host.duration_ns, host.parent, moments)
     return np.concatenate((table.host_row[: len(table.host_row) - len(events)], np.where(launch >= 0, around, -1)))
 
@@ -220,7 +220,7 @@ def _rows_of(table: CallTable, trace: Trace, calls: TraceCalls, kernels: KernelT
 def _moments(table: CallTable, trace: Trace, calls: TraceCalls, kernels: KernelTable | None) -> Int64:
     """Return when the host made each call, or launched an event without one."""
     events = _alone(calls, kernels)
-    launched = at(trace.launches.start_ns, calls.work.launch[events])
+    launched = take(trace.launches.start_ns, calls.work.launch[events])
     own = table.start_ns[: len(table.start_ns) - len(events)]
     return np.concatenate((own, np.where(launched >= 0, launched, calls.work.start_ns[events])))
 
@@ -241,7 +241,7 @@ def _keys(
     ]
     key = np.zeros(sum(len(column.codes) for column in columns[0]), dtype=np.int64)
     for pair in columns:
-        column: Categorical[Any] = joined(*pair)
+        column: Categorical[Any] = concat(*pair)
         key = unique(key * (len(column.values) + 1) + column.codes + 1).inverse
     return key
 
@@ -256,27 +256,27 @@ def _by_order(
     count = len(their_ns)
     begins, ends = steps
     step = np.searchsorted(begins, own_ns, side="right") - 1
-    step = np.where((step >= 0) & (own_ns <= at(ends, step)), step, -1)
+    step = np.where((step >= 0) & (own_ns <= take(ends, step)), step, -1)
     step = np.concatenate((np.full(count, len(begins)), step))
     order = np.lexsort((np.concatenate((their_ns, own_ns)), key, step))
     group = unique(step * (int(key.max(initial=0)) + 1) + key)
     # The place of each call among those of its group, and how many these are.
     first = np.full(len(group.values), len(order), dtype=np.int64)
     np.minimum.at(first, group.inverse[order], np.arange(len(order)))
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order)) - first[group.inverse[order]]
+    index = np.empty(len(order), dtype=np.int64)
+    index[order] = np.arange(len(order)) - first[group.inverse[order]]
     size = np.bincount(group.inverse)[group.inverse]
     # Theirs by group and place, one after the other.
-    by_place = np.lexsort((place[:count], key[:count]))
+    by_index = np.lexsort((index[:count], key[:count]))
     begin_of, size_of = (np.full(int(key.max(initial=0)) + 1, fill, dtype=np.int64) for fill in (-1, 0))
-    ordered = key[:count][by_place]
+    ordered = key[:count][by_index]
     starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
     begin_of[ordered[starts]], size_of[ordered[starts]] = starts, np.diff(np.append(starts, len(ordered)))
-    own_key, codes = key[count:], stack.codes[by_place]
+    own_key, codes = key[count:], stack.codes[by_index]
     # All alike come from one line: then the count does not matter.
     lowest, highest = (reduce.reduceat(codes, starts) if len(starts) else codes for reduce in (np.minimum, np.maximum))
     one = np.zeros(len(begin_of), dtype=bool)
     one[ordered[starts]] = lowest == highest
     known = (begin_of[own_key] >= 0) & (step[count:] >= 0) & ((size[count:] == size_of[own_key]) | one[own_key])
-    wanted = np.where(known, begin_of[own_key] + np.where(one[own_key], 0, place[count:]), -1)
-    return Categorical(at(codes, wanted), stack.values)
+    wanted = np.where(known, begin_of[own_key] + np.where(one[own_key], 0, index[count:]), -1)
+    return Categorical(take(codes, wanted), stack.values)

@@ -79,13 +79,13 @@ def _one_by_one(start: Int64, end: Int64) -> Int64:
     for row, (begins, ends) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
         while stack and stack[-1][1] <= begins:
             stack.pop()
-        place = len(stack) - 1
-        while place >= 0:
-            outer, outer_end, below = stack[place]
+        index = len(stack) - 1
+        while index >= 0:
+            outer, outer_end, below = stack[index]
             if begins < outer_end and ends <= outer_end + SLACK_NS:
                 parents[row] = outer
                 break
-            place = below
+            index = below
         outlasting = len(stack) - 1
         while outlasting >= 0 and stack[outlasting][1] <= ends:
             outlasting = stack[outlasting][2]
@@ -147,10 +147,10 @@ def last_started(thread: Int64, start_ns: Int64, at: tuple[Int64, Int64]) -> Int
     """Return the last row (rows in nesting order) that has started on each (thread, time); -1 if none."""
     threads, times = at
     started = np.full(len(times), -1, dtype=np.int64)
-    for number, places in rows_by_value(threads):
+    for number, indices in rows_by_value(threads):
         low, high = np.searchsorted(thread, [number, number + 1])
-        row = low + np.searchsorted(start_ns[low:high], times[places], side="right") - 1
-        started[places] = np.where(row >= low, row, -1)
+        row = low + np.searchsorted(start_ns[low:high], times[indices], side="right") - 1
+        started[indices] = np.where(row >= low, row, -1)
     return started
 
 

@@ -21,10 +21,10 @@ from opanatomy.records.columns import (
     Categorical,
     Flows,
     Int64,
-    at,
     isin,
     rows_by_value,
     rows_named,
+    take,
     unique,
 )
 from opanatomy.records.patterns import regex
@@ -255,22 +255,22 @@ def forward_of(rows: HostRows, is_node: Bool, same_node: Int64, flows: Flows) ->
     """
     forward = np.full(len(rows.name), -1, dtype=np.int64)
     node = _starting(rows, flows.backward_thread, flows.backward_ns, is_node, None)
-    number = at(rows.sequence, node)
+    number = take(rows.sequence, node)
     operator = _starting(rows, flows.forward_thread, flows.forward_ns, ~is_node, np.where(number >= 0, number, -2))
     known = (node >= 0) & (operator >= 0)
     forward[node[known]] = operator[known]
 
     # The innermost node around each row (for a node, around its evaluation); -1 outside all nodes.
-    outer = at(nearest_above(is_node, rows.parent), rows.parent)
-    evaluated = is_node & (at(same_node, outer) == rows.name) & (outer >= 0)
-    inside = np.where(evaluated, at(outer, outer), outer)
+    outer = take(nearest_above(is_node, rows.parent), rows.parent)
+    evaluated = is_node & (take(same_node, outer) == rows.name) & (outer >= 0)
+    inside = np.where(evaluated, take(outer, outer), outer)
     _by_numbers(rows, is_node, inside, forward)
     _by_numbers(rows, is_node, np.full(len(inside), -1, dtype=np.int64), forward)
 
     # An evaluation and the node that it runs have the same forward operator.
     nodes = np.flatnonzero(is_node & (rows.parent >= 0))
     outer = nearest_above(is_node, rows.parent)[rows.parent[nodes]]
-    same = (outer >= 0) & (at(same_node, outer) == rows.name[nodes])
+    same = (outer >= 0) & (take(same_node, outer) == rows.name[nodes])
     inner, outer = nodes[same], outer[same]
     either = np.maximum(forward[inner], forward[outer])
     forward[inner] = np.where(forward[inner] < 0, either, forward[inner])
@@ -282,11 +282,11 @@ def _starting(rows: HostRows, thread: Int64, time_ns: Int64, wanted: Bool, seque
     """Return the innermost wanted row (with this sequence number) that starts at each time on each thread, else -1."""
     row = last_started(rows.thread, rows.start_ns, (thread, time_ns))
     for _ in range(_NESTED):
-        here = (row >= 0) & (at(rows.start_ns, row) == time_ns) & (at(rows.thread, row) == thread)
+        here = (row >= 0) & (take(rows.start_ns, row) == time_ns) & (take(rows.thread, row) == thread)
         row = np.where(here, row, -1)
         fits = (row >= 0) & wanted[row] if len(wanted) else row >= 0
         if sequence is not None:
-            fits &= at(rows.sequence, row) == sequence
+            fits &= take(rows.sequence, row) == sequence
         if (fits | (row < 0)).all():
             break
         row = np.where(fits | (row < 0), row, row - 1)
@@ -300,16 +300,16 @@ def _by_numbers(rows: HostRows, is_node: Bool, inside: Int64, forward: Int64) ->
     operators = operators[isin(rows.sequence[operators], rows.sequence[nodes])]
     numbers = unique(rows.sequence)
     key = numbers.inverse + len(numbers.values) * (inside + 1)  # one for each pair of number and place
-    by_thread = {thread: operators[places] for thread, places in rows_by_value(rows.thread[operators])}
-    made = {number: nodes[places] for number, places in rows_by_value(rows.forward_thread[nodes])}
+    by_thread = {thread: operators[indices] for thread, indices in rows_by_value(rows.thread[operators])}
+    made = {number: nodes[indices] for number, indices in rows_by_value(rows.forward_thread[nodes])}
     for made_on, thread in _threads(rows, key, made, operators, forward).items():
         among = operators if thread is None else by_thread.get(thread, operators[:0])
         left = made[made_on][forward[made[made_on]] < 0]
         last = latest(rows, key, among)
         if len(last) and len(left):
-            place = np.minimum(np.searchsorted(key[last], key[left]), len(last) - 1)
-            known = (key[last[place]] == key[left]) & (rows.start_ns[last[place]] < rows.start_ns[left])
-            forward[left[known]] = last[place[known]]
+            index = np.minimum(np.searchsorted(key[last], key[left]), len(last) - 1)
+            known = (key[last[index]] == key[left]) & (rows.start_ns[last[index]] < rows.start_ns[left])
+            forward[left[known]] = last[index[known]]
 
 
 def _threads(
@@ -337,8 +337,8 @@ def _threads(
             wanted = unique(key[made[number]]).values
             low, high = np.searchsorted(keys, wanted), np.searchsorted(keys, wanted, side="right")
             counts = high - low
-            places = np.arange(int(counts.sum())) + np.repeat(low - (np.cumsum(counts) - counts), counts)
-            votes = threads[places]
+            indices = np.arange(int(counts.sum())) + np.repeat(low - (np.cumsum(counts) - counts), counts)
+            votes = threads[indices]
             votes = votes[free[votes]]
         if len(votes):
             thread = int(np.bincount(votes).argmax())
@@ -386,7 +386,7 @@ def recomputed(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
     comes before it applies the function is run again, as checkpointing without reentry does where the node unpacks.
     """
     node = nodes.enclosing
-    function = at(kinds.function, np.where(node >= 0, rows.name[node], -1))
+    function = take(kinds.function, np.where(node >= 0, rows.name[node], -1))
     applied = (node >= 0) & (function == rows.name)
     applied_ns = np.full(len(node), NEVER, dtype=np.int64)
     np.maximum.at(applied_ns, node[applied], rows.end_ns[applied])
@@ -425,8 +425,8 @@ def _own_numbers(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
     below = np.flatnonzero(rows.parent >= 0)
     last[rows.parent[below]] = below
     detaches = (last >= 0) & kinds.detach[rows.name[last]]
-    forward = at(nodes.forward, nodes.enclosing)
-    applied = (forward >= 0) & (at(rows.name, forward) == rows.name) & ~kinds.dispatched[rows.name]
+    forward = take(nodes.forward, nodes.enclosing)
+    applied = (forward >= 0) & (take(rows.name, forward) == rows.name) & ~kinds.dispatched[rows.name]
 
     functions = contains(rows, operators) | (applied & detaches & ~detaches[forward])
     nested = nodes.is_node & (rows.parent >= 0) & (nodes.enclosing[rows.parent] >= 0)
@@ -448,20 +448,20 @@ def _with_gradients(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
     last[rows.parent[called]] = called  # in nesting order: the last one stays
     # The evaluation that runs each node, or the node itself; -1 for other rows.
     outer = np.where(rows.parent >= 0, nodes.enclosing[rows.parent], -1)
-    same = (outer >= 0) & (at(kinds.same_node, at(rows.name, outer)) == rows.name)
+    same = (outer >= 0) & (take(kinds.same_node, take(rows.name, outer)) == rows.name)
     root = np.where(nodes.is_node, np.where(same, outer, np.arange(count)), -1)
     known = np.flatnonzero(last >= 0)
     mode = np.full(count, -1, dtype=np.int64)
     mode[root[known]] = rows.sequence[last[known]] >= 0
     if not (mode > 0).any():
         return np.zeros(count, dtype=bool)
-    level = at(root, outer)
+    level = take(root, outer)
     order = np.lexsort((rows.start_ns, level))
     begins = (~nodes.is_node & (rows.sequence >= 0))[order] | np.append(True, np.diff(level[order]) != 0)
     passes, mode = np.cumsum(begins), mode[order]
-    place = np.arange(count)
-    before = np.maximum.accumulate(np.where(mode >= 0, place, -1))
-    after = np.minimum.accumulate(np.where(mode >= 0, place, count - 1)[::-1])[::-1]
+    index = np.arange(count)
+    before = np.maximum.accumulate(np.where(mode >= 0, index, -1))
+    after = np.minimum.accumulate(np.where(mode >= 0, index, count - 1)[::-1])[::-1]
     in_pass = (before >= 0) & (passes[before] == passes)
     nearest = np.where(in_pass, mode[before], np.where(passes[after] == passes, mode[after], 0))
     with_gradients = np.empty(count, dtype=bool)
@@ -486,14 +486,14 @@ def modules_of(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Categorical[st
     innermost = np.where(module > node, module, -1)
     wanted, of_node = inside, current[inside]
     while len(wanted):
-        forward = at(nodes.forward, of_node)
-        within = at(current, forward)
-        innermost[wanted] = np.where(within < 0, at(innermost, forward), -1)
+        forward = take(nodes.forward, of_node)
+        within = take(current, forward)
+        innermost[wanted] = np.where(within < 0, take(innermost, forward), -1)
         # The forward ran before its node; in a damaged trace where it did not, the loop would not end.
-        deeper = (within >= 0) & (at(rows.start_ns, within) < at(rows.start_ns, of_node))
+        deeper = (within >= 0) & (take(rows.start_ns, within) < take(rows.start_ns, of_node))
         wanted, of_node = wanted[deeper], within[deeper]
-    place = np.cumsum([path is not None for path in kinds.module]) - 1
-    return Categorical(at(place[rows.name], innermost), paths)
+    index = np.cumsum([path is not None for path in kinds.module]) - 1
+    return Categorical(take(index[rows.name], innermost), paths)
 
 
 # ----- begin and end of forward, backward and update, on any thread
@@ -509,8 +509,8 @@ class Spans(Struct, frozen=True):
         """Return the interval around each time, -1 if none."""
         if not len(self.start_ns):
             return np.full(len(time_ns), -1, dtype=np.int64)
-        place = np.searchsorted(self.start_ns, time_ns, side="right") - 1
-        return np.where((place >= 0) & (time_ns < self.end_ns[np.maximum(place, 0)]), place, -1)
+        index = np.searchsorted(self.start_ns, time_ns, side="right") - 1
+        return np.where((index >= 0) & (time_ns < self.end_ns[np.maximum(index, 0)]), index, -1)
 
 
 class Moments(Struct, frozen=True):
@@ -543,8 +543,8 @@ def moments_of(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, dif
     phase = np.select([backward[marks], optimizer[marks]], [BACKWARD, OPTIMIZER], FORWARD)
     forward = {}
     operators = np.flatnonzero(differentiated)
-    for thread, places in rows_by_value(rows.thread[operators]):
-        on_thread = operators[places]
+    for thread, indices in rows_by_value(rows.thread[operators]):
+        on_thread = operators[indices]
         forward[thread] = (rows.start_ns[on_thread], np.maximum.accumulate(rows.end_ns[on_thread]))
 
     # Threads with nodes and nothing of the training loop: no forward operator, step or range around nodes. The loop
@@ -566,10 +566,10 @@ def moments_of(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, dif
     # Those in which forward operators run, until the last node (or operator) in them ends.
     end = np.full(len(steps.start_ns), -1, dtype=np.int64)
     for marked in (differentiated, nodes.is_node):
-        place = steps.at(rows.start_ns[marked])
-        inside = place >= 0
+        index = steps.at(rows.start_ns[marked])
+        inside = index >= 0
         last = np.full(len(end), -1, dtype=np.int64)
-        np.maximum.at(last, place[inside], rows.end_ns[marked][inside])
+        np.maximum.at(last, index[inside], rows.end_ns[marked][inside])
         end = np.where((end >= 0) | (marked is differentiated), np.maximum(end, last), end)
     closures = Spans(steps.start_ns[end >= 0], end[end >= 0])
 
@@ -610,8 +610,8 @@ def _updates(
 
 def _last_before(times: Int64, limit: Int64) -> Int64:
     """Return the last of the sorted times up to each limit; -1 if none."""
-    place = np.searchsorted(times, limit, side="right") - 1
-    return np.where(place >= 0, times[np.maximum(place, 0)], -1) if len(times) else np.full(len(limit), -1)
+    index = np.searchsorted(times, limit, side="right") - 1
+    return np.where(index >= 0, times[np.maximum(index, 0)], -1) if len(times) else np.full(len(limit), -1)
 
 
 # ----- phases inferred from autograd nodes, optimizer ranges and differentiated operators
@@ -651,15 +651,15 @@ def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
     code[enclosing[begun == ended]] = FORWARD
 
     marker = nearest_above(code >= 0, rows.parent)
-    phase = at(code, marker)
+    phase = take(code, marker)
     in_closure = (phase == OPTIMIZER) & (moments.closures.at(rows.start_ns) >= 0)
-    places = np.flatnonzero((phase < 0) | in_closure)
+    indices = np.flatnonzero((phase < 0) | in_closure)
     if differentiated.any():
-        inferred = _unmarked(rows, kinds, nodes, differentiated, moments, places, in_closure[places])
+        inferred = _unmarked(rows, kinds, nodes, differentiated, moments, indices, in_closure[indices])
     else:
-        inferred = _by_time(moments, rows.thread[places], rows.start_ns[places])
+        inferred = _by_time(moments, rows.thread[indices], rows.start_ns[indices])
         inferred = np.where(inferred >= 0, inferred, FORWARD)
-    phase[places] = np.where(inferred >= 0, inferred, phase[places])
+    phase[indices] = np.where(inferred >= 0, inferred, phase[indices])
     phase[_seeds(rows, kinds, moments) & (nodes.enclosing < 0)] = BACKWARD
     gradients = within(rows, kinds.gradient[rows.name] & ~differentiated & (nodes.enclosing < 0))
     phase[gradients & isin(phase, np.array([FORWARD, OTHER]))] = BACKWARD
@@ -698,42 +698,42 @@ def _between_forward(moments: Moments, thread: Int64, time_ns: Int64) -> tuple[B
     before, after = np.zeros(len(time_ns), dtype=bool), np.zeros(len(time_ns), dtype=bool)
     breaks = np.searchsorted(moments.breaks, time_ns, side="right")
     for here, start, end in _forward_on(moments, thread):
-        place = np.searchsorted(start, time_ns[here], side="right")
-        last, following = np.maximum(place - 1, 0), np.minimum(place, len(start) - 1)
-        before[here] = (place > 0) & (np.searchsorted(moments.breaks, end[last]) == breaks[here])
-        after[here] = (place < len(start)) & (np.searchsorted(moments.breaks, start[following]) == breaks[here])
+        index = np.searchsorted(start, time_ns[here], side="right")
+        last, following = np.maximum(index - 1, 0), np.minimum(index, len(start) - 1)
+        before[here] = (index > 0) & (np.searchsorted(moments.breaks, end[last]) == breaks[here])
+        after[here] = (index < len(start)) & (np.searchsorted(moments.breaks, start[following]) == breaks[here])
     return before, after
 
 
 def _unmarked(
-    rows: HostRows, kinds: NameKinds, nodes: Nodes, differentiated: Bool, moments: Moments, places: Int64, inside: Bool
+    rows: HostRows, kinds: NameKinds, nodes: Nodes, differentiated: Bool, moments: Moments, indices: Int64, inside: Bool
 ) -> Int64:
     """Return the phases of rows in no marked event; -1 for those `inside` an optimizer that belong to it."""
-    thread, start = rows.thread[places], rows.start_ns[places]
+    thread, start = rows.thread[indices], rows.start_ns[indices]
     by_time = _by_time(moments, thread, start)
     before, after = _between_forward(moments, thread, start)
     next_forward = start.copy()
     for here, begins, _ in _forward_on(moments, thread):
-        place = np.searchsorted(begins, start[here], side="right")
-        next_forward[here] = np.where(place < len(begins), begins[np.minimum(place, len(begins) - 1)], start[here])
+        index = np.searchsorted(begins, start[here], side="right")
+        next_forward[here] = np.where(index < len(begins), begins[np.minimum(index, len(begins) - 1)], start[here])
     same_step = np.searchsorted(moments.steps, start, side="right") == np.searchsorted(
         moments.steps, next_forward, side="right"
     )
-    numbered = within(rows, (rows.sequence >= 0) | kinds.sharded[rows.name])[places]
+    numbered = within(rows, (rows.sequence >= 0) | kinds.sharded[rows.name])[indices]
 
     # Ranges of the loop without differentiated operators: loading, metrics.
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
     operator = nearest_above((rows.sequence >= 0) & (rows.annotation == 0), rows.parent)
     ranges = (rows.annotation != 0) & ~is_step & ~kinds.machinery[rows.name] & ~kinds.backend[rows.name]
     ranges &= (operator < 0) & (kinds.known[rows.name] < 0) & (nodes.module != np.arange(len(rows.name)))
-    aside = within(rows, ranges & ~contains(rows, differentiated))[places] & ~inside
+    aside = within(rows, ranges & ~contains(rows, differentiated))[indices] & ~inside
 
     # What began last before each row, and what begins next.
     mark_ns, mark_phase = moments.marks
     mark = np.searchsorted(mark_ns, start, side="right")
     padded = np.concatenate(([OTHER], mark_phase, [OTHER]))
     last_mark, next_mark = padded[mark], padded[mark + 1]
-    sends, receives = (within(rows, kind[rows.name])[places] for kind in (kinds.sends, kinds.receives))
+    sends, receives = (within(rows, kind[rows.name])[indices] for kind in (kinds.sends, kinds.receives))
     passes = np.array([FORWARD, BACKWARD])
     # Without a known forward, what lies between two nodes on the loop's thread may be one.
     within_backward = (last_mark == BACKWARD) & (next_mark == BACKWARD) & isin(thread, moments.backward)
@@ -761,10 +761,10 @@ def _unmarked(
 
 
 def _forward_on(moments: Moments, thread: Int64) -> Iterator[tuple[Int64, Int64, Int64]]:
-    """Yield for each thread with a forward its places in `thread`, and the starts and latest ends of its operators."""
-    for number, places in rows_by_value(thread):
+    """Yield for each thread with a forward its indices in `thread`, and the starts and latest ends of its operators."""
+    for number, indices in rows_by_value(thread):
         if number in moments.forward:
-            yield places, *moments.forward[number]
+            yield indices, *moments.forward[number]
 
 
 def within(rows: HostRows, marked: Bool) -> Bool:
@@ -777,11 +777,11 @@ def _seeds(rows: HostRows, kinds: NameKinds, moments: Moments) -> Bool:
     """Return the gradients of ones that start a backward, made right before its first node."""
     ones = np.flatnonzero(kinds.ones[rows.name] & (rows.sequence < 0))
     following = rows.last[ones] + 1
-    next_place = np.minimum(following, len(rows.name) - 1)
-    there = (following < len(rows.name)) & (rows.thread[next_place] == rows.thread[ones])
-    place = np.searchsorted(moments.nodes, rows.end_ns[ones])
-    node = moments.nodes[np.minimum(place, len(moments.nodes) - 1)] if len(moments.nodes) else rows.end_ns[ones]
-    starts = (place < len(moments.nodes)) & (~there | (rows.start_ns[next_place] >= node))
+    next_row = np.minimum(following, len(rows.name) - 1)
+    there = (following < len(rows.name)) & (rows.thread[next_row] == rows.thread[ones])
+    index = np.searchsorted(moments.nodes, rows.end_ns[ones])
+    node = moments.nodes[np.minimum(index, len(moments.nodes) - 1)] if len(moments.nodes) else rows.end_ns[ones]
+    starts = (index < len(moments.nodes)) & (~there | (rows.start_ns[next_row] >= node))
     marked = np.zeros(len(rows.name), dtype=bool)
     marked[ones[starts]] = True
     return within(rows, marked)
@@ -796,7 +796,7 @@ class Step(Struct, frozen=True):
 
 
 class Placed(Struct, frozen=True, kw_only=True):
-    """The phase (a place in `PHASES`) and module path of each host event; none outside all modules."""
+    """The phase (an index into `PHASES`) and module path of each host event; none outside all modules."""
 
     phase: Int64
     module: Categorical[str]
@@ -808,24 +808,24 @@ class Placed(Struct, frozen=True, kw_only=True):
     #: Rows in annotations that the user mapped to a phase.
     mapped: Bool
 
-    def of_launches(self, enclosing: Int64, thread: Int64, time_ns: Int64) -> Int64:
+    def phases_of_launches(self, enclosing: Int64, thread: Int64, time_ns: Int64) -> Int64:
         """Return the phase of what is launched at each time on each thread, in the host row around it; -1 if unknown.
 
         A range around a whole part of the loop, such as a step, says nothing of what is launched directly in it.
         """
-        phases = at(self.phase, enclosing)
+        phases = take(self.phase, enclosing)
         phases[enclosing < 0] = OTHER
         if self.inference is None:
             # Between two calls of a loop only a step may enclose a launch.
-            places = np.flatnonzero((phases == OTHER) & ~((enclosing >= 0) & self.mapped[enclosing]))
-            at_that_time = phases_at(list(self.spans), time_ns[places])
-            phases[places] = np.where(at_that_time < 0, OTHER, at_that_time)
+            indices = np.flatnonzero((phases == OTHER) & ~((enclosing >= 0) & self.mapped[enclosing]))
+            at_that_time = phases_at(list(self.spans), time_ns[indices])
+            phases[indices] = np.where(at_that_time < 0, OTHER, at_that_time)
             return phases
         if not self.inference.differentiates:
             return phases
         wraps = self.inference.wraps & ~self.mapped
-        places = np.flatnonzero(np.where(enclosing >= 0, wraps[enclosing], thread >= 0))
-        phases[places] = self.inference.at(thread[places], time_ns[places])
+        indices = np.flatnonzero(np.where(enclosing >= 0, wraps[enclosing], thread >= 0))
+        phases[indices] = self.inference.at(thread[indices], time_ns[indices])
         return phases
 
 
@@ -877,7 +877,7 @@ def _mapped(rows: HostRows, kinds: NameKinds, nodes: Nodes, inference: Inference
     is_range = (kinds.mapped[rows.name] >= 0) & own_ranges(rows, kinds)
     if not is_range.any():
         return np.full(len(rows.name), -1, dtype=np.int64)
-    phase = at(kinds.mapped[rows.name], nearest_above(is_range, rows.parent))
+    phase = take(kinds.mapped[rows.name], nearest_above(is_range, rows.parent))
     spans = [
         (int(rows.start_ns[row]), int(rows.end_ns[row]), PHASES[kinds.mapped[rows.name[row]]])
         for row in np.flatnonzero(is_range).tolist()
@@ -890,7 +890,7 @@ def _mapped(rows: HostRows, kinds: NameKinds, nodes: Nodes, inference: Inference
 
 
 def phases_at(spans: list[tuple[int, int, Phase]], times_ns: Int64) -> Int64:
-    """Return the phase (a place in `PHASES`, -1 if none) at each host time, whatever the thread.
+    """Return the phase (an index into `PHASES`, -1 if none) at each host time, whatever the thread.
 
     Ranges lie on one thread, the backward of CUDA runs on another.
     """
@@ -933,7 +933,7 @@ def steps_by_updates(names: Sequence[str], rows: HostRows, nodes: Nodes) -> tupl
     in none. Updates inside an autograd node, one for each parameter, end no step.
     """
     marked = rows_named(_UPDATE, names, rows.name) & (nodes.enclosing < 0)
-    updates = np.flatnonzero(marked & (at(nearest_above(marked, rows.parent), rows.parent) < 0))
+    updates = np.flatnonzero(marked & (take(nearest_above(marked, rows.parent), rows.parent) < 0))
     if len(unique(rows.thread[updates]).values) != 1:
         return ()
     ends, optimizers = rows.end_ns[updates], rows.name[updates].tolist()
@@ -993,13 +993,13 @@ _AS_ANNOTATED = np.array(
 )
 _DECORATION = "#*=-_<>[]|~ \t"
 #: A phase agrees if at most this part of its annotated time lies elsewhere: a loss's `sum` in a range of backward.
-_TOLERATED = 0.005
+_MAX_ELSEWHERE = 0.005
 #: Ranges are taken if at least this part of the time of forward and backward lies in them, and autograd contradicts at
 #: most this part of a phase's: a loss in a range of backward.
 _COVERED, _CONTRADICTED = 0.9, 0.1
 DIFFERENTIATED = "autograd recorded these operators to differentiate them: forward, inside an annotation of backward"
 #: The most operators, and ranges of a phase, that are named as evidence.
-_NAMED = 3
+_MAX_EVIDENCE = 3
 
 
 class Timed(Struct, frozen=True):
@@ -1011,7 +1011,7 @@ class Timed(Struct, frozen=True):
 
 
 def phase_of_annotation(name: str) -> int:
-    """Return the phase (a place in `PHASES`) that an annotation's name says; -1 if none."""
+    """Return the phase (an index into `PHASES`) that an annotation's name says; -1 if none."""
     letter = _LETTER.fullmatch(name)
     if letter is not None:
         return FORWARD if "F" in letter.groups() else BACKWARD
@@ -1049,7 +1049,7 @@ def annotated_phases(
         np.bincount(rows.name[there], minlength=width)
         for there in ((stated == FORWARD) & (operator < 0), (stated == BACKWARD) & differentiated)
     )
-    again = (stated == BACKWARD) & (operator >= 0) & (first_runs >= next_runs)[at(rows.name, operator)]
+    again = (stated == BACKWARD) & (operator >= 0) & (first_runs >= next_runs)[take(rows.name, operator)]
     if not check.unexplained or not may_be_taken or not _states(placed, timed, compared, again):
         return check, placed
     # Inside them autograd still decides: recomputation, a loss in a backward, a gradient in a forward.
@@ -1085,7 +1085,7 @@ class _Ranges:
     def inside(self, others: Bool) -> Int64:
         """Return the phase of the innermost range around each row on its thread, -1 if that is one of the `others`."""
         innermost = nearest_above(self.there | others, self._rows.parent)
-        return np.where((innermost >= 0) & self.there[innermost], at(self.phase, innermost), -1)
+        return np.where((innermost >= 0) & self.there[innermost], take(self.phase, innermost), -1)
 
     def spans(self, ranges: Bool) -> list[tuple[int, int, Phase]]:
         """Return (start, end, phase) of some of the ranges."""
@@ -1095,18 +1095,20 @@ class _Ranges:
             for row in np.flatnonzero(ranges).tolist()
         ]
 
-    def _of(self, phase: int) -> list[str]:
+    def _range_names(self, phase: int) -> list[str]:
         numbers = unique(self._rows.name[self.there & (self.phase == phase)]).values
         return [self._names[number] for number in numbers.tolist()]
 
     def named(self, phase: int) -> str:
         """Return the names of the first few ranges of a phase."""
-        some = self._of(phase)
-        return ", ".join(some[:_NAMED]) + (f" and {len(some) - _NAMED} more" if len(some) > _NAMED else "")
+        some = self._range_names(phase)
+        return ", ".join(some[:_MAX_EVIDENCE]) + (
+            f" and {len(some) - _MAX_EVIDENCE} more" if len(some) > _MAX_EVIDENCE else ""
+        )
 
     def option(self, phase: int) -> str:
         """Return the option with which the ranges of a phase are taken."""
-        escaped = (re.sub(r"[][.^$*+?{}|()\\]", r"\\\g<0>", name) for name in self._of(phase))
+        escaped = (re.sub(r"[][.^$*+?{}|()\\]", r"\\\g<0>", name) for name in self._range_names(phase))
         patterns = list(dict.fromkeys(re.sub(r"\d+", r"\\d+", name) for name in escaped))
         pattern = patterns[0] if len(patterns) == 1 else f"({'|'.join(patterns)})"
         return as_asked(
@@ -1120,8 +1122,8 @@ def _enclose_both(rows: HostRows, ranges: Bool, placed: Placed) -> Bool:
     nodes = placed.nodes
     pairs = np.flatnonzero(nodes.is_node & (nodes.forward >= 0))
     both = np.zeros(len(rows.name), dtype=bool)
-    for thread, places in rows_by_value(rows.thread[nodes.forward[pairs]]):
-        operator, node = rows.start_ns[nodes.forward[pairs[places]]], rows.start_ns[pairs[places]]
+    for thread, indices in rows_by_value(rows.thread[nodes.forward[pairs]]):
+        operator, node = rows.start_ns[nodes.forward[pairs[indices]]], rows.start_ns[pairs[indices]]
         order = np.argsort(operator, kind="stable")
         first_node = np.append(np.minimum.accumulate(node[order][::-1])[::-1], np.iinfo(np.int64).max)
         here = np.flatnonzero(ranges & (rows.thread == thread))
@@ -1130,7 +1132,7 @@ def _enclose_both(rows: HostRows, ranges: Bool, placed: Placed) -> Bool:
 
 
 class _Compared(Struct, frozen=True, kw_only=True):
-    """Timed events inside annotations: their places in `Timed`, the annotated phase and the assigned one."""
+    """Timed events inside annotations: their indices in `Timed`, the annotated phase and the assigned one."""
 
     index: Int64
     expected: Int64
@@ -1194,26 +1196,30 @@ def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: _Compar
         expected = compared.expected == phase
         annotated = int(timed.duration_ns[compared.index[expected]].sum())
         wrong = expected & (compared.placed != phase)
-        row, duration, places = (
+        row, duration, indices = (
             timed.row[compared.index[wrong]],
             timed.duration_ns[compared.index[wrong]],
             compared.placed[wrong],
         )
         missing = int(duration.sum())
-        if missing <= _TOLERATED * annotated:
+        if missing <= _MAX_ELSEWHERE * annotated:
             continue
         # Autograd explains it if everything assigned elsewhere has numbers like a forward, and most is differentiated.
-        forward = (rows.sequence[row] >= 0) & (places == FORWARD)
+        forward = (rows.sequence[row] >= 0) & (indices == FORWARD)
         differentiated = duration[forward & compared.differentiated[row]].sum()
-        is_forward = duration[~forward].sum() <= _TOLERATED * annotated and 2 * differentiated > missing
+        is_forward = duration[~forward].sum() <= _MAX_ELSEWHERE * annotated and 2 * differentiated > missing
         explained = phase == BACKWARD and is_forward
 
         spent: dict[tuple[int, int], int] = {}
-        for key in zip(rows.name[row].tolist(), places.tolist(), duration.tolist(), strict=True):
+        for key in zip(rows.name[row].tolist(), indices.tolist(), duration.tolist(), strict=True):
             spent[key[:2]] = spent.get(key[:2], 0) + key[2]
         longest = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
-        listed = [f"{names[number]} as {PHASES[place]} {time:,} ns" for (number, place), time in longest[:_NAMED]]
-        evidence = ", ".join(listed) + (f", {len(longest) - _NAMED} more" if len(longest) > _NAMED else "")
+        listed = [
+            f"{names[number]} as {PHASES[index]} {time:,} ns" for (number, index), time in longest[:_MAX_EVIDENCE]
+        ]
+        evidence = ", ".join(listed) + (
+            f", {len(longest) - _MAX_EVIDENCE} more" if len(longest) > _MAX_EVIDENCE else ""
+        )
         option = f"{ranges.option(phase)} takes the annotation"
         differences.append(
             Difference(

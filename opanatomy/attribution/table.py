@@ -22,11 +22,11 @@ from opanatomy.records.columns import (
     KernelTable,
     Overlay,
     TraceDevice,
-    at,
     categorical_of,
+    concat,
     isin,
-    joined,
     mask_of,
+    take,
     unique,
 )
 from opanatomy.records.signature import Signature, Tensor
@@ -49,7 +49,7 @@ def kernel_table(calls: TraceCalls, devices: Sequence[TraceDevice] = ()) -> Kern
     # a name that says nothing (`triton__0d1d2de`) takes the class of the operator that launched it
     nameless = (by_name == UNKNOWN) & (call >= 0)
     # The row that launched a part of a call is the operator, `nccl:all_reduce` too; else the innermost around it.
-    operator = np.where(call >= 0, work.host, at(calls.operator, work.host))
+    operator = np.where(call >= 0, work.host, take(calls.operator, work.host))
     rules = calls.kernels.rule
     rule = np.where(nameless, len(rules.values), rules.codes[work.name])
     without = np.array([device.number for device in devices if lacks_tensor_cores(device.name)], dtype=np.int64)
@@ -61,8 +61,8 @@ def kernel_table(calls: TraceCalls, devices: Sequence[TraceDevice] = ()) -> Kern
         duration_ns=work.duration_ns,
         link=work.link,
         call=call,
-        operator=Categorical(at(calls.host.name, operator), names),
-        signature=calls.texts_of(at(calls.signature, operator)),
+        operator=Categorical(take(calls.host.name, operator), names),
+        signature=calls.texts_of(take(calls.signature, operator)),
         launched_by=work.host,
         phase=Categorical(work.phase, PHASES),
         module=work.module,
@@ -97,7 +97,7 @@ def call_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | None) -> 
     columns: dict[str, Any] = {}
     for name in CallTable.__struct_fields__:
         above, below = getattr(first, name), getattr(second, name)
-        columns[name] = joined(above, below) if isinstance(above, Categorical) else np.concatenate((above, below))
+        columns[name] = concat(above, below) if isinstance(above, Categorical) else np.concatenate((above, below))
     return CallTable(**columns)
 
 
@@ -162,8 +162,8 @@ def _compute_types(calls: TraceCalls, owner: Int64, signature: Int64) -> Categor
     events = np.flatnonzero(mask_of(owner[float32], len(calls.host.name) + 1)[called])
     kernels = unique(calls.work.name[events])
     types = [compute_type(calls.names[number]) for number in kernels.values.tolist()]
-    places = [-1 if one is None else COMPUTE_TYPES.index(one) for one in types]
-    code = np.array(places, dtype=np.int64)[kernels.inverse]
+    indices = [-1 if one is None else COMPUTE_TYPES.index(one) for one in types]
+    code = np.array(indices, dtype=np.int64)[kernels.inverse]
     telling = np.flatnonzero(code >= 0)
     telling = telling[np.argsort(calls.work.duration_ns[events[telling]], kind="stable")]
     of_call = np.full(len(calls.host.name), -1, dtype=np.int64)
@@ -176,8 +176,8 @@ def _work_without_call(calls: TraceCalls, kernels: KernelTable) -> CallTable:
     index = np.flatnonzero(kernels.inside & (kernels.call < 0))
     none = np.full(len(index), -1, dtype=np.int64)
     no = np.zeros(len(index), dtype=bool)
-    launching = at(calls.operator, calls.work.host[index])
-    signature = np.where(launching >= 0, at(calls.signature, calls.work.host[index]), -1)
+    launching = take(calls.operator, calls.work.host[index])
+    signature = np.where(launching >= 0, take(calls.signature, calls.work.host[index]), -1)
     return CallTable(
         operator=kernels.operator.take(index),
         signature=calls.texts_of(signature),
@@ -212,7 +212,7 @@ def overlay_of(calls: TraceCalls, kernels: KernelTable | None, threads: Sequence
         host = calls.host
         rows = np.flatnonzero(calls.owner == np.arange(len(host.name)))
         on_track = Categorical(host.thread[rows], [f"thread {thread}" for _, thread in threads])
-        called, module = Categorical(at(host.name, calls.operator[rows]), calls.names), host.module.take(rows)
+        called, module = Categorical(take(host.name, calls.operator[rows]), calls.names), host.module.take(rows)
         start_ns, duration_ns, inside = host.start_ns[rows], host.duration_ns[rows], host.in_window[rows]
         operator_class, phase = class_of_calls(calls, rows), host.phase[rows]
         flops, moved = _shares(calls.costs, np.where(inside, rows, -1), duration_ns)
@@ -228,7 +228,7 @@ def overlay_of(calls: TraceCalls, kernels: KernelTable | None, threads: Sequence
     submodule = Categorical(np.where(module.equals(""), -1, module.codes), module.values)
     tracks, track = _used(on_track)
     operators, operator = _used(called)
-    modules, module_place = _used(submodule)
+    modules, module_index = _used(submodule)
     return Overlay(
         tracks=tracks,
         operators=operators,
@@ -237,7 +237,7 @@ def overlay_of(calls: TraceCalls, kernels: KernelTable | None, threads: Sequence
         start_ns=start_ns,
         duration_ns=duration_ns,
         operator=operator,
-        module=module_place,
+        module=module_index,
         operator_class=operator_class,
         phase=phase,
         flops=flops,
@@ -251,19 +251,19 @@ def _used(column: Categorical[str]) -> tuple[tuple[str, ...], Int64]:
     numbers: dict[str, int] = {}
     known = unique(column.codes)
     texts = [column.at(int(row)) for row in known.first.tolist()]
-    place = np.full(len(texts), -1, dtype=np.int64)
+    index = np.full(len(texts), -1, dtype=np.int64)
     for code in np.argsort(known.first).tolist():
         text = texts[code]
         if text is not None:
-            place[code] = numbers.setdefault(text, len(numbers))
-    return tuple(numbers), place[known.inverse]
+            index[code] = numbers.setdefault(text, len(numbers))
+    return tuple(numbers), index[known.inverse]
 
 
 def _shares(costs: CallCosts, call: Int64, duration_ns: Int64) -> tuple[Int64, Int64]:
     """Return (FLOPs, bytes) of each event: its call's, divided by time so that they add up exactly; -1 if unknown."""
-    row = at(costs.row, call)
-    flops = at(costs.flops, row)
-    moved = np.where(flops >= 0, at(costs.read_bytes, row) + at(costs.written_bytes, row), -1)
+    row = take(costs.row, call)
+    flops = take(costs.flops, row)
+    moved = np.where(flops >= 0, take(costs.read_bytes, row) + take(costs.written_bytes, row), -1)
     order = np.argsort(call, kind="stable")
     order = order[flops[order] >= 0]
     for events in np.split(order, np.flatnonzero(np.diff(call[order])) + 1):
@@ -361,9 +361,9 @@ def _useful(signature: Signature, sizes: _Sizes) -> Fraction | None:
 
 def _multiplied(tensors: list[Tensor]) -> tuple[Tensor, Tensor] | None:
     """Return the two multiplied matrices; an added tensor may come before them, the output after them."""
-    for place, (first, second) in enumerate(pairwise(tensors)):
+    for index, (first, second) in enumerate(pairwise(tensors)):
         product = (*first.shape[:-1], second.shape[-1])
-        others = (*tensors[:place], *tensors[place + 2 :])
+        others = (*tensors[:index], *tensors[index + 2 :])
         if first.shape[-1] == second.shape[-2] and all(other.shape == product for other in others):
             return first, second
     return (tensors[0], tensors[1]) if len(tensors) == 2 else None

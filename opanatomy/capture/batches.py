@@ -322,6 +322,6 @@ def _part(value: Any, start: int, size: int, batch: int, asked: str, name: str =
         return {key: _part(item, start, size, batch, asked, str(key)) for key, item in value.items()}
     if type(value) in (tuple, list):
         return type(value)(
-            _part(item, start, size, batch, asked, name or str(place)) for place, item in enumerate(value)
+            _part(item, start, size, batch, asked, name or str(index)) for index, item in enumerate(value)
         )
     return value

@@ -29,13 +29,13 @@ from opanatomy.records.columns import (
     OUTSIDE,
     Bool,
     Int64,
-    at,
     isin,
     mask_of,
     order_by,
     rows_by_value,
     rows_named,
     starts_work,
+    take,
     unique,
 )
 from opanatomy.records.patterns import regex
@@ -50,11 +50,11 @@ OVERLAP_NS: Final = 10_000
 #: A stream is late if this many launches found it idle with nothing to wait for, and all of them began this late.
 _LATE, _LATE_NS = 5, 5 * CLOCKS_NS
 #: From this many impossible times on, those of the whole stream may be wrong.
-_SEVERAL: Final = 3
+_MIN_IMPOSSIBLE: Final = 3
 #: A stream's times are wrong by a constant if this much work, and this part of it, is held so long by another's.
 _HELD, _MOSTLY, _FURTHEST_NS, _BIN_NS = 6, 0.8, 5_000_000, 40_000
 #: The most rows of a check.
-_ROWS: Final = 20
+_MAX_ROWS: Final = 20
 ROUNDED = "the clocks of host and device differ, by no more than they do in traces that are right"
 CUT_OFF = "the trace ends before their device work"
 PROCESSES = "the trace has the launches of several processes, whose streams are not told apart"
@@ -160,7 +160,7 @@ def _classes(events: _Events) -> Check:
     """Compare the class of each kernel's name with that of the operator that launched it, where both are certain."""
     calls, names = events.calls, events.names
     host = calls.work.host
-    operator = at(calls.operator, host) if len(calls.operator) else host
+    operator = take(calls.operator, host) if len(calls.operator) else host
     linked = np.flatnonzero((operator >= 0) & (events.work.kind == KERNEL) & (calls.work.link != OUTSIDE))
     name = calls.host.name[operator[linked]]
     sure = np.full(len(names), -1, dtype=np.int64)
@@ -225,37 +225,37 @@ def _disordered(events: _Events) -> Bool:
             continue
         begins, ends = events.launch_ns[rows].tolist(), events.launch_end_ns[rows].tolist()
         kept = _longest_run(begins)
-        values = [begins[place] for place in kept]
-        for place in sorted(set(range(len(begins))) - set(kept)):
-            by_time, by_launch = bisect_left(kept, place), bisect_left(values, begins[place])
+        values = [begins[index] for index in kept]
+        for index in sorted(set(range(len(begins))) - set(kept)):
+            by_time, by_launch = bisect_left(kept, index), bisect_left(values, begins[index])
             low, high = sorted((by_time, by_launch))
             against = [
                 other
                 for other in kept[low:high]
-                if (begins[other] >= ends[place] if other < place else begins[place] >= ends[other])
+                if (begins[other] >= ends[index] if other < index else begins[index] >= ends[other])
             ]
             if against:
-                disordered[rows[place]] = True
+                disordered[rows[index]] = True
             if len(against) == 1:
                 disordered[rows[against]] = True
     return disordered
 
 
 def _longest_run(values: Sequence[int]) -> list[int]:
-    """Return the places of a longest run that does not decrease."""
+    """Return the indices of a longest run that does not decrease."""
     tails: list[int] = []
-    places: list[int] = []
+    indices: list[int] = []
     before: list[int] = []
-    for place, value in enumerate(values):
-        at_place = bisect_right(tails, value)
-        before.append(places[at_place - 1] if at_place else -1)
-        tails[at_place : at_place + 1] = [value]
-        places[at_place : at_place + 1] = [place]
+    for index, value in enumerate(values):
+        insert_at = bisect_right(tails, value)
+        before.append(indices[insert_at - 1] if insert_at else -1)
+        tails[insert_at : insert_at + 1] = [value]
+        indices[insert_at : insert_at + 1] = [index]
     run = []
-    place = places[-1] if places else -1
-    while place >= 0:
-        run.append(place)
-        place = before[place]
+    index = indices[-1] if indices else -1
+    while index >= 0:
+        run.append(index)
+        index = before[index]
     return run[::-1]
 
 
@@ -303,7 +303,7 @@ def _clocks(events: _Events, disordered: Bool) -> Check:
             rows = far if len(far) else near
             if not len(rows):
                 continue
-            touched = stream if len(far) >= _SEVERAL else rows
+            touched = stream if len(far) >= _MIN_IMPOSSIBLE else rows
             most, spent = int(by_ns[rows].max()), int(events.time_ns[touched].sum())
             wrong[rows] = True
             differences.append(
@@ -507,7 +507,7 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
     around = enclosing_rows(
         host.thread, host.start_ns, ends, host.parent, (launches.thread[lost], launches.start_ns[lost])
     )
-    around = np.where(around >= 0, at(calls.operator, around), -1)
+    around = np.where(around >= 0, take(calls.operator, around), -1)
     name = np.where(around >= 0, host.name[around], -1) if len(host.name) else around
     phase = np.where(around >= 0, host.phase[around], -1) if len(host.name) else around
     after = (launches.start_ns[lost] > last) & _is_cut_off(events, lost[launches.start_ns[lost] > last], window[1])
@@ -559,8 +559,8 @@ def _usual_ns(events: _Events, operator: int) -> int:
     """Return the mean time of device work launched by operators of this name, or of all work if there is none."""
     calls = events.calls
     rows = np.flatnonzero((calls.work.host >= 0) & (events.time_ns > 0))
-    around = at(calls.operator, calls.work.host[rows]) if len(calls.operator) else rows[:0]
-    alike = rows[(around >= 0) & (at(calls.host.name, around) == operator)] if len(around) else rows
+    around = take(calls.operator, calls.work.host[rows]) if len(calls.operator) else rows[:0]
+    alike = rows[(around >= 0) & (take(calls.host.name, around) == operator)] if len(around) else rows
     chosen = alike if len(alike) else np.flatnonzero(events.time_ns > 0)
     return int(events.time_ns[chosen].mean()) if len(chosen) else 0
 
@@ -627,7 +627,7 @@ def _check(
 ) -> Check:
     """Return the check with its longest differences, all others summed."""
     ranked = sorted(differences, key=lambda one: (one.cause is not None, -(one.time_ns or 0)))
-    shown, rest = ranked[:_ROWS], ranked[_ROWS:]
+    shown, rest = ranked[:_MAX_ROWS], ranked[_MAX_ROWS:]
     # One row for the unexplained differences, and one for each cause.
     for cause in dict.fromkeys(difference.cause for difference in rest):
         alike = [difference for difference in rest if difference.cause == cause]

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opanatomy.analysis.costs import nothing_recorded
-from opanatomy.attribution.calls import TraceCalls, above_any
+from opanatomy.attribution.calls import TraceCalls, has_descendant
 from opanatomy.attribution.collectives import BACKENDS
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.classification.operators import classify_operator
@@ -67,7 +67,7 @@ def without_data(calls: TraceCalls) -> Bool:
     rows: Bool = nearest_above(compiles, host.parent) >= 0
     if not calls.on_device or not rows.any():
         return rows
-    return rows & ~calls.starts_work & ~above_any(calls.starts_work, host.parent)
+    return rows & ~calls.starts_work & ~has_descendant(calls.starts_work, host.parent)
 
 
 def dispatched(calls: TraceCalls, table: CallTable, observed: Collection[str]) -> dict[tuple[str, Phase], Dispatched]:

@@ -573,7 +573,7 @@ _REDUCTIONS = frozenset({"red", "per", "pem", "spl", "coo", "mix"})
 #: bias or layout change was fused; only C++ templates compute addmm.
 _COMPUTED = frozenset({"mm", "bmm", "mv", "dot", "baddbmm", "einsum", "matmul"})
 _COMPUTED_ON_CPU = _COMPUTED | {"addmm", "linear", "addmv", "_int_mm"}
-_LONGEST = 8
+_MAX_NAME_PARTS = 8
 
 
 def classify_compiled(name: str) -> Classification | None:
@@ -632,7 +632,7 @@ def _operators(text: str) -> list[tuple[str, OperatorClass | None]]:
     operators: list[tuple[str, OperatorClass | None]] = []
     at = 0
     while at < len(parts):
-        for end in range(min(len(parts), at + _LONGEST), at, -1):
+        for end in range(min(len(parts), at + _MAX_NAME_PARTS), at, -1):
             word = "_".join(parts[at:end])
             known = classify_aten(word) if word and not word.endswith("_") else None
             if known is not None:
@@ -970,7 +970,7 @@ _LIKE_ATEN = frozenset({"aten", "prims", "mkldnn", "static_runtime", "inductor",
 
 
 @lru_cache(maxsize=65536)
-def of_overload(name: str) -> str:
+def operator_of_overload(name: str) -> str:
     """Return the operator of a function of `at::_ops`, whose name has the overload behind it: `index_Tensor`."""
     parts = name.split("_")
     for count in range(len(parts), 0, -1):

@@ -343,7 +343,7 @@ _OF_TRACES: Final = ("phases", "at", "categories", "what_if", "timeline", "summa
 #: Options that need the report of one run; a comparison and an experiment are none.
 _OF_ONE_RUN: Final = ("check", "redact", "peak", "bandwidth", "brief", "section", "sort")
 #: Up to this many names are written.
-_NAMED: Final = 4
+_MAX_NAMES: Final = 4
 
 
 class MadeReport(Struct, frozen=True, kw_only=True):
@@ -383,7 +383,7 @@ def made_report(
     alone = next((report for report in reports if not isinstance(report.report, Anatomy)), None)
     if alone is not None:
         raise UsageError(f"analyze: {alone.name} is {alone.what}, which is shown alone - leave the other names out")
-    compare = shlex.join(["opanatomy", "compare", *names[:_NAMED]]) + (" ..." if len(names) > _NAMED else "")
+    compare = shlex.join(["opanatomy", "compare", *names[:_MAX_NAMES]]) + (" ..." if len(names) > _MAX_NAMES else "")
     if len(reports) == len(names):
         raise UsageError(
             f"analyze: {len(reports)} reports are given, it shows one again - to see what changed: {compare}"
@@ -417,7 +417,7 @@ def _check_options(report: MadeReport, arguments: argparse.Namespace) -> None:
 
 def as_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Report:
     """Return the report as it was written; an anatomy compared with these ceilings if any are given."""
-    from opanatomy.io.redact import Texts, redacted
+    from opanatomy.io.redact import Redactor, redacted
     from opanatomy.pipeline import with_ceilings
 
     anatomy = report.report
@@ -425,7 +425,7 @@ def as_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Report
         return anatomy
     if ceilings:
         anatomy = with_ceilings(anatomy, ceilings)
-    return redacted(anatomy, Texts(everything=True)) if redact else anatomy
+    return redacted(anatomy, Redactor(everything=True)) if redact else anatomy
 
 
 def what_it_is(report: MadeReport) -> str:

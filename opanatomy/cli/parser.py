@@ -22,7 +22,7 @@ from opanatomy.version import __version__
 
 
 #: Lines of help are not longer than this, however wide the terminal.
-_WIDEST: Final = 100
+_MAX_WIDTH: Final = 100
 _INDENT: Final = "  "
 
 
@@ -31,7 +31,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
     def __init__(self, prog: str, **options: Any) -> None:
         super().__init__(prog, **options)
-        self._width = min(self._width, _WIDEST)
+        self._width = min(self._width, _MAX_WIDTH)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(_filled(block, width, indent) for block in text.strip("\n").split("\n\n"))

@@ -28,7 +28,7 @@ from opanatomy.report.section import Page
 from opanatomy.report.units import noun
 
 #: The last lines of a failed run that are shown.
-_LINES: Final = 12
+_MAX_SHOWN_LINES: Final = 12
 _ASSIGNMENT: Final = regex(r"[A-Za-z_]\w*=")
 
 
@@ -76,8 +76,8 @@ class Turns(Struct, frozen=True, kw_only=True):
     def order(self) -> list[tuple[int, int]]:
         """Return each run as (round, side): in a round each side once, in an order of its own."""
         random = Random(self.seed)
-        places = range(len(self.commands))
-        return [(turn, side) for turn in range(self.times) for side in random.sample(places, len(places))]
+        indices = range(len(self.commands))
+        return [(turn, side) for turn in range(self.times) for side in random.sample(indices, len(indices))]
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def folders_for(name: str | None, sides: int) -> Iterator[tuple[Path, ...]]:
 
 
 def _made(folder: Path, sides: int) -> tuple[Path, ...]:
-    folders = tuple(folder / f"side-{place}" for place in range(1, sides + 1))
+    folders = tuple(folder / f"side-{index}" for index in range(1, sides + 1))
     try:
         for side in folders:
             side.mkdir(parents=True)
@@ -111,12 +111,12 @@ def run_in_turns(turns: Turns, progress: Progress) -> Iterator[Path]:
     """
     spent: list[list[int]] = [[] for _ in turns.commands]
     order = turns.order
-    for place, (turn, side) in enumerate(order):
+    for index, (turn, side) in enumerate(order):
         command = turns.commands[side]
         known = [time for times in spent for time in times]
-        what = f"run {place + 1} of {len(order)} ({command.text})"
+        what = f"run {index + 1} of {len(order)} ({command.text})"
         expected_ns = round(fmean(spent[side] or known)) if known else None
-        progress.stage(what, steps_after=len(order) - place - 1, expected_ns=expected_ns)
+        progress.stage(what, steps_after=len(order) - index - 1, expected_ns=expected_ns)
         begin = time.perf_counter_ns()
         report = turns.folders[side] / f"run-{turn + 1}.report.json"
         if command.is_script:
@@ -167,7 +167,7 @@ def _run(words: Sequence[str], environment: dict[str, str], what: str) -> None:
             from opanatomy.cli.output import note
 
             said.seek(0)
-            for line in said.read().decode(errors="replace").splitlines()[-_LINES:]:
+            for line in said.read().decode(errors="replace").splitlines()[-_MAX_SHOWN_LINES:]:
                 note(f"  {line}")
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
             raise CaptureError(f"{what} {how}")

@@ -392,9 +392,9 @@ def vllm_packed_forward(signature: Signature) -> Cost:
 # ---------------------------------------------------------------------------------------------------- flash-attn 3
 
 
-def _all_in_use(signature: Signature, places: tuple[int, ...]) -> None:
+def _all_in_use(signature: Signature, indices: tuple[int, ...]) -> None:
     """Raise `Unknown` if pages, paddings or lengths are tensors."""
-    if any(optional(signature, place) is not None for place in places):
+    if any(optional(signature, index) is not None for index in indices):
         raise Unknown("the lengths of the sequences")
 
 
@@ -413,7 +413,7 @@ def third_forward(signature: Signature) -> Cost:
     offsets = optional(signature, 7)
     sizes = flexible(q, k, v, offsets, (signature.get(12), signature.get(13)))
     out = optional(signature, 6)
-    moved = read(q, k, v, offsets, optional(signature, 8), *(optional(signature, place) for place in (20, 21, 22)))
+    moved = read(q, k, v, offsets, optional(signature, 8), *(optional(signature, index) for index in (20, 21, 22)))
     # 8-bit inputs give a 16-bit result
     dtype = out.dtype if out else "bfloat16" if str(q.dtype).startswith("float8") else q.dtype
     written = output_bytes(sizes, Tensor(q.shape, dtype))

@@ -39,7 +39,7 @@ _ROWS, _COLUMNS, _WIDTH = 64, 128, 16
 _X = Tensor((_ROWS, _COLUMNS), "float32")
 _TWICE = Tensor((_ROWS, 2 * _COLUMNS), "float32")
 _ROW, _OF_ROWS = Tensor((_COLUMNS,), "float32"), Tensor((_ROWS, 1), "float32")
-_TARGETS, _PLACES = Tensor((_ROWS,), "int64"), Tensor((_ROWS, _COLUMNS), "int64")
+_TARGETS, _INDICES = Tensor((_ROWS,), "int64"), Tensor((_ROWS, _COLUMNS), "int64")
 _SCALAR = Tensor((), "float32")
 _IMAGE, _CHANNELS = Tensor((8, _ROWS, _WIDTH), "float32"), Tensor((_ROWS,), "float32")
 _OF_GROUPS = Tensor((8, 4), "float32")
@@ -75,7 +75,7 @@ SAMPLES: Final[dict[str, tuple[tuple[Argument, ...], int]]] = {
     "nll_loss_backward": ((_SCALAR, _X, _TARGETS, None, 1, -100, _SCALAR), _ROWS),
     "embedding_dense_backward": ((_X, _TARGETS, 1000, -1, False), _ELEMENTS),
     "index_put": ((_X, (_TARGETS,), _X, True), _ELEMENTS), "index_add": ((_X, 0, _TARGETS, _X), _ELEMENTS),
-    "scatter_add": ((_X, 0, _PLACES, _X), _ELEMENTS),
+    "scatter_add": ((_X, 0, _INDICES, _X), _ELEMENTS),
 }  # fmt: skip
 
 #: Names in kernels whose operators are composed of others or have several forms, and the operator whose formula

@@ -127,8 +127,8 @@ def pointwise_linear(signature: Signature) -> Cost:
     return _linear(signature, 1, optional(signature, 2))
 
 
-def _linear(signature: Signature, place: int, bias: Tensor | None, other: Tensor | None = None) -> Cost:
-    x, weight = signature.tensor(0), signature.tensor(place)
+def _linear(signature: Signature, index: int, bias: Tensor | None, other: Tensor | None = None) -> Cost:
+    x, weight = signature.tensor(0), signature.tensor(index)
     if len(weight.shape) == 2 and len(x.shape) >= 1 and x.shape[-1] == weight.shape[1]:
         shape = (*x.shape[:-1], weight.shape[0])
         flops = 2 * prod(shape) * weight.shape[1]
@@ -188,17 +188,17 @@ def trilinear(signature: Signature) -> Cost:
     shape, summed = broadcast(*spread), set(integers(signature.get(6)))
     first = summed & set(integers(signature.get(5)))
     pair = broadcast(*spread[:2])
-    product = tuple(1 if place in first else size for place, size in enumerate(pair))
+    product = tuple(1 if index in first else size for index, size in enumerate(pair))
     flops = 2 * prod(pair) * bool(first) + 2 * prod(broadcast(product, spread[2])) * bool(summed - first)
-    out = tuple(size for place, size in enumerate(shape) if place not in summed)
+    out = tuple(size for index, size in enumerate(shape) if index not in summed)
     operands = [signature.tensor(at) for at in range(3)]
     return Cost(flops=flops, read_bytes=read(*operands), written_bytes=fresh(out, operands[0].dtype))
 
 
-def _with_ones(shape: Shape, places: Shape) -> Shape:
+def _with_ones(shape: Shape, indices: Shape) -> Shape:
     spread = list(shape)
-    for place in sorted(places):
-        spread.insert(place, 1)
+    for index in sorted(indices):
+        spread.insert(index, 1)
     return tuple(spread)
 
 

@@ -409,7 +409,7 @@ def frexp(signature: Signature) -> Cost:
 @formula("aten::_prelu_kernel_backward")
 def prelu_backward(signature: Signature) -> Cost:
     """2 per element: grad * weight and grad * x; (grad, x, weight): writes both in the shape of x."""
-    grad, x, weight = (signature.tensor(place) for place in range(3))
+    grad, x, weight = (signature.tensor(index) for index in range(3))
     return moved(read(grad, x, weight), 2 * fresh(x.shape, x.dtype), flops=2 * x.numel)
 
 
@@ -424,7 +424,7 @@ def rrelu(signature: Signature) -> Cost:
 @formula("aten::rrelu_with_noise_backward")
 def rrelu_backward(signature: Signature) -> Cost:
     """1 per element: grad * slope; (grad, x, noise, lower, upper, training, ...): the slopes are in the noise."""
-    grad, x, noise = (signature.tensor(place) for place in range(3))
+    grad, x, noise = (signature.tensor(index) for index in range(3))
     return moved(read(grad, noise if signature.get(5) is True else x), fresh(x.shape, x.dtype), flops=x.numel)
 
 
@@ -452,7 +452,7 @@ def segment_reduce(signature: Signature) -> Cost:
 @formula("aten::_segment_reduce_backward")
 def segment_reduce_backward(signature: Signature) -> Cost:
     """1 per element: (grad, result, x, how, lengths, offsets, ...); a mean divides, the others multiply or choose."""
-    grad, result, x = (signature.tensor(place) for place in range(3))
+    grad, result, x = (signature.tensor(index) for index in range(3))
     parts = read(grad, result, x, optional(signature, 4), optional(signature, 5))
     return moved(parts, fresh(x.shape, x.dtype), flops=x.numel)
 

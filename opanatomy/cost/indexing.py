@@ -230,7 +230,7 @@ def masked_scatter_backward(signature: Signature) -> Cost:
 @formula("aten::put_")
 def put_(signature: Signature) -> Cost:
     """1 add per element if it accumulates; (x, indices, source, accumulate): writes (reads) what it touches."""
-    x, index, source = (signature.tensor(place) for place in range(3))
+    x, index, source = (signature.tensor(index) for index in range(3))
     accumulate = signature.get(3, False) is True
     touched = min(index.numel, x.stored) * item(x.dtype)
     return moved(read(index, source) + accumulate * touched, touched, flops=accumulate * index.numel)
@@ -239,7 +239,7 @@ def put_(signature: Signature) -> Cost:
 @formula("aten::put")
 def put(signature: Signature) -> Cost:
     """As put_, into a copy."""
-    x, index, source = (signature.tensor(place) for place in range(3))
+    x, index, source = (signature.tensor(index) for index in range(3))
     accumulate = signature.get(3, False) is True
     return moved(read(x, index, source), fresh(x.shape, x.dtype), flops=accumulate * index.numel)
 

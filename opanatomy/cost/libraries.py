@@ -52,7 +52,7 @@ def added_rms_norm(signature: Signature) -> Cost:
 @formula("_C::rms_norm_static_fp8_quant")
 def rms_norm_fp8(signature: Signature) -> Cost:
     """5 per element: rms norm, / scale; (out, x, weight, scale, eps)."""
-    out, x, weight, scale = (signature.tensor(place) for place in range(4))
+    out, x, weight, scale = (signature.tensor(index) for index in range(4))
     return moved(read(x, weight, scale), read(out), flops=5 * x.numel)
 
 
@@ -78,7 +78,7 @@ def into_cache(signature: Signature) -> Cost:
 
     There may be fewer slots than rows of keys: what is after them is padding.
     """
-    key, value, keys, values, slots = (signature.tensor(place) for place in range(5))
+    key, value, keys, values, slots = (signature.tensor(index) for index in range(5))
     stored = [x.numel // x.shape[0] * min(slots.numel, x.shape[0]) for x in (key, value)]
     given = stored[0] * item(key.dtype) + stored[1] * item(value.dtype)
     return moved(given + read(slots), stored[0] * item(keys.dtype) + stored[1] * item(values.dtype))

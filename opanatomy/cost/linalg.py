@@ -180,7 +180,7 @@ def householder_product(signature: Signature) -> Cost:
 @formula("aten::ormqr")
 def apply_reflectors(signature: Signature) -> Cost:
     """`4 m n k - 2 n k^2 + 3 n k`: k reflectors of length m applied to (m, n), from the right with sides changed."""
-    x, factors, c = (signature.tensor(place) for place in range(3))
+    x, factors, c = (signature.tensor(index) for index in range(3))
     batch, m, n = _matrices(c, square=False)
     if not flag(signature.get(3, True)):
         m, n = n, m
@@ -206,7 +206,7 @@ def solve(signature: Signature) -> Cost:
 @formula("aten::linalg_lu_solve")
 def lu_solve(signature: Signature) -> Cost:
     """`2 n^2` a column, two triangular solves: (factors, pivots, B, left, adjoint)."""
-    a, pivots, b = (signature.tensor(place) for place in range(3))
+    a, pivots, b = (signature.tensor(index) for index in range(3))
     batch, n, _ = _matrices(a)
     shape, columns = _solved(batch, n, b, vector=False)
     return moved(read(a, pivots, b), fresh(shape, b.dtype), flops=2 * n * n * columns)
@@ -319,7 +319,7 @@ def all_pairs(signature: Signature) -> Cost:
 @formula("aten::_cdist_backward")
 def all_pairs_backward(signature: Signature) -> Cost:
     """4 for each element of each pair: subtract, divide by the distance, * grad, add; (grad, a, b, p, distances)."""
-    grad, a, b, distances = (signature.tensor(place) for place in (0, 1, 2, 4))
+    grad, a, b, distances = (signature.tensor(index) for index in (0, 1, 2, 4))
     flops = 4 * grad.numel * a.shape[-1]
     return moved(read(grad, a, b, distances), fresh(a.shape, a.dtype), flops=flops)
 

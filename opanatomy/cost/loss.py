@@ -147,7 +147,7 @@ def soft_margin(signature: Signature) -> Cost:
 @formula("aten::soft_margin_loss_backward")
 def soft_margin_backward(signature: Signature) -> Cost:
     """7 per element: z = exp(-t * x) 3, -t * z / (z + 1) * grad 4; (grad, x, target, reduction)."""
-    grad, x, target = (signature.tensor(place) for place in range(3))
+    grad, x, target = (signature.tensor(index) for index in range(3))
     return moved(read(grad, x, target), fresh(x.shape, x.dtype), flops=7 * x.numel)
 
 
@@ -169,7 +169,7 @@ def multi_margin_backward(signature: Signature) -> Cost:
 
     (grad, x, target, p, margin, weight, reduction).
     """
-    grad, x, target = (signature.tensor(place) for place in range(3))
+    grad, x, target = (signature.tensor(index) for index in range(3))
     weight = optional(signature, 5)
     flops = 4 + (signature.get(3, 1) == 2) + (weight is not None)
     return moved(read(grad, x, target, weight), fresh(x.shape, x.dtype), flops=flops * x.numel)

@@ -350,7 +350,7 @@ def gather_statistics(signature: Signature) -> Cost:
 @formula("aten::batch_norm_backward_reduce")
 def reduce_gradients(signature: Signature) -> Cost:
     """4 per element: two sums, x - mean and * grad; (grad, x, mean, deviation, weight, asked, asked, asked)."""
-    grad, x, mean, deviation = (signature.tensor(place) for place in range(4))
+    grad, x, mean, deviation = (signature.tensor(index) for index in range(4))
     weight = optional(signature, 4)
     channels = (x.shape[1],)
     sums = 2 * fresh(channels, mean.dtype) if flag(signature.get(5)) else 0

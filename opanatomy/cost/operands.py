@@ -138,11 +138,11 @@ def broadcast(*shapes: Shape) -> Shape:
     length = max(map(len, shapes), default=0)
     result = [1] * length
     for shape in shapes:
-        for place, size in enumerate(shape, length - len(shape)):
+        for index, size in enumerate(shape, length - len(shape)):
             if size != 1:
-                if result[place] not in (1, size):
+                if result[index] not in (1, size):
                     raise Unknown(f"{shapes} do not broadcast")
-                result[place] = size
+                result[index] = size
     return tuple(result)
 
 
@@ -202,13 +202,13 @@ def promote(*operands: Argument) -> str:
         if isinstance(operand, Tensor):
             if operand.dtype is None:
                 raise Unknown(f"data type of {operand}")
-            place, dtype = (0 if operand.shape else 1), operand.dtype
+            index, dtype = (0 if operand.shape else 1), operand.dtype
         elif isinstance(operand, bool | int | float):
-            place, dtype = 2, _DEFAULT[0 if isinstance(operand, bool) else 1 if isinstance(operand, int) else 2]
+            index, dtype = 2, _DEFAULT[0 if isinstance(operand, bool) else 1 if isinstance(operand, int) else 2]
         else:
             continue
-        held = ranked[place]
-        ranked[place] = dtype if held is None else _wider(held, dtype)
+        held = ranked[index]
+        ranked[index] = dtype if held is None else _wider(held, dtype)
     result = _combine(_combine(ranked[0], ranked[1]), ranked[2])
     if result is None:
         raise Unknown("no operand has a data type")

@@ -136,11 +136,11 @@ def update_32bit(signature: Signature) -> Cost:
 # ------------------------------------------------------------------------------------------------------------- foreach
 
 
-def _element(value: Argument, place: int, length: int) -> Argument:
+def _element(value: Argument, index: int, length: int) -> Argument:
     if isinstance(value, tuple):
         if len(value) != length:
             raise Unknown("lists of different lengths")
-        return value[place]
+        return value[index]
     # one tensor for all elements is read once and acts like a number
     return 0.5 if isinstance(value, Tensor) else value
 
@@ -152,8 +152,8 @@ def _foreach(operator: str) -> Callable[[Signature], Cost]:
         length = len(tensors(signature.get(0)))
         shared = read(*(value for value in signature.arguments if isinstance(value, Tensor)))
         flops = read_bytes = written_bytes = 0
-        for place in range(length):
-            element = Signature(tuple(_element(value, place, length) for value in signature.arguments))
+        for index in range(length):
+            element = Signature(tuple(_element(value, index, length) for value in signature.arguments))
             each = cost(operator, element)
             if each is None:
                 raise Unknown(f"{operator}({element})")

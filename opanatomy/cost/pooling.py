@@ -60,8 +60,8 @@ def max_pool3d(signature: Signature) -> Cost:
 @formula("aten::max_pool2d_with_indices_backward", "aten::max_pool3d_with_indices_backward")
 def max_pool_backward(signature: Signature) -> Cost:
     """1 add per gradient element; reads gradient and places, writes the whole gradient, not reading the image."""
-    grad, x, places = signature.tensor(0), signature.tensor(1), signature.tensor(7)
-    return moved(read(grad, places), fresh(x.shape, x.dtype), flops=grad.numel)
+    grad, x, indices = signature.tensor(0), signature.tensor(1), signature.tensor(7)
+    return moved(read(grad, indices), fresh(x.shape, x.dtype), flops=grad.numel)
 
 
 def _average_pool(signature: Signature, dims: int) -> Cost:
@@ -208,8 +208,8 @@ def adaptive_max_pool(signature: Signature) -> Cost:
 @formula("aten::adaptive_max_pool2d_backward", "aten::adaptive_max_pool3d_backward")
 def adaptive_max_pool_backward(signature: Signature) -> Cost:
     """1 add per gradient element; (grad, x, places): writes the whole gradient, not reading the image."""
-    grad, x, places = (signature.tensor(index) for index in range(3))
-    return moved(read(grad, places), fresh(x.shape, x.dtype), flops=grad.numel)
+    grad, x, indices = (signature.tensor(index) for index in range(3))
+    return moved(read(grad, indices), fresh(x.shape, x.dtype), flops=grad.numel)
 
 
 @formula("aten::mkldnn_max_pool2d")
@@ -223,8 +223,8 @@ def mkldnn_max_pool2d(signature: Signature) -> Cost:
 @formula("aten::max_unpool2d", "aten::max_unpool3d")
 def max_unpool(signature: Signature) -> Cost:
     """0; (maxima, places, size): reads both, writes the whole image."""
-    x, places, size = signature.tensor(0), signature.tensor(1), sizes(signature.get(2), 2)
-    return moved(read(x, places), fresh((*x.shape[: -len(size)], *size), x.dtype))
+    x, indices, size = signature.tensor(0), signature.tensor(1), sizes(signature.get(2), 2)
+    return moved(read(x, indices), fresh((*x.shape[: -len(size)], *size), x.dtype))
 
 
 @formula("aten::fractional_max_pool2d", "aten::fractional_max_pool3d")
@@ -239,8 +239,8 @@ def fractional_max_pool(signature: Signature) -> Cost:
 @formula("aten::fractional_max_pool2d_backward", "aten::fractional_max_pool3d_backward")
 def fractional_max_pool_backward(signature: Signature) -> Cost:
     """1 add per element of the gradient: (grad, x, kernel, size, places); does not read the image."""
-    grad, x, places = signature.tensor(0), signature.tensor(1), signature.tensor(4)
-    return moved(read(grad, places), fresh(x.shape, x.dtype), flops=grad.numel)
+    grad, x, indices = signature.tensor(0), signature.tensor(1), signature.tensor(4)
+    return moved(read(grad, indices), fresh(x.shape, x.dtype), flops=grad.numel)
 
 
 # Resizing with a filter as wide as the scale, one dimension after the other, the last first.
@@ -262,8 +262,8 @@ def _taps(size: int, result: int, half: float, factor: Argument, align_corners: 
         scale = 1 / factor if isinstance(factor, float) and factor > 0 else size / result
     support = half * max(scale, 1.0)
     total = 0
-    for place in range(result):
-        center = scale * (place + 0.5)
+    for index in range(result):
+        center = scale * (index + 0.5)
         total += min(int(center + support + 0.5), size) - max(int(center - support + 0.5), 0)
     return total
 
@@ -351,7 +351,7 @@ def roi_align_backward(signature: Signature) -> Cost:
     (grad, rois, scale, height, width, b, c, h, w, sampling ratio s, aligned); writes the gradient of the whole image.
     """
     grad, rois, samples = signature.tensor(0), signature.tensor(1), _samples(signature.get(9))
-    shape = tuple(integer(signature.get(place)) for place in range(5, 9))
+    shape = tuple(integer(signature.get(index)) for index in range(5, 9))
     return moved(read(grad, rois), fresh(shape, grad.dtype), flops=grad.numel * (8 * samples + 1))
 
 
@@ -370,8 +370,8 @@ def position_roi_align(signature: Signature) -> Cost:
 def position_roi_align_backward(signature: Signature) -> Cost:
     """As _roi_align_backward: (grad, rois, channels, scale, height, width, sampling ratio s, b, c, h, w)."""
     grad, samples = signature.tensor(0), _samples(signature.get(6))
-    shape = tuple(integer(signature.get(place)) for place in range(7, 11))
-    moved_in = read(*(signature.tensor(place) for place in range(3)))
+    shape = tuple(integer(signature.get(index)) for index in range(7, 11))
+    moved_in = read(*(signature.tensor(index) for index in range(3)))
     return moved(moved_in, fresh(shape, grad.dtype), flops=grad.numel * (8 * samples + 1))
 
 
@@ -391,8 +391,8 @@ def roi_pool(signature: Signature) -> Cost:
 def roi_pool_backward(signature: Signature) -> Cost:
     """1 add per element of the gradient: (grad, rois, places, scale, height, width, b, c, h, w)."""
     grad = signature.tensor(0)
-    shape = tuple(integer(signature.get(place)) for place in range(6, 10))
-    moved_in = read(*(signature.tensor(place) for place in range(3)))
+    shape = tuple(integer(signature.get(index)) for index in range(6, 10))
+    moved_in = read(*(signature.tensor(index) for index in range(3)))
     return moved(moved_in, fresh(shape, grad.dtype), flops=grad.numel)
 
 
@@ -411,7 +411,7 @@ def deformable_convolution(signature: Signature) -> Cost:
 
     (x, weight, offset, mask, bias, strides, paddings, dilations, groups, offset groups, use mask).
     """
-    x, weight, offset = (signature.tensor(place) for place in range(3))
+    x, weight, offset = (signature.tensor(index) for index in range(3))
     masked = signature.get(13, True) is not False
     shape, flops = _deformed(x, weight, offset)
     parts = read(x, weight, offset, optional(signature, 3) if masked else None, optional(signature, 4))
@@ -424,7 +424,7 @@ def deformable_convolution_backward(signature: Signature) -> Cost:
 
     Writes the gradient of each.
     """
-    grad, x, weight, offset = (signature.tensor(place) for place in range(4))
+    grad, x, weight, offset = (signature.tensor(index) for index in range(4))
     mask = optional(signature, 4) if signature.get(14, True) is not False else None
     _, flops = _deformed(x, weight, offset)
     given = (x, weight, offset, mask, optional(signature, 5))

@@ -56,7 +56,7 @@ def int4_weight_mm(signature: Signature) -> Cost:
 @formula("aten::_weight_int4pack_mm_with_scales_and_zeros")
 def int4_weight_mm_two(signature: Signature) -> Cost:
     """`2 * m * n * k`: (x (m, k), packed weight, group, scales (k / group, n), zeros)."""
-    x, weight, scales, zeros = (signature.tensor(place) for place in (0, 1, 3, 4))
+    x, weight, scales, zeros = (signature.tensor(index) for index in (0, 1, 3, 4))
     (m, k), n = x.shape, scales.shape[1]
     return moved(read(x, weight, scales, zeros), fresh((m, n), x.dtype), flops=2 * m * n * k)
 
@@ -181,21 +181,21 @@ def int8_rows(signature: Signature) -> Cost:
 @formula("_C::static_scaled_fp8_quant")
 def static_fp8(signature: Signature) -> Cost:
     """1 per element: / scale; (out, x, scale)."""
-    out, x, scale = (signature.tensor(place) for place in range(3))
+    out, x, scale = (signature.tensor(index) for index in range(3))
     return moved(read(x, scale), read(out), flops=x.numel)
 
 
 @formula("_C::dynamic_scaled_fp8_quant", "_C::dynamic_per_token_scaled_fp8_quant")
 def dynamic_fp8(signature: Signature) -> Cost:
     """2 per element: the largest, / scale; (out, x, scale): writes the scale too."""
-    out, x, scale = (signature.tensor(place) for place in range(3))
+    out, x, scale = (signature.tensor(index) for index in range(3))
     return moved(read(x), read(out, scale), flops=2 * x.numel)
 
 
 @formula("_C::cutlass_scaled_mm")
 def scaled_product(signature: Signature) -> Cost:
     """`2 * m * n * k`; (out, a (m, k), b (k, n), scales, scales, bias)."""
-    out, a, b = (signature.tensor(place) for place in range(3))
+    out, a, b = (signature.tensor(index) for index in range(3))
     if a.shape[-1] != b.shape[0] or out.numel != prod(a.shape[:-1]) * b.shape[1]:
         raise Unknown(f"{a} @ {b}")
     return moved(read(*signature.arguments[1:6]), read(out), flops=2 * a.numel * b.shape[1])
@@ -274,7 +274,7 @@ def learnable_fake_quantize(signature: Signature) -> Cost:
 )
 def learnable_fake_quantize_backward(signature: Signature) -> Cost:
     """12 per element: the value again 5, gradient of the scale 3, of the zero point 2, their sums 2."""
-    grad, x, scale, zero = (signature.tensor(place) for place in range(4))
+    grad, x, scale, zero = (signature.tensor(index) for index in range(4))
     written = fresh(x.shape, x.dtype) + fresh(scale.shape, scale.dtype) + fresh(zero.shape, zero.dtype)
     return moved(read(grad, x, scale, zero), written, flops=12 * x.numel)
 
@@ -382,11 +382,11 @@ def pointwise_linear(signature: Signature) -> Cost:
 # ------------------------------------------------------------------------------------------------ recurrent layers
 
 
-def _recurrent(signature: Signature, gates: int, hx: Tensor, states: int, weight_bytes: int, place: int) -> Cost:
-    """Return the cost of (input (t, b, i), hx (layers * directions, b, h), ...); `has_biases` is at `place`."""
+def _recurrent(signature: Signature, gates: int, hx: Tensor, states: int, weight_bytes: int, index: int) -> Cost:
+    """Return the cost of (input (t, b, i), hx (layers * directions, b, h), ...); `has_biases` is at `index`."""
     x = signature.tensor(0)
-    biases, layers = flag(signature.get(place)), integer(signature.get(place + 1))
-    directions = 2 if flag(signature.get(place + 4)) else 1
+    biases, layers = flag(signature.get(index)), integer(signature.get(index + 1))
+    directions = 2 if flag(signature.get(index + 4)) else 1
     if len(x.shape) != 3 or hx.shape[0] != layers * directions:
         raise Unknown(f"{x} and {hx}")
     steps, h = x.numel // x.shape[-1], hx.shape[-1]

@@ -55,13 +55,13 @@ def bag_backward(signature: Signature) -> Cost:
         return moved(parts, fresh((elements,), grad.dtype), flops=flops)
     dense = (0, 1, 3, 4, 5, 6, 7, 8, 10)
     padded = (*signature.arguments, *(None,) * 12)
-    return embedding_bag_backward(Signature(tuple(padded[place] for place in dense)))
+    return embedding_bag_backward(Signature(tuple(padded[index] for index in dense)))
 
 
 @formula("aten::_embedding_bag_per_sample_weights_backward")
 def bag_weights_backward(signature: Signature) -> Cost:
     """`2 * d` an index, the product of its row with its bag's gradient; (grad, table, indices, ..., bags, mode)."""
-    grad, table, index, bags = (signature.tensor(place) for place in (0, 1, 2, 4))
+    grad, table, index, bags = (signature.tensor(index) for index in (0, 1, 2, 4))
     d = table.shape[-1]
     rows = min(index.numel * d, table.stored) * item(table.dtype)
     return moved(read(grad, index, bags) + rows, fresh((index.numel,), grad.dtype), flops=2 * index.numel * d)
@@ -85,7 +85,7 @@ def split_lookup(name: str, signature: Signature) -> Cost:
     (..., device weights at 1, D_offsets at 6, total_D, max_D, ..., indices at 11, offsets, pooling, weights at 14): how
     many indices go to which table is data. Reads a row an index, at most the tables; writes float32.
     """
-    tables, index, offsets = (signature.tensor(place) for place in (1, 11, 12))
+    tables, index, offsets = (signature.tensor(index) for index in (1, 11, 12))
     weights = optional(signature, 14)
     count, total, widest = signature.tensor(6).numel - 1, integer(signature.get(7)), integer(signature.get(8))
     if count < 1 or count * widest != total or (offsets.numel - 1) % count:

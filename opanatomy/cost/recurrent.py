@@ -15,7 +15,7 @@ from opanatomy.records.signature import Cost, Signature, Tensor
 
 def _layer(signature: Signature) -> tuple[Tensor, int, int]:
     """Return input, positions and FLOPs of a layer in one direction: x (..., i), weights (g * h, i) and (g * h, h)."""
-    x, w, u = (signature.tensor(place) for place in range(3))
+    x, w, u = (signature.tensor(index) for index in range(3))
     if x.shape[-1] != w.shape[1] or w.shape[0] != u.shape[0]:
         raise Unknown(f"{x}, {w}, {u}")
     if signature.tensor(5).shape[-1] != u.shape[1]:
@@ -79,7 +79,7 @@ def all_layers_backward(signature: Signature) -> Cost:
     x, hx, cx = signature.tensor(0), signature.tensor(4), optional(signature, 5)
     flops, _, held = _all_layers(signature)
     wanted = mask(signature.get(21), 4)
-    grads = tuple(optional(signature, place) for place in (6, 7, 8, 9))
+    grads = tuple(optional(signature, index) for index in (6, 7, 8, 9))
     asked = [tensor for tensor, want in zip((x, hx, cx), wanted, strict=False) if want and tensor is not None]
     written = sum(fresh(tensor.shape, tensor.dtype) for tensor in asked) + held * wanted[3]
     return Cost(flops=flops * (1 + wanted[3]), read_bytes=read(x, hx, cx, *grads) + held, written_bytes=written)
@@ -153,7 +153,7 @@ def causal_convolution(signature: Signature) -> Cost:
     (x, weight, bias, seq_idx, initial_states, out, final_states_out, silu). Source: causal_conv1d/cpp_functions.py.
     """
     x, weight, out = signature.tensor(0), signature.tensor(1), signature.tensor(5)
-    rest = (optional(signature, place) for place in (2, 3, 4))
+    rest = (optional(signature, index) for index in (2, 3, 4))
     return Cost(
         flops=_sizes(x, weight),
         read_bytes=read(x, weight, *rest),
@@ -171,15 +171,15 @@ def causal_convolution_backward(signature: Signature) -> Cost:
     times = 3 if flag(signature.get(11)) else 2
     return Cost(
         flops=times * _sizes(x, weight),
-        read_bytes=read(*(optional(signature, place) for place in range(7))),
-        written_bytes=read(*(optional(signature, place) for place in range(7, 11))),
+        read_bytes=read(*(optional(signature, index) for index in range(7))),
+        written_bytes=read(*(optional(signature, index) for index in range(7, 11))),
     )
 
 
 @formula("DaoAILab::_causal_conv1d_update_cpp")
 def causal_convolution_step(signature: Signature) -> Cost:
     """`2 * b * d * l * w` for the new positions: (x, state, weight, bias, out, ...); reads and writes the state."""
-    x, state, weight = (signature.tensor(place) for place in range(3))
+    x, state, weight = (signature.tensor(index) for index in range(3))
     flops = 2 * x.numel * weight.shape[1]
     moved = read(x, state, weight, optional(signature, 3), optional(signature, 6), optional(signature, 7))
     return Cost(flops=flops, read_bytes=moved, written_bytes=read(signature.tensor(4), state))
@@ -198,5 +198,5 @@ def selective_scan(signature: Signature) -> Cost:
         raise Unknown(f"selective scan of {u} with {a}")
     flops = u.numel * (9 * a.shape[1] + (skip is not None) + (z is not None))
     outputs = 1 + (z is not None)
-    moved = read(*(optional(signature, place) for place in range(8)))
+    moved = read(*(optional(signature, index) for index in range(8)))
     return Cost(flops=flops, read_bytes=moved, written_bytes=outputs * fresh(u.shape, u.dtype))

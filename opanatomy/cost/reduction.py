@@ -31,7 +31,7 @@ def kept(x: Tensor, dims: Argument) -> int:
     if dims is None or dims == ():
         return 1
     gone = {axis(dim, len(x.shape)) for dim in integers(dims)}
-    return prod(size for place, size in enumerate(x.shape) if place not in gone)
+    return prod(size for index, size in enumerate(x.shape) if index not in gone)
 
 
 def _reduce(

@@ -62,7 +62,7 @@ def product(signature: Signature) -> Cost:
 )
 def added_product(signature: Signature) -> Cost:
     """`2 * stored * n` for c + a sparse (m, k) @ a dense (k, n); c is read only if beta is not 0."""
-    added, a, b = (signature.tensor(place) for place in range(3))
+    added, a, b = (signature.tensor(index) for index in range(3))
     shape, flops = _product(a, b)
     beta = signature.get(3, 1)
     ignored = isinstance(beta, int | float) and not isinstance(beta, bool) and beta == 0
@@ -81,7 +81,7 @@ def reduced_product_backward(signature: Signature) -> Cost:
 
     Gradients of the largest and smallest go to the places that were chosen: other work, no cost.
     """
-    x, grad, dense = (signature.tensor(place) for place in range(3))
+    x, grad, dense = (signature.tensor(index) for index in range(3))
     if signature.get(3) not in ("sum", "mean"):
         raise Unknown("which reduction it was")
     for_sparse, for_dense = mask(signature.get(5), 2)
@@ -93,7 +93,7 @@ def reduced_product_backward(signature: Signature) -> Cost:
 @formula("aten::sparse_sampled_addmm", sparse=True)
 def sampled_product(signature: Signature) -> Cost:
     """`2 * stored * k` for the places of c that it stores: c + (m, k) @ (k, n) there; writes a sparse matrix like c."""
-    c, a, b = (signature.tensor(place) for place in range(3))
+    c, a, b = (signature.tensor(index) for index in range(3))
     if a.shape[-1] != b.shape[-2]:
         raise Unknown(f"{a} @ {b}")
     return moved(read(c, a, b), read(c), flops=2 * stored(c) * a.shape[-1])
@@ -202,7 +202,7 @@ def _half_product(a: Tensor, b: Tensor) -> tuple[Shape, int]:
 @formula("aten::_sparse_semi_structured_mm")
 def half_product(signature: Signature) -> Cost:
     """`m * n * k`, half of a dense product: (stored (m, k / 2), meta, b (k, n), dtype)."""
-    a, meta, b = (signature.tensor(place) for place in range(3))
+    a, meta, b = (signature.tensor(index) for index in range(3))
     shape, flops = _half_product(a, b)
     return moved(read(a, meta, b), fresh(shape, scalar_type(signature.get(3)) or a.dtype), flops=flops)
 
@@ -210,7 +210,7 @@ def half_product(signature: Signature) -> Cost:
 @formula("aten::_sparse_semi_structured_addmm")
 def half_added_product(signature: Signature) -> Cost:
     """`m * n * k`, half of a dense product: (added, stored (m, k / 2), meta, b (k, n), alpha, beta, dtype)."""
-    added, a, meta, b = (signature.tensor(place) for place in range(4))
+    added, a, meta, b = (signature.tensor(index) for index in range(4))
     shape, flops = _half_product(a, b)
     return moved(read(added, a, meta, b), fresh(shape, scalar_type(signature.get(6)) or a.dtype), flops=flops)
 
@@ -221,7 +221,7 @@ def half_added_product(signature: Signature) -> Cost:
 @formula("pyg::segment_matmul")
 def segment_product(signature: Signature) -> Cost:
     """`2 * rows * n * k`: (x (rows, k), bounds, weights (segments, k, n)); the bounds' values change nothing."""
-    x, bounds, weights = (signature.tensor(place) for place in range(3))
+    x, bounds, weights = (signature.tensor(index) for index in range(3))
     if len(weights.shape) != 3 or x.shape[-1] != weights.shape[1]:
         raise Unknown(f"{x} and {weights}")
     shape = (x.shape[0], weights.shape[2])

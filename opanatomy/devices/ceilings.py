@@ -21,7 +21,7 @@ from opanatomy.records.workload import Environment
 
 
 #: A cache file is a few kilobytes; a larger one is not ours.
-_LARGEST: Final = 1 << 20
+_MAX_FILE_BYTES: Final = 1 << 20
 
 
 def measured_ceilings(measured: Measured, sheet: Ceilings | None = None) -> Ceilings:
@@ -96,7 +96,7 @@ def load(machine: Machine, folder: Path | None = None) -> Measured | None:
         return None
     path = cache_file(folder, machine)
     try:
-        if path.stat().st_size > _LARGEST:
+        if path.stat().st_size > _MAX_FILE_BYTES:
             return None
         measured = msgspec.json.decode(path.read_bytes(), type=Measured)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -155,7 +155,7 @@ _MIN_MEMORY, _MAX_MEMORY = 0.88, 1.03
 #: Characters without a special meaning in a regular expression.
 _PLAIN: Final = frozenset(ascii_letters + digits + " -")
 #: No device has a longer name, but a damaged trace may.
-_LONGEST: Final = 96
+_MAX_NAME_LENGTH: Final = 96
 
 
 class Match(Struct, frozen=True):
@@ -170,7 +170,7 @@ def match(name: str | None, memory_bytes: int | None = None, multiprocessors: in
     """Return the data sheet of the device that a trace calls `name`; arguments that are `None` are not compared."""
     if name is None:
         return Match(why="the trace does not name its device")
-    name = name[:_LONGEST]
+    name = name[:_MAX_NAME_LENGTH]
     plain = _BRANDS.sub("", " ".join(name.split()), count=1) if _BRANDS.match(name.strip()) else name.strip()
     if nameless := _NAMELESS.fullmatch(plain):
         return _by_size(name, nameless["architecture"], memory_bytes, multiprocessors)
@@ -194,7 +194,7 @@ def match(name: str | None, memory_bytes: int | None = None, multiprocessors: in
 
 def sheets_named(name: str) -> tuple[Sheet, ...]:
     """Return the data sheets of all devices of this name, by drivers or by the sheet; empty if there are none."""
-    name = " ".join(name[:_LONGEST].split())
+    name = " ".join(name[:_MAX_NAME_LENGTH].split())
     plain = (_BRANDS.sub("", name, count=1) if _BRANDS.match(name) else name).casefold()
     if not plain:
         return ()

@@ -513,9 +513,9 @@ def identity_of(address: Address) -> Identity | None:
     parts = address.text.split("::")
     properties: list[tuple[str, Any]] = []
     by_content, changed = True, None
-    for place in range(len(parts)):
+    for index in range(len(parts)):
         try:
-            system, path = _file_system(Address("::".join(parts[place:])))
+            system, path = _file_system(Address("::".join(parts[index:])))
             known = system.info(path)
         except Exception:  # any error of any store: the object stays unknown
             return None

@@ -44,7 +44,7 @@ _SECRET: Final = regex(
     r"|(?:api|access|private|ssh|auth|signing|encryption|session|account|license|service|wandb)key"
 )
 #: A name that ends in one of these holds a secret.
-_LAST: Final = words("token auth pat creds cred jwt dsn")
+_SECRET_ENDINGS: Final = words("token auth pat creds cred jwt dsn")
 #: In capital letters, as the name of a variable, these are secrets wherever they stand: `SIGN_KEY`, `TOKENS_2`.
 _OF_VARIABLE: Final = words("pass pwd pw key keys token tokens auth pat signature sas pin")
 #: Tokens of a tokenizer or a model, and passes of a step.
@@ -60,7 +60,7 @@ _NO_SECRET: Final = {
     ),
 }
 #: Last words of a name whose value describes a secret.
-_ABOUT: Final = words(
+_DESCRIBING_ENDINGS: Final = words(
     "file files path paths dir folder sock socket ttl timeout expiry expires type algorithm alg length size version"
     " backend store mode helper prompt cmd command provider method enabled disabled required count name endpoint"
     " parallelism limit retries region through"
@@ -74,7 +74,7 @@ def is_secret_name(name: str) -> bool:
     `pad_token`, `forward_pass`, `num_key_value_heads` and `TOKEN_FILE` do not.
     """
     parts = [part.lower() for part in _PARTS.split(name[-200:]) if part]
-    if not parts or parts[-1] in _ABOUT:
+    if not parts or parts[-1] in _DESCRIBING_ENDINGS:
         return False
     if _SECRET.search("".join(parts)):
         return True
@@ -83,7 +83,7 @@ def is_secret_name(name: str) -> bool:
         return False
     if name.isupper() and not _OF_VARIABLE.isdisjoint(parts):
         return bool(before) or last not in ("key", "pass", "pin", "pwd")
-    return last in _LAST or (bool(before) and last in ("pass", "pwd"))
+    return last in _SECRET_ENDINGS or (bool(before) and last in ("pass", "pwd"))
 
 
 # --- secrets by their form, or by the name before them ---
@@ -160,7 +160,7 @@ def _masked(match: re.Match[str]) -> str:
     value = match["value"]
     if value is None:  # a private key is nothing but its value
         return REDACTED
-    start, end = (place - match.start() for place in match.span("value"))
+    start, end = (index - match.start() for index in match.span("value"))
     before, after = match[0][:start], match[0][end:]
     if "key" not in match.re.groupindex:
         return before + REDACTED + after
@@ -185,7 +185,7 @@ _MIN_LENGTH: Final = 8
 _CUT_LENGTH: Final = 12
 #: The number of values to look for, the longest first.
 _MAX_VALUES: Final = 500
-_DEEPEST: Final = 32
+_MAX_DEPTH: Final = 32
 #: Words of operators, modules, ranges and settings: `CACHE_KEY=aten::mm` and `SORT_KEY=layer_norm` are no secrets, and
 #: masking them in a trace would change its figures.
 _WORDS: Final = words(
@@ -240,10 +240,10 @@ _SPLIT: Final = regex(r"(?:\\[bfnrt]|[^A-Za-z0-9])+")
 _seen: Final[set[str]] = set()
 
 
-def of_process() -> set[str]:
+def remember_environment_secrets() -> set[str]:
     """Return the secrets of this process: on its command line and in its environment, now and at earlier calls."""
     for name, value in list(os.environ.items()):
-        _seen.update(_of_variable(name, value))
+        _seen.update(_secrets_in_variable(name, value))
     return _seen.union(*(_secrets_of("", text) for text in (shlex.join(sys.argv), *sys.argv)))
 
 
@@ -253,13 +253,13 @@ def know_secrets(secrets: Iterable[str]) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _of_variable(name: str, value: str) -> frozenset[str]:
+def _secrets_in_variable(name: str, value: str) -> frozenset[str]:
     return frozenset(secret for key, text in _leaves(name, value) for secret in _secrets_of(key, text))
 
 
 def _leaves(name: str, value: object, depth: int = 0) -> Iterator[tuple[str, str]]:
     """Yield the texts in a value with the names they stand under; a text that is JSON has further ones in it."""
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         return
     if isinstance(value, dict):
         for key, item in value.items():
@@ -378,12 +378,12 @@ def _without_people(text: str) -> str:
 # --- masking ---
 
 #: A text that is longer is no name; with `everything` it is left out unread.
-_LONGEST: Final = 1 << 16
+_MAX_NAME_LENGTH: Final = 1 << 16
 _CACHED_LENGTH: Final = 1000
 
 
 def _mask(text: str, secrets: frozenset[str], names: frozenset[str], everything: bool) -> str:
-    if everything and len(text) > _LONGEST:
+    if everything and len(text) > _MAX_NAME_LENGTH:
         return REDACTED
     lower, (by_value, triggers) = text.lower(), _search(secrets)
     if by_value is not None and any(map(lower.__contains__, triggers)):
@@ -403,7 +403,7 @@ def _mask(text: str, secrets: frozenset[str], names: frozenset[str], everything:
 _mask_once: Final = lru_cache(maxsize=1 << 15)(_mask)
 
 
-class Texts:
+class Redactor:
     """Mask the texts of one report, trace or message; learn more secrets from the metadata of traces.
 
     The secrets of the process itself, in its environment and on its command line, are always known. `everything` also
@@ -417,7 +417,7 @@ class Texts:
         #: From the metadata of traces: secrets, hosts and users.
         self.trace_secrets: set[str] = set()
         self.trace_names: set[str] = set()
-        self._secrets, self._names = frozenset(of_process()), frozenset[str]()
+        self._secrets, self._names = frozenset(remember_environment_secrets()), frozenset[str]()
         if metadata:
             self.add_secrets(metadata)
 
@@ -468,7 +468,7 @@ class Texts:
 
 def mask_secrets(text: str) -> str:
     """Mask a line for stderr: the secrets of this process, and anything in the form of a secret."""
-    return Texts().text(text)
+    return Redactor().text(text)
 
 
 # ----- the records of a report, from which every format is made
@@ -497,17 +497,17 @@ _RANKS: Final = regex(r"(\d+ ranks): .*", re.DOTALL)
 _TENSOR: Final = regex(r"(?:\?|[a-z][a-z0-9_]*)\[[\d,]*\](?: sparse \d+| without strides)?\]*")
 
 
-def redacted(record: Record, texts: Texts) -> Record:
+def redacted(record: Record, redactor: Redactor) -> Record:
     """Return the record, and all records in it, redacted; the same object if nothing is masked."""
-    result: Record = _value(record, "", texts)
+    result: Record = _value(record, "", redactor)
     return result
 
 
-def _value(value: Any, field: str, texts: Texts) -> Any:
+def _value(value: Any, field: str, redactor: Redactor) -> Any:
     if value is None or field in OWN or isinstance(value, (int, float, Enum)):
         return value
     if isinstance(value, str):
-        masked = _text(value, field, texts)
+        masked = _text(value, field, redactor)
         return value if masked == value else masked
     if isinstance(value, bytes):
         from opanatomy.records.columns import is_packed  # and with it numpy, which `--help` does without
@@ -515,30 +515,30 @@ def _value(value: Any, field: str, texts: Texts) -> Any:
         return value if is_packed(value) else b""
     if isinstance(value, Struct):
         values = {name: getattr(value, name) for name in value.__struct_fields__}
-        changed = {name: new for name, old in values.items() if (new := _value(old, name, texts)) is not old}
-        if texts.everything and values.get("model_source") in ("folder", "function"):
+        changed = {name: new for name, old in values.items() if (new := _value(old, name, redactor)) is not old}
+        if redactor.everything and values.get("model_source") in ("folder", "function"):
             changed["model"] = PATH
         return replace(value, **changed) if changed else value
     if isinstance(value, (tuple, list)):
-        items = [_value(item, field, texts) for item in value]
+        items = [_value(item, field, redactor) for item in value]
         return type(value)(items) if any(map(is_not, items, value)) else value
     if not isinstance(value, dict):
-        return _table(value, texts)
+        return _table(value, redactor)
     result: dict[Any, Any] = {}
     for key, item in value.items():
-        name, masked = _value(key, field, texts), _value(item, field, texts)
+        name, masked = _value(key, field, redactor), _value(item, field, redactor)
         # The times of names that become equal add up.
         result[name] = result[name] + masked if name in result and type(masked) is int else masked
     return value if result == value else result
 
 
-def _table(table: Any, texts: Texts) -> Any:
+def _table(table: Any, redactor: Redactor) -> Any:
     from opanatomy.records.table import Table  # and with it numpy
     from opanatomy.records.work import COLUMNS_OF
 
     if not isinstance(table, Table):
         return table
-    masks = {"name": texts.text, "module": texts.module, "arguments": lambda text: _arguments(text, texts)}
+    masks = {"name": redactor.text, "module": redactor.module, "arguments": lambda text: _arguments(text, redactor)}
     text_of = {column.name: column.text for column in COLUMNS_OF[type(table)]}
     changed = {}
     for name, key in table.keys.items():
@@ -550,21 +550,21 @@ def _table(table: Any, texts: Texts) -> Any:
     return table.with_columns(changed, {}) if changed else table
 
 
-def _text(text: str, field: str, texts: Texts) -> str:
+def _text(text: str, field: str, redactor: Redactor) -> str:
     if field in ARGUMENTS:
-        return _arguments(text, texts)
+        return _arguments(text, redactor)
     if field in MODULES:
-        return texts.module(text)
+        return redactor.module(text)
     if field in NAMES:
-        return texts.text(text)
-    if field in PLACES and texts.everything:
+        return redactor.text(text)
+    if field in PLACES and redactor.everything:
         ranks = _RANKS.fullmatch(text)
         return ranks[1] if ranks else PLACES[field]
-    return texts.sentence(text)
+    return redactor.sentence(text)
 
 
-def _arguments(text: str, texts: Texts) -> SignatureText:
-    return SignatureText(", ".join(map(_argument, text.split(", "))) if texts.everything else texts.text(text))
+def _arguments(text: str, redactor: Redactor) -> SignatureText:
+    return SignatureText(", ".join(map(_argument, text.split(", "))) if redactor.everything else redactor.text(text))
 
 
 def _argument(text: str) -> str:
@@ -616,8 +616,8 @@ class Redaction:
 
     def __init__(self, metadata: Mapping[str, object], *, everything: bool = False) -> None:
         self.everything = everything
-        self.texts = Texts(metadata, everything=everything)
-        self._triggers = [word.encode() for word in self.texts.triggers]
+        self.redactor = Redactor(metadata, everything=everything)
+        self._triggers = [word.encode() for word in self.redactor.triggers]
         self._clean: set[bytes] = set()
         self._metadata = metadata
         self._left_out = 0
@@ -625,16 +625,16 @@ class Redaction:
     @property
     def changes(self) -> int:
         """Return the number of entries and values left out or changed."""
-        return self._left_out + self.texts.changes
+        return self._left_out + self.redactor.changes
 
     def metadata(self, metadata: Mapping[str, object] | None = None) -> dict[str, object]:
         """Return the metadata, or those given, redacted."""
         kept: dict[str, object] = {}
         for key, value in (self._metadata if metadata is None else metadata).items():
             if key == METADATA_KEY and (capture := _as_capture(value)) is not None:
-                kept[key] = msgspec.to_builtins(redacted(capture, self.texts))
+                kept[key] = msgspec.to_builtins(redacted(capture, self.redactor))
             elif key in _METADATA or (key.endswith("_version") and not isinstance(value, list | dict)):
-                kept[key] = self._value(key, value, self.texts.sentence)
+                kept[key] = self._value(key, value, self.redactor.sentence)
             else:
                 self._left_out += 1
         return kept
@@ -678,7 +678,7 @@ class Redaction:
             text: str = msgspec.json.decode(b'"' + one + b'"')
         except NOT_DECODABLE:
             return True
-        return text in _ENVIRONMENT or not self.texts.is_clean(text)
+        return text in _ENVIRONMENT or not self.redactor.is_clean(text)
 
     def _event(self, raw: bytes) -> bytes | None:
         """Redact one event. Return `None` for our own events and for invalid JSON."""
@@ -704,7 +704,7 @@ class Redaction:
                     arguments["Concrete Inputs"] = self._constants(arguments["Concrete Inputs"])
             if event.get("cat") == "python_function" and isinstance(event.get("name"), str):
                 event["name"] = _PYTHON_FRAME.sub(rf"{PATH}(\1): ", event["name"])
-        return msgspec.json.encode(self._value("", event, self.texts.text))
+        return msgspec.json.encode(self._value("", event, self.redactor.text))
 
     def _listed(self, values: dict[str, Any], keys: frozenset[str]) -> dict[str, Any]:
         """Return the values under known keys, and all numbers."""
@@ -722,7 +722,7 @@ class Redaction:
 
     def _value(self, key: str, value: Any, mask: Callable[[str], str], depth: int = 0) -> Any:
         """Return a value with every text in it masked, and nothing of one under the name of a secret."""
-        if depth > _DEEPEST or (value and (is_secret_name(key) or key in _ENVIRONMENT)):
+        if depth > _MAX_DEPTH or (value and (is_secret_name(key) or key in _ENVIRONMENT)):
             self._left_out += 1
             return REDACTED
         if isinstance(value, str):

@@ -32,7 +32,7 @@ _MAX_REPACKED: Final = 20
 _GZIP_HEAD: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _LOCAL_HEAD: Final = struct.Struct("<4s5H3L2H")
 #: How many skipped members to name; files that an operating system adds are not named.
-_NAMED: Final = 5
+_MAX_NAMED_MEMBERS: Final = 5
 _OF_SYSTEMS: Final = {"__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini"}
 _DIGITS: Final = regex(r"(\d+)")
 
@@ -89,11 +89,11 @@ def sources_of(paths: Sequence[Path | Address]) -> list[Source]:
 
     # Equal names (`run1/rank0.json`, `run2/rank0.json`) become whole paths.
     names = Counter(source.name for source in sources)
-    for place, source in enumerate(sources):
+    for index, source in enumerate(sources):
         if names[source.name] > 1:
             path = source.path
             file = path.text if isinstance(path, Address) else (path / (source.member or "")).as_posix()
-            sources[place] = replace(source, name=file)
+            sources[index] = replace(source, name=file)
     return sources
 
 
@@ -175,8 +175,8 @@ def left_out_of(paths: Sequence[Path | Address]) -> list[str]:
             found = (one.relative_to(path) for pattern in ("*", "*/*") for one in path.glob(pattern))
             names = [one.as_posix() for one in found if _is_trace(one.parts, _SNAPSHOT_ENDINGS)]
             if names:
-                more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-                said = ", ".join(_readable(name) for name in sorted(names, key=_natural)[:_NAMED])
+                more = f" and {len(names) - _MAX_NAMED_MEMBERS} more" if len(names) > _MAX_NAMED_MEMBERS else ""
+                said = ", ".join(_readable(name) for name in sorted(names, key=_natural)[:_MAX_NAMED_MEMBERS])
                 lines.append(f"left out beside the traces of the folder: {said}{more} - analyze memory snapshots alone")
             continue
         if not _is_zip(path):
@@ -184,8 +184,8 @@ def left_out_of(paths: Sequence[Path | Address]) -> list[str]:
         parts = {name: PurePosixPath(name).parts for name in _members(path)}
         names = [name for name in parts if not _is_trace(parts[name]) and not set(parts[name]) & _OF_SYSTEMS]
         if names:
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            said = ", ".join(_readable(name) for name in sorted(names, key=_natural)[:_NAMED])
+            more = f" and {len(names) - _MAX_NAMED_MEMBERS} more" if len(names) > _MAX_NAMED_MEMBERS else ""
+            said = ", ".join(_readable(name) for name in sorted(names, key=_natural)[:_MAX_NAMED_MEMBERS])
             files = "1 file of the zip is" if len(names) == 1 else f"{len(names):,} files of the zip are"
             lines.append(
                 f"{files} left out for the name, which does not end in .json or .json.gz or is hidden: {said}{more}"

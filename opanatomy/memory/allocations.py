@@ -72,11 +72,11 @@ def by_device(events: MemoryEvents, rows: Int64) -> list[tuple[str, Int64]]:
         kind, number = int(events.device_type[of_device[0]]), int(events.device[of_device[0]])
         name = _DEVICE_TYPES.get(kind, f"device type {kind}")
         label = name if number < 0 else f"{name}:{number}"
-        devices.append((label, of_device[_untied(of_rows(events, of_device))]))
+        devices.append((label, of_device[_untied(events_at(events, of_device))]))
     return sorted(devices, key=lambda device: device[0] == CPU)
 
 
-def of_rows(events: MemoryEvents, rows: Int64) -> MemoryEvents:
+def events_at(events: MemoryEvents, rows: Int64) -> MemoryEvents:
     """Return the events in these rows."""
     return MemoryEvents(**{name: getattr(events, name)[rows] for name in MemoryEvents.__struct_fields__})
 
@@ -110,10 +110,10 @@ def _untied(events: MemoryEvents) -> Int64:
 def _chain(before: int | None, totals: list[int], sizes: list[int]) -> list[int]:
     """Return the order in which each total follows from the one before it; the given order if there is none."""
     left = list(range(len(totals)))
-    firsts = left if before is None else [place for place in left if totals[place] - sizes[place] == before]
+    firsts = left if before is None else [index for index in left if totals[index] - sizes[index] == before]
     for first in firsts[:_MAX_FIRSTS]:
         chain = [first]
-        rest = [place for place in left if place != first]
+        rest = [index for index in left if index != first]
         while rest:
             following = next((p for p in rest if totals[p] - sizes[p] == totals[chain[-1]]), None)
             if following is None:
@@ -201,9 +201,9 @@ class Blocks(Struct, frozen=True, kw_only=True):
         # Sorted together by address and time, each question follows the last block at its address, if there is one.
         alloc, at = self.alloc[order], self.address[order]
         merged = np.lexsort((np.concatenate((alloc, event)), np.concatenate((at, address))))
-        places = np.empty(len(merged), dtype=np.int64)
-        places[merged] = np.cumsum(merged < len(order)) - 1
-        block = order[places[len(order) :]]
+        indices = np.empty(len(merged), dtype=np.int64)
+        indices[merged] = np.cumsum(merged < len(order)) - 1
+        block = order[indices[len(order) :]]
         live = (self.address[block] == address) & (self.alloc[block] >= 0) & (self.alloc[block] < event)
         return np.where(live & (event < self.free[block]), block, -1)
 
@@ -275,9 +275,9 @@ def _freed_by_totals(blocks: Blocks, events: MemoryEvents) -> Blocks:
     free, unseen = blocks.free.copy(), blocks.unseen.copy()
     for block in np.flatnonzero(unseen & ~blocks.from_before).tolist():
         within = falls.get(int(blocks.bytes[block]), [])
-        place = bisect_right(within, int(blocks.alloc[block]))
-        if place < len(within) and within[place] <= free[block]:
-            free[block], unseen[block] = within.pop(place), False
+        index = bisect_right(within, int(blocks.alloc[block]))
+        if index < len(within) and within[index] <= free[block]:
+            free[block], unseen[block] = within.pop(index), False
     return replace(blocks, free=free, unseen=unseen)
 
 
@@ -366,7 +366,7 @@ ALLOCATES: Final = frozenset({
 })  # fmt: skip
 
 
-def wanting(rows: Int64, name: Categorical[str], parent: Int64, is_operator: Bool) -> Int64:
+def requesting_operators(rows: Int64, name: Categorical[str], parent: Int64, is_operator: Bool) -> Int64:
     """Return the innermost operator at or around each row that does more than allocate, else the outermost one."""
     allocates = np.array([*(text in ALLOCATES for text in name.values), False], dtype=bool)[name.codes]
     wanted = rows.copy()
@@ -399,7 +399,7 @@ def enclosing(rows: Int64, parent: Int64, which: Bool) -> Int64:
 # --- forward, backward and optimizer as time spans, as allocators free between operators too ---
 
 
-class Passes(Struct, frozen=True, kw_only=True):
+class PhaseIntervals(Struct, frozen=True, kw_only=True):
     """Consecutive spans of time, each in one phase (an index into `PHASES`)."""
 
     start_ns: Int64
@@ -414,7 +414,7 @@ class Passes(Struct, frozen=True, kw_only=True):
         return np.append(OTHER, self.phase)[number]
 
 
-def passes_of_spans(spans: Sequence[tuple[int, int, Phase]]) -> Passes:
+def passes_of_spans(spans: Sequence[tuple[int, int, Phase]]) -> PhaseIntervals:
     """Return the passes of a capture's phase ranges."""
     spans = sorted(spans)
     starts: list[int] = []
@@ -441,8 +441,8 @@ class ThreadOperators(Struct, frozen=True, kw_only=True):
 
     def on(self, threads: Int64) -> Int64:
         """Return the rows on these threads in order of time."""
-        places = np.flatnonzero(isin(self.threads, threads))
-        parts = [self.rows[self.begins[place] : self.begins[place + 1]] for place in places.tolist()]
+        indices = np.flatnonzero(isin(self.threads, threads))
+        parts = [self.rows[self.begins[index] : self.begins[index + 1]] for index in indices.tolist()]
         rows = np.concatenate(parts) if parts else self.rows[:0]
         return rows[np.argsort(self.calls.start_ns[rows], kind="stable")] if len(parts) > 1 else rows
 
@@ -458,7 +458,7 @@ def thread_operators(calls: HostCalls, is_operator: Bool) -> ThreadOperators:
 
 def passes_of_calls(
     operators: ThreadOperators, threads: Int64, spans: Sequence[tuple[int, int, Phase]]
-) -> tuple[Passes, Passes]:
+) -> tuple[PhaseIntervals, PhaseIntervals]:
     """Return the passes, and the same with recomputation separate from the backward around it.
 
     They come from a capture's phase ranges, else from the operators on these threads: a pass then lasts until an
@@ -472,7 +472,7 @@ def passes_of_calls(
     return unbroken(start, np.where(phase == RECOMPUTE, BACKWARD, phase)), parts
 
 
-def unbroken(start: Int64, phase: Int64) -> Passes:
+def unbroken(start: Int64, phase: Int64) -> PhaseIntervals:
     """Build passes from times and the phase from each on.
 
     A moment without a phase inside a pass (data loading on another thread) does not end the pass.
@@ -482,7 +482,7 @@ def unbroken(start: Int64, phase: Int64) -> Passes:
         between = np.zeros(len(phase), dtype=bool)
         between[1:-1] = (phase[1:-1] == OTHER) & (phase[:-2] == phase[2:])
         start, phase = _merged(start[~between], phase[~between])
-    return Passes(start_ns=start, phase=phase)
+    return PhaseIntervals(start_ns=start, phase=phase)
 
 
 def _merged(start: Int64, phase: Int64) -> tuple[Int64, Int64]:
@@ -498,7 +498,7 @@ def _merged(start: Int64, phase: Int64) -> tuple[Int64, Int64]:
 PARTS: Final = 98
 
 
-class Shares(Struct, frozen=True, kw_only=True):
+class ComponentBytes(Struct, frozen=True, kw_only=True):
     """The shares of blocks by component (an index into `components`); the shares of a block sum to its bytes."""
 
     components: Sequence[str]
@@ -534,18 +534,18 @@ class Curve(Struct, frozen=True, kw_only=True):
         states: Int64 = self.by_component[self.components.index(component)]
         return states
 
-    def phase_at(self, state: int, passes: Passes) -> Phase:
+    def phase_at(self, state: int, passes: PhaseIntervals) -> Phase:
         """Return the phase in which a state began."""
         return PHASES[int(passes.phase_of(passes.at(self.time_ns[[state]]))[0])]
 
 
-def curve_of(blocks: Blocks, shares: Shares, time_ns: Int64, window: tuple[int, int]) -> Curve:
+def curve_of(blocks: Blocks, shares: ComponentBytes, time_ns: Int64, window: tuple[int, int]) -> Curve:
     """Compute the curve of these blocks and of the memory from before them."""
     by_component = np.zeros((len(shares.components), blocks.events + 1), dtype=np.int64)
-    for place in np.flatnonzero(np.bincount(shares.component, minlength=len(shares.components))).tolist():
-        chosen = shares.component == place
+    for index in np.flatnonzero(np.bincount(shares.component, minlength=len(shares.components))).tolist():
+        chosen = shares.component == index
         begin, end = (None if edge is None else edge[chosen] for edge in (shares.begin, shares.end))
-        by_component[place] = blocks.changes(shares.block[chosen], shares.bytes[chosen], begin, end)
+        by_component[index] = blocks.changes(shares.block[chosen], shares.bytes[chosen], begin, end)
     if shares.earlier is not None:
         row = by_component[shares.components.index(shares.earlier)]
         row[0] += shares.earlier_bytes
@@ -566,7 +566,7 @@ def curve_of(blocks: Blocks, shares: Shares, time_ns: Int64, window: tuple[int, 
     )
 
 
-def points_of(curve: Curve, reserved: Int64, passes: Passes) -> tuple[MemoryPoint, ...]:
+def points_of(curve: Curve, reserved: Int64, passes: PhaseIntervals) -> tuple[MemoryPoint, ...]:
     """Reduce the curve to at most some two hundred points, the first, the last and the peak included.
 
     `reserved` is given for each event, -1 if it is not known.
@@ -581,7 +581,7 @@ def points_of(curve: Curve, reserved: Int64, passes: Passes) -> tuple[MemoryPoin
             phase=PHASES[phase],
             allocated_bytes=int(curve.allocated[state]),
             reserved_bytes=size if size > 0 else None,
-            components={curve.components[place]: int(curve.by_component[place, state]) for place in used},
+            components={curve.components[index]: int(curve.by_component[index, state]) for index in used},
         )
         for state, phase, size in zip(states.tolist(), phases.tolist(), held.tolist(), strict=True)
     )

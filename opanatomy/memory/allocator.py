@@ -12,7 +12,7 @@ from typing import Final
 _MIB: Final = 1 << 20
 #: `kMinBlockSize`, `kSmallSize`, `kSmallBuffer`, `kLargeBuffer`, `kMinLargeAlloc`, `kRoundLarge`.
 _STEP: Final = 512
-_SMALL: Final = _MIB
+_SMALL_BYTES: Final = _MIB
 _SMALL_SEGMENT: Final = 2 * _MIB
 _LARGE_SEGMENT: Final = 20 * _MIB
 _LEAST_OF_ITS_OWN: Final = 10 * _MIB
@@ -58,17 +58,17 @@ class CachingAllocator:
     def allocate(self, requested: int) -> int:
         """Return the address of a block for a request; raise `OutOfDeviceMemory` if there is no room."""
         size = max(-(-requested // _STEP), 1) * _STEP
-        pool = int(size > _SMALL)
+        pool = int(size > _SMALL_BYTES)
         free = self._free[pool]
-        place = bisect_left(free, (size, -1))
-        block = self._at[free.pop(place)[1]] if place < len(free) else self._reserved(pool, size)
+        index = bisect_left(free, (size, -1))
+        block = self._at[free.pop(index)[1]] if index < len(free) else self._reserved(pool, size)
         if block is None:
             self._give_back()
             block = self._reserved(pool, size)
         if block is None:
             raise OutOfDeviceMemory
         block.is_free = False
-        if block.size - size >= _STEP if not pool or self.expandable else block.size - size > _SMALL:
+        if block.size - size >= _STEP if not pool or self.expandable else block.size - size > _SMALL_BYTES:
             self._split(block, size)
         self.allocated += block.size
         self.allocated_peak = max(self.allocated_peak, self.allocated)

@@ -34,7 +34,7 @@ from opanatomy.records.snapshot import (
 #: `kMinBlockSize`: the smallest step of a block.
 _STEP: Final = 512
 #: `kSmallSize`: larger requests get blocks of large segments, with rests of at most this size.
-_SMALL: Final = 1 << 20
+_SMALL_BYTES: Final = 1 << 20
 #: `kRoundUpPowerOfTwoIntervals`: the sizes up to 1 MiB, up to 2 MiB and so on have divisions of their own.
 _INTERVALS: Final = 16
 _NO_LIMIT: Final = 1 << 56
@@ -113,15 +113,15 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
     }
     ends |= {at: at + size for at, (action, size) in first_of_segment.items() if action == SEGMENT_FREE}
     held = sorted(ends)
-    large = sorted(address for address, size in used.items() if size > _SMALL)
+    large = sorted(address for address, size in used.items() if size > _SMALL_BYTES)
 
     def end_of_free(address: int) -> int | None:
         """Return where the free block that begins here, or behind a block in use, ends if its segment is known."""
-        place = bisect_right(held, address) - 1
-        if place < 0 or address >= ends[held[place]]:
+        index = bisect_right(held, address) - 1
+        if index < 0 or address >= ends[held[index]]:
             return None
         following = bisect_right(large, address)
-        end: int = ends[held[place]]
+        end: int = ends[held[index]]
         return min(end, large[following]) if following < len(large) else end
 
     # Free large blocks are larger than 1 MiB: a smaller gap behind a block from before belongs to it. Of a wider gap
@@ -129,12 +129,14 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
     unresolved: dict[int, int] = {}
     open_before: dict[int, int] = {}
     for address, rounded in freed.items():
-        if rounded > _SMALL and not splits_all:
+        if rounded > _SMALL_BYTES and not splits_all:
             end = end_of_free(address)
-            if end is not None and rounded <= end - address <= rounded + _SMALL:
+            if end is not None and rounded <= end - address <= rounded + _SMALL_BYTES:
                 used[address] = end - address
             elif end is not None or not expands:
-                unresolved[address] = _SMALL if end is None else min(_SMALL, max(end - address - rounded - _SMALL, 0))
+                unresolved[address] = (
+                    _SMALL_BYTES if end is None else min(_SMALL_BYTES, max(end - address - rounded - _SMALL_BYTES, 0))
+                )
 
     before, whole, unplaced = dict(used), [0] * len(events), 0
     pends = completes == FREE_COMPLETED and bool((history.action == FREE_REQUESTED).any())
@@ -151,17 +153,17 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
     for row, (action, address, _, rounded) in enumerate(events):
         if action == ALLOC:
             given = rounded
-            if rounded > _SMALL and not splits_all:
+            if rounded > _SMALL_BYTES and not splits_all:
                 end = end_of_free(address)
-                place = bisect_left(large, address)
+                index = bisect_left(large, address)
                 if end is None or end - address < rounded:
                     unplaced += end is not None or not expands
-                elif end - address - rounded <= _SMALL or rounded >= never_split:
+                elif end - address - rounded <= _SMALL_BYTES or rounded >= never_split:
                     given = end - address
-                if place and (previous := large[place - 1]) in unresolved and end_of_free(previous) == end:
+                if index and (previous := large[index - 1]) in unresolved and end_of_free(previous) == end:
                     used[previous] = before[previous] = address - previous
                     del unresolved[previous]
-                large.insert(place, address)
+                large.insert(index, address)
             used[address] = whole[row] = given
             allocated_at[address] = row
         elif action == FREE_REQUESTED and pends:
@@ -173,8 +175,12 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
         elif action == SEGMENT_FREE and ends.pop(address, None) is not None:
             held.remove(address)
         if action == completes:
-            if rounded > _SMALL and (place := bisect_left(large, address)) < len(large) and large[place] == address:
-                large.pop(place)
+            if (
+                rounded > _SMALL_BYTES
+                and (index := bisect_left(large, address)) < len(large)
+                and large[index] == address
+            ):
+                large.pop(index)
             if address in unresolved:
                 open_before[address] = unresolved.pop(address)
             bytes_waiting -= waiting.pop(address, 0)

@@ -14,23 +14,23 @@ from opanatomy.memory.allocations import (
     CPU,
     Agreement,
     Blocks,
+    ComponentBytes,
     Curve,
-    Passes,
-    Shares,
+    PhaseIntervals,
     ThreadOperators,
     agreement,
     blocks_of,
     by_device,
     curve_of,
+    events_at,
     groups_at,
     known,
-    of_rows,
     outermost,
     passes_of_calls,
     points_of,
     possible,
+    requesting_operators,
     thread_operators,
-    wanting,
 )
 from opanatomy.memory.components import ROUNDING
 from opanatomy.records.columns import Bool, HostCalls, Int64, MemoryEvents, MemoryTable, unique
@@ -173,9 +173,9 @@ class Ruling(Struct, frozen=True):
     def with_own(self, categories: Sequence[str]) -> Ruling:
         """Return it with a rule for each category of the user's own, after the others."""
         new = tuple(name for name in dict.fromkeys(categories) if name not in self.components)
-        place = self.components.index(OTHER_BLOCKS)
+        index = self.components.index(OTHER_BLOCKS)
         return Ruling(
-            (*self.components[:place], *new, *self.components[place:]),
+            (*self.components[:index], *new, *self.components[index:]),
             (*self.rules, *((name, "allocated where a category of your own says") for name in categories)),
         )
 
@@ -183,7 +183,7 @@ class Ruling(Struct, frozen=True):
 RULING: Final = Ruling(COMPONENTS, tuple(RULES[rule] for rule in Rule))
 
 
-class Placing(Struct, frozen=True, kw_only=True):
+class BlockLabels(Struct, frozen=True, kw_only=True):
     """For each block the host row of the operator that wanted it (-1 none), its phase, and its rule of `ruling`."""
 
     row: Int64
@@ -198,23 +198,30 @@ class Placing(Struct, frozen=True, kw_only=True):
 
 
 def place(
-    blocks: Blocks, time_ns: Int64, call: Int64, calls: HostCalls, operators: Operators, passes: tuple[Passes, Passes]
-) -> Placing:
+    blocks: Blocks,
+    time_ns: Int64,
+    call: Int64,
+    calls: HostCalls,
+    operators: Operators,
+    passes: tuple[PhaseIntervals, PhaseIntervals],
+) -> BlockLabels:
     """Find what allocated each block and infer its component; `call` is each event's row of `calls`, -1 none."""
     inner = call[blocks.alloc]
     inside = np.flatnonzero(inner >= 0)
     inside = inside[operators.is_operator[inner[inside]]]
     row = np.full(len(inner), -1, dtype=np.int64)
-    row[inside] = wanting(inner[inside], calls.name, calls.parent, operators.is_operator)
+    row[inside] = requesting_operators(inner[inside], calls.name, calls.parent, operators.is_operator)
     until = np.full(len(inner), np.iinfo(np.int64).min, dtype=np.int64)
     called = inside[operators.is_call[inner[inside]]]
     until[called] = calls.end_ns[outermost(inner[called], calls.parent, operators.is_call)]
     phase = passes[0].phase_of(passes[0].at(time_ns[blocks.alloc]))
     phase[inside] = calls.phase[inner[inside]]
-    return Placing(row=row, phase=phase, rule=rules_of(blocks, time_ns, passes, phase, until))
+    return BlockLabels(row=row, phase=phase, rule=rules_of(blocks, time_ns, passes, phase, until))
 
 
-def rules_of(blocks: Blocks, time_ns: Int64, passes: tuple[Passes, Passes], phase: Int64, until: Int64) -> Int64:
+def rules_of(
+    blocks: Blocks, time_ns: Int64, passes: tuple[PhaseIntervals, PhaseIntervals], phase: Int64, until: Int64
+) -> Int64:
     """Return the rule of each block: the first that holds."""
     freed = ~blocks.never_freed
     begin, end = time_ns[blocks.alloc], time_ns[np.minimum(blocks.free, max(blocks.events - 1, 0))]
@@ -244,9 +251,9 @@ class _Host(Struct, frozen=True, kw_only=True):
     operators: Operators
     by_thread: ThreadOperators
     table: MemoryTable
-    passes: dict[bytes, tuple[Passes, Passes]]
+    passes: dict[bytes, tuple[PhaseIntervals, PhaseIntervals]]
 
-    def passes_on(self, threads: Int64) -> tuple[Passes, Passes]:
+    def passes_on(self, threads: Int64) -> tuple[PhaseIntervals, PhaseIntervals]:
         """Return the passes on the distinct ones of these threads."""
         threads = unique(threads).values
         key = threads.tobytes()
@@ -261,9 +268,9 @@ class _Device(Struct, frozen=True, kw_only=True):
     row: MemoryDevice
     events: MemoryEvents
     blocks: Blocks
-    placing: Placing
+    placing: BlockLabels
     curve: Curve
-    passes: Passes
+    passes: PhaseIntervals
 
 
 def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: bool = False) -> Memory | None:
@@ -316,7 +323,7 @@ def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: b
 
 
 def _device(label: str, rows: Int64, host: _Host, window: tuple[int, int]) -> _Device:
-    events = of_rows(host.table.events, rows)
+    events = events_at(host.table.events, rows)
     blocks = blocks_of(events)
     every = np.arange(len(blocks.alloc))
     passes = host.passes_on(events.thread)
@@ -326,7 +333,7 @@ def _device(label: str, rows: Int64, host: _Host, window: tuple[int, int]) -> _D
     agreed = agreement(events.total_allocated, counted.cumsum()[1:])
     unmatched = int(blocks.unmatched_bytes.sum())
     before = unmatched if agreed.offset_bytes is None else max(agreed.offset_bytes, unmatched)
-    shares = Shares(
+    shares = ComponentBytes(
         components=COMPONENTS,
         block=every,
         component=placing.component,
@@ -351,7 +358,7 @@ def _device(label: str, rows: Int64, host: _Host, window: tuple[int, int]) -> _D
     return _Device(row=row, events=events, blocks=blocks, placing=placing, curve=curve, passes=passes[0])
 
 
-def row_of(label: str, blocks: Blocks, curve: Curve, agreed: Agreement, passes: Passes) -> MemoryDevice:
+def row_of(label: str, blocks: Blocks, curve: Curve, agreed: Agreement, passes: PhaseIntervals) -> MemoryDevice:
     """Return the figures of a device."""
     never = blocks.never_freed
     return MemoryDevice(
@@ -376,7 +383,7 @@ def row_of(label: str, blocks: Blocks, curve: Curve, agreed: Agreement, passes: 
     )
 
 
-def inferences_at(state: int, blocks: Blocks, placing: Placing, curve: Curve) -> tuple[MemoryInference, ...]:
+def inferences_at(state: int, blocks: Blocks, placing: BlockLabels, curve: Curve) -> tuple[MemoryInference, ...]:
     """Return the bytes live after `state` events, by rule."""
     live = blocks.live_after(state)
     before = blocks.unmatched >= state

@@ -16,9 +16,9 @@ from opanatomy.memory.allocations import (
     CPU,
     LISTED,
     Blocks,
+    ComponentBytes,
     Curve,
-    Passes,
-    Shares,
+    PhaseIntervals,
     agreement,
     alike,
     blocks_of,
@@ -26,7 +26,7 @@ from opanatomy.memory.allocations import (
     groups_at,
     passes_of_spans,
     points_of,
-    wanting,
+    requesting_operators,
 )
 from opanatomy.memory.components import COMPONENTS, HELD_BEFORE, ROUNDING, WORKSPACE
 from opanatomy.records.columns import (
@@ -140,8 +140,8 @@ def _check(table: MemoryTable, step: StepObservations) -> None:
         raise TraceError("the trace's own record of the memory step cannot be used: its columns do not fit each other")
 
 
-def _all_in(places: Int64, minimum: int, end: int) -> bool:
-    return bool(((places >= minimum) & (places < end)).all())
+def _all_in(indices: Int64, minimum: int, end: int) -> bool:
+    return bool(((indices >= minimum) & (indices < end)).all())
 
 
 # --- memory allocated before the step: known storages, and on a device the rest of its allocator ---
@@ -150,7 +150,7 @@ def _all_in(places: Int64, minimum: int, end: int) -> bool:
 _ROUNDING, _WORKSPACE, _HELD_BEFORE = (COMPONENTS.index(name) for name in (ROUNDING, WORKSPACE, HELD_BEFORE))
 
 
-class Held(Struct, frozen=True, kw_only=True):
+class PreexistingBlocks(Struct, frozen=True, kw_only=True):
     """The blocks from before a step by address, and their parts: the component and the bytes of each.
 
     On a device the blocks are all that its allocator has handed out (`whole`), on the CPU one for each storage.
@@ -178,7 +178,7 @@ class _Storages(Struct, frozen=True, kw_only=True):
     bytes: Int64
 
 
-def held_of(step: StepObservations) -> Held:
+def preexisting_blocks(step: StepObservations) -> PreexistingBlocks:
     """Return the memory that was allocated before a step; raise `TraceError` if the columns do not fit together."""
     try:
         storages = _storages(step.storages)
@@ -186,7 +186,7 @@ def held_of(step: StepObservations) -> Held:
             return _in_blocks(storages, step.blocks, frozenset(step.allocator.workspace_bytes))
     except (ValueError, IndexError) as error:
         raise TraceError(f"the trace's own record of the memory step cannot be used: {error}") from error
-    return Held(
+    return PreexistingBlocks(
         address=storages.address,
         bytes=storages.bytes,
         part_block=np.arange(len(storages.address)),
@@ -198,17 +198,17 @@ def held_of(step: StepObservations) -> Held:
 
 def _storages(columns: StorageColumns) -> _Storages:
     """Return the storages; several at one address count once, for the first component."""
-    places = np.array([COMPONENTS.index(name) for name in columns.components], dtype=np.int64)
+    indices = np.array([COMPONENTS.index(name) for name in columns.components], dtype=np.int64)
     component, address, size = (unpacked(column) for column in (columns.component, columns.address, columns.bytes))
     if not len(component) == len(address) == len(size) or component.min(initial=0) < 0 or size.min(initial=0) < 0:
         raise ValueError("the storages before the step")
-    component = places[component]
+    component = indices[component]
     order = np.lexsort((np.arange(len(address)), address))
     first = np.sort(order[np.append(True, np.diff(address[order]) != 0)]) if len(order) else order
     return _Storages(component=component[first], address=address[first], bytes=size[first])
 
 
-def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset[int]) -> Held:
+def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset[int]) -> PreexistingBlocks:
     """Return each block with the storages in it, and the bytes of storages that are in no block.
 
     The rest of a block is the allocator's rounding. A block without a known storage is a workspace of a BLAS library if
@@ -224,12 +224,12 @@ def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset
     inside = (block >= 0) & (storages.address < ends[block])
     left = size.copy()
     parts: list[tuple[int, int, int]] = []
-    for place, component, wanted in zip(
+    for index, component, wanted in zip(
         block[inside].tolist(), storages.component[inside].tolist(), storages.bytes[inside].tolist(), strict=True
     ):  # storages may share memory: their parts sum to the block
-        part = min(wanted, int(left[place]))
-        parts.append((place, component, part))
-        left[place] -= part
+        part = min(wanted, int(left[index]))
+        parts.append((index, component, part))
+        left[index] -= part
     empty = np.ones(len(address), dtype=bool)
     empty[block[inside]] = False
     asked = np.where(requested < 0, size, requested)
@@ -237,7 +237,7 @@ def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset
     rest = np.where(~empty, _ROUNDING, np.where(of_library, _WORKSPACE, _HELD_BEFORE))
     parts += [part for part in zip(range(len(address)), rest.tolist(), left.tolist(), strict=True) if part[2]]
     columns_ = np.array(parts, dtype=np.int64).reshape(-1, 3).T
-    return Held(
+    return PreexistingBlocks(
         address=address,
         bytes=size,
         part_block=columns_[0],
@@ -296,16 +296,16 @@ def copies_of(table: MemoryTable, blocks: Blocks) -> Copies:
 
 #: A number in an expression (`0.5 * x`) is a tensor of at most this many bytes, which autograd hides from hooks.
 _NUMBER_BYTES: Final = 16
-_PLACE: Final = {name: place for place, name in enumerate(COMPONENTS)}
-_KIND: Final = {kind: place for place, kind in enumerate(MARK_KINDS)}
+_COMPONENT_INDEX: Final = {name: index for index, name in enumerate(COMPONENTS)}
+_KIND: Final = {kind: index for index, kind in enumerate(MARK_KINDS)}
 #: The component of the storages of each mark; tensors that autograd saved are activations.
 _COMPONENT_OF_KIND: Final = {
-    **{kind: _PLACE[str(kind)] for kind in MARK_KINDS if str(kind) in _PLACE},
-    MarkKind.SAVED: _PLACE[components.ACTIVATIONS],
-    MarkKind.REORDERED_CACHE: _PLACE[components.KEY_VALUE_CACHE],
+    **{kind: _COMPONENT_INDEX[str(kind)] for kind in MARK_KINDS if str(kind) in _COMPONENT_INDEX},
+    MarkKind.SAVED: _COMPONENT_INDEX[components.ACTIVATIONS],
+    MarkKind.REORDERED_CACHE: _COMPONENT_INDEX[components.KEY_VALUE_CACHE],
 }
 _NO_ROLE: Final = -1
-_OF_FORWARD: Final = tuple(_PLACE[name] for name in components.OF_FORWARD)
+_OF_FORWARD: Final = tuple(_COMPONENT_INDEX[name] for name in components.OF_FORWARD)
 
 
 class Labels(Struct, frozen=True, kw_only=True):
@@ -327,10 +327,10 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
     """The blocks of a step (those from before it first), with operator, module, phase and component of each."""
 
     table: MemoryTable
-    held: Held
+    held: PreexistingBlocks
     blocks: Blocks
     labels: Labels
-    passes: Passes
+    passes: PhaseIntervals
     operator: Categorical[str]
     module: Categorical[str]
     #: The line of the user's code, and its function.
@@ -348,7 +348,7 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
         storage = self.labels.storage_bytes
         return np.where(storage < 0, self.blocks.bytes, np.minimum(storage, self.blocks.bytes))
 
-    def place_of(self, kind: MarkKind) -> int | None:
+    def last_event_of(self, kind: MarkKind) -> int | None:
         """Return the last event that marks this point of the step."""
         assert self.table.marks is not None
         rows = self.table.marks.event[self.table.marks.kind == _KIND[kind]]
@@ -366,7 +366,7 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
         kept = np.where(np.isin(self.component, _OF_FORWARD), self.own_bytes, 0)
         return max(ends, key=lambda end: (int(kept[self.blocks.live_after(end + 1)].sum()), end), default=None)
 
-    def shares(self) -> Shares:
+    def shares(self) -> ComponentBytes:
         """Return the components of all blocks.
 
         If all of the allocator was known before, a free of an unknown block is of one that was held before.
@@ -377,7 +377,7 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
         copy = np.flatnonzero(self.copies.until >= 0)
         single = new[self.copies.until[new] < 0]
         held, taken = self.held.part_block, np.minimum(self.copies.until[copy], free[copy])
-        rounding = np.full(len(new), _PLACE[components.ROUNDING])
+        rounding = np.full(len(new), _COMPONENT_INDEX[components.ROUNDING])
         parts = (
             (held, self.held.part_component, self.held.part_bytes, alloc[held], free[held]),
             (single, self.component[single], own[single], alloc[single], free[single]),
@@ -386,7 +386,7 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
             (new, rounding, self.blocks.bytes[new] - own[new], alloc[new], free[new]),
         )
         block, component, size, begin, end = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        return Shares(
+        return ComponentBytes(
             components=COMPONENTS,
             block=block,
             component=component,
@@ -397,7 +397,7 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
         )
 
 
-def measured_step(step: StepObservations, table: MemoryTable, held: Held) -> MeasuredStep:
+def measured_step(step: StepObservations, table: MemoryTable, held: PreexistingBlocks) -> MeasuredStep:
     """Pair the allocations and frees of a step, and give each block its component."""
     calls, marks = table.calls, table.marks
     assert isinstance(calls, StepCalls)
@@ -407,7 +407,7 @@ def measured_step(step: StepObservations, table: MemoryTable, held: Held) -> Mea
 
     # A block from before the step ends at the mark that says it is gone, unless the allocator reported its free.
     gone = np.flatnonzero(marks.kind == _KIND[MarkKind.GONE])
-    earlier = {address: place for place, address in enumerate(blocks.address[blocks.from_before].tolist())}
+    earlier = {address: index for index, address in enumerate(blocks.address[blocks.from_before].tolist())}
     free = blocks.free.copy()
     for address, event in zip(marks.address[gone].tolist(), marks.event[gone].tolist(), strict=True):
         block = earlier.get(address)
@@ -417,7 +417,7 @@ def measured_step(step: StepObservations, table: MemoryTable, held: Held) -> Mea
 
     # The operator around each event that did more than allocate.
     every = calls.name.codes >= 0
-    wanted = wanting(np.arange(len(every)), calls.name, calls.parent, every)
+    wanted = requesting_operators(np.arange(len(every)), calls.name, calls.parent, every)
     operator = Categorical(np.append(calls.name.codes[wanted], -1)[table.call], calls.name.values)
     labels = _labels(step, table, blocks, operator, held)
     passes = passes_of_spans(table.spans)
@@ -443,7 +443,7 @@ def measured_step(step: StepObservations, table: MemoryTable, held: Held) -> Mea
 
 
 def _labels(
-    step: StepObservations, table: MemoryTable, blocks: Blocks, operator: Categorical[str], held: Held
+    step: StepObservations, table: MemoryTable, blocks: Blocks, operator: Categorical[str], held: PreexistingBlocks
 ) -> Labels:
     """Return what the marks, in their order, say of the blocks at their addresses."""
     marks = table.marks
@@ -471,7 +471,7 @@ def _labels(
         # A weight or buffer that forward made anew is no activation, even if it is saved.
         if kind is MarkKind.SAVED and component[block] != _NO_ROLE:
             continue
-        is_saved = component[block] == _PLACE[components.ACTIVATIONS]
+        is_saved = component[block] == _COMPONENT_INDEX[components.ACTIVATIONS]
         if not is_saved or kind in (MarkKind.WEIGHTS, MarkKind.BUFFERS, MarkKind.INPUTS):
             component[block] = _COMPONENT_OF_KIND[kind]
     return Labels(
@@ -516,8 +516,8 @@ def _label_components(
         (components.HELD_BY_MODEL, through),
         (components.RECOMPUTED, (until >= 0) & (~ended | (end_ns > until))),
     )
-    choices = [labels.component if name is None else np.int64(_PLACE[name]) for name, _ in cases]
-    return np.select([holds for _, holds in cases], choices, np.int64(_PLACE[components.TEMPORARY]))
+    choices = [labels.component if name is None else np.int64(_COMPONENT_INDEX[name]) for name, _ in cases]
+    return np.select([holds for _, holds in cases], choices, np.int64(_COMPONENT_INDEX[components.TEMPORARY]))
 
 
 # --- memory outside the allocator's blocks: the device's context and kernels, the allocator's cache ---
@@ -584,7 +584,7 @@ def _bounded(size: int, formula: str) -> Outside:
 # --- activations kept for backward, by like modules, operator and shape ---
 
 
-_KEPT = tuple(COMPONENTS.index(name) for name in (components.ACTIVATIONS, components.WEIGHT_CASTS))
+_KEPT_COMPONENTS = tuple(COMPONENTS.index(name) for name in (components.ACTIVATIONS, components.WEIGHT_CASTS))
 _UNKNOWN = TensorType(dtype="", shape=())
 
 
@@ -595,7 +595,7 @@ def activations_of(measured: MeasuredStep, tensors: Sequence[TensorType]) -> tup
         return ()
     groups: dict[tuple[str, str | None, TensorType], list[int]] = defaultdict(list)
     for block in measured.blocks.live_after(after + 1).tolist():
-        if measured.component[block] in _KEPT:
+        if measured.component[block] in _KEPT_COMPONENTS:
             tensor = int(measured.labels.tensor[block])
             module = alike(measured.module.at(block) or "")
             groups[module, measured.operator.at(block), tensors[tensor] if tensor >= 0 else _UNKNOWN].append(block)
@@ -615,7 +615,7 @@ def activations_of(measured: MeasuredStep, tensors: Sequence[TensorType]) -> tup
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.module))[:LISTED])
 
 
-_PLACES: Final = (
+_MOMENTS: Final = (
     MarkKind.AFTER_FORWARD,
     MarkKind.AFTER_BACKWARD,
     MarkKind.AFTER_OPTIMIZER,
@@ -631,9 +631,9 @@ def memory_of_observations(observations: MemoryObservations) -> Memory:
     """
     step = observations.step
     if step is None:
-        memory = _of_storages(observations)
+        memory = _memory_of_storages(observations)
     elif step.allocator.why_no_blocks is None:
-        memory = _of_step(step, observations.snapshots)
+        memory = _memory_of_step(step, observations.snapshots)
     else:
         memory = _without_blocks(step, observations)
     outside = outside_the_allocator(memory.snapshots)
@@ -658,7 +658,7 @@ def memory_of_observations(observations: MemoryObservations) -> Memory:
 # --- storages alone ---
 
 
-def _of_storages(observations: MemoryObservations) -> Memory:
+def _memory_of_storages(observations: MemoryObservations) -> Memory:
     rows = (MemoryComponent(component=name, measured_bytes=size) for name, size in observations.storage_bytes.items())
     return Memory(
         peak_bytes=observations.peak_bytes,
@@ -674,11 +674,11 @@ def _without_blocks(step: StepObservations, observations: MemoryObservations) ->
 
     It has the storages after a step, else those before it and the allocator's own peak.
     """
-    held = held_of(step)
+    held = preexisting_blocks(step)
     figures = _figures(step, measured_step(step, table_of(step), held))
     notes = tuple(note for note in (step.allocator.why_no_blocks,) if note)
     if observations.storage_bytes:
-        return replace(_of_storages(observations), allocator=figures, notes=notes)
+        return replace(_memory_of_storages(observations), allocator=figures, notes=notes)
     sizes = ((name, held.component_bytes(name)) for name in COMPONENTS)
     return Memory(
         peak_bytes=figures.peak_bytes,
@@ -703,9 +703,9 @@ def _outside_note(size: int, device: str) -> list[str]:
 # --- every allocation of a step ---
 
 
-def _of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Memory:
+def _memory_of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Memory:
     """Return the memory of the step; for a failed step the moment of the failure stands for the peak."""
-    table, held = table_of(step), held_of(step)
+    table, held = table_of(step), preexisting_blocks(step)
     measured = measured_step(step, table, held)
     times = table.events.time_ns
     begin = min([*(begin for begin, _, _ in table.spans), *times[:1].tolist()], default=0)
@@ -713,7 +713,7 @@ def _of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Mem
     curve = curve_of(measured.blocks, measured.shares(), times, window)
     if step.broken_in is not None:
         # The last allocation before the failure: frees since then belong to the unwinding.
-        broken = measured.place_of(MarkKind.BROKEN)
+        broken = measured.last_event_of(MarkKind.BROKEN)
         end = measured.blocks.events if broken is None else broken
         last = measured.blocks.alloc[measured.blocks.alloc < end].max(initial=-1)
         curve = replace(curve, peak=int(last) + 1)
@@ -807,8 +807,8 @@ def _snapshots(
     snapshots: Sequence[MemorySnapshot], measured: MeasuredStep, curve: Curve, memory: Memory
 ) -> tuple[MemorySnapshot, ...]:
     """Return the snapshots, on the CPU with figures from the step's allocations, and the peak as the last."""
-    places = {str(kind): measured.place_of(kind) for kind in _PLACES}
-    allocated = {name: int(curve.allocated[place + 1]) for name, place in places.items() if place is not None}
+    indices = {str(kind): measured.last_event_of(kind) for kind in _MOMENTS}
+    allocated = {name: int(curve.allocated[index + 1]) for name, index in indices.items() if index is not None}
     allocated[WEIGHTS] = sum(measured.held.component_bytes(name) for name in (components.WEIGHTS, components.BUFFERS))
     peak = next((point for point in memory.timeline if point.allocated_bytes == memory.peak_bytes), None)
     reserved = None if peak is None else peak.reserved_bytes
@@ -890,7 +890,7 @@ def warnings_of(memory: Memory) -> tuple[str, ...]:
     These are warnings on the memory events of the trace (the CPU's only if they are the memory of the step), and on the
     step observed allocation by allocation.
     """
-    warnings = [] if memory.allocator is None else _of_capture(memory, memory.allocator)
+    warnings = [] if memory.allocator is None else _disagreements_with_allocator(memory, memory.allocator)
     for row in (*memory.devices[:1], *(other for other in memory.devices[1:] if other.device != CPU)):
         if row.checked_events > row.equal_events:
             unequal = row.checked_events - row.equal_events
@@ -917,7 +917,7 @@ def warnings_of(memory: Memory) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def _of_capture(memory: Memory, figures: AllocatorFigures) -> list[str]:
+def _disagreements_with_allocator(memory: Memory, figures: AllocatorFigures) -> list[str]:
     """Return disagreements of the replayed step with the allocator; none if it reports no blocks."""
     warnings = []
     replayed = figures.before_blocks_bytes is not None and figures.checked_events

@@ -22,9 +22,9 @@ from opanatomy.memory.allocations import (
     ALLOCATES,
     UNKNOWN,
     Blocks,
+    ComponentBytes,
     Curve,
-    Passes,
-    Shares,
+    PhaseIntervals,
     agreement,
     alike,
     blocks_of,
@@ -39,7 +39,7 @@ from opanatomy.memory.components import PENDING_FREE, ROUNDING
 from opanatomy.memory.inferred import (
     RULING,
     WEIGHTS,
-    Placing,
+    BlockLabels,
     Rule,
     inferences_at,
     row_of,
@@ -131,8 +131,8 @@ def place_of(stack: Sequence[Frame], named: Callable[[str], str]) -> Place:
     """Return what a stack says, innermost frame first; `named` gives the operator of `index_Tensor`."""
     python = [frame for frame in stack if _OF_PYTHON.search(frame.filename)]
     calls = [
-        place
-        for place, frame in enumerate(python)
+        index
+        for index, frame in enumerate(python)
         if frame.name == "_call_impl" and _MODULE_CALL.search(frame.filename)
     ]
     operators = [found[1] for frame in stack if (found := _OPERATOR.match(frame.name))]
@@ -148,8 +148,8 @@ def place_of(stack: Sequence[Frame], named: Callable[[str], str]) -> Place:
     # The function that calls torch.
     inside = next(
         (
-            place
-            for place, frame in enumerate(python)
+            index
+            for index, frame in enumerate(python)
             if not _OF_TORCH.search(frame.filename) and not _is_std(frame) and not _SOFTMAX_IN_PYTHON.match(frame.name)
         ),
         None,
@@ -257,8 +257,8 @@ def _stacks(snapshot: Snapshot, named: Callable[[str], str]) -> _Stacks:
     def column(values: Iterable[str | None]) -> Categorical[str]:
         listed = list(values)
         known = list(dict.fromkeys(value for value in listed if value is not None))
-        place = {value: number for number, value in enumerate(known)}
-        return Categorical(np.array([-1 if v is None else place[v] for v in listed], dtype=np.int64), known)
+        index = {value: number for number, value in enumerate(known)}
+        return Categorical(np.array([-1 if v is None else index[v] for v in listed], dtype=np.int64), known)
 
     def mask(name: str) -> Bool:
         return np.array([getattr(place, name) for place in places], dtype=bool)
@@ -297,7 +297,7 @@ class _Device(Struct, frozen=True, kw_only=True):
     state: int
     moment: str
     phase: Phase | None
-    placing: Placing
+    placing: BlockLabels
     #: Whether a backward or an optimizer ran, and which blocks are of attention's scores.
     trains: bool | None
     scores: Bool
@@ -307,7 +307,7 @@ class _Device(Struct, frozen=True, kw_only=True):
     stream: Int64
     #: The compiled region of each block.
     compiled: Categorical[str]
-    passes: Passes
+    passes: PhaseIntervals
     reserved: Int64
     notes: tuple[str, ...]
     failure: MemoryFailure | None
@@ -383,8 +383,8 @@ def memory_of_snapshot(
     first = len(RULING.rules)
     unfitting = (
         f"category {category.name}: no block has a frame in which {category.pattern.pattern!r} is found"
-        for place, category in enumerate(categories)
-        if not any((device.placing.rule == first + place).any() for device, _ in devices)
+        for index, category in enumerate(categories)
+        if not any((device.placing.rule == first + index).any() for device, _ in devices)
     )
     return Memory(
         peak_bytes=None if unknown else main.row.peak_bytes,
@@ -433,15 +433,15 @@ def categories_of(where: str, given: Iterable[tuple[str, str]]) -> tuple[Categor
     return tuple(made)
 
 
-def _with_own(placing: Placing, stack: Int64, snapshot: Snapshot, categories: Sequence[Category]) -> Placing:
+def _with_own(placing: BlockLabels, stack: Int64, snapshot: Snapshot, categories: Sequence[Category]) -> BlockLabels:
     """Return the placing with the user's own categories, the first that fits a block's stack."""
     ruling = placing.ruling.with_own([category.name for category in categories])
     frames = [f"{frame.filename}:{frame.line} {frame.name}" for frame in snapshot.frames]
     rule = placing.rule.copy()
-    for place in range(len(categories) - 1, -1, -1):
-        fits = {number for number, frame in enumerate(frames) if categories[place].pattern.search(frame)}
+    for index in range(len(categories) - 1, -1, -1):
+        fits = {number for number, frame in enumerate(frames) if categories[index].pattern.search(frame)}
         stacks = np.array([not fits.isdisjoint(one) for one in snapshot.stacks] + [False], dtype=bool)
-        rule[stacks[stack]] = len(placing.ruling.rules) + place
+        rule[stacks[stack]] = len(placing.ruling.rules) + index
     return replace(placing, rule=rule, ruling=ruling)
 
 
@@ -470,7 +470,7 @@ def _device(
         placing = _with_own(placing, stack, snapshot, categories)
     window = (int(events.time_ns[began]), int(events.time_ns[-1])) if len(events.bytes) > began else (0, 0)
     every = np.arange(len(blocks.alloc))
-    shares = Shares(
+    shares = ComponentBytes(
         components=placing.ruling.components,
         block=np.concatenate((every, every)),
         component=np.concatenate((placing.component, np.full(len(every), placing.ruling.components.index(ROUNDING)))),
@@ -485,7 +485,7 @@ def _device(
         failure_at = None if failure is None else state
     else:
         state, moment = _moment(at, curve, events, window, failure_at)
-    passes = Passes(
+    passes = PhaseIntervals(
         start_ns=events.time_ns[phases.start_ns] if len(phases.start_ns) else phases.start_ns, phase=phases.phase
     )
     reserved, most = _reserved(history, int(segments.total[segments.device == number].sum()), began)
@@ -651,18 +651,18 @@ def _noted_modules(
     if history is None or not any(path is not None for path in noted):
         return by_stack
     before = np.full(began, -1, dtype=np.int64)
-    place = np.concatenate((before, history.metadata[_counted_rows(history)]))[blocks.alloc]
-    told = np.array([*(path is not None for path in noted), False])[place]
+    index = np.concatenate((before, history.metadata[_counted_rows(history)]))[blocks.alloc]
+    told = np.array([*(path is not None for path in noted), False])[index]
     values = (*by_stack.values, *(path or "the model" for path in noted))
-    return categorical_of(values, np.where(told, place + len(by_stack.values), by_stack.codes))
+    return categorical_of(values, np.where(told, index + len(by_stack.values), by_stack.codes))
 
 
 def _compiled(snapshot: Snapshot, history: History | None, blocks: Blocks, began: int) -> Categorical[str]:
     """Return the compiled region that each block was allocated in, where that was recorded."""
-    place = np.full(max(began, blocks.events), -1, dtype=np.int64)
+    index = np.full(max(began, blocks.events), -1, dtype=np.int64)
     if history is not None:
-        place[began:] = history.compiled[_counted_rows(history)]
-    return Categorical(place[blocks.alloc], snapshot.metadata)
+        index[began:] = history.compiled[_counted_rows(history)]
+    return Categorical(index[blocks.alloc], snapshot.metadata)
 
 
 def _counted_rows(history: History) -> Int64:
@@ -671,7 +671,9 @@ def _counted_rows(history: History) -> Int64:
     return np.flatnonzero(((history.action == ALLOC) | (history.action == frees)) & (history.size > 0))
 
 
-def _phases(events: MemoryEvents, stack: Int64, began: int, snapshot: Snapshot, number: int, stacks: _Stacks) -> Passes:
+def _phases(
+    events: MemoryEvents, stack: Int64, began: int, snapshot: Snapshot, number: int, stacks: _Stacks
+) -> PhaseIntervals:
     """Return the passes by the number of the event: by stacks, and by the ranges of optimizers."""
     phase = stacks.phase[stack].copy()
     if stacks.of_python and len(snapshot.stacks):  # a thread of autograd's has no Python of its own
@@ -685,10 +687,10 @@ def _phases(events: MemoryEvents, stack: Int64, began: int, snapshot: Snapshot, 
     # Nothing is known between two phases: a loss that is computed outside of modules is forward.
     codes = phase[known]
     start, code = [], []
-    for place, (event, now) in enumerate(zip(known.tolist(), codes.tolist(), strict=True)):
-        before = codes[place - 1] if place else OTHER
-        if place and known[place - 1] + 1 < event and before != now and not (before == FORWARD and now == BACKWARD):
-            start.append(int(known[place - 1]) + 1)
+    for index, (event, now) in enumerate(zip(known.tolist(), codes.tolist(), strict=True)):
+        before = codes[index - 1] if index else OTHER
+        if index and known[index - 1] + 1 < event and before != now and not (before == FORWARD and now == BACKWARD):
+            start.append(int(known[index - 1]) + 1)
             code.append(OTHER)
         start.append(event)
         code.append(now)
@@ -701,7 +703,7 @@ def _phases(events: MemoryEvents, stack: Int64, began: int, snapshot: Snapshot, 
 def _placed(
     blocks: Blocks,
     order: Int64,
-    parts: Passes,
+    parts: PhaseIntervals,
     stack: Int64,
     stream: Int64,
     stacks: _Stacks,
@@ -709,7 +711,7 @@ def _placed(
     unused: _Unused,
     *,
     is_recorded: bool,
-) -> Placing:
+) -> BlockLabels:
     """Return phase and rule of each block: stack first, then its life, then its size."""
     whole = unbroken(parts.start_ns, np.where(parts.phase == RECOMPUTE, BACKWARD, parts.phase))
     phase = parts.phase_of(parts.at(blocks.alloc))
@@ -728,7 +730,7 @@ def _placed(
     if not is_recorded:  # a size alone tells nothing
         by_stack = np.where(stacks.moves_module[stack], Rule.MOVED_MODULE, Rule.NO_HISTORY)
         rule = np.where(of_stack >= 0, of_stack, by_stack)
-        return Placing(row=np.full(len(rule), -1, dtype=np.int64), phase=phase, rule=rule)
+        return BlockLabels(row=np.full(len(rule), -1, dtype=np.int64), phase=phase, rule=rule)
     rule[before & (of_stack < 0)] = Rule.BEFORE
     rule[before & freed & (ends_in == OPTIMIZER)] = Rule.STATE_BEFORE
     _workspaces(blocks, rule, stream)
@@ -743,7 +745,7 @@ def _placed(
     if unused.trains is False:
         rule[unused.blocks & ~casts & np.isin(rule, (Rule.FORWARD_ONLY, Rule.FORWARD_KEPT))] = Rule.DROPPED
     _casts(blocks, rule, unused, casts)
-    return Placing(row=np.full(len(rule), -1, dtype=np.int64), phase=phase, rule=rule)
+    return BlockLabels(row=np.full(len(rule), -1, dtype=np.int64), phase=phase, rule=rule)
 
 
 #: The part of what forward allocates that outlives it at least, if autograd keeps it: measured are 0.4 to 0.7.
@@ -766,7 +768,7 @@ class _Unused(Struct, frozen=True, kw_only=True):
     results: bool = False
 
 
-def _unused(blocks: Blocks, parts: Passes, stack_of_event: Int64, began: int, stacks: _Stacks) -> _Unused:
+def _unused(blocks: Blocks, parts: PhaseIntervals, stack_of_event: Int64, began: int, stacks: _Stacks) -> _Unused:
     whole = unbroken(parts.start_ns, np.where(parts.phase == RECOMPUTE, BACKWARD, parts.phase))
     unused = np.zeros(len(blocks.alloc), dtype=bool)
     if np.isin(parts.phase, (BACKWARD, RECOMPUTE, OPTIMIZER)).any():
@@ -788,7 +790,7 @@ def _unused(blocks: Blocks, parts: Passes, stack_of_event: Int64, began: int, st
     return _Unused(blocks=unused, forward=forward, trains=False if keeps else None, results=results)
 
 
-def _scores(blocks: Blocks, placing: Placing, stack: Int64, stacks: _Stacks) -> Bool:
+def _scores(blocks: Blocks, placing: BlockLabels, stack: Int64, stacks: _Stacks) -> Bool:
     """Tell the scores of attention that is not fused: from the product before a softmax up to the one after it.
 
     One function calls all three. Scores are as large as the softmax's result, in some data type; copies are none.
@@ -802,7 +804,7 @@ def _scores(blocks: Blocks, placing: Placing, stack: Int64, stacks: _Stacks) -> 
     since: dict[int, list[int]] = {}
     sizes: dict[int, int] = {}
 
-    def of_scores(block: int, size: int) -> bool:
+    def is_of_scores(block: int, size: int) -> bool:
         return int(blocks.bytes[block]) in (size // 4, size // 2, size, 2 * size, 4 * size)
 
     for block in np.flatnonzero(ours)[np.argsort(blocks.alloc[ours], kind="stable")].tolist():
@@ -815,12 +817,12 @@ def _scores(blocks: Blocks, placing: Placing, stack: Int64, stacks: _Stacks) -> 
         size = max((int(blocks.bytes[one]) for one in run if stacks.takes_softmax[stack[one]]), default=0)
         if not size:  # the product before a softmax
             since[caller] = [block]
-        elif of_scores(run[0], size):
+        elif is_of_scores(run[0], size):
             sizes[caller] = size
-            scores[[one for one in run if of_scores(one, size)]] = True
+            scores[[one for one in run if is_of_scores(one, size)]] = True
     for caller, run in since.items():  # in which memory ran out, or the recording ended
-        if caller in sizes and of_scores(run[0], sizes[caller]):
-            scores[[one for one in run if of_scores(one, sizes[caller])]] = True
+        if caller in sizes and is_of_scores(run[0], sizes[caller]):
+            scores[[one for one in run if is_of_scores(one, sizes[caller])]] = True
     return scores
 
 
@@ -842,7 +844,7 @@ def _casts(blocks: Blocks, rule: Int64, unused: _Unused, casts: Bool) -> None:
             rule[block] = Rule.WEIGHT_CAST
 
 
-def _broken_off(blocks: Blocks, rule: Int64, whole: Passes, stack: Int64, order: Int64) -> None:
+def _broken_off(blocks: Blocks, rule: Int64, whole: PhaseIntervals, stack: Int64, order: Int64) -> None:
     """Give what lives in a last forward without its backward the rule of earlier blocks of the same stack."""
     if not len(whole.phase):
         return
@@ -852,12 +854,12 @@ def _broken_off(blocks: Blocks, rule: Int64, whole: Passes, stack: Int64, order:
     begin = int(whole.start_ns[last[-1]])
     kept = np.flatnonzero((rule == Rule.FORWARD_KEPT) & (blocks.alloc >= begin) & blocks.never_freed)
     earlier: dict[int, set[int]] = {}
-    for place in np.flatnonzero(blocks.alloc < begin).tolist():
-        if stack[place] >= 0:
-            earlier.setdefault(int(stack[place]), set()).add(int(rule[place]))
-    for place in kept.tolist():
-        rules = earlier.get(int(stack[place]), set())
-        rule[place] = rules.pop() if len(rules) == 1 else Rule.BROKEN_OFF
+    for index in np.flatnonzero(blocks.alloc < begin).tolist():
+        if stack[index] >= 0:
+            earlier.setdefault(int(stack[index]), set()).add(int(rule[index]))
+    for index in kept.tolist():
+        rules = earlier.get(int(stack[index]), set())
+        rule[index] = rules.pop() if len(rules) == 1 else Rule.BROKEN_OFF
 
 
 def _workspaces(blocks: Blocks, rule: Int64, stream: Int64) -> None:
@@ -903,9 +905,9 @@ def _by_number(blocks: Blocks, rule: Int64, backwards: int) -> None:
         for block in old.tolist():
             size = int(blocks.bytes[block])
             if size in grouped:
-                place = seen[size] * number // counts[size]
+                index = seen[size] * number // counts[size]
                 seen[size] += 1
-                rule[block] = (Rule.WEIGHT_OF_SOME, Rule.GRADIENT_KEPT)[place] if place < 2 else Rule.STATE_OF_SOME
+                rule[block] = (Rule.WEIGHT_OF_SOME, Rule.GRADIENT_KEPT)[index] if index < 2 else Rule.STATE_OF_SOME
         return
 
 
@@ -974,7 +976,7 @@ def _moment(
 
 
 def _failure(
-    history: History | None, snapshot: Snapshot, began: int, curve: Curve, phases: Passes, stacks: _Stacks
+    history: History | None, snapshot: Snapshot, began: int, curve: Curve, phases: PhaseIntervals, stacks: _Stacks
 ) -> tuple[int | None, MemoryFailure | None]:
     """Return the state where memory ran out the last time, and what was asked for then."""
     if history is None or not (rows := np.flatnonzero(history.action == OOM)).size:
@@ -1179,12 +1181,12 @@ def _segments_at(device: _Device) -> Iterator[_Segment]:
     for begin, end, was in changes:
         held[bisect_left(edges, begin) : bisect_left(edges, end)] = was
     starts = {begin for begin, _, was in changes if was}
-    begins = [place for place in range(len(edges)) if held[place] and (edges[place] in starts or not held[place - 1])]
-    for place, following in zip(begins, [*begins[1:], len(edges) - 1], strict=False):
-        stop = next((one for one in range(place, following) if not held[one]), following)
-        row = at_end.get(edges[place])
-        kind = "small" if edges[stop] - edges[place] <= _SMALL_SEGMENT else "large"
-        yield _Segment(edges[place], edges[stop], kind if row is None else _pool_name(snapshot, row))
+    begins = [index for index in range(len(edges)) if held[index] and (edges[index] in starts or not held[index - 1])]
+    for index, following in zip(begins, [*begins[1:], len(edges) - 1], strict=False):
+        stop = next((one for one in range(index, following) if not held[one]), following)
+        row = at_end.get(edges[index])
+        kind = "small" if edges[stop] - edges[index] <= _SMALL_SEGMENT else "large"
+        yield _Segment(edges[index], edges[stop], kind if row is None else _pool_name(snapshot, row))
 
 
 def _pool_name(snapshot: Snapshot, segment: int) -> str:

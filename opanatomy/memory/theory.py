@@ -237,7 +237,7 @@ def activation_terms(shape: ModelShape | None, workload: Workload) -> tuple[Memo
     return _FORMULAS[shape.kind](sizes)
 
 
-def _of_layers(term: str, formula: str, size: int) -> MemoryTerm:
+def _layer_term(term: str, formula: str, size: int) -> MemoryTerm:
     """Return a term of all layers; their number, L, stands first in its formula."""
     return MemoryTerm(component=_ACTIVATIONS, term=term, formula=formula, bytes=size, per_layer=True)
 
@@ -253,18 +253,18 @@ def _attention(z: _Sizes) -> list[MemoryTerm]:
     if not z.matrix:
         wide = max(_FULL_BYTES, z.c)
         size = shape.layers * shape.heads * s * b * wide
-        return [_of_layers("logsumexp of attention", f"L*a*s*b*{wide}", size)]
+        return [_layer_term("logsumexp of attention", f"L*a*s*b*{wide}", size)]
     # Torch's fused attention, if decomposed, computes halves in float32. Autocast's softmax does so on CUDA, and
     # everywhere in GPT-2, whose causal mask is float32.
     e = max(_FULL_BYTES, z.c) if z.written_out else z.c
     softmax = 4 if z.autocast and (not z.on_cpu or shape.kind == "gpt2") else e
     if not shape.attention_dropout:
         size = shape.layers * shape.heads * s * s * b * softmax
-        return [_of_layers("attention probabilities", f"L*a*s^2*b*{softmax}", size)]
+        return [_layer_term("attention probabilities", f"L*a*s^2*b*{softmax}", size)]
     m = e if z.on_cpu else shape.mask_bytes or 1
     each = softmax + e + m
     formula = f"L*a*s^2*b*({softmax} + {e} + m)  [softmax, after dropout, mask; m={m}]"
-    return [_of_layers("attention probabilities", formula, shape.layers * shape.heads * s * s * b * each)]
+    return [_layer_term("attention probabilities", formula, shape.layers * shape.heads * s * s * b * each)]
 
 
 def _projections(z: _Sizes) -> int:
@@ -284,10 +284,10 @@ def _bert(z: _Sizes) -> tuple[MemoryTerm, ...]:
     terms = [
         _outside("embeddings", f"s*b*h*{first}", sb * h * first),
         _outside("embedding normalization and ids", f"s*b*2*{statistic} + s*8", 2 * sb * statistic + z.s * _ID_BYTES),
-        _of_layers("attention, normalizations, residuals, masks", f"L*s*b*h*{each}", layers * sb * h * each),
-        _of_layers("feed-forward", f"L*s*b*i*{copies}*{c}", layers * sb * i * copies * c),
+        _layer_term("attention, normalizations, residuals, masks", f"L*s*b*h*{each}", layers * sb * h * each),
+        _layer_term("feed-forward", f"L*s*b*i*{copies}*{c}", layers * sb * i * copies * c),
         *_attention(z),
-        _of_layers("statistics of normalization", f"L*s*b*4*{statistic}", layers * sb * 4 * statistic),
+        _layer_term("statistics of normalization", f"L*s*b*4*{statistic}", layers * sb * 4 * statistic),
     ]
     if shape.head == "language_model":
         wide = (4 if z.autocast else 3) * c
@@ -311,10 +311,10 @@ def _gpt2(z: _Sizes) -> tuple[MemoryTerm, ...]:
     first, statistic = e + z.mask(e), _statistic(z)
     terms = [
         _outside("embeddings and positions", f"s*b*h*{first} + s*8", sb * h * first + z.s * _ID_BYTES),
-        _of_layers("attention, normalizations, residuals, masks", f"L*s*b*h*{each}", layers * sb * h * each),
-        _of_layers("feed-forward", f"L*s*b*i*{copies}*{c}", layers * sb * i * copies * c),
+        _layer_term("attention, normalizations, residuals, masks", f"L*s*b*h*{each}", layers * sb * h * each),
+        _layer_term("feed-forward", f"L*s*b*i*{copies}*{c}", layers * sb * i * copies * c),
         *_attention(z),
-        _of_layers("statistics of normalization", f"L*s*b*4*{statistic}", layers * sb * 4 * statistic),
+        _layer_term("statistics of normalization", f"L*s*b*4*{statistic}", layers * sb * 4 * statistic),
         _outside("final normalization", f"s*b*(h*{c} + 2*{statistic})", sb * (h * c + 2 * statistic)),
     ]
     if shape.head == "language_model":
@@ -332,11 +332,11 @@ def _llama(z: _Sizes) -> tuple[MemoryTerm, ...]:
     norm = 4 + 2 * e
     wide = 2 * (shape.heads + shape.key_value_heads) * shape.head_size
     terms = [
-        _of_layers("normalizations and residuals", f"L*2*s*b*(h*{norm} + 4)", layers * 2 * sb * (h * norm + 4)),
+        _layer_term("normalizations and residuals", f"L*2*s*b*(h*{norm} + 4)", layers * 2 * sb * (h * norm + 4)),
         _outside("final normalization", f"s*b*(h*{norm} + 4)", sb * (h * norm + 4)),
-        _of_layers("query, key, value and output of attention", f"L*s*b*2(a + k)*d*{e}", layers * sb * wide * e),
+        _layer_term("query, key, value and output of attention", f"L*s*b*2(a + k)*d*{e}", layers * sb * wide * e),
         *_attention(z),
-        _of_layers("gated feed-forward", f"L*s*b*i*4*{e}", layers * sb * shape.intermediate * 4 * e),
+        _layer_term("gated feed-forward", f"L*s*b*i*4*{e}", layers * sb * shape.intermediate * 4 * e),
         _outside("rotary cosines and sines", f"2*s*d*{e}", 2 * z.s * shape.head_size * e),
     ]
     if shape.head == "language_model":

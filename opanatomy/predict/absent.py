@@ -141,12 +141,12 @@ def _answer_autograd() -> None:
     _kept.extend((copy, yes))
     table.value = ctypes.addressof(copy) + _HEADER * _POINTER
     for answered in (_is_accelerator, _runs_backward):
-        for place in range(_HEADER, len(copy)):
+        for index in range(_HEADER, len(copy)):
             if answered():
                 break
-            before, copy[place] = copy[place], _address(yes)
+            before, copy[index] = copy[index], _address(yes)
             if not answered():
-                copy[place] = before
+                copy[index] = before
         else:
             raise EstimateError(_NOT_ANSWERED)
 

@@ -25,11 +25,11 @@ from opanatomy.devices.match import ceilings_of, sheets_named
 from opanatomy.devices.overrides import parse_bandwidth
 from opanatomy.devices.sheets import SHEETS
 from opanatomy.errors import EstimateError, UsageError
-from opanatomy.io.redact import Texts, redacted
+from opanatomy.io.redact import Redactor, redacted
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.options import TP, RunOptions
 from opanatomy.predict.fit import CPU, assumptions, gpu_of, limit_of, limit_of_sheet, occupied_of, with_optimizer
-from opanatomy.predict.workers import followed_apart
+from opanatomy.predict.workers import simulate_in_process
 from opanatomy.records.anatomy import Anatomy, Ceilings, DeviceFigures, Ledger, Provenance, Step, Timeline
 from opanatomy.records.communication import Collective
 from opanatomy.records.estimate import DeviceEstimate, Estimated, FlopConvention, Tried
@@ -65,7 +65,7 @@ _HALVES: Final = {7: _AMPERE, 8: _AMPERE, 9: _HOPPER, 10: _HOPPER, 12: _AMPERE}
 #: (0.66 to 0.94), convolutions of timm's networks there (0.56 and 0.66, fitted on halves of 24 runs).
 _GEFORCE: Final = Efficiency(products=0.75, attention=0.40, convolutions=0.60)
 #: Of float32 and float64 without tensor cores: 0.72 in the recording of BERT-large on an H100, 0.81 on an A100.
-_WIDE: Final = Efficiency(products=0.75, attention=0.50, convolutions=0.60)
+_WIDE_EFFICIENCY: Final = Efficiency(products=0.75, attention=0.50, convolutions=0.60)
 #: Of convolutions with few channels a group: fitted on halves of timm's 24 networks on an RTX 3090 (grouped 0.23 and
 #: 0.31, depthwise 0.006 and 0.008; for grouped ones alone none holds).
 _GROUPED, _DEPTHWISE = 0.27, 0.007
@@ -138,7 +138,7 @@ def estimate_of(
         gpu = None if limit.name == CPU else replace(gpu_of(limit), ranks=ranks)
         kind = gpu and gpu.capability
         missing = [each for each in sizes if (kind, each) not in steps]
-        followed = followed_apart([replace(each, device=CPU, compile=False) for each in missing], gpu=gpu)
+        followed = simulate_in_process([replace(each, device=CPU, compile=False) for each in missing], gpu=gpu)
         for each in missing:
             said = f", {_SWEPT[swept]} {getattr(each, swept)}" if swept else ""
             stage(f"{rate.ceilings.device}{said}: on tensors without values")
@@ -170,7 +170,7 @@ def estimate_of(
         conventions=tuple(_conventions(step, made[0], rates[0].ceilings, tokens_per_second)),
         assumed=assumed,
     )
-    return redacted(_anatomy(step, rates[0], estimated, command), Texts(everything=options.redact))
+    return redacted(_anatomy(step, rates[0], estimated, command), Redactor(everything=options.redact))
 
 
 #: The options that can be swept, by how a row's size is said.
@@ -189,7 +189,7 @@ def _swept(options: RunOptions, sweep: str) -> Iterator[RunOptions]:
         raise UsageError(f"--sweep {sweep}: not understood - write batch=1..64, batch=8,12,16 or seq=512..8192")
     if len(ends) == 2:
         first, last = sizes
-        sizes = [first << place for place in range((last // first).bit_length())]
+        sizes = [first << index for index in range((last // first).bit_length())]
         sizes += [last] if sizes[-1] != last else []
     yield from (replace(options, **{name: size}) for size in dict.fromkeys(sizes))
 
@@ -211,7 +211,7 @@ def sheet_limit(name: str) -> Limit:
     exact = []
     for sheet in known:
         words = sheet.device.split()
-        if plain in [_plain(" ".join(words[place:])) for place in range(len(words))]:
+        if plain in [_plain(" ".join(words[index:])) for index in range(len(words))]:
             exact.append(sheet)
     first = exact or [sheet for sheet in known if _plain(sheet.device).startswith(plain)] or known
     sheet = max(first, key=lambda sheet: (max(sheet.matrix.values()), sheet.memory_gib or 0, -len(sheet.device)))
@@ -273,7 +273,7 @@ def _rates_of(limit: Limit, *, compiled: bool, tf32: bool) -> _Rates:
             raise EstimateError(
                 "--on cpu: how fast this processor is was not measured - run `opanatomy ceilings` first"
             )
-        return _Rates(ceilings=known.ceilings, efficiency=_WIDE, compiled=compiled)
+        return _Rates(ceilings=known.ceilings, efficiency=_WIDE_EFFICIENCY, compiled=compiled)
     ceilings = ceilings_of(next(sheet for sheet in SHEETS if sheet.device == limit.device))
     if tf32 and TF32 not in ceilings.matrix_flops_per_second:
         raise UsageError(f"--tf32: {limit.device} has no TF32 - leave it out")
@@ -465,14 +465,14 @@ def _timed(call: SimulatedCall, rates: _Rates) -> _Timed:
         if not peak:
             raise EstimateError(f"how fast {ceilings.device} multiplies {dtype} is not known - give another data type")
         compute = _flops(costs) / peak
-        efficiency = _WIDE if dtype in _WIDE_TYPES else efficiency
+        efficiency = _WIDE_EFFICIENCY if dtype in _WIDE_TYPES else efficiency
         share = efficiency.products
         if _ATTENTION in call.operator:
             share = efficiency.attention
         elif convolves:
             share = efficiency.convolutions
-            weight, place = (2, 9) if "backward" in call.operator else (1, 8)
-            groups = call.signature.get(place)
+            weight, index = (2, 9) if "backward" in call.operator else (1, 8)
+            groups = call.signature.get(index)
             if isinstance(groups, int) and groups > 1:  # by the channels of a group
                 of_group = _DEPTHWISE if call.signature.tensor(weight).shape[1] == 1 else _GROUPED
                 share = min(of_group, share)
@@ -573,7 +573,7 @@ def _uncounted(step: SimulatedStep) -> Iterator[str]:
         if not is_known and (known is None or cost(call.operator, call.signature) is None):
             calls[call.operator] += call.calls
     if calls:
-        names = ", ".join(name for name, _ in calls.most_common(_NAMED))
+        names = ", ".join(name for name, _ in calls.most_common(_MAX_NAMED_OPERATORS))
         yield (
             f"the time lacks the work of {noun(calls.total(), 'call')} of operators without a formula ({names}): it may"
             " be longer than the range"
@@ -581,7 +581,7 @@ def _uncounted(step: SimulatedStep) -> Iterator[str]:
 
 
 #: So many operators without a cost are named.
-_NAMED: Final = 3
+_MAX_NAMED_OPERATORS: Final = 3
 
 
 def _rows(step: SimulatedStep, rates: _Rates) -> Iterator[dict[str, Any]]:

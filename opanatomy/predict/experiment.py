@@ -24,7 +24,7 @@ from opanatomy.capture.run.progress import Progress
 from opanatomy.cost.registry import cost
 from opanatomy.errors import OpanatomyError, OutputError, UsageError
 from opanatomy.io.files import replacing
-from opanatomy.io.redact import Texts, redacted
+from opanatomy.io.redact import Redactor, redacted
 from opanatomy.memory.observed import memory_of_observations
 from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_traces
@@ -187,7 +187,7 @@ class Runs(Struct, frozen=True, kw_only=True):
     store: Store
     progress: Progress
     #: Redacts the texts of the experiment.
-    texts: Texts
+    redactor: Redactor
 
     def captured(self, variant: Variant) -> Anatomy:
         """Return the anatomy of the variant's capture."""
@@ -203,7 +203,7 @@ class Runs(Struct, frozen=True, kw_only=True):
 
     def followed(self, variants: Sequence[Variant]) -> Iterator[Followed]:
         """Yield what each step would call and allocate, in turn, or why that is unknown."""
-        results = workers.followed_apart([variant.options for variant in variants])
+        results = workers.simulate_in_process([variant.options for variant in variants])
         for variant in variants:
             self.progress.stage(f"{variant.name}: prediction")
             yield next(results)
@@ -249,12 +249,12 @@ class Runs(Struct, frozen=True, kw_only=True):
 #: The true median is in a range with at least this probability, given six repetitions or more.
 _CONFIDENCE: Final = 0.95
 #: How often to time each: as many as steps fit into this time, within these bounds.
-_FEW, _MANY, _TIMED_NS = 3, 10, 1e9
+_MIN_TIMINGS, _MAX_TIMINGS, _TIMED_NS = 3, 10, 1e9
 
 
 def repetitions_for(step_ns: float | None) -> int:
     """Return how often to time each run of an experiment with a step of this length: short ones vary more."""
-    return _FEW if not step_ns else min(max(round(_TIMED_NS / step_ns), _FEW), _MANY)
+    return _MIN_TIMINGS if not step_ns else min(max(round(_TIMED_NS / step_ns), _MIN_TIMINGS), _MAX_TIMINGS)
 
 
 def baseline_runs(techniques: int) -> int:
@@ -385,7 +385,7 @@ def _advice(row: TechniqueRow, report: Techniques) -> Advice | None:
 
 
 #: How many operators to name if a prediction is wrong.
-_NAMED = 3
+_MAX_NAMED_OPERATORS = 3
 
 
 def measured_figures(anatomy: Anatomy) -> StepFigures:
@@ -514,8 +514,8 @@ class Prediction(Struct, frozen=True, kw_only=True):
             title=variant.title,
             option=variant.option,
             keeps_result=variant.keeps_result,
-            failed=variant.impossible,
-            not_predicted=variant.impossible or self.not_predicted.get(variant.name),
+            failed=variant.blocked_because,
+            not_predicted=variant.blocked_because or self.not_predicted.get(variant.name),
             measured=self.figures if variant.name == BASELINE else None,
             warnings=self.anatomy.warnings if variant.name == BASELINE else (),
         )
@@ -560,7 +560,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
             for key in expected.keys() & measured.keys()
         ]
         rows.sort(key=lambda row: -abs(row.predicted_ns - row.measured_ns))
-        return tuple(rows[:_NAMED])
+        return tuple(rows[:_MAX_NAMED_OPERATORS])
 
 
 def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:
@@ -570,7 +570,7 @@ def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:
     """
     anatomy = runs.captured(variants[0])
     figures = measured_figures(anatomy)
-    possible = [variant for variant in variants if variant.impossible is None]
+    possible = [variant for variant in variants if variant.blocked_because is None]
     steps: dict[str, SimulatedStep] = {}
     sampled: dict[CallKey, float] = {}
     load = load_of(anatomy)
@@ -637,7 +637,7 @@ class Experiment:
     def __init__(self, options: RunOptions, settings: Settings, store: Store, progress: Progress) -> None:
         self.options = replace(options, memory=True, check=False, steps=max(options.steps, _PROFILED))
         self.settings = settings
-        self.runs = Runs(model=options.model, store=store, progress=progress, texts=Texts())
+        self.runs = Runs(model=options.model, store=store, progress=progress, redactor=Redactor())
         self.variants: tuple[Variant, ...] = ()
         self.prediction: Prediction | None = None
         self.rows: dict[str, TechniqueRow] = {}
@@ -778,11 +778,11 @@ class Experiment:
             predicted_only=self.settings.predict_only,
             order=tuple(self.order),
             folder=str(self.runs.store.folder),
-            warnings=(*self._of_times(rows), *self._general_warnings(), *self.warnings),
+            warnings=(*self._doubts_about_times(rows), *self._general_warnings(), *self.warnings),
         )
-        return redacted(replace(report, advice=advice_of(report)), self.runs.texts)
+        return redacted(replace(report, advice=advice_of(report)), self.runs.redactor)
 
-    def _of_times(self, rows: Sequence[TechniqueRow]) -> Iterator[str]:
+    def _doubts_about_times(self, rows: Sequence[TechniqueRow]) -> Iterator[str]:
         """Yield what forbids claims from the times of the repetitions: other work, or too few of them."""
         timed = [(row, row.measured) for row in rows if row.repetitions_ns and row.measured is not None]
         busy = [(row.name, figures.load) for row, figures in timed if figures.load is not None and figures.load.busy]

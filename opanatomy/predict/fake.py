@@ -433,15 +433,15 @@ class Recording:
     def add_workspaces(self, sizes: Mapping[CallKey, int]) -> None:
         """Note at the end of each call what its kernel allocates besides its results, and frees."""
         more = [
-            (place, self._rounded(size), context)
+            (index, self._rounded(size), context)
             for key, size in sizes.items()
             if size
-            for place, context in self.ends.get(key, ())
+            for index, context in self.ends.get(key, ())
         ]
         moments, done = [], 0
-        for place, size, context in sorted(more, key=lambda each: each[0]):
-            moments += self.moments[done:place]
-            done = place
+        for index, size, context in sorted(more, key=lambda each: each[0]):
+            moments += self.moments[done:index]
+            done = index
             now, held = (moments[-1].time_ns, moments[-1].total_allocated) if moments else (0, self.before)
             number = self.contexts.setdefault(context, len(self.contexts))
             moments.append(Moment(now, size, _WORKSPACE, held + size, _NONE, number))
@@ -481,8 +481,8 @@ class Recording:
         self.sequence_module.append(module)
 
     def _module_of(self, sequence: int) -> str | None:
-        place = bisect_right(self.sequence_begins, sequence) - 1
-        return self.sequence_module[place] if place >= 0 else None
+        index = bisect_right(self.sequence_begins, sequence) - 1
+        return self.sequence_module[index] if index >= 0 else None
 
     # -------------------------------------------------------------------------------------------------------- columns
 
@@ -619,9 +619,9 @@ def _body(function: Any, kind: str) -> Callable[..., Any] | None:
 def signature_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
     """Return the arguments of a call in the order of its schema, with defaults filled in."""
     values: list[Argument] = []
-    for place, argument in enumerate(function._schema.arguments):
-        if place < len(args):
-            values.append(_argument(args[place]))
+    for index, argument in enumerate(function._schema.arguments):
+        if index < len(args):
+            values.append(_argument(args[index]))
         else:
             values.append(_argument(kwargs.get(argument.name, argument.default_value)))
     return Signature(tuple(values))

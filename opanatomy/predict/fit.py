@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from opanatomy.devices.match import sheets_named
 from opanatomy.devices.sheets import GIB, SHEETS, Sheet
 from opanatomy.errors import OpanatomyError, UsageError
-from opanatomy.io.redact import Texts, redacted
-from opanatomy.levers import TRIED, Context
+from opanatomy.io.redact import Redactor, redacted
+from opanatomy.levers import FIT_CANDIDATES, Context
 from opanatomy.memory.allocator import CachingAllocator, OutOfDeviceMemory
 from opanatomy.memory.components import GRADIENTS, OF_FORWARD, OPTIMIZER_STATE, WEIGHTS
 from opanatomy.options import FIND, RunOptions, spelled
@@ -44,7 +44,7 @@ _SIZE: Final = regex(r"\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<prefix>[kmgt]?)(
 _MEMORY: Final = regex(r"(\d)(gb)\b")
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 #: Less is no memory for a model, and a sign that the unit was left out.
-_LEAST: Final = 1 << 20
+_MIN_BUDGET: Final = 1 << 20
 #: Techniques to put together, where none alone makes it fit.
 _TOGETHER: Final = 3
 #: Guesses of the largest batch by the line through the nearest ones; then the range is halved.
@@ -52,7 +52,7 @@ _BY_LINE: Final = 4
 #: Lengths are multiples of this.
 _LENGTHS: Final = 64
 #: No size is larger: the step does not depend on it.
-_LARGEST: Final = 1 << 20
+_MAX_SIZE: Final = 1 << 20
 
 
 def limit_of(text: str) -> Limit:
@@ -70,7 +70,7 @@ def limit_of(text: str) -> Limit:
     if number is not None:
         base = 1024 if number["binary"] else 1000
         amount = float(number["number"]) * base ** _POWERS[number["prefix"].lower()]
-        if amount < _LEAST:
+        if amount < _MIN_BUDGET:
             raise UsageError(f"--for {text}: {amount:g} bytes are no device's memory - write 80GB or 24GiB")
         return Limit(name=text.strip(), bytes=int(amount))
     words = set(_MEMORY.sub(r"\1 \2", text.casefold()).split())
@@ -180,7 +180,7 @@ class Fit(Struct, kw_only=True):
     def follow(self, variants: Sequence[Variant]) -> list[SimulatedStep]:
         """Return the steps that can be followed, and keep a row of each."""
         steps = []
-        results = workers.followed_apart([variant.options for variant in variants], "foreign", gpu=self.gpu)
+        results = workers.simulate_in_process([variant.options for variant in variants], "foreign", gpu=self.gpu)
         for variant in variants:
             self.stage(f"{variant.name}: on fake tensors")
             step = next(results).step
@@ -204,8 +204,8 @@ class Fit(Struct, kw_only=True):
 
     def try_techniques(self, context: Context) -> None:
         """Follow the techniques that lower memory, and together those that lower it most, until a step fits."""
-        _, *singles = variants_of(context, only=TRIED)
-        possible = [variant for variant in singles if not variant.impossible and variant.options != self.options]
+        _, *singles = variants_of(context, only=FIT_CANDIDATES)
+        possible = [variant for variant in singles if not variant.blocked_because and variant.options != self.options]
         self.follow(possible)
         known = {variant.name: variant for variant in possible}
         lowering = sorted((row for row in self.rows[1:] if self._peak(row) < self._peak(self.rows[0])), key=self._peak)
@@ -219,7 +219,7 @@ class Fit(Struct, kw_only=True):
             together.append(row.name)
             if len(together) > 1:
                 text = AND.join(together)
-                self.follow(variants_of(context, only=TRIED[:1], combine=(text,))[-1:])
+                self.follow(variants_of(context, only=FIT_CANDIDATES[:1], combine=(text,))[-1:])
 
     def find(self, what: str, first: SimulatedStep) -> Found:
         """Return the largest batch or length that fits for certain, or the fewest layers to recompute.
@@ -240,7 +240,7 @@ class Fit(Struct, kw_only=True):
                     raise JobFailed(figures)
                 found = replace(found, ended_by=figures)
                 continue
-            self.stage(f"{_SAID[what]} {tried}: {figures.fits(self.limit.bytes).value}")
+            self.stage(f"{_SIZE_WORDS[what]} {tried}: {figures.fits(self.limit.bytes).value}")
             if tried > (found.value or 0) and figures.fits(self.limit.bytes) is Fits.FITS:
                 found = replace(found, value=tried, option=f"--{what} {tried}", peak_bytes=figures.most_bytes)
         return found
@@ -276,7 +276,7 @@ class Fit(Struct, kw_only=True):
 #: What `--find` looks for, and how it is said.
 BATCH: Final = "batch"
 _CHECKPOINTING: Final = "checkpointing"
-_SAID: Final = {BATCH: "batch", "seq": "length"}
+_SIZE_WORDS: Final = {BATCH: "batch", "seq": "length"}
 
 
 def choices_tried(
@@ -319,7 +319,7 @@ def sizes_tried(
     """
     room, peaks = limit.usable_bytes or limit.bytes, {known: figures.most_bytes or 0}
     least = options.accumulate if what == BATCH else min(known, _LENGTHS)
-    low, high = (known, _LARGEST) if figures.fits(limit.bytes) is Fits.FITS else (0, known)
+    low, high = (known, _MAX_SIZE) if figures.fits(limit.bytes) is Fits.FITS else (0, known)
     guess = _next_guess(peaks, low, high, room)
     while high > low + least:
         guess = min(max(guess // least, low // least + 1), (high - 1) // least) * least
@@ -346,14 +346,14 @@ def _next_guess(peaks: dict[int, int], low: int, high: int, limit: int) -> int:
 
     While a phase is the highest, the peak is a line over the batch.
     """
-    if len(peaks) > _BY_LINE and high < _LARGEST:
+    if len(peaks) > _BY_LINE and high < _MAX_SIZE:
         return (low + high) // 2
     guess = 2 * max(peaks)
     near = sorted(peaks, key=lambda batch: abs(peaks[batch] - limit))[:2]
     if len(near) == 2 and peaks[near[0]] != peaks[near[1]]:
         slope = (peaks[near[0]] - peaks[near[1]]) / (near[0] - near[1])
         guess = near[0] + int((limit - peaks[near[0]]) // slope)
-    elif high < _LARGEST:
+    elif high < _MAX_SIZE:
         guess = high // 2
     return min(max(guess, low + 1), high - 1)
 
@@ -374,7 +374,7 @@ def fit_of(
     gpu = None if on_cpu else gpu_of(limit)
     context = lever_context(options)
     fit = Fit(options=options, limit=limit, gpu=gpu, batch=context.batch, stage=stage)
-    baseline, *_ = variants_of(context, only=TRIED[:1])
+    baseline, *_ = variants_of(context, only=FIT_CANDIDATES[:1])
     steps = fit.follow([baseline])
     if not steps:
         raise OpanatomyError(f"whether it fits is not known: {fit.rows[0].not_predicted}")
@@ -395,7 +395,7 @@ def fit_of(
         predicted_only=True,
         limit=limit,
     )
-    return redacted(replace(report, advice=advice_of(report)), Texts(everything=options.redact))
+    return redacted(replace(report, advice=advice_of(report)), Redactor(everything=options.redact))
 
 
 def with_optimizer(options: RunOptions) -> tuple[RunOptions, tuple[str, ...]]:
@@ -439,5 +439,5 @@ def why_not(report: Techniques) -> str | None:
     if found is not None:
         how = "no choice of layers to recompute makes it fit"
         if found.what != _CHECKPOINTING:
-            how = f"not even the smallest {_SAID[found.what]} fits"
+            how = f"not even the smallest {_SIZE_WORDS[found.what]} fits"
     return f"it needs {size(figures.most_bytes)} of {size(limit.usable_bytes or limit.bytes)}: {how}"

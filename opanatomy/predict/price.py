@@ -165,13 +165,13 @@ FACTOR: Final = {
     Basis.UNMEASURED: 1.4,
 }
 #: Calls by themselves are not further off than this factor as a class: beyond it is what happened to one of them.
-_APART: Final = 1.5
+_MAX_FACTOR_APART: Final = 1.5
 #: Beyond this share of other work the range is no wider: it says nothing then.
 _MOST_LOAD: Final = 0.75
 #: The widest range, from the middle to either end: 1.8 from low to high.
-_WIDEST: Final = 1.8**0.5
+_MAX_FACTOR: Final = 1.8**0.5
 #: Calls with at least this part of their class's largest work set the time of a unit.
-_LARGE: Final = 0.25
+_MIN_WORK_SHARE: Final = 0.25
 #: Beyond this many times the work of the largest known call the rate of the class is used.
 _FAR: Final = 16
 #: The shortest time of a call: what it costs the host.
@@ -241,7 +241,7 @@ def rates_of(
             grouped[_kind(timed.work)].append(timed)
     for kind, known in grouped.items():
         largest = max(timed.work.amount for timed in known)
-        large = [timed.time_ns / timed.work.amount for timed in known if timed.work.amount >= _LARGE * largest]
+        large = [timed.time_ns / timed.work.amount for timed in known if timed.work.amount >= _MIN_WORK_SHARE * largest]
         by_class[kind] = ClassRate(least_ns=min(timed.time_ns for timed in known), unit_ns=median(large))
     rates = Rates(
         times=times, by_class=by_class, sampled=sampled, inside=_inside(times, sampled), calls=count, load=load
@@ -259,7 +259,10 @@ def _inside(times: CallTimes, sampled: Mapping[CallKey, float]) -> dict[Operator
         timed = times.exact.get(key)
         if timed is not None and timed.time_ns and alone:
             known[timed.work.operator_class].append((timed.time_ns / alone, timed.time_ns * timed.calls))
-    return {kind: min(max(_weighted_median(pairs), 1 / _APART), _APART) for kind, pairs in known.items()}
+    return {
+        kind: min(max(_weighted_median(pairs), 1 / _MAX_FACTOR_APART), _MAX_FACTOR_APART)
+        for kind, pairs in known.items()
+    }
 
 
 def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
@@ -283,8 +286,8 @@ def predicted_time(step: SimulatedStep, rates: Rates) -> PredictedTime:
     The rows of a mean are those of all batches, each with its part of it.
     """
     if not step.batches:
-        return _of_calls(step.calls, rates)
-    times = [_of_calls(calls, rates) for calls in step.batches]
+        return _time_of_calls(step.calls, rates)
+    times = [_time_of_calls(calls, rates) for calls in step.batches]
     count = len(times)
     rows = [
         replace(row, time_ns=row.time_ns / count, low_ns=row.low_ns / count, high_ns=row.high_ns / count)
@@ -300,14 +303,14 @@ def predicted_time(step: SimulatedStep, rates: Rates) -> PredictedTime:
     )
 
 
-def _of_calls(calls: Sequence[SimulatedCall], rates: Rates) -> PredictedTime:
+def _time_of_calls(calls: Sequence[SimulatedCall], rates: Rates) -> PredictedTime:
     rows = tuple(_merged(_row(call, rates) for call in calls))
     # A part of the time between calls grows with their number (Python, the autograd engine), a part does not (memory
     # that is given back, the loop), and their shares are unknown.
     same, each = rates.between_ns, rates.between_ns * sum(call.calls for call in calls) / rates.calls
     spread = FACTOR[Basis.SAME_CALL] * rates.spread
     framework, low, high = (same + each) / 2, min(same, each) / spread, max(same, each) * spread
-    time, widest = framework + sum(row.time_ns for row in rows), _WIDEST * rates.spread
+    time, widest = framework + sum(row.time_ns for row in rows), _MAX_FACTOR * rates.spread
     return PredictedTime(
         time_ns=time,
         low_ns=max(low + sum(row.low_ns for row in rows), time / widest),

@@ -146,13 +146,13 @@ class _Copies(Training):
         views = [part.view_as(parameter) for part, parameter in zip(flat.split(sizes), parameters, strict=True)]  # type: ignore[no-untyped-call]
         made: set[int] = set()
 
-        def reduce(place: int) -> None:
+        def reduce(index: int) -> None:
             if not self._reduces:
                 return
-            gradient = parameters[place].grad
+            gradient = parameters[index].grad
             if not (self._is_view and gradient is not None and gradient._base is flat):
-                torch.mul(gradient, 1 / self._ranks, out=views[place])  # type: ignore[arg-type]
-            made.add(place)
+                torch.mul(gradient, 1 / self._ranks, out=views[index])  # type: ignore[arg-type]
+            made.add(index)
             if len(made) < len(parameters):
                 return
             made.clear()
@@ -163,9 +163,9 @@ class _Copies(Training):
                 elif parameter.grad is not None:
                     parameter.grad.copy_(view)
 
-        for place, parameter in enumerate(parameters):
+        for index, parameter in enumerate(parameters):
             hooked: Any = parameter
-            yield hooked.register_post_accumulate_grad_hook(lambda _, place=place: reduce(place))
+            yield hooked.register_post_accumulate_grad_hook(lambda _, index=index: reduce(index))
 
     def micro_step(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Reduce gradients over the ranks only in the last micro-batch."""

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 _RANGE: Final = "opanatomy.sample/"
 #: Repeat a call for this long, once at least and at most so often.
 _REPEAT_S: Final = 0.05
-_MOST: Final = 10
+_MAX_REPEATS: Final = 10
 #: Calls that are sampled again with new ones: if they take longer now, so do the new ones.
 _CONTROLS: Final = 5
 #: The arguments of a call may take this part of the memory that is free.
-_PART: Final = 0.5
+_MAX_MEMORY_SHARE: Final = 0.5
 #: Namespaces of operators whose results are all that they allocate, but for what a library's kernel takes.
 _OF_TORCH: Final = frozenset({"aten", "prims"})
 #: Those of libraries whose whole numbers are states of an optimizer, not places.
@@ -49,7 +49,7 @@ _SEED_ON_HOST: Final = frozenset(
 _TILE: Final = 1 << 20
 
 
-class Blank(NamedTuple):
+class TensorSpec(NamedTuple):
     """A tensor without values."""
 
     shape: tuple[int, ...]
@@ -67,7 +67,7 @@ class Blank(NamedTuple):
 
 
 class Template(NamedTuple):
-    """A call of an operator: its arguments, with a `Blank` for each tensor."""
+    """A call of an operator: its arguments, with a `TensorSpec` for each tensor."""
 
     function: Any
     args: tuple[Any, ...]
@@ -84,11 +84,11 @@ class Template(NamedTuple):
 
         made = list(map(_blanked, args))
         if function._schema.name in _SEED_ON_HOST:
-            for place, argument in enumerate(function._schema.arguments[: len(made)]):
+            for index, argument in enumerate(function._schema.arguments[: len(made)]):
                 if argument.name.startswith("philox_"):
-                    made[place] = made[place]._replace(device=torch.device("cpu"))
+                    made[index] = made[index]._replace(device=torch.device("cpu"))
         template = cls(function, tuple(made), {name: _blanked(each) for name, each in kwargs.items()})
-        blanks = list(_blanks((template.args, tuple(template.kwargs.values()))))
+        blanks = list(_tensor_specs((template.args, tuple(template.kwargs.values()))))
         if any(blank.strides is None for blank in blanks):
             return None
         checked = function.namespace in _OF_TORCH or function.namespace in _KNOWN
@@ -100,7 +100,7 @@ def _blanked(value: Any) -> Any:
 
     if isinstance(value, torch.Tensor):
         strides = tuple(value.stride()) if value.layout is torch.strided else None
-        return Blank(tuple(value.shape), strides, value.dtype, value.device)
+        return TensorSpec(tuple(value.shape), strides, value.dtype, value.device)
     return [_blanked(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -192,12 +192,12 @@ class Sampling:
         activities = [ProfilerActivity.CPU]
         if self.device.startswith("cuda"):
             activities.append(ProfilerActivity.CUDA)
-        repeats = {key: min(max(round(_REPEAT_S / lasted), 1), _MOST) for key, lasted in lasting.items()}
+        repeats = {key: min(max(round(_REPEAT_S / lasted), 1), _MAX_REPEATS) for key, lasted in lasting.items()}
         keys = list(lasting)
         # What was just written is in the cache, but a step comes back to its weights when all others were used.
         flush = torch.empty(2 * (last_cache_bytes() or _CACHE), dtype=torch.int8, device=self.device)
         with profile(activities=activities, record_shapes=True, profile_memory=True) as profiler:
-            for turn in range(_MOST):
+            for turn in range(_MAX_REPEATS):
                 for number, key in enumerate(keys):
                     if turn < repeats[key] and not (turn and self._late()):
                         with suppress(Exception):  # it ran before: memory is short now
@@ -226,9 +226,9 @@ class Sampling:
 
 def _filled(template: Template) -> tuple[Any, Any]:
     """Return the arguments with tensors for blanks; raise `MemoryError` if they would take most of what is free."""
-    blanks = list(_blanks((template.args, tuple(template.kwargs.values()))))
+    blanks = list(_tensor_specs((template.args, tuple(template.kwargs.values()))))
     needed = sum(blank.elements * blank.dtype.itemsize for blank in blanks if blank.device.type == "cpu")
-    if needed > _PART * (available_bytes() or 1 << 62):
+    if needed > _MAX_MEMORY_SHARE * (available_bytes() or 1 << 62):
         raise MemoryError
     sizes = [size for blank in blanks if blank.dtype.is_floating_point for size in blank.shape]
     bound = min(sizes, default=1) or 1
@@ -238,23 +238,23 @@ def _filled(template: Template) -> tuple[Any, Any]:
 
 def _bytes_of(template: Template) -> int:
     """Return the bytes of the tensors that a call takes."""
-    blanks = _blanks((template.args, tuple(template.kwargs.values())))
+    blanks = _tensor_specs((template.args, tuple(template.kwargs.values())))
     return sum(blank.elements * blank.dtype.itemsize for blank in blanks)
 
 
-def _blanks(value: Any) -> Iterator[Blank]:
-    if isinstance(value, Blank):
+def _tensor_specs(value: Any) -> Iterator[TensorSpec]:
+    if isinstance(value, TensorSpec):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _blanks(item)
+            yield from _tensor_specs(item)
 
 
 def _made(value: Any, bound: int) -> Any:
     """Return the value with a tensor for each blank; whole numbers rise below `bound`, as indices and offsets do."""
     import torch
 
-    if isinstance(value, Blank):
+    if isinstance(value, TensorSpec):
         base = torch.empty(value.elements, dtype=value.dtype, device=value.device)
         if value.dtype.is_floating_point or value.dtype.is_complex:
             tile = _random(value.dtype, value.device)

@@ -29,8 +29,8 @@ from opanatomy.records.anatomy import TECHNIQUE, Advice, Anatomy, Evidence
 from opanatomy.records.experiment import SimulatedStep
 
 #: How many to show, and the least share of the peak or the time that a suggestion saves.
-_SHOWN: Final = 3
-_WORTH: Final = 0.03
+_MAX_SUGGESTIONS: Final = 3
+_MIN_SAVED_SHARE: Final = 0.03
 
 
 def suggestions_for(
@@ -51,7 +51,7 @@ def suggestions_for(
         followed = list(workers.followed(runs, deadline, clock))
     else:  # a kernel of a device does not look at what it is given: what ends the process is not to end this one
         empty_cache(device)
-        followed = list(workers.followed_apart(runs, deadline=deadline))
+        followed = list(workers.simulate_in_process(runs, deadline=deadline))
     baseline = followed[0].step
     if not isinstance(baseline, SimulatedStep):
         raise EstimateError(baseline)
@@ -76,7 +76,7 @@ def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
         return ()
     options = replace(options, weights="random")  # the values of weights change nothing
     baseline, *others = variants_of(workers.lever_context(options), only=SUGGESTED)
-    return baseline, *(each for each in others if each.impossible is None and each.options != options)
+    return baseline, *(each for each in others if each.blocked_because is None and each.options != options)
 
 
 def _rates(anatomy: Anatomy, trace: Path, baseline: SimulatedStep, followed: Sequence[Followed]) -> Rates | None:
@@ -95,7 +95,7 @@ def _advice(
     peak = _peak(step)
     if peak is None:
         return None
-    saved = now - peak if now - peak >= _WORTH * now else None
+    saved = now - peak if now - peak >= _MIN_SAVED_SHARE * now else None
     figures = {"peak": Evidence(value=peak, unit="bytes"), "now": Evidence(value=now, unit="bytes")}
     why = f"{variant.title} is predicted to take {{peak}} for {{now}}"
     wall_ns = gain_ns = None
@@ -105,7 +105,7 @@ def _advice(
             low, high = after.low_ns / before, after.high_ns / before
             figures |= {"low": Evidence(value=low, unit="ratio"), "high": Evidence(value=high, unit="ratio")}
             why += ", and {low} to {high} of the time"
-            gain_ns = round((1 - low) * before) if high < 1 - _WORTH else None
+            gain_ns = round((1 - low) * before) if high < 1 - _MIN_SAVED_SHARE else None
             wall_ns = round(before)
     return Advice(
         id=TECHNIQUE,
@@ -133,11 +133,13 @@ def _saved(advice: Advice) -> float:
 
 def _best(known: Sequence[tuple[Variant, Advice | None]]) -> tuple[Advice, ...]:
     """Return the worthwhile advice, larger savings first; only the best of those that set the same option."""
-    worth = [(variant, advice) for variant, advice in known if advice is not None and _saved(advice) >= _WORTH]
+    worth = [
+        (variant, advice) for variant, advice in known if advice is not None and _saved(advice) >= _MIN_SAVED_SHARE
+    ]
     taken: set[str] = set()
     best = []
     for variant, advice in sorted(worth, key=lambda pair: -_saved(pair[1])):
         if not taken & variant.changes.keys():
             taken |= variant.changes.keys()
             best.append(advice)
-    return tuple(best[:_SHOWN])
+    return tuple(best[:_MAX_SUGGESTIONS])

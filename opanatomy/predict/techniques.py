@@ -24,7 +24,7 @@ AND = "+"
 
 
 class Variant(Struct, frozen=True, kw_only=True):
-    """One run: its options, or why it cannot run (`impossible`)."""
+    """One run: its options, or why it cannot run (`blocked_because`)."""
 
     name: str
     title: str
@@ -32,7 +32,7 @@ class Variant(Struct, frozen=True, kw_only=True):
     options: RunOptions
     changes: dict[str, Any] = field(default_factory=dict)
     keeps_result: bool = True
-    impossible: str | None = None
+    blocked_because: str | None = None
 
     @property
     def option(self) -> str:
@@ -56,7 +56,7 @@ def variants_of(
         for technique in chosen
         if technique not in skipped
     ]
-    kept = [variant for variant in singles if only or variant.impossible or variant.options != baseline.options]
+    kept = [variant for variant in singles if only or variant.blocked_because or variant.options != baseline.options]
     for text in combine:
         _check_combination(text, context)
     combined = [
@@ -95,16 +95,16 @@ def _variant(
     reasons = [technique.why_not(context) for technique in techniques]
     if not any(reasons) and not named:
         reasons = [technique.skipped_by_default(context) for technique in techniques]
-    impossible = next(filter(None, reasons), None)
+    blocked_because = next(filter(None, reasons), None)
     changes: dict[str, Any] = {}
     options = baseline.options
-    if impossible is None:
+    if blocked_because is None:
         for technique in techniques:
             changes |= technique.changes(context)
         try:
             options = replace(options, **changes)
         except UsageError as error:
-            impossible = str(error)
+            blocked_because = str(error)
     return Variant(
         name=name,
         title=" and ".join(technique.title for technique in techniques),
@@ -112,7 +112,7 @@ def _variant(
         options=options,
         changes=changes,
         keeps_result=all(technique.keeps_result for technique in techniques),
-        impossible=impossible,
+        blocked_because=blocked_because,
     )
 
 
@@ -127,7 +127,7 @@ def listing_of(options: RunOptions, width: int, *, only: Sequence[str] = (), ski
     """Return each technique's name and option, then what it does, in lines of at most `width` cells."""
     blocks = []
     for variant in variants_of(lever_context(options), only=only, skip=skip)[1:]:
-        does = f"cannot run here: {variant.impossible}" if variant.impossible else variant.what
+        does = f"cannot run here: {variant.blocked_because}" if variant.blocked_because else variant.what
         name = f"{variant.name:<{_NAME_WIDTH}} {variant.option}".rstrip()
         lines = [name] if len(name) <= width else [variant.name, *wrap(variant.option, width, initial_indent="  ")]
         blocks.append("\n".join([*lines, *wrap(does, width, initial_indent="  ", subsequent_indent="  ")]) + "\n")

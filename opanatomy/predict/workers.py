@@ -193,9 +193,9 @@ def followed(
     from opanatomy.predict.sampling import Sampling
 
     sampling, took = None, 0.0
-    for place, options in enumerate(runs):
+    for index, options in enumerate(runs):
         begun = clock()
-        if place > 1 and deadline is not None and begun + took * options.accumulate > deadline:
+        if index > 1 and deadline is not None and begun + took * options.accumulate > deadline:
             yield Followed(step="there was no time to follow it")
             continue
         try:
@@ -214,7 +214,7 @@ def followed(
             yield Followed(step=str(error))
 
 
-def followed_apart(
+def simulate_in_process(
     runs: Sequence[RunOptions], samples: Samples = "all", deadline: float | None = None, gpu: Gpu | None = None
 ) -> Iterator[Followed]:
     """Yield `followed` of each run in turn, from a fresh process.

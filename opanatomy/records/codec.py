@@ -12,7 +12,7 @@ from msgspec.structs import fields
 #: The version of the JSON reports of all kinds.
 SCHEMA: Final = 3
 #: The most characters of a text in a repr, and the most entries of a tuple or a mapping.
-_LONGEST, _ENTRIES = 48, 3
+_MAX_REPR_LENGTH, _MAX_REPR_ENTRIES = 48, 3
 _CUT: Final = "…"
 
 
@@ -58,18 +58,18 @@ def _short(value: Any) -> str:
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, str):
-        text, half = str(value), (_LONGEST - 1) // 2
-        return repr(text if len(text) <= _LONGEST else f"{text[:half]}{_CUT}{text[-half:]}")
+        text, half = str(value), (_MAX_REPR_LENGTH - 1) // 2
+        return repr(text if len(text) <= _MAX_REPR_LENGTH else f"{text[:half]}{_CUT}{text[-half:]}")
     if isinstance(value, tuple):
         if value and all(isinstance(item, Struct) for item in value):
             return f"<{len(value)} {type(value[0]).__name__}>"
-        shown = [_short(item) for item in value[:_ENTRIES]]
+        shown = [_short(item) for item in value[:_MAX_REPR_ENTRIES]]
         return f"({shown[0]},)" if len(value) == 1 else "(" + ", ".join([*shown, *_more(len(value))]) + ")"
     if isinstance(value, dict):
-        shown = [f"{_short(key)}: {_short(item)}" for key, item in list(value.items())[:_ENTRIES]]
+        shown = [f"{_short(key)}: {_short(item)}" for key, item in list(value.items())[:_MAX_REPR_ENTRIES]]
         return "{" + ", ".join([*shown, *_more(len(value))]) + "}"
     return repr(value)
 
 
 def _more(count: int) -> list[str]:
-    return [f"{_CUT} {count - _ENTRIES} more"] if count > _ENTRIES else []
+    return [f"{_CUT} {count - _MAX_REPR_ENTRIES} more"] if count > _MAX_REPR_ENTRIES else []

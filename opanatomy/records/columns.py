@@ -167,7 +167,7 @@ class Categorical(Struct, Generic[Value], frozen=True):
 
     def take(self, rows: Int64) -> Categorical[Value]:
         """Return the column of these rows; row -1 has no value."""
-        return Categorical(at(self.codes, rows), self.values)
+        return Categorical(take(self.codes, rows), self.values)
 
 
 def categorical_of(values: Sequence[Value], codes: Int64) -> Categorical[Value]:
@@ -179,12 +179,12 @@ def categorical_of(values: Sequence[Value], codes: Int64) -> Categorical[Value]:
 
 def arranged(column: Categorical[Value], values: Sequence[Value]) -> Categorical[Value]:
     """Return the column with its values in this order."""
-    place = {value: index for index, value in enumerate(values)}
-    codes = np.array([*(place[value] for value in column.values), -1], dtype=np.int64)
+    position = {value: index for index, value in enumerate(values)}
+    codes = np.array([*(position[value] for value in column.values), -1], dtype=np.int64)
     return Categorical(codes[column.codes], tuple(values))
 
 
-def joined(*columns: Categorical[Value]) -> Categorical[Value]:
+def concat(*columns: Categorical[Value]) -> Categorical[Value]:
     """Concatenate columns."""
     if all(column.values is columns[0].values for column in columns):
         return Categorical(np.concatenate([column.codes for column in columns]), columns[0].values)
@@ -193,7 +193,7 @@ def joined(*columns: Categorical[Value]) -> Categorical[Value]:
     return categorical_of([value for column in columns for value in column.values], np.concatenate(codes))
 
 
-def at(column: Int64, rows: Int64) -> Int64:
+def take(column: Int64, rows: Int64) -> Int64:
     """Return the column's value at each of `rows`, -1 for row -1."""
     return np.where(rows >= 0, column[rows], -1) if len(column) else np.full(len(rows), -1, dtype=np.int64)
 

@@ -166,7 +166,7 @@ _TENSOR: Final = regex(
 )
 _INTEGER: Final = regex(r"-?\d{1,18}", re.ASCII)
 #: The deepest nesting of lists that is read; a call's lists have one level.
-_DEEPEST: Final = 8
+_MAX_DEPTH: Final = 8
 
 
 class SignatureText(str):
@@ -203,11 +203,11 @@ def _values(text: str, depth: int) -> Iterator[Argument]:
     if not text:
         return
     start = level = 0
-    for place, character in enumerate(text):
+    for index, character in enumerate(text):
         level += (character == "[") - (character == "]")
-        if not level and text.startswith(", ", place):
-            yield _value(text[start:place], depth)
-            start = place + 2
+        if not level and text.startswith(", ", index):
+            yield _value(text[start:index], depth)
+            start = index + 2
     yield _value(text[start:], depth)
 
 
@@ -221,7 +221,7 @@ def _value(text: str, depth: int) -> Argument:
             None if tensor["dtype"] == "?" else tensor["dtype"],
             sparse=Stored(int(elements) if elements else None) if tensor["stored"] else None,
         )
-    if text[:1] == "[" and text[-1:] == "]" and len(text) > 1 and depth < _DEEPEST:
+    if text[:1] == "[" and text[-1:] == "]" and len(text) > 1 and depth < _MAX_DEPTH:
         return tuple(_values(text[1:-1], depth + 1))
     value = _number(text)
     return text if str(value) != text else value

@@ -8,12 +8,12 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.records.columns import Bool, Categorical, Int64, categorical_of, joined, unique
+from opanatomy.records.columns import Bool, Categorical, Int64, categorical_of, concat, unique
 
 #: A figure that is not known.
 NOT_KNOWN: Final = np.iinfo(np.int64).min
 #: Keys are combined into one number up to this.
-_LARGEST: Final = 2**62
+_MAX_COMBINED_KEY: Final = 2**62
 #: A kind of table.
 Kind = TypeVar("Kind", bound="Table")
 #: The names of a key's parts as plain values.
@@ -65,10 +65,10 @@ class Table:
 
     def where(self: Kind, rows: Bool | Int64) -> Kind:
         """Return the rows of a mask, or these rows in their order."""
-        places: Int64 = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
+        indices: Int64 = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
         return type(self)(
-            {name: key.take(places) for name, key in self.keys.items()},
-            {name: figure[places] for name, figure in self.figures.items()},
+            {name: key.take(indices) for name, key in self.keys.items()},
+            {name: figure[indices] for name, figure in self.figures.items()},
         )
 
     def parts(self, *names: str) -> Iterator[tuple[tuple[Any, ...], Int64]]:
@@ -118,16 +118,16 @@ class Table:
 
     def _grouped(self, names: Sequence[str]) -> tuple[Int64, Int64]:
         """Return the rows in the order of these keys, and where each combination of them begins."""
-        place, most = np.zeros(len(self), dtype=np.int64), 1
+        index, most = np.zeros(len(self), dtype=np.int64), 1
         for name in names:
             key = self.keys[name]
-            if most * (len(key.values) + 1) > _LARGEST:
-                known = unique(place)
-                place, most = known.inverse, len(known.values)
-            place = place * (len(key.values) + 1) + key.codes + 1
+            if most * (len(key.values) + 1) > _MAX_COMBINED_KEY:
+                known = unique(index)
+                index, most = known.inverse, len(known.values)
+            index = index * (len(key.values) + 1) + key.codes + 1
             most *= len(key.values) + 1
-        order = np.argsort(place, kind="stable")
-        return order, np.flatnonzero(np.diff(place[order], prepend=-1))
+        order = np.argsort(index, kind="stable")
+        return order, np.flatnonzero(np.diff(index[order], prepend=-1))
 
 
 def empty(kind: type[Kind], columns: Sequence[Column]) -> Kind:
@@ -142,7 +142,7 @@ def concatenated(tables: Sequence[Kind]) -> Kind:
     keys: dict[str, Any] = {name: None for table in tables for name in table.keys}
     figures: dict[str, Any] = {name: None for table in tables for name in table.figures}
     for name in keys:
-        keys[name] = joined(*(table.keys.get(name) or Categorical(np.full(len(table), -1), ()) for table in tables))
+        keys[name] = concat(*(table.keys.get(name) or Categorical(np.full(len(table), -1), ()) for table in tables))
     for name in figures:
         columns = (table.figures.get(name, np.full(len(table), NOT_KNOWN)) for table in tables)
         figures[name] = np.concatenate([*columns])

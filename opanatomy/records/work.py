@@ -384,7 +384,7 @@ class Breakdown(Record, frozen=True, kw_only=True):
 # ----- questions to the work
 
 
-def _places(work: Table, table: str) -> Int64:
+def _rows_in(work: Table, table: str) -> Int64:
     """Return the rows of the steps that count that this table is made of."""
     only = work.keys["only"]
     rows: Int64 = np.flatnonzero((work.figures["calls"] != NOT_KNOWN) & ((only.codes < 0) | only.equals(table)))
@@ -393,7 +393,7 @@ def _places(work: Table, table: str) -> Int64:
 
 def _rows_of(work: Table, table: str, *keys: str) -> Iterator[dict[str, Any]]:
     """Yield the sums by these keys of the rows that this table is made of."""
-    return work.where(_places(work, table)).by(*keys).rows()
+    return work.where(_rows_in(work, table)).by(*keys).rows()
 
 
 def _record(record: type[Record], row: Mapping[str, Any], **others: Any) -> Any:
@@ -458,15 +458,15 @@ def with_bounds(work: Table, operators: Iterable[OperatorRow]) -> Table:
     """Return the work with the bounds of its operators, each in as many parts as the rows that have its calls."""
     bounds = {tuple(getattr(row, name) or None for name in _OF_OPERATORS): row for row in operators}
     ns, by = np.full(len(work), NOT_KNOWN), np.full(len(work), -1)
-    rows = _places(work, "operators")
+    rows = _rows_in(work, "operators")
     for key, chosen in work.where(rows).parts(*_OF_OPERATORS):
         row = bounds.get(tuple(value or None for value in key))
         if row is not None and row.bound_ns is not None:
-            places = rows[chosen]
-            by[places] = -1 if row.bound_by is None else (COMPUTE, MEMORY).index(row.bound_by)
-            done = np.cumsum(work.figures["calls"][places]).tolist()
+            indices = rows[chosen]
+            by[indices] = -1 if row.bound_by is None else (COMPUTE, MEMORY).index(row.bound_by)
+            done = np.cumsum(work.figures["calls"][indices]).tolist()
             upto = [row.bound_ns * calls // max(done[-1], 1) for calls in done[:-1]] + [row.bound_ns]
-            ns[places] = np.diff(upto, prepend=0)
+            ns[indices] = np.diff(upto, prepend=0)
     return work.with_columns({"bound_by": Categorical(by, (COMPUTE, MEMORY))}, {"bound_ns": ns})
 
 
@@ -658,8 +658,8 @@ def work_of_tables(
         }
         for index, kind in enumerate(breakdown.kinds):
             for like in kind.rows:
-                places = {name: getattr(like, name) for name in texts}
-                named = {name: texts[name][place] for name, place in places.items() if place >= 0}
+                indices = {name: getattr(like, name) for name in texts}
+                named = {name: texts[name][index] for name, index in indices.items() if index >= 0}
                 sums = {
                     "only": "breakdown",
                     "step_kind": index,

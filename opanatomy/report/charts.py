@@ -113,7 +113,7 @@ _SHAPES: Final = {
     OperatorClass.UNKNOWN: "stroke",
 }
 #: The colours of Okabe and Ito, then tints and shades of them: parts without a colour of their own.
-_PARTS: Final = (
+_PART_COLOURS: Final = (
     "#0072b2", "#e69f00", "#009e73", "#56b4e9", "#cc79a7", "#d55e00", "#f0e442", "#a9a294", "#3d2f86", "#8c6d4b",
     "#9ad0b8", "#b8433c", "#f2cd80", "#b3cbe6", "#eacbdc", "#003355", "#7a5300", "#00563e", "#3a3a3a", "#c9c9c9",
 )  # fmt: skip
@@ -235,7 +235,7 @@ def _by_phase(phases: Sequence[Phase]) -> Any:
 
 def _ink_on(colour: str) -> str:
     """Return black or white, whichever stands out on this colour (the threshold of WCAG's relative luminance)."""
-    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    channels = [int(colour[index : index + 2], 16) / 255 for index in (1, 3, 5)]
     red, green, blue = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels)
     return "black" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "white"
 
@@ -418,8 +418,8 @@ def _steps(anatomy: Anatomy) -> Any:
     rows: list[Datum] = []
     lines: list[Datum] = []
     longest = max(step.wall_ns for step in steps)
-    for place, step in enumerate(steps[:_MOST_STEPS_DRAWN]):
-        at, top = 0, place * _BAR
+    for index, step in enumerate(steps[:_MOST_STEPS_DRAWN]):
+        at, top = 0, index * _BAR
         for part in parts_of_row(step):
             rows.append(
                 {
@@ -444,10 +444,10 @@ def _steps(anatomy: Anatomy) -> Any:
         {
             "label": "the trace" if step.number is None else f"step {step.number}",
             "end": step.wall_ns,
-            "middle": (place + 0.5) * _BAR,
+            "middle": (index + 0.5) * _BAR,
             "says": units.duration(step.wall_ns) + (f", set aside: {step.set_aside}" if step.set_aside else ""),
         }
-        for place, step in enumerate(steps[:_MOST_STEPS_DRAWN])
+        for index, step in enumerate(steps[:_MOST_STEPS_DRAWN])
     ]
     high = _BAR * len(labels)
     down = {"scale": alt.Scale(domain=[0, high], reverse=True, nice=False), "axis": None}
@@ -549,20 +549,20 @@ def _run(anatomy: Anatomy) -> Any:
     steps: list[Datum] = []
     parts: list[Datum] = []
     sizes: list[Datum] = []
-    for place, (first, count) in enumerate(zip(series.first, series.steps, strict=True)):
+    for index, (first, count) in enumerate(zip(series.first, series.steps, strict=True)):
         name = f"step {first}" if count == 1 else f"steps {first} to {first + count - 1}"
         row: Datum = {"steps": name, "from": first, "to": first + count}
-        usual, longest = series.usual_ns[place], series.longest_ns[place]
+        usual, longest = series.usual_ns[index], series.longest_ns[index]
         steps.append(
             {**row, "usual": usual, "longest": longest, "text": units.duration(usual), "most": units.duration(longest)}
         )
         at = 0.0
         for part, field, _ in _OF_RUN:
-            if ns := getattr(series, field)[place] / count:
+            if ns := getattr(series, field)[index] / count:
                 parts.append({**row, "part": part, "low": at, "high": at + ns, "text": units.duration(ns)})
                 at += ns
         for kind, field, _ in _OF_MEMORY:
-            if size := getattr(series, field)[place]:
+            if size := getattr(series, field)[index]:
                 sizes.append({**row, "kind": kind, "bytes": size, "text": units.size(size)})
     top = max(row["usual"] for row in steps)
     bars = (
@@ -796,7 +796,7 @@ def _classes(anatomy: Anatomy) -> Any:
     phases = [phase for phase in PHASES if any(row["phase"] == phase.value for row in rows)]
     colour = _by_phase(phases)
     panels = []
-    for place, (figure, _) in enumerate(_FIGURES):
+    for index, (figure, _) in enumerate(_FIGURES):
         own = [row for row in rows if row["figure"] == figure]
         if not own:
             continue
@@ -814,7 +814,7 @@ def _classes(anatomy: Anatomy) -> Any:
                     "class:N",
                     sort=classes,
                     title=None,
-                    axis=alt.Axis(labels=place == 0, ticks=place == 0),
+                    axis=alt.Axis(labels=index == 0, ticks=index == 0),
                     scale=alt.Scale(domain=classes),
                 ),
                 x=alt.X("value:Q", axis=alt.Axis(**{**axis, "tickCount": 4})),
@@ -1015,8 +1015,8 @@ def _largest_named(
         else:
             near["numbers"] += f", {number}"
     listed: list[Datum] = [
-        {"down": 6 + 14 * place, "line": f"{place + 1}  {point['operator']}, {point['phase']}: {point['text']}"}
-        for place, point in enumerate(points)
+        {"down": 6 + 14 * index, "line": f"{index + 1}  {point['operator']}, {point['phase']}: {point['text']}"}
+        for index, point in enumerate(points)
     ]
     return [datum for *_, datum in placed], listed
 
@@ -1073,7 +1073,7 @@ def _ceilings(anatomy: Anatomy, intensities: Sequence[float]) -> Iterator[Datum]
 #: A module with less of the whole than this is not drawn.
 _LEAST_MODULE: Final = 0.001
 _MOST_MODULES: Final = 1200
-_DEEPEST: Final = 12
+_MAX_MODULE_DEPTH: Final = 12
 
 
 def _modules(anatomy: Anatomy) -> Any:
@@ -1194,7 +1194,7 @@ class _Width(Struct, frozen=True):
 def _rectangles(node: Node, name: str, path: str, depth: int, at: float, wide: _Width) -> Iterator[Datum]:
     """Yield a module and all inside it from left to right, as parts of the whole; what it does itself stays empty."""
     value = wide.of(node)
-    if depth >= _DEEPEST or not value or value < _LEAST_MODULE * wide.whole:
+    if depth >= _MAX_MODULE_DEPTH or not value or value < _LEAST_MODULE * wide.whole:
         return
     yield {
         "name": cut(name, _LONGEST_NAME),
@@ -1225,7 +1225,7 @@ def _activations(anatomy: Anatomy) -> Iterator[Datum]:
     begins: dict[tuple[str, ...], float] = {(): 0.0}
     for parts in sorted(sizes, key=lambda parts: (len(parts), -sizes[parts], parts)):
         parent = parts[:-1]
-        if len(parts) >= _DEEPEST or sizes[parts] < _LEAST_MODULE * whole or parent not in begins:
+        if len(parts) >= _MAX_MODULE_DEPTH or sizes[parts] < _LEAST_MODULE * whole or parent not in begins:
             continue
         at = begins[parent] if parts else 0.0
         if parts:
@@ -1273,7 +1273,7 @@ def _looks_of_components(anatomy: Anatomy) -> dict[str, str]:
     names = [part.component for part in memory.components]
     names += [name for point in memory.timeline for name, size in point.components.items() if size]
     names += [span.component for span in memory.spans if span.component != "free"]
-    return dict(zip(dict.fromkeys(names), cycle(_PARTS), strict=False))
+    return dict(zip(dict.fromkeys(names), cycle(_PART_COLOURS), strict=False))
 
 
 def _memory(anatomy: Anatomy) -> Any:
@@ -1288,11 +1288,11 @@ def _memory(anatomy: Anatomy) -> Any:
     components = [name for name in looks if name in found]
     shown = {name: name.replace("_", " ") for name in components}
     rows = [
-        {"ns": point.time_ns, "component": shown[name], "bytes": point.components.get(name, 0), "order": place}
+        {"ns": point.time_ns, "component": shown[name], "bytes": point.components.get(name, 0), "order": index}
         for point in points
-        for place, name in enumerate(components)
+        for index, name in enumerate(components)
     ]
-    lines = [f"line {place}" for place in range(1, max(len(point.lines) for point in points) + 1)]
+    lines = [f"line {index}" for index in range(1, max(len(point.lines) for point in points) + 1)]
     moments = [
         {
             "ns": point.time_ns,
@@ -1304,8 +1304,8 @@ def _memory(anatomy: Anatomy) -> Any:
             **{shown[name]: units.size(point.components.get(name, 0)) for name in components},
             **dict.fromkeys(lines, ""),
             **{
-                f"line {place}": f"{name}: {units.size(size)}"
-                for place, (name, size) in enumerate(point.lines.items(), 1)
+                f"line {index}": f"{name}: {units.size(size)}"
+                for index, (name, size) in enumerate(point.lines.items(), 1)
             },
         }
         for point, until in zip(points, (*points[1:], points[-1]), strict=True)
@@ -1475,9 +1475,9 @@ def thinned(points: Sequence[MemoryPoint], most: int) -> list[MemoryPoint]:
     first, span = points[0].time_ns, max(points[-1].time_ns - points[0].time_ns, 1)
     highest: dict[int, MemoryPoint] = {}
     for point in points[1:-1]:
-        place = (point.time_ns - first) * (most - 2) // span
-        if place not in highest or point.allocated_bytes > highest[place].allocated_bytes:
-            highest[place] = point
+        index = (point.time_ns - first) * (most - 2) // span
+        if index not in highest or point.allocated_bytes > highest[index].allocated_bytes:
+            highest[index] = point
     return [points[0], *highest.values(), points[-1]]
 
 
@@ -1630,9 +1630,9 @@ def _spread_out(ranks: Sequence[Any], most: int, time_of: Callable[[Any], float]
     """Return at most so many ranks in their order: half of them the slowest, the others evenly spread."""
     if len(ranks) <= most:
         return list(ranks)
-    slowest = sorted(range(len(ranks)), key=lambda place: -time_of(ranks[place]))[: most // 2]
-    spread = (place * len(ranks) // (most - len(slowest)) for place in range(most - len(slowest)))
-    return [ranks[place] for place in sorted({*slowest, *spread})]
+    slowest = sorted(range(len(ranks)), key=lambda index: -time_of(ranks[index]))[: most // 2]
+    spread = (index * len(ranks) // (most - len(slowest)) for index in range(most - len(slowest)))
+    return [ranks[index] for index in sorted({*slowest, *spread})]
 
 
 # ----- two runs compared
@@ -1827,7 +1827,7 @@ def still_of(chart: Chart, prefix: str = "") -> str:
 
     svg: str = vl_convert.vegalite_to_svg(chart.to_dict(validate=False), vl_version=_version())
     # The library numbers the ids of all pictures that a process makes.
-    numbers = {found: place for place, found in enumerate(dict.fromkeys(found[1:] for found in _IDS.findall(svg)))}
+    numbers = {found: index for index, found in enumerate(dict.fromkeys(found[1:] for found in _IDS.findall(svg)))}
     return _IDS.sub(lambda found: f"{found[1]}{prefix}{found[2]}{numbers[found[2], found[3]]}", svg)
 
 

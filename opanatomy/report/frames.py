@@ -34,7 +34,7 @@ METRICS: Final = "metrics"
 #: The table of which others are sums.
 WORK: Final = "work"
 #: Short names of tables that are parts of a part; the others have the names of the JSON report.
-_SHORT: Final = {
+_SHORT_NAMES: Final = {
     "steps": "step.steps",
     "memory": "memory.components",
     "curve": "memory.timeline",
@@ -110,12 +110,12 @@ def _columns_at(report: Report, path: str) -> list[Column]:
     kind = _tables(type(report))[path]
     if issubclass(kind, Table):
         table = _at(report, path)
-        return list(_of_table(empty(kind, COLUMNS_OF[kind]) if table is None else table))
+        return list(_table_columns(empty(kind, COLUMNS_OF[kind]) if table is None else table))
     columns = _columns(kind, list(_at(report, path) or ()))
     return list(_by_side(columns, report)) if isinstance(report, Comparison) and path == "figures" else columns
 
 
-def _of_table(table: Table) -> Iterator[Column]:
+def _table_columns(table: Table) -> Iterator[Column]:
     """Yield the columns of a table, without those that have a value in no row of it."""
     kinds: dict[object, str] = {bool: "bool", int: "int"}
     values_of = {column.name: column.values for column in COLUMNS_OF[type(table)]}
@@ -133,7 +133,7 @@ def _of_table(table: Table) -> Iterator[Column]:
 def _short(report: type[Report]) -> dict[str, str]:
     if issubclass(report, Techniques):
         return _SHORT_OF_TECHNIQUES
-    return _SHORT if issubclass(report, Anatomy) else _SHORT_OF_COMPARISON
+    return _SHORT_NAMES if issubclass(report, Anatomy) else _SHORT_OF_COMPARISON
 
 
 def _by_side(columns: Iterable[Column], comparison: Comparison) -> Iterator[Column]:
@@ -143,8 +143,8 @@ def _by_side(columns: Iterable[Column], comparison: Comparison) -> Iterator[Colu
             if column.name != "change" or len(comparison.sides) == 2:
                 yield column
             continue
-        for place, side in enumerate(comparison.sides):
-            values = [row.values[place] for row in comparison.figures]
+        for index, side in enumerate(comparison.sides):
+            values = [row.values[index] for row in comparison.figures]
             yield Column(name=f"values.{side.name}", kind="float", values=values)
 
 
@@ -300,7 +300,7 @@ def _columns(record: type, rows: list[Any]) -> list[Column]:
     columns = [
         column
         for field in _fields(types.type_info(record))
-        for column in _of_field(field.name, _known(field.type), [getattr(row, field.name) for row in rows])
+        for column in _field_columns(field.name, _known(field.type), [getattr(row, field.name) for row in rows])
     ]
     derived = _DERIVED.get(record, ())
     return columns + [
@@ -308,17 +308,17 @@ def _columns(record: type, rows: list[Any]) -> list[Column]:
     ]
 
 
-def _of_field(name: str, kind: types.Type, values: list[Any]) -> Iterator[Column]:
+def _field_columns(name: str, kind: types.Type, values: list[Any]) -> Iterator[Column]:
     """Yield the columns of a field: one, of a mapping one for each key, of a record one for each of its fields."""
     if isinstance(kind, types.DictType):
         keys = dict.fromkeys(str(key) for value in values for key in value or ())
         plain = [{str(key): item for key, item in (value or {}).items()} for value in values]
         for key in keys:
-            yield from _of_field(f"{name}.{key}", _known(kind.value_type), [value.get(key) for value in plain])
+            yield from _field_columns(f"{name}.{key}", _known(kind.value_type), [value.get(key) for value in plain])
     elif isinstance(kind, types.StructType):
         for field in kind.fields:
             inner = [None if value is None else getattr(value, field.name) for value in values]
-            yield from _of_field(f"{name}.{field.name}", _known(field.type), inner)
+            yield from _field_columns(f"{name}.{field.name}", _known(field.type), inner)
     elif isinstance(kind, (types.VarTupleType, types.TupleType)):
         item = _known(kind.item_type if isinstance(kind, types.VarTupleType) else kind.item_types[0])
         if type(item) in _SCALARS:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.statistics import RUNS_NEEDED
 from opanatomy.errors import GateError, UsageError
-from opanatomy.io.redact import Texts, redacted
+from opanatomy.io.redact import Redactor, redacted
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import SIGNIFICANT, Comparison, FigureRow, GateResult, Spread
 from opanatomy.records.patterns import regex
@@ -73,7 +73,7 @@ _GATE: Final = regex(r"([^<>=!]*)([<>=!]+)([^<>=!]*)")
 _NUMBER: Final = r"(?:[0-9]{1,24}(?:\.[0-9]{0,24})?|\.[0-9]{1,24})(?:e[+-]?[0-9]{1,2})?(?!e?[+-]?[0-9.,])"
 _VALUE: Final = regex(rf"([+-]?) ?({_NUMBER}) ?(.*)", re.IGNORECASE)
 _SIGNIFICANT: Final = regex(r" if significant$", re.IGNORECASE)
-_LONGEST: Final = 120
+_MAX_GATE_LENGTH: Final = 120
 _PERCENT: Final = Fraction(1, 100)
 _DECIMAL: Final = {prefix: Fraction(1000**power) for power, prefix in enumerate(("", "k", "m", "g", "t", "p"))}
 _BINARY: Final = {f"{prefix}i": Fraction(1024**power) for power, prefix in enumerate("kmgtp", 1)}
@@ -93,7 +93,7 @@ _UNITS: Final[Mapping[str, Mapping[str, Fraction]]] = {
     "fraction": {"": Fraction(1), "%": _PERCENT, "pp": _PERCENT},
 }
 #: The units that a message names.
-_NAMED: Final = {
+_NAMED_UNITS: Final = {
     "ns": "ns, us, ms, s, min or h",
     "bytes": "B, kB, MB, GB, TB, KiB, MiB, GiB or TiB",
     "flop": "none, FLOP, kFLOP, MFLOP, GFLOP, TFLOP or PFLOP",
@@ -121,8 +121,8 @@ def _wrong(text: str, why: str) -> NoReturn:
 
 def _gate(given: str) -> Gate:
     text = " ".join(given.split())
-    if len(text) > _LONGEST:
-        _wrong(f"{text[:_LONGEST]}...", f"longer than any gate - {_EXAMPLES}")
+    if len(text) > _MAX_GATE_LENGTH:
+        _wrong(f"{text[:_MAX_GATE_LENGTH]}...", f"longer than any gate - {_EXAMPLES}")
     plain = text.translate(_PLAIN_SIGNS)
     significant = _SIGNIFICANT.search(plain) is not None
     parts = _GATE.fullmatch(_SIGNIFICANT.sub("", plain))
@@ -176,12 +176,12 @@ def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of
     if unit in ("ns", "bytes"):
         known = {"": Fraction(1), **known}
     if small not in known:
-        named = _NAMED.get(unit, f"none, or {unit}")
+        named = _NAMED_UNITS.get(unit, f"none, or {unit}")
         _wrong(text, f"{written!r} is not a unit of {figure} - its units: {named}; a change may be in %, with its sign")
     if not small and number:
         # Refuse a number without a unit if it may be meant in another.
         if unit in ("ns", "bytes") and not re.search(rf"(?:^|[_.\s-]){unit}$", name.strip().casefold()):
-            _wrong(text, f"{figure} needs a unit: {_NAMED[unit]}, or % for a change - such as {name} > +5%")
+            _wrong(text, f"{figure} needs a unit: {_NAMED_UNITS[unit]}, or % for a change - such as {name} > +5%")
         if unit == "fraction" and abs(number) > 1:
             _wrong(text, f"{figure} is a fraction, at most 1 - write the share with %")
     if small == "pp" and not sign:
@@ -243,8 +243,8 @@ def require_met(results: Iterable[GateResult]) -> None:
 
 def _results(gates: Sequence[Gate], figures: _Figures) -> tuple[GateResult, ...]:
     """Return the result of each gate, without secrets typed in place of a name."""
-    texts = Texts()
-    return tuple(redacted(_result(gate, figures), texts) for gate in gates)
+    redactor = Redactor()
+    return tuple(redacted(_result(gate, figures), redactor) for gate in gates)
 
 
 def _result(gate: Gate, figures: _Figures) -> GateResult:
@@ -380,7 +380,7 @@ def _evidence(gate: Gate, row: FigureRow, figures: _Figures) -> str:
 
 
 def _range(spread: Spread, unit: str) -> str:
-    return f"{units.of_unit(spread.low, unit)} to {units.of_unit(spread.high, unit)}"
+    return f"{units.in_unit(spread.low, unit)} to {units.in_unit(spread.high, unit)}"
 
 
 # ------------------------------------------------------------------------------------------------------------- values
@@ -394,7 +394,7 @@ def _shown(gate: Gate, row: FigureRow, figures: _Figures, side: int) -> str:
         return f"{name} is {_both_as_text(value, float(gate.value), row.unit)[0]}"
     difference = value - before
     if not difference:
-        return f"{name}: {units.of_unit(value, row.unit)} on both sides, no difference"
+        return f"{name}: {units.in_unit(value, row.unit)} on both sides, no difference"
     after_text, before_text = _both_as_text(value, before, row.unit)
     absolute = f", {_signed(difference, row.unit)}" if gate.of is Of.DIFFERENCE else ""
     relative = f", {units.figure(100 * difference / abs(before), '%', sign='+')}" if before else ""
@@ -403,7 +403,7 @@ def _shown(gate: Gate, row: FigureRow, figures: _Figures, side: int) -> str:
 
 def _both_as_text(value: float | None, other: float, unit: str) -> tuple[str, str]:
     """Return both as text, with every digit if rounding would make them the same, or the first no more than a bound."""
-    texts = units.of_unit(value, unit), units.of_unit(other, unit)
+    texts = units.in_unit(value, unit), units.in_unit(other, unit)
     if value is None or value == other or (texts[0] != texts[1] and texts[0][0] not in "<>"):
         return texts
     return units.digits_of(value, unit), units.digits_of(other, unit)
@@ -412,4 +412,4 @@ def _both_as_text(value: float | None, other: float, unit: str) -> tuple[str, st
 def _signed(difference: float, unit: str) -> str:
     if unit == "fraction":
         return f"{units.figure(100 * difference, 'percentage points', sign='+')}"
-    return f"{'+' if difference > 0 else ''}{units.of_unit(difference, unit)}"
+    return f"{'+' if difference > 0 else ''}{units.in_unit(difference, unit)}"

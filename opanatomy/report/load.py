@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from opanatomy.errors import OpanatomyError
-from opanatomy.io.redact import Texts, redacted
+from opanatomy.io.redact import Redactor, redacted
 from opanatomy.options import as_asked
 from opanatomy.records.anatomy import Anatomy, Measured
 from opanatomy.records.comparison import Comparison
@@ -132,7 +132,7 @@ def _read(path: Path, text: bytes, kind: _Kind, *, certain: bool) -> Report | No
     if not kind.is_report:
         raise OpanatomyError(f"{path}: {kind.refusal}")
     try:
-        return redacted(read_report(text), Texts())
+        return redacted(read_report(text), Redactor())
     except OpanatomyError as error:
         raise OpanatomyError(f"{path}: {error}") from error
 

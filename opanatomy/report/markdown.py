@@ -52,8 +52,8 @@ def markdown_line(parts: Sequence[tuple[str, bool]]) -> str:
     texts = [printable(text) for text, _ in parts]
     line: list[str] = []
     run = ""
-    for place, (text, (_, is_name)) in enumerate(zip(texts, parts, strict=True)):
-        if is_name and _BEFORE.search("".join(texts[:place])) and _BEHIND.match("".join(texts[place + 1 :])):
+    for index, (text, (_, is_name)) in enumerate(zip(texts, parts, strict=True)):
+        if is_name and _BEFORE.search("".join(texts[:index])) and _BEHIND.match("".join(texts[index + 1 :])):
             line += [_words(run, begins=not any(line)), markdown_code(text)]
             run = ""
         else:
@@ -72,8 +72,8 @@ def _words(text: str, *, begins: bool) -> str:
     words = text.lstrip(" ").split(" ") if begins else text.split(" ")
     first = begins and _BLOCK.match(words[0]) is not None
     return " ".join(
-        markdown_code(word) if _ACTIVE.search(word) or (first and not place) else word
-        for place, word in enumerate(words)
+        markdown_code(word) if _ACTIVE.search(word) or (first and not index) else word
+        for index, word in enumerate(words)
     )
 
 

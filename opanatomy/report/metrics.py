@@ -541,10 +541,10 @@ def metrics_of_comparison(comparison: Comparison) -> dict[str, Metric]:
     metrics: dict[str, Metric] = {}
     two = len(comparison.sides) == len(_TWO)
     for row in comparison.figures:
-        for place, value in enumerate(row.values):
+        for index, value in enumerate(row.values):
             if value is not None:
-                side = _TWO[place] if two else str(place + 1)
-                bound = bool(row.lower_bounds) and row.lower_bounds[place]
+                side = _TWO[index] if two else str(index + 1)
+                bound = bool(row.lower_bounds) and row.lower_bounds[index]
                 metrics[f"{row.name}.{side}"] = Metric(
                     value=value, unit=row.unit, better=row.better, lower_bound=bound, exact=row.exact
                 )

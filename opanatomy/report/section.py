@@ -661,12 +661,12 @@ def _cut_at_difference(names: Sequence[str], width: int) -> dict[str, str]:
     """Cut names that begin and end alike: their beginning, and the text from the first difference of two of them on."""
     from rich.cells import cell_len
 
-    place, head = min(_first_difference(names[0], name) for name in names[1:]), width // 3
-    begin = re.search(r"[^\W_]*\Z", names[0][:place])
-    place = max(begin.start() if begin else place, place - _WORD)
+    index, head = min(_first_difference(names[0], name) for name in names[1:]), width // 3
+    begin = re.search(r"[^\W_]*\Z", names[0][:index])
+    index = max(begin.start() if begin else index, index - _MAX_WORD_BEFORE)
     groups: dict[str, list[str]] = {}
     for name in names:
-        rest, room = name[place:], width - head - 1
+        rest, room = name[index:], width - head - 1
         rest = rest if cell_len(rest) <= room else f"{crop(rest, room - 1)}…"
         groups.setdefault(f"{crop(name, head)}…{rest}", []).append(name)
     texts: dict[str, str] = {}
@@ -677,12 +677,12 @@ def _cut_at_difference(names: Sequence[str], width: int) -> dict[str, str]:
 
 
 def _first_difference(name: str, other: str) -> int:
-    """Return the place of the first letter in which two names differ."""
+    """Return the index of the first letter in which two names differ."""
     return next(i for i, (one, two) in enumerate(zip_longest(name, other)) if one != two)
 
 
 #: Of a word in which two names differ, this much before that place is shown.
-_WORD: Final = 6
+_MAX_WORD_BEFORE: Final = 6
 
 
 def crop(text: str, width: int) -> str:

@@ -158,7 +158,7 @@ def figure(value: float | None, unit: str, *, sign: str = "-") -> str:
     return f"{value:{sign},.0f} {unit}" if abs(value) >= 100 else f"{value:{sign}.3g} {unit}"
 
 
-def of_unit(value: float | None, unit: str) -> str:
+def in_unit(value: float | None, unit: str) -> str:
     """Return a value in a unit of the metrics: `4.12 ms`, `1.34 GB`, `335 GFLOP`, `38.0 %`, `27.3 samples/s`."""
     if unit == "fraction":
         return share(value, 1)

@@ -178,7 +178,7 @@ def _entry(number: int, entries: list[dict[str, Any]], metadata: dict[str, Any])
         return entries[0]
     if _kind([entry.get("name") for entry in entries], metadata) == "rocm":
         return None
-    matching = [entry for place, entry in enumerate(entries) if entry.get("id", place) == number]
+    matching = [entry for index, entry in enumerate(entries) if entry.get("id", index) == number]
     return matching[0] if len(matching) == 1 else None
 
 

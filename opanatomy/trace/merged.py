@@ -36,7 +36,7 @@ _MAX_PROCESSES: Final = 500
 #: A process's device work is that of the host that can have launched at least this part of it, if every other can have
 #: launched less than so much of what that one can. Work from before the recording has no launch.
 _LAUNCHED: Final = 0.5
-_LESS: Final = 0.9
+_MAX_OTHERS_SHARE: Final = 0.9
 
 
 def merged_ranks(trace: Trace) -> int:
@@ -148,7 +148,7 @@ def _seen(path: Path) -> dict[Process, _Seen]:
     """Return what each process with intervals that are read shows."""
     kinds = Kinds()
     seen: dict[Process, _Seen] = {}
-    for place, (_, event) in enumerate(_identities(path)):
+    for index, (_, event) in enumerate(_identities(path)):
         args = event.args or _Args()
         if event.ph == "M" and event.name == "process_name":
             seen.setdefault(event.pid, _Seen()).name += f" {bytes(args.name).decode(errors='replace')}"
@@ -156,7 +156,7 @@ def _seen(path: Path) -> dict[Process, _Seen]:
         if event.ph != "X" or kind not in (OPERATOR, LAUNCH, KERNEL, MEMCPY, MEMSET):
             continue
         process = seen.setdefault(event.pid, _Seen())
-        process.first, process.last = place if process.first < 0 else process.first, place
+        process.first, process.last = index if process.first < 0 else process.first, index
         process.host = process.host or kind in (OPERATOR, LAUNCH)
         if isinstance(args.rank, int):
             process.ranks.add(args.rank)
@@ -218,7 +218,7 @@ def _by_launches(seen: Mapping[Process, _Seen]) -> dict[Process, int]:
     for pid, process in seen.items():
         launched = [seen[host].launched(process.work) for host in hosts]
         most = max(launched, default=0)
-        alone = sum(count > _LESS * most for count in launched) == 1
+        alone = sum(count > _MAX_OTHERS_SHARE * most for count in launched) == 1
         if pid not in ranks and alone and most > _LAUNCHED * len(process.work):
             ranks[pid] = launched.index(most)
     return ranks

@@ -83,10 +83,10 @@ Key = TypeVar("Key", bound=Hashable)
 Record = TypeVar("Record", HostEvents, Launches, DeviceWork, MemoryEvents, ProfilerEvents)
 
 #: Times are converted to nanoseconds in groups of this size.
-_AT_ONCE: Final = 1 << 14
+_TIMES_AT_ONCE: Final = 1 << 14
 
 
-class Numbers(dict[Key, int]):
+class Interner(dict[Key, int]):
     """Numbers values in the order of their first use."""
 
     def __missing__(self, key: Key) -> int:
@@ -106,7 +106,7 @@ def _node_of(args: Args) -> int:
 
 def _with_nodes(work: DeviceWork, scopes: tuple[str, ...], nodes: Mapping[str, GraphNode]) -> Scoped:
     """Return the work with what a capture knows of the nodes of its graphs, and the scopes with theirs."""
-    numbers = Numbers[str]()
+    numbers = Interner[str]()
     numbers.of(scopes)
     scope, of_backward = work.scope.tolist(), work.of_backward.tolist()
     for row, key in enumerate(work.node.tolist()):
@@ -260,7 +260,7 @@ class _Times(_Packed):
         except struct.error:
             self._us.append(struct.pack(f"{len(values)}d", *(0.0 if value is None else value for value in values)))
         self._waiting += len(values)
-        if self._waiting > _AT_ONCE:
+        if self._waiting > _TIMES_AT_ONCE:
             self._round()
 
     def _round(self) -> None:
@@ -351,8 +351,8 @@ class Collector:
     """Collects the columns of a trace, batch by batch."""
 
     def __init__(self) -> None:
-        self.names: Numbers[str] = Numbers()
-        self.threads: Numbers[tuple[int | str | None, int | str | None]] = Numbers()
+        self.names: Interner[str] = Interner()
+        self.threads: Interner[tuple[int | str | None, int | str | None]] = Interner()
         #: The collectives among device work, by row.
         self.work_collectives: dict[int, CollectiveArguments] = {}
         self.kept = 0
@@ -360,11 +360,11 @@ class Collector:
         self.foreign: dict[str, int] = {}
         #: The processes of device work, each with the number of the device.
         self._work_processes: set[tuple[int | str | None, int]] = set()
-        self._signatures: Numbers[bytes] = Numbers()
-        self._texts: Numbers[str] = Numbers()
-        self._grids: Numbers[tuple[bytes, bytes]] = Numbers()
+        self._signatures: Interner[bytes] = Interner()
+        self._texts: Interner[str] = Interner()
+        self._grids: Interner[tuple[bytes, bytes]] = Interner()
         self._functions = Functions()
-        self._scopes: Numbers[str] = Numbers()
+        self._scopes: Interner[str] = Interner()
         self._collectives = Collectives()
         self._host_collectives: dict[int, CollectiveArguments] = {}
         self._kinds = Kinds()
@@ -571,8 +571,8 @@ class Collector:
         for row, collective in self._collectives_in(args, self._host.rows):
             self._host_collectives[row] = collective
         annotation = [0] * len(events)
-        for place in self._annotations:
-            annotation[place] = 1
+        for index in self._annotations:
+            annotation[index] = 1
         sequence = [item.sequence for item in args]
         if -1 in sequence or None in sequence:
             sequence = _filled(sequence, [item.sequence_2021 for item in args])
@@ -619,13 +619,13 @@ class Collector:
             for name, item in zip(_names_of(events), args, strict=True)
         ]
         streams = [event.tid if item.stream is None else item.stream for event, item in zip(events, args, strict=True)]
-        numbers = [number if isinstance(number, int) else self._of_text(number) for number in devices]
+        numbers = [number if isinstance(number, int) else self._number_in_text(number) for number in devices]
         self._work_processes.update(zip([event.pid for event in events], numbers, strict=True))
         self._work.extend(
             len(events),
             name=self.names.of(names),
             device=numbers,
-            stream=[number if isinstance(number, int) else self._of_text(number) for number in streams],
+            stream=[number if isinstance(number, int) else self._number_in_text(number) for number in streams],
             start_ns=[event.ts for event in events],
             duration_ns=[event.dur for event in events],
             correlation=[item.correlation for item in args],
@@ -703,7 +703,7 @@ class Collector:
         number = {thread: self.threads[processes[0], thread] for thread in dict.fromkeys(threads)}
         return list(map(number.__getitem__, threads))
 
-    def _of_text(self, value: str | None) -> int:
+    def _number_in_text(self, value: str | None) -> int:
         """Return the number in a device's or stream's text; a new one below -1 for text without any."""
         text = "" if value is None else value
         digits = text.split()[-1] if text.split() else ""

@@ -239,11 +239,11 @@ _scan: Final = json.JSONDecoder(strict=False).raw_decode
 
 
 class Damaged(Exception):
-    """An entry that is not an event; `place` is its start in the text."""
+    """An entry that is not an event; `position` is its start in the text."""
 
-    def __init__(self, place: int, reason: str) -> None:
+    def __init__(self, position: int, reason: str) -> None:
         super().__init__(reason)
-        self.place = place
+        self.position = position
 
 
 class Salvaged(Struct, kw_only=True):
@@ -299,9 +299,9 @@ def single_events(text: bytes, decoder: EventDecoder, *, ended: bool) -> Salvage
         salvaged.rest = end
 
 
-def _is_event(characters: str, place: int) -> bool:
+def _is_event(characters: str, position: int) -> bool:
     try:
-        return "ph" in _scan(characters, place)[0]
+        return "ph" in _scan(characters, position)[0]
     except (ValueError, RecursionError):
         return False
 

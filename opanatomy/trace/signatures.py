@@ -243,8 +243,8 @@ def _in_order(signatures: list[Signature], wanted: int) -> list[Signature]:
 
 def _tensors(signature: Signature, length: int | None = None) -> tuple[tuple[int, Tensor], ...]:
     return tuple(
-        (place, Tensor(value.shape, value.dtype))
-        for place, value in enumerate(signature.arguments[:length])
+        (index, Tensor(value.shape, value.dtype))
+        for index, value in enumerate(signature.arguments[:length])
         if isinstance(value, Tensor)
     )
 

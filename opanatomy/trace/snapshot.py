@@ -45,7 +45,7 @@ _CHUNK: Final = 1 << 20
 #: Objects take at most so many times the bytes of their pickle, and what there is besides them.
 _OBJECTS: Final = 5
 #: Events that become columns at once; then they go.
-_PART: Final = 100_000
+_EVENTS_AT_ONCE: Final = 100_000
 _BESIDES: Final = 256 << 20
 _PROGRESS: Final = b"%"
 _TELLS = True
@@ -110,7 +110,7 @@ class _Plain(pickle.Unpickler):
         raise _Refused("it is no memory snapshot: its pickle refers to objects outside of it")
 
 
-class _Told:
+class _ProgressFile:
     """A file whose reader tells how far it is."""
 
     def __init__(self, file: Any, size: int) -> None:
@@ -164,7 +164,7 @@ def sent_of(path: Path) -> Sent:
         size = _unpacked_bytes(path) if packed else path.stat().st_size
         _limit_memory(_OBJECTS * size + _BESIDES)
         with path.open("rb") as file, gzip.open(file) if packed else nullcontext(file) as plain:
-            snapshot = _Plain(_Told(plain, size)).load()
+            snapshot = _Plain(_ProgressFile(plain, size)).load()
         return Sent(snapshot=_columns(snapshot))
     except _Refused as error:
         return Sent(error=str(error))
@@ -244,7 +244,7 @@ class _Tables:
     """The distinct texts, frames and stacks of a snapshot, numbered as they come."""
 
     def __init__(self) -> None:
-        self.actions = {name: place for place, name in enumerate(ACTIONS)}
+        self.actions = {name: index for index, name in enumerate(ACTIONS)}
         self.unknown: dict[str, None] = {}
         self.metadata: dict[str, int] = {}
         self.pools: dict[tuple[int, int], int] = {}
@@ -257,15 +257,15 @@ class _Tables:
     def history(self, device: int, trace: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the columns of one device's history, and take its events apart part by part."""
         parts: list[dict[str, bytes]] = []
-        for begin in range(0, len(trace), _PART):
-            part = trace[begin : begin + _PART]
+        for begin in range(0, len(trace), _EVENTS_AT_ONCE):
+            part = trace[begin : begin + _EVENTS_AT_ONCE]
             parts.append(
                 {
                     "action": _packed([self._action(name) for name in map(itemgetter("action"), part)]),
                     "size": _packed(map(itemgetter("size"), part)),
                     "address": _packed([one["addr"] if "addr" in one else one.get("device_free", 0) for one in part]),
                     "stream": _packed([one.get("stream", 0) for one in part]),
-                    "time_us": _packed([one.get("time_us", place) for place, one in enumerate(part, begin)]),
+                    "time_us": _packed([one.get("time_us", index) for index, one in enumerate(part, begin)]),
                     "stack": _packed([self._stack(one.get("frames")) for one in part]),
                     "metadata": _packed([self._text(one.get("user_metadata")) for one in part]),
                     # N/A outside of a compiled region
@@ -277,7 +277,7 @@ class _Tables:
                     ),
                 }
             )
-            trace[begin : begin + _PART] = [{}] * len(part)
+            trace[begin : begin + _EVENTS_AT_ONCE] = [{}] * len(part)
         return {"device": device, **{name: b"".join(part[name] for part in parts) for name in parts[0]}}
 
     def segments(self, rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -314,11 +314,11 @@ class _Tables:
         return list(self._frames)
 
     def _action(self, name: str) -> int:
-        place = self.actions.get(name)
-        if place is None:
+        index = self.actions.get(name)
+        if index is None:
             self.unknown[str(name)[:64]] = None
             return -1
-        return place
+        return index
 
     def _text(self, text: object) -> int:
         return self.metadata.setdefault(text, len(self.metadata)) if isinstance(text, str) and text else -1
@@ -342,13 +342,13 @@ class _Tables:
 
 
 #: No address, size or time is larger; sums of them stay whole numbers.
-_MOST: Final = 1 << 56
+_MAX_INTEGER: Final = 1 << 56
 
 
 def _packed(values: Any) -> bytes:
     """Return a column of whole numbers as bytes."""
     column = np.array(values if isinstance(values, (list, tuple)) else list(values))
-    if len(column) and (column.dtype.kind not in "iub" or int(column.max()) > _MOST or int(column.min()) < -1):
+    if len(column) and (column.dtype.kind not in "iub" or int(column.max()) > _MAX_INTEGER or int(column.min()) < -1):
         raise _Refused("it is damaged: a size, an address or a time in it is no whole number that a device has")
     return column.astype(np.int64).tobytes()
 

@@ -461,9 +461,9 @@ class EventStream:
         try:
             salvaged = single_events(mend(self._buffer), self._decoder, ended=self._ended)
         except Damaged as error:
-            place = self.text_bytes - len(self._buffer) + error.place
+            position = self.text_bytes - len(self._buffer) + error.position
             raise TraceError(
-                f"cannot read {self.path}: the entry near byte {place:,} of its text is no event, {error} - copy or"
+                f"cannot read {self.path}: the entry near byte {position:,} of its text is no event, {error} - copy or"
                 " record the trace again"
             ) from error
         self._buffer = mend(self._buffer)[salvaged.rest + salvaged.closed :]

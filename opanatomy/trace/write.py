@@ -174,9 +174,9 @@ def rate_over_time(start_ns: Int64, duration_ns: Int64, amount: Int64) -> tuple[
     np.add.at(amounts, first[many], ((first + 1) * width - begins)[many] * rate[many])
     np.add.at(amounts, last[many], (ends - last * width)[many] * rate[many])
     inner, running = np.zeros(bins + 1), np.zeros(bins + 1, dtype=np.int64)
-    for places, sign in ((first[many] + 1, 1), (last[many], -1)):
-        np.add.at(inner, places, sign * rate[many])
-        np.add.at(running, places, sign)
+    for indices, sign in ((first[many] + 1, 1), (last[many], -1)):
+        np.add.at(inner, indices, sign * rate[many])
+        np.add.at(running, indices, sign)
     # A sum of floats that should be 0 is not quite; the number of pieces is exact.
     amounts += np.where(np.cumsum(running) > 0, np.cumsum(inner), 0.0)[:bins] * width
     return origin + np.arange(bins + 1) * width, amounts / width
@@ -246,9 +246,9 @@ def write_trace(source: Path, wanted: Annotated, overlay: Overlay, metadata: Map
             process += 1
         overlay = replace(
             overlay,
-            tracks=tuple(map(redaction.texts.text, overlay.tracks)),
-            operators=tuple(map(redaction.texts.text, overlay.operators)),
-            modules=tuple(map(redaction.texts.module, overlay.modules)),
+            tracks=tuple(map(redaction.redactor.text, overlay.tracks)),
+            operators=tuple(map(redaction.redactor.text, overlay.operators)),
+            modules=tuple(map(redaction.redactor.module, overlay.modules)),
         )
         own_events = overlay_events(overlay, process)
         while batch := list(islice(own_events, _BATCH)):

@@ -211,8 +211,8 @@ def _check_command(command: Command, folder: Path) -> None:
 def _make_stand_ins(command: Command, folder: Path) -> None:
     """The files that a command names and that no command before it wrote; what it prints is of the stand-ins alone."""
     words = command.words
-    for place, word in enumerate(words):
-        is_output = words[place - 1] in ("-o", "--output", "--trace", "--summaries")
+    for index, word in enumerate(words):
+        is_output = words[index - 1] in ("-o", "--output", "--trace", "--summaries")
         names = [name for name in STAND_INS if word == name or word.startswith(f"{name}:")]
         if "*" in word:
             names += [name for name in STAND_INS if Path(name).match(word)]
@@ -235,9 +235,9 @@ def _run(command: Command, folder: Path) -> subprocess.CompletedProcess[str]:
     arguments = [*words[1:], *_appended(words)]
     if "--processes" not in arguments:
         return run(*arguments, cwd=folder)
-    place = arguments.index("--processes")
-    ranks = int(arguments[place + 1])
-    del arguments[place : place + 2]
+    index = arguments.index("--processes")
+    ranks = int(arguments[index + 1])
+    del arguments[index : index + 2]
     ended = [fork.wait() for fork in start_ranks(ranks, *arguments, cwd=folder)]
     return next((rank for rank in ended if rank.returncode), ended[0])
 

@@ -81,7 +81,7 @@ def test_every_example_is_a_command_and_what_takes_no_model_runs(
         shutil.copy(ALEXNET.with_name(f"gpu_v100_dlrm_rank{rank}of8.json.gz"), "ranks")
     Path("report.json").write_text(json_report(anatomies.bert_on_cpu()), encoding="utf-8")
     assert main(words) == 0
-    written = [Path(words[place + 1]) for place, word in enumerate(words) if word in ("-o", "--trace")]
+    written = [Path(words[index + 1]) for index, word in enumerate(words) if word in ("-o", "--trace")]
     assert capsys.readouterr().out or all(path.stat().st_size for path in written)
 
 

@@ -24,7 +24,7 @@ from opanatomy.capture.run import export
 from opanatomy.capture.run.export import TraceWriter, export_trace
 from opanatomy.errors import OutputError
 from opanatomy.io.files import OutputFile, output_file
-from opanatomy.io.redact import of_process
+from opanatomy.io.redact import remember_environment_secrets
 from opanatomy.records.workload import Capture, Environment, Workload
 from tests.support.command import left_in
 from tests.support.made_trace import training_step
@@ -267,7 +267,7 @@ def test_a_large_trace_is_written_by_another_process_as_by_this_one(
     # So small a trace would be written by this process.
     monkeypatch.setattr(export, "HANDED_OVER_BYTES", 0)
     monkeypatch.setenv("MY_API_KEY", Exporting.secret)
-    of_process()
+    remember_environment_secrets()
     monkeypatch.delenv("MY_API_KEY")
     capture = Capture(version="0", command="", created="", environment=Environment(), workload=Workload())
     export_trace(Exporting(), capture, here / "expected.json", everything=everything)

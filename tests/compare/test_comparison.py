@@ -176,8 +176,8 @@ def made(
         begin = 1_000.0 * step
         if annotated:
             trace.step(begin, 1_000, step)
-        for place, (operator, kernel, shapes, length, *phase) in enumerate(work):
-            at, correlation = begin + 10 + 60 * place, correlation + 1
+        for index, (operator, kernel, shapes, length, *phase) in enumerate(work):
+            at, correlation = begin + 10 + 60 * index, correlation + 1
             trace.host(f"opanatomy.phase/{phase[0] if phase else 'forward'}", at - 1, 25)
             trace.host(operator, at, 20, shapes=shapes, types=["float"] * len(shapes))
             if runtime:
@@ -274,9 +274,9 @@ def test_quantized_communication_on_four_ranks() -> None:
     assert more == pytest.approx(17_000_000, abs=1_500_000)
     assert comparison.no_claim is not None
     assert all(row.ranges is None and row.p is None for row in comparison.figures)
-    for place in (0, 1):
+    for index in (0, 1):
         idle, step, share = (
-            figure(comparison, name).values[place] or 0 for name in ("idle_ns", "step_time_ns", "idle_share")
+            figure(comparison, name).values[index] or 0 for name in ("idle_ns", "step_time_ns", "idle_share")
         )
         assert share == pytest.approx(idle / step, rel=0.01)
 
@@ -317,9 +317,9 @@ def test_a_comparison_in_python(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------- runs of each side
 
 
-def begun(anatomy: Anatomy, place: int) -> Anatomy:
+def begun(anatomy: Anatomy, index: int) -> Anatomy:
     """The run as if it had begun at another time."""
-    return replace(anatomy, provenance=replace(anatomy.provenance, begin_unix_ns=place))
+    return replace(anatomy, provenance=replace(anatomy.provenance, begin_unix_ns=index))
 
 
 def with_step(anatomy: Anatomy, **fields: int | None) -> Anatomy:
@@ -327,7 +327,7 @@ def with_step(anatomy: Anatomy, **fields: int | None) -> Anatomy:
 
 
 def in_turns(anatomy: Anatomy, runs: int) -> list[list[Anatomy]]:
-    return [[begun(anatomy, 2 * place + side) for place in range(runs)] for side in (0, 1)]
+    return [[begun(anatomy, 2 * index + side) for index in range(runs)] for side in (0, 1)]
 
 
 NAME: Final = f"{DLRM.name} (1)"
@@ -347,8 +347,8 @@ def test_copies_of_a_run_count_as_one(on_device: Anatomy, tmp_path: Path, digest
         f"{NAME}: run 5 is the same run as run 2, counted once",
         f"{NAME}: run 4 and run 6 are the same run as run 3, counted once",
     )
-    for place, anatomy in enumerate((before[0], before[1], before[0]), 1):
-        as_public(anatomy).to_json(tmp_path / f"run-{place}.report.json")
+    for index, anatomy in enumerate((before[0], before[1], before[0]), 1):
+        as_public(anatomy).to_json(tmp_path / f"run-{index}.report.json")
     (of_files,) = opanatomy.compare(tmp_path, after).warnings
     assert of_files.endswith(": run-3.report.json is the same run as run-1.report.json, counted once")
 
@@ -409,11 +409,11 @@ def test_runs_of_a_side_that_differ_are_named(on_device: Anatomy) -> None:
 def test_sides_that_are_timed_in_other_ways_are_said(
     plain: list[list[bool]], says: str | None, on_device: Anatomy
 ) -> None:
-    place = count()
+    index = count()
     sides = [
         [
             with_step(
-                begun(on_device, next(place)),
+                begun(on_device, next(index)),
                 unprofiled_wall_ns=10_000_000 if each else None,
                 unprofiled_count=1 if each else None,
             )
@@ -447,24 +447,24 @@ def test_what_a_report_lacks_is_said() -> None:
 def test_several_runs_a_side_that_took_turns_are_tested(on_device: Anatomy) -> None:
     """Five runs each, the slower side 700 us longer in each: p is that of two of the 252 ways to divide ten."""
 
-    def run_of(place: int, more_us: int) -> Anatomy:
-        ns = (on_device.step.wall_ns or 0) + 1000 * (more_us + place)
-        return begun(with_step(on_device, unprofiled_wall_ns=ns, unprofiled_count=1), place)
+    def run_of(index: int, more_us: int) -> Anatomy:
+        ns = (on_device.step.wall_ns or 0) + 1000 * (more_us + index)
+        return begun(with_step(on_device, unprofiled_wall_ns=ns, unprofiled_count=1), index)
 
     comparison = opanatomy.compare(
-        [run_of(2 * place, 0) for place in range(5)], [run_of(2 * place + 1, 700) for place in range(5)]
+        [run_of(2 * index, 0) for index in range(5)], [run_of(2 * index + 1, 700) for index in range(5)]
     )
     row = figure(comparison, "step_time_ns")
     assert (comparison.no_claim, comparison.sides[0].runs, row.ranges) == (None, 5, "apart")
     assert row.p == pytest.approx(2 / 252)
     assert (row.values[1] or 0) - (row.values[0] or 0) == 701_000
     in_blocks = opanatomy.compare(
-        [run_of(place, 0) for place in range(5)], [run_of(5 + place, 700) for place in range(5)]
+        [run_of(index, 0) for index in range(5)], [run_of(5 + index, 700) for index in range(5)]
     )
     assert in_blocks.no_claim is not None
     assert all(row.p is None for row in in_blocks.figures)
     few = opanatomy.compare(
-        [run_of(2 * place, 0) for place in range(4)], [run_of(2 * place + 1, 700) for place in range(4)]
+        [run_of(2 * index, 0) for index in range(4)], [run_of(2 * index + 1, 700) for index in range(4)]
     )
     assert few.no_claim == "5 interleaved runs per side are needed (steps of one run are correlated)"
 
@@ -472,8 +472,8 @@ def test_several_runs_a_side_that_took_turns_are_tested(on_device: Anatomy) -> N
 def test_a_part_is_claimed_only_of_a_step_that_is(on_device: Anatomy) -> None:
     """Of a hundred figures one is apart by chance: where the step may be the same, its parts may be too."""
 
-    def run_of(place: int, step_ns: int, idle_ns: int) -> Anatomy:
-        anatomy = begun(with_step(on_device, unprofiled_wall_ns=step_ns, unprofiled_count=1), place)
+    def run_of(index: int, step_ns: int, idle_ns: int) -> Anatomy:
+        anatomy = begun(with_step(on_device, unprofiled_wall_ns=step_ns, unprofiled_count=1), index)
         breakdown = anatomy.breakdown
         assert breakdown is not None
         (kind,) = breakdown.kinds
@@ -483,7 +483,7 @@ def test_a_part_is_claimed_only_of_a_step_that_is(on_device: Anatomy) -> None:
     def sides(step_ns: int) -> Comparison:
         return opanatomy.compare(
             *(
-                [run_of(2 * place + side, 10**7 + place + side * step_ns, side * 10**6) for place in range(5)]
+                [run_of(2 * index + side, 10**7 + index + side * step_ns, side * 10**6) for index in range(5)]
                 for side in (0, 1)
             )
         )
@@ -499,12 +499,12 @@ def test_a_part_is_claimed_only_of_a_step_that_is(on_device: Anatomy) -> None:
 def test_what_a_process_has_resident_is_claimed_only_of_a_step_that_is(on_device: Anatomy, peak: str, p: float) -> None:
     """An allocator counts exactly; what is resident differs by chance, like times."""
 
-    def run_of(place: int, side: int) -> Anatomy:
-        anatomy = with_step(on_device, unprofiled_wall_ns=10**7 + place, unprofiled_count=1)
-        of_peak = 10**9 + place + side * 10**6
-        return replace(begun(anatomy, 2 * place + side), memory=Memory(**{"peak_bytes": of_peak, peak: of_peak}))
+    def run_of(index: int, side: int) -> Anatomy:
+        anatomy = with_step(on_device, unprofiled_wall_ns=10**7 + index, unprofiled_count=1)
+        of_peak = 10**9 + index + side * 10**6
+        return replace(begun(anatomy, 2 * index + side), memory=Memory(**{"peak_bytes": of_peak, peak: of_peak}))
 
-    comparison = opanatomy.compare(*([run_of(place, side) for place in range(5)] for side in (0, 1)))
+    comparison = opanatomy.compare(*([run_of(index, side) for index in range(5)] for side in (0, 1)))
     assert figure(comparison, "step_time_ns").p == 1
     assert [figure(comparison, name).p for name in (peak, "peak_memory_bytes")] == [pytest.approx(p)] * 2
 
@@ -515,7 +515,7 @@ def test_nothing_is_claimed_of_a_side_whose_machine_was_busy(
 ) -> None:
     """Half of its runs or more; counts are claimed all the same. A run that does not say is not busy."""
     before, after = in_turns(on_device, 5)
-    loads = [MachineLoad(before=0.02, after=0.48 if place in busy else 0.03) for place in range(5)]
+    loads = [MachineLoad(before=0.02, after=0.48 if index in busy else 0.03) for index in range(5)]
     other = [
         replace(run, environment=replace(run.environment, load=load)) for run, load in zip(after, loads, strict=True)
     ]
@@ -574,7 +574,7 @@ BLOCKS = ["AAAABBBB", "AABBAABB", "AABBBBAA", "ABAABBAB", "ABABABABBBBBBBBB", "B
 @pytest.mark.parametrize("order", [*TURNS, *BLOCKS])
 def test_runs_take_turns_or_do_not(order: str) -> None:
     """Nothing but a drift would be significant in the others."""
-    sides = ([place for place, side in enumerate(order) if side == name] for name in "AB")
+    sides = ([index for index, side in enumerate(order) if side == name] for name in "AB")
     assert interleaved(*sides) is (order in TURNS)
     assert not interleaved([1, 3, 5, None], [2, 4, 6, 8])
 
@@ -621,7 +621,7 @@ def test_sides_that_are_shown_equal_are_called_equal(
     times: tuple[float | None, ...], says: str, on_device: Anatomy
 ) -> None:
     comparison = opanatomy.compare(
-        *(with_step(begun(on_device, place), unprofiled_wall_ns=1) for place in range(len(times)))
+        *(with_step(begun(on_device, index), unprofiled_wall_ns=1) for index in range(len(times)))
     )
     sides = tuple(replace(side, name=name) for side, name in zip(comparison.sides, "ABCDE", strict=False))
     values = tuple(None if time is None else round(time * 1e6) for time in times)
@@ -829,7 +829,7 @@ def test_flops_and_bytes_are_counts_that_need_no_test(tmp_path: Path) -> None:
     more = anatomies.with_tables(
         anatomy, classes=tuple(replace(row, flops=row.flops and 2 * row.flops) for row in anatomy.classes)
     )
-    sides = [[begun(side, 2 * run + place) for run in range(5)] for place, side in enumerate((anatomy, more))]
+    sides = [[begun(side, 2 * run + index) for run in range(5)] for index, side in enumerate((anatomy, more))]
     comparison = opanatomy.compare(*sides)
     assert comparison.no_claim is None
     assert {row.name for row in comparison.figures if row.exact} >= {"flops", "bytes", "class.tensor_contraction.flops"}

@@ -407,8 +407,8 @@ def test_like_differences_are_one_row(tmp_path: Path) -> None:
     """Thirty kinds of products twice each without their forward: twenty rows of two calls, the rest in one."""
     trace = TraceBuilder()
     trace.host("aten::mm", 1, 1, sequence=0, shapes=[[1, 1], [1, 1]], types=["float", "float"])
-    for place in range(60):
-        node(trace, 100 * (place + 1), place + 1, [2 + place % 30, 8], [8, 2], thread=1)
+    for index in range(60):
+        node(trace, 100 * (index + 1), index + 1, [2 + index % 30, 8], [8, 2], thread=1)
     check = checks_of(trace, tmp_path)[BACKWARD_OF]
     assert figures(check) == (60, 0)
     assert all(str(one.evidence).startswith("2 calls: mm(") for one in check.differences[:20])

@@ -57,9 +57,9 @@ def step(gradients: dict[str, str], workload: Workload = ALL, layers: int = 2) -
     trace.metadata |= metadata(gradients, workload)
     trace.annotation("ProfilerStep#0", 0, 1000)
     trace.host("opanatomy.phase/forward", 0, 400)
-    for place, (name, operator, arguments) in enumerate(LAYERS[:layers]):
-        trace.host(f"opanatomy.module/{name}", 100 * place, 90)
-        trace.host(operator, 100 * place + 10, 50, **arguments)  # type: ignore[arg-type]
+    for index, (name, operator, arguments) in enumerate(LAYERS[:layers]):
+        trace.host(f"opanatomy.module/{name}", 100 * index, 90)
+        trace.host(operator, 100 * index + 10, 50, **arguments)  # type: ignore[arg-type]
     trace.host("opanatomy.phase/backward", 500, 400)
     trace.host("MmBackward0", 500, 300)
     trace.host("aten::mm", 510, 50, **LAYERS[0][2])  # type: ignore[arg-type]

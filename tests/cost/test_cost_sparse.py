@@ -111,10 +111,10 @@ def _compressed(made: TraceBuilder, start: float, vectors: dict[str, tuple[int, 
     """A product with a compressed matrix as torch records it: its vectors are taken out below."""
     made.host("aten::addmm", start, 100, shapes=[[m, n], [m, k], [k, n]], types=["float"] * 3)
     made.events[-1]["args"]["Input Strides"] = [[n, 1], [], [n, 1]]
-    for place, (name, (size, kind)) in enumerate(vectors.items()):
-        made.host(f"aten::{name}", start + 10 + 10 * place, 8, shapes=[[m, k]], types=["float"])
+    for index, (name, (size, kind)) in enumerate(vectors.items()):
+        made.host(f"aten::{name}", start + 10 + 10 * index, 8, shapes=[[m, k]], types=["float"])
         made.events[-1]["args"]["Input Strides"] = [[]]
-        made.host("aten::alias", start + 11 + 10 * place, 5, shapes=[[size]], types=[kind])
+        made.host("aten::alias", start + 11 + 10 * index, 5, shapes=[[size]], types=[kind])
         made.events[-1]["args"]["Input Strides"] = [[1]]
 
 

@@ -1382,11 +1382,11 @@ def _unknown() -> list[tuple[str, tuple[Argument, ...]]]:
         ("zeros", ((), None, None, None, None)),
         ("_cudnn_attention_forward", (QUERY, KEYS, KEYS, None, OFFSETS, None, m, n, False, 0.0, False, False)),
         *(
-            ("flash_attn_3::fwd", (*PAGED[:place], int4(b), *PAGED[place + 1 :]))
-            for place in (3, 4, 5, 9, 10, 11, 14, 15, 16)
+            ("flash_attn_3::fwd", (*PAGED[:index], int4(b), *PAGED[index + 1 :]))
+            for index in (3, 4, 5, 9, 10, 11, 14, 15, 16)
         ),
-        *(("_vllm_fa2_C::varlen_fwd", (*PAGED_2[:place], int4(b), *PAGED_2[place + 1 :])) for place in (6, 7, 8)),
-        *(("flash_attn_3::bwd", (*BACK_3[:place], int4(b), *BACK_3[place + 1 :])) for place in (11, 12)),
+        *(("_vllm_fa2_C::varlen_fwd", (*PAGED_2[:index], int4(b), *PAGED_2[index + 1 :])) for index in (6, 7, 8)),
+        *(("flash_attn_3::bwd", (*BACK_3[:index], int4(b), *BACK_3[index + 1 :])) for index in (11, 12)),
         ("_flash_attention_forward", (BEHIND, BEHIND, BEHIND, OFFSETS, OFFSETS, m, m + 1, 0.0, False)),
         *(
             (

@@ -26,7 +26,7 @@ from torch import nn
 
 import opanatomy
 from opanatomy import results
-from opanatomy.analysis.ranks import step_over
+from opanatomy.analysis.ranks import merge_steps
 from opanatomy.capture.lines import line_ranges
 from opanatomy.capture.run import profiled
 from opanatomy.records.anatomy import Anatomy
@@ -1098,7 +1098,7 @@ def test_a_step_without_a_line_of_the_users_says_so(tmp_path: Path) -> None:
     """A compiled model under `profile`: all its own code is compiled, the rest is the tool's."""
     anatomy = loop(14, tmp_path)
     assert anatomy.step.by_line_ns is not None
-    over = step_over([anatomy.step, replace(anatomy.step, by_line_ns=3 * anatomy.step.by_line_ns)])
+    over = merge_steps([anatomy.step, replace(anatomy.step, by_line_ns=3 * anatomy.step.by_line_ns)])
     assert over.by_line_ns == 3 * anatomy.step.by_line_ns
     script = """
         import torch

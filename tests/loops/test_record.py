@@ -649,7 +649,7 @@ def trained(iterations: int, step: Callable[[], None] = lambda: None) -> dict[st
         optimizer.zero_grad()
         step()
     moments = [value for values in optimizer.state.values() for value in values.values()]
-    return {**model.state_dict(), **{str(place): value for place, value in enumerate(moments)}}
+    return {**model.state_dict(), **{str(index): value for index, value in enumerate(moments)}}
 
 
 def test_training_is_the_same_to_the_bit() -> None:

@@ -54,7 +54,7 @@ class Script(Struct, frozen=True, kw_only=True):
 FACTOR: Final = re.compile(r"-?\d+(?:\.\d+(?:e-?\d+)?|e-?\d+)")
 #: The time and process of a line of torch's log.
 TIMED: Final = re.compile(r"[-\d]+ \d\d:\d\d:\d\d(?:\.\d+)? [:\d]+")
-ROWS: Final = "".join(f"{place / 10} {place % 3} {place % 5} 1\n" for place in range(40))
+ROWS: Final = "".join(f"{index / 10} {index % 3} {index % 5} 1\n" for index in range(40))
 OF_TRAINER: Final = ((r"callbacks=\[Print\(\)", "callbacks=[Print(), {callback}"),)
 IN_CI: Final = (
     Script(name="plain_loop"),
@@ -275,7 +275,7 @@ print([name for name in same], before.keys() == after.keys(), bool(while_it_runs
 )
 def test_steps_are_cycles_of_updates(keys: str, known: int, steps: list[int]) -> None:
     cycle = Cycle()
-    assert [place for place, key in enumerate(keys) if cycle.ends_with(ord(key), known)] == steps
+    assert [index for index, key in enumerate(keys) if cycle.ends_with(ord(key), known)] == steps
 
 
 @pytest.mark.parametrize(

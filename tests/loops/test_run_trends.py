@@ -368,8 +368,8 @@ def test_what_came_first_and_last(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_long_run_takes_no_more_memory_than_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Old steps get coarser; sums, counts and the longest steps stay exact."""
     # A run of as many steps as really make them coarser would take minutes.
-    monkeypatch.setattr(clocks, "_ROWS", 64)
-    monkeypatch.setattr(clocks, "_AT_ONCE", 7)
+    monkeypatch.setattr(clocks, "_MAX_SERIES_ROWS", 64)
+    monkeypatch.setattr(clocks, "_STEPS_AT_ONCE", 7)
     made = MadeRun(monkeypatch, noise=0)
     walls = []
     with made.clocked() as clock:

@@ -137,7 +137,7 @@ def test_the_steps_asked_for_are_profiled(recorded: Recorded) -> None:
 
 
 def test_flops_are_those_of_profile(recorded: Recorded) -> None:
-    words = torch.stack([Texts()[place]["input_ids"] for place in range(BATCH)])
+    words = torch.stack([Texts()[index]["input_ids"] for index in range(BATCH)])
     alone = opanatomy.profile(bert(), {"input_ids": words, "labels": words})
 
     def contractions(anatomy: Anatomy) -> dict[str, int]:
@@ -257,9 +257,9 @@ def test_the_whole_training_is_on_the_clock(tmp_path: Path) -> None:
 class SlowTexts(Texts):
     """Texts that take their time, each much longer than a step."""
 
-    def __getitem__(self, place: int) -> dict[str, torch.Tensor]:
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         time.sleep(0.1)
-        return super().__getitem__(place)
+        return super().__getitem__(index)
 
 
 def test_loading_is_told_apart_from_the_steps(tmp_path: Path) -> None:

@@ -36,9 +36,9 @@ class Rows(Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, place: int) -> torch.Tensor:
+    def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(self.seconds)
-        return torch.full((WIDTH,), float(place))
+        return torch.full((WIDTH,), float(index))
 
 
 def noted(loader: DataLoader[torch.Tensor], waits: list[float]) -> Iterator[torch.Tensor]:
@@ -206,8 +206,8 @@ def test_a_graph_break_and_a_recompilation_have_their_line_and_reason(
     run = anatomy.run
     assert run is not None
     lines = COMPILED.splitlines()
-    broken = 1 + next(place for place, line in enumerate(lines) if "graph_break" in line)
-    begins = 1 + next(place for place, line in enumerate(lines) if "def forward" in line)
+    broken = 1 + next(index for index, line in enumerate(lines) if "graph_break" in line)
+    begins = 1 + next(index for index, line in enumerate(lines) if "def forward" in line)
     (event,) = run.graph_breaks
     assert event.place.endswith(f"train.py:{broken} forward")
     assert "graph_break" in event.reason
@@ -225,11 +225,11 @@ def test_a_graph_break_and_a_recompilation_have_their_line_and_reason(
 
 
 def test_of_ranks_the_one_that_waits_most(tmp_path: Path) -> None:
-    from opanatomy.analysis.ranks import RanksTogether
+    from opanatomy.analysis.ranks import RankMerger
 
     run = RunClock(steps=4, wall_ns=400, median_ns=100, input_ns=0, collections=0, collecting_ns=0, compiling_ns=0)
     anatomy, _ = trained(DataLoader(Rows(14, 0), batch_size=2), tmp_path / "step.json.gz")
-    together = RanksTogether()
+    together = RankMerger()
     for rank, waited in enumerate((10, 200, 40)):
         provenance = replace(anatomy.provenance, trace_sha256=str(rank), trace=f"{rank}.json")
         together.add(replace(anatomy, provenance=provenance, run=replace(run, input_ns=waited)), rank)

@@ -99,31 +99,31 @@ def largest_freed(recording: Recording) -> tuple[int, int, int]:
     """The places of the allocation and the free of the largest block that comes and goes in the step, and its bytes."""
     pairs = []
     given: dict[int, tuple[int, int]] = {}
-    for place, event in enumerate(recording.events):
+    for index, event in enumerate(recording.events):
         if event["device_index"] == 0 and event["alloc_size"] > 0:
-            given[event["ptr"]] = place, event["alloc_size"]
+            given[event["ptr"]] = index, event["alloc_size"]
         elif event["device_index"] == 0 and event["ptr"] in given:
             begin, size = given.pop(event["ptr"])
-            pairs.append((size, begin, place))
+            pairs.append((size, begin, index))
     size, begin, end = max(pairs)
     return begin, end, size
 
 
-def without(recording: Recording, place: int) -> Recording:
-    return replace(recording, events=[*recording.events[:place], *recording.events[place + 1 :]])
+def without(recording: Recording, index: int) -> Recording:
+    return replace(recording, events=[*recording.events[:index], *recording.events[index + 1 :]])
 
 
 def test_a_lost_allocation_is_told(recording: Recording) -> None:
-    place, _, size = largest_freed(recording)
-    memory = memory_of(without(recording, place))
+    index, _, size = largest_freed(recording)
+    memory = memory_of(without(recording, index))
     (difference,) = checks_of(memory)["allocated bytes"].unexplained
     assert abs((difference.other or 0) - (difference.ours or 0)) == size
     assert any("the allocator's total differs from the replayed blocks" in text for text in warnings_of(memory))
 
 
 def test_a_lost_free_stands_before_all_else(recording: Recording) -> None:
-    _, place, size = largest_freed(recording)
-    memory = memory_of(without(recording, place))
+    _, index, size = largest_freed(recording)
+    memory = memory_of(without(recording, index))
     (peak,) = checks_of(memory)["memory peak"].unexplained
     own, replayed = recording.done["max_memory_allocated"], memory.peak_bytes or 0
     assert (peak.ours, peak.other, replayed - own) == (replayed, own, size)

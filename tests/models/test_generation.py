@@ -40,8 +40,8 @@ B, S, H, A, D, K, V, L = 2, 16, 32, 2, 16, 1, 160, 2
 def generated(name: str, beams: int = 1, *words: str, new: int = NEW) -> Anatomy:
     all_words = tiny(name, "--generate", str(new), "--beams", str(beams), "--memory", *words)
     if name == WHISPER:  # its prompt is its audio
-        place = all_words.index("--seq")
-        all_words = all_words[:place] + all_words[place + 2 :]
+        index = all_words.index("--seq")
+        all_words = all_words[:index] + all_words[index + 2 :]
     return profiled(*all_words)
 
 

@@ -404,7 +404,7 @@ def test_the_time_of_an_operator_has_its_parts_in_it() -> None:
 
 def test_a_name_of_several_is_said_to_be_of_several() -> None:
     anatomy = anatomies.llama_on_gpu()
-    kernels = tuple(replace(anatomy.kernels[0], kernel=f"nvjet_tst_256x128_{place}_TNT") for place in range(9))
+    kernels = tuple(replace(anatomy.kernels[0], kernel=f"nvjet_tst_256x128_{index}_TNT") for index in range(9))
     text = explain(["nvjet_tst_256x128…"], anatomies.with_tables(anatomy, kernels=kernels)).text
     assert all(kernel.kernel in text for kernel in kernels)
     assert text.count("(in the report)") == 4

@@ -79,7 +79,7 @@ def test_80_cells_and_24_lines_have_all_of_it(path: Path) -> None:
     for words in ("device work", "operators' time"):
         assert all("shares of the" in line for line in lines if f"% of the {words}" in line)
     advice = text.partition("advice ──")[2].partition("\nnext:")[0].splitlines()[1:]
-    begins = [place for place, line in enumerate(advice) if not line.startswith(" ")]
+    begins = [index for index, line in enumerate(advice) if not line.startswith(" ")]
     assert all(after - before <= 3 for before, after in pairwise(begins))
     assert not any(re.search(r"\d$", line) for line in advice[:-1] if line.startswith("   "))
 
@@ -140,7 +140,7 @@ def test_a_reason_ends_at_a_clause_and_keeps_its_figures(tmp_path: Path) -> None
     cures = ("torch.compile(model, mode='reduce-overhead'), which launches a graph of all kernels at once", "less work")
     anatomy = with_advice(three_kernels().analyze(tmp_path), piece(300, why, *cures, figures=figures))
     lines = screen(anatomy)
-    begin = next(place for place, line in enumerate(lines) if line.startswith("launches"))
+    begin = next(index for index, line in enumerate(lines) if line.startswith("launches"))
     assert lines[begin : begin + 3] == [
         "launches   up to 300 us (30.0 %): 1,234 calls of add(int, long) take 300 us,",
         "           each on what the one before wrote, all of them on one stream.",
@@ -242,7 +242,7 @@ def test_whether_it_fits_is_said_first_and_then_what_would() -> None:
     lines = screen(less)
     assert len(lines) <= HEIGHT
     assert lines[1].startswith("does not fit   8.98 GB to 9.48 GB of 9.00 GB, 479 MB too much")
-    first = next(place for place, line in enumerate(lines) if line.startswith("technique"))
+    first = next(index for index, line in enumerate(lines) if line.startswith("technique"))
     assert lines[first : first + 2] == [
         "technique  checkpointing: 10.0 GB less memory (50.0 %), fits then: predicted.",
         "           Try `--checkpointing`.",

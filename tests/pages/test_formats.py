@@ -247,7 +247,7 @@ def test_a_first_screen_gives_way_to_the_height_of_the_terminal(height: int) -> 
     left = [line.partition("--section ")[2] for line in lines if line.startswith("left out of this screen")]
     gone = {21: ["operators,run,step,classes"], 23: ["operators,run,step,classes"], 30: ["operators,run,step"], 49: []}
     assert left == gone[height]
-    assert next(place for place, line in enumerate(whole) if line.startswith("total")) < 37
+    assert next(index for index, line in enumerate(whole) if line.startswith("total")) < 37
 
 
 @given(name=st.text(max_size=80), width=st.integers(1, 40))
@@ -398,8 +398,8 @@ def test_csv_has_a_row_for_each_operator_in_base_units() -> None:
         (row.operator, row.signature) for row in anatomy.operators
     ]
     assert sum(int(row["time_ns"]) for row in rows) == anatomy.ledger.device_work_ns
-    place = next(place for place, row in enumerate(anatomy.operators) if row.operator == "aten::addmm")
-    known, text = anatomy.operators[place], rows[place]
+    index = next(index for index, row in enumerate(anatomy.operators) if row.operator == "aten::addmm")
+    known, text = anatomy.operators[index], rows[index]
     moved = known.read_bytes + known.written_bytes
     for column, value in (
         ("flops_per_second", known.flops / known.time_ns * 1e9),
@@ -528,7 +528,7 @@ def test_what_a_page_says_of_what_is_not_known() -> None:
     assert "no GPU used" in page_of(bert)
     assert "no GPU" not in text
     unknown = next(row for row in llama.operators if row.operator_class is OperatorClass.UNKNOWN)
-    many = tuple(replace(unknown, operator=f"op{place}", time_ns=10**6 * (9 - place)) for place in range(9))
+    many = tuple(replace(unknown, operator=f"op{index}", time_ns=10**6 * (9 - index)) for index in range(9))
     assert re.search(
         r"op0 [\d.]+ %, op1 [\d.]+ %, op2 .*, op4 [\d.]+ %, 4 more",
         page_of(anatomies.with_tables(llama, operators=many)),
@@ -702,7 +702,7 @@ def test_memory_has_its_parts_and_a_curve_to_scale() -> None:
     lines = terminal_report(replace(anatomies.nothing(), memory=MEMORY), width=60).splitlines()
     top = next(index for index, line in enumerate(lines) if line.lstrip().startswith("14.0 MB"))
     rows = [line[11:].ljust(48) for line in lines[top : top + 7]]
-    columns = ["".join(row[place] for row in reversed(rows)) for place in range(48)]
+    columns = ["".join(row[index] for row in reversed(rows)) for index in range(48)]
     # Of 14 MB in seven cells 4 MB are two, 8 MB four, 6 MB three; phases have capital letters.
     assert (columns[0], columns[47]) == ("ww     ", "ww?    ")
     assert {"wwaaaa ", "wwaaatt"} <= set(columns)

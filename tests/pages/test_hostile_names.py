@@ -171,15 +171,15 @@ class Names:
         self.names, self.first, self.given = names, first, dict[str, str]()
 
     def __call__(self, text: str) -> str:
-        place = self.first + len(self.given)
+        index = self.first + len(self.given)
         # What is given out a second time is distinguished by how often the list was gone through.
         round_ = len(self.given) // len(self.names)
-        return self.given.setdefault(text, self.names[place % len(self.names)] + str(round_ or ""))
+        return self.given.setdefault(text, self.names[index % len(self.names)] + str(round_ or ""))
 
 
 NAMES = tuple(name for name in HOSTILE if name.strip())
 #: As many texts that nothing acts on.
-PLAIN = tuple(f"name{place}" for place in range(len(NAMES)))
+PLAIN = tuple(f"name{index}" for index in range(len(NAMES)))
 #: The first of the names for the first text of a report: so each comes to stand in many places.
 ROTATIONS = (0, 29, 61)
 REPORTS = ("bert_on_cpu", "llama_on_gpu", "two_ranks", "techniques", "comparison")

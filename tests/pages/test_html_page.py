@@ -202,7 +202,7 @@ def test_a_still_picture_tells_a_bound_from_a_replayed_gain() -> None:
 def test_names_from_anywhere_are_text(first: int) -> None:
     """They open no element, no attribute and no script, and end none; the pictures' data are JSON still."""
     names = HOSTILE[first:] + HOSTILE[:first]
-    plain, hostile = Elements(page_of(named([f"name {place}" for place in range(len(names))]))), page_of(named(names))
+    plain, hostile = Elements(page_of(named([f"name {index}" for index in range(len(names))]))), page_of(named(names))
     elements = Elements(hostile)
     assert set(elements.tags) == set(plain.tags)
     # A long name has its whole as a tooltip.
@@ -275,7 +275,7 @@ def test_speedscope_has_the_time_of_all_classes(tmp_path: Path) -> None:
         assert len(profile["samples"]) == len(profile["weights"])
     assert sum(profile["endValue"] for profile in document["profiles"]) == sum(row.time_ns for row in anatomy.classes)
     stacks = {
-        tuple(frames[place] for place in stack) for profile in document["profiles"] for stack in profile["samples"]
+        tuple(frames[index] for index in stack) for profile in document["profiles"] for stack in profile["samples"]
     }
     assert ("BertForMaskedLM", "bert", "encoder", "layer", "0", "intermediate", "dense", "tensor contraction") in stacks
     assert main(["compare", str(BERT), str(BERT), "-f", "speedscope"]) == 2
@@ -285,9 +285,9 @@ def test_a_page_of_very_much(tmp_path: Path) -> None:
     """20,000 signatures: what has no room is folded and said, the page stays below 3 MB."""
     trace = on_gpu()
     trace.step(0, 60_000)
-    for place in range(20_000):
-        trace.host("aten::mm", 3 * place, 2, shapes=[[8, 4 + place], [4 + place, 2]], types=["float", "float"])
-        trace.run(GEMM, 3 * place + 0.5, 3 * place + 1, 1)
+    for index in range(20_000):
+        trace.host("aten::mm", 3 * index, 2, shapes=[[8, 4 + index], [4 + index, 2]], types=["float", "float"])
+        trace.run(GEMM, 3 * index + 0.5, 3 * index + 1, 1)
     anatomy = trace.analyze(tmp_path)
     page = page_of(anatomy)
     assert len({str(row.signature) for row in anatomy.operators}) == 20_000

@@ -17,7 +17,7 @@ from torch.profiler import record_function
 
 import opanatomy
 from opanatomy.capture.run.export import copy_redacted
-from opanatomy.io.redact import ARGUMENTS, MODULES, NAMES, OWN, PLACES, Texts
+from opanatomy.io.redact import ARGUMENTS, MODULES, NAMES, OWN, PLACES, Redactor
 from opanatomy.pipeline import analyze_trace, analyze_traces
 from opanatomy.records import anatomy, columns, communication, comparison, experiment, memory, workload
 from opanatomy.records.workload import Capture, Environment, Workload
@@ -161,8 +161,8 @@ def test_what_only_looks_like_a_token_stays(tmp_path: Path) -> None:
         "ProfilerStep*", "attention key: float[8, 4]", "Memcpy HtoD (Pageable -> Device)",
     ]  # fmt: skip
     trace = training_step()
-    for place, name in enumerate(names):
-        trace.host(name, 600 + 10 * place, 5)
+    for index, name in enumerate(names):
+        trace.host(name, 600 + 10 * index, 5)
     events = json.loads(written(trace, tmp_path))["traceEvents"]
     assert [event for event in events if event.get("cat") != "opanatomy"] == trace.events
 
@@ -265,7 +265,7 @@ def test_without_redact_paths_and_stacks_stay(tmp_path: Path) -> None:
     ],
 )
 def test_secrets_in_texts(text: str, told: str) -> None:
-    assert Texts().sentence(text) == told
+    assert Redactor().sentence(text) == told
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_secrets_in_texts(text: str, told: str) -> None:
     ],
 )
 def test_what_only_looks_like_a_secret(text: str) -> None:
-    assert Texts().sentence(text) == text
+    assert Redactor().sentence(text) == text
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_what_only_looks_like_a_secret(text: str) -> None:
     ],
 )
 def test_paths_in_texts(text: str, told: str) -> None:
-    assert Texts(everything=True).text(text) == told
+    assert Redactor(everything=True).text(text) == told
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_paths_in_texts(text: str, told: str) -> None:
 )
 def test_a_secret_of_the_environment(name: str, value: str, secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
-    assert Texts().text(f"read {secret} there") == "read <redacted> there"
+    assert Redactor().text(f"read {secret} there") == "read <redacted> there"
 
 
 # -------------------------------------------------------------------------------------------- what is no secret stays
@@ -348,8 +348,8 @@ NO_SECRETS = {
 
 def test_names_of_operators_and_modules_are_looked_for_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     trace: TraceBuilder = training_step()
-    for place, value in enumerate(NO_SECRETS.values()):
-        trace.host(value, 120 + place, 0.5, shapes=[[8, 4], [4, 2]], types=["float", "float"])
+    for index, value in enumerate(NO_SECRETS.values()):
+        trace.host(value, 120 + index, 0.5, shapes=[[8, 4], [4, 2]], types=["float", "float"])
     path = trace.write(tmp_path / "a.json")
     before = json_report(opanatomy.analyze(path))
     for name, value in NO_SECRETS.items():

@@ -23,7 +23,7 @@ from opanatomy.capture.run.export import copy_redacted
 from opanatomy.cli.parser import make_parser
 from opanatomy.errors import OutputError
 from opanatomy.pipeline import analyze_trace, analyze_traces
-from opanatomy.predict.workers import followed_apart
+from opanatomy.predict.workers import simulate_in_process
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.report.formats import FORMATS
 from opanatomy.report.formats.json import json_report
@@ -79,16 +79,16 @@ def foreign_trace() -> TraceBuilder:
     trace = training_step()
     trace.metadata |= {**TOLD, "host_name": NAMED, "traceName": f"/home/x/{NAMED}.json", "told": spelled()}
     matrix = {"shapes": [[8, 4], [4, 2], []], "types": ["float", "float", "Scalar"]}
-    for place, text in enumerate(spelled()):
-        start = 120.0 + place % 10 * 0.1
+    for index, text in enumerate(spelled()):
+        start = 120.0 + index % 10 * 0.1
         operator = trace.host(f"aten::mm {text}", start, 0.01, **matrix, constants=["", "", text])
         trace.annotation(f"annotation of {text}", start, 0.05)
         trace.host(f"opanatomy.module/{text}", start + 0.02, 0.04)
         trace.host("aten::mm", start + 0.03, 0.01, **matrix)
-        trace.launch(130, 1000 + place)
-        trace.kernel(f"kernel_{text}", 300 + place * 0.1, 0.05, 1000 + place, external_id=operator)
+        trace.launch(130, 1000 + index)
+        trace.kernel(f"kernel_{text}", 300 + index * 0.1, 0.05, 1000 + index, external_id=operator)
         trace.events[-1]["args"] |= {"Collective name": text, "dtype": text, "note": {text: [text]}, "apiKey": text}
-        trace.events.append({"ph": "M", "name": "thread_name", "tid": place, "args": {"name": f"thread 9 ({text})"}})
+        trace.events.append({"ph": "M", "name": "thread_name", "tid": index, "args": {"name": f"thread 9 ({text})"}})
         frame = {"ph": "X", "cat": "python_function", "name": f"{text}.py(3): f", "ts": 5, "dur": 1, "args": {}}
         trace.events.append({**frame, "args": {"Call stack": text}, text: 1})
     trace.events.append({"ph": "X", "cat": NAMED, "name": "k", "ts": 300, "dur": 1, "args": {"stream": 1}})
@@ -143,7 +143,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_ceilings: Non
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache-{NAMED}"))
     # The same steps for each format: what is asserted is what is written.
-    monkeypatch.setattr("opanatomy.predict.workers.followed_apart", remembering(followed_apart))
+    monkeypatch.setattr("opanatomy.predict.workers.simulate_in_process", remembering(simulate_in_process))
     sources = tmp_path / "sources"
     sources.mkdir()
     trace = foreign_trace().write(sources / f"trace-{NAMED}.json")
@@ -379,12 +379,12 @@ def test_redact_holds_for_every_format(
     trace = training_step()
     trace.metadata |= {"host_name": "gpu-node-17", "user": "alice-of-home"}
     matrix = {"shapes": [[8, 4], [4, 2], []], "types": ["float", "float", "Scalar"]}
-    for place, text in enumerate(
+    for index, text in enumerate(
         ("/home/alice-of-home/x.py", "s3://bucket-name/x of node1.corp.internal (10.20.30.40)", "run on gpu-node-17")
     ):
-        trace.host(f"custom::{text}", 150 + place, 0.5, **matrix, constants=["", "", "argument-string"])
-        trace.launch(150.1 + place, 70 + place)
-        trace.kernel(f"kernel of {text}", 700 + 10 * place, 5, 70 + place)
+        trace.host(f"custom::{text}", 150 + index, 0.5, **matrix, constants=["", "", "argument-string"])
+        trace.launch(150.1 + index, 70 + index)
+        trace.kernel(f"kernel of {text}", 700 + 10 * index, 5, 70 + index)
     trace.launch(130, 60)
     trace.kernel("triton_/opt/cache/secret_project/kernel_0", 660, 5, 60)
     folder = tmp_path / "alice-of-home" / "secret_project"
@@ -446,9 +446,9 @@ def test_the_report_of_the_redacted_trace_is_the_redacted_report(tmp_path: Path)
     matrix = {"shapes": [[8, 4], [4, 2], []], "types": ["float", "float", "Scalar"]}
     trace.host("custom::named", 520, 5, **matrix, constants=["", "", "argument-string"])
     trace.host("custom::/home/alice-of-home/x.py", 530, 5, **matrix, constants=["", "", "3"])
-    for place, start in enumerate((521, 531)):
-        trace.launch(start, 80 + place)
-        trace.kernel("ampere_sgemm_128x64_nn", 700 + 10 * place, 5, 80 + place)
+    for index, start in enumerate((521, 531)):
+        trace.launch(start, 80 + index)
+        trace.kernel("ampere_sgemm_128x64_nn", 700 + 10 * index, 5, 80 + index)
     source = trace.write(tmp_path / "in.json")
     wanted = Annotated(path=tmp_path / "out.json", redact=True)
     redacted = analyze_traces([source], annotated=wanted, redact=True)

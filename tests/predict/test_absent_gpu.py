@@ -13,7 +13,7 @@ from opanatomy.cost.registry import cost
 from opanatomy.options import RunOptions
 from opanatomy.predict.absent import Gpu
 from opanatomy.predict.fit import figures_in, limit_of
-from opanatomy.predict.workers import followed_apart
+from opanatomy.predict.workers import simulate_in_process
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.estimate import Fits
 from opanatomy.records.experiment import SimulatedStep, StepFigures
@@ -59,7 +59,7 @@ def wide(): return made(size=264)
 
 
 def followed(options: RunOptions, gpu: Gpu = H100) -> SimulatedStep:
-    step = next(followed_apart([options], gpu=gpu)).step
+    step = next(simulate_in_process([options], gpu=gpu)).step
     assert isinstance(step, SimulatedStep), step
     return step
 

@@ -18,7 +18,7 @@ from opanatomy.options import RunOptions
 from opanatomy.predict import estimate
 from opanatomy.predict.estimate import estimate_of, estimated_on, sheet_limit
 from opanatomy.predict.fit import gpu_of
-from opanatomy.predict.workers import followed_apart
+from opanatomy.predict.workers import simulate_in_process
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report import terminal_report
 from opanatomy.report.formats.html import html_report
@@ -56,7 +56,7 @@ def test_steps_recorded_on_an_h200(name: str, model: str, options: dict[str, str
     """Allocated, reserved and occupied by its own counters, and the step, are where they were computed to be."""
     recorded, limit = RECORDED[name], sheet_limit("H200")
     run = RunOptions(model=f"recorded.py:{model}", optimizer="adamw", **options)
-    step = next(followed_apart([run], gpu=gpu_of(limit))).step
+    step = next(simulate_in_process([run], gpu=gpu_of(limit))).step
     assert not isinstance(step, str), step
     made = estimated_on(step, limit)
     assert made.occupied.allocated_bytes == pytest.approx(recorded["max_allocated_bytes"], rel=0.001)
@@ -234,14 +234,14 @@ def test_on_the_cpu_flops_and_bytes_are_those_of_the_run(
     for report, of_class, of_product in zip((ran, made), sums, products, strict=True):
         for row in report.operators:
             costs = (row.flops or 0), (row.read_bytes or 0), (row.written_bytes or 0)
-            for place, value in enumerate(costs):
-                of_class[row.phase, row.operator_class, place] += value
+            for index, value in enumerate(costs):
+                of_class[row.phase, row.operator_class, index] += value
             if row.operator_class == "tensor_contraction" and row.flops:  # no copy inside a product
                 shapes = tuple(tensor.shape for tensor in row.signature.record.tensors())
                 of_product[row.operator, shapes, row.phase] += row.calls
     assert products[0] == products[1]
     flops, moved = (
-        [sum(value for key, value in each.items() if key[2] in places) for each in sums] for places in ((0,), (1, 2))
+        [sum(value for key, value in each.items() if key[2] in indices) for each in sums] for indices in ((0,), (1, 2))
     )
     assert flops[0] == flops[1]
     assert moved[0] == pytest.approx(moved[1], rel=0.001)  # which masks are made depends on values

@@ -13,7 +13,7 @@ from opanatomy.__main__ import main
 from opanatomy.options import RunOptions
 from opanatomy.predict.estimate import collectives_of, estimated_on, link_of, sheet_limit
 from opanatomy.predict.fit import gpu_of
-from opanatomy.predict.workers import followed_apart
+from opanatomy.predict.workers import simulate_in_process
 from opanatomy.records.experiment import SimulatedStep
 from tests.support import command
 from tests.support.tiny import TINY, TINY_SEQ
@@ -26,7 +26,7 @@ def followed(model: str, ranks: int, **options: Any) -> SimulatedStep:
     """Return the step of one of so many ranks on H100s."""
     settings = tuple((name, "2") if name == "num_key_value_heads" else (name, value) for name, value in TINY[model])
     run = RunOptions(model=model, settings=settings, batch=2, seq=TINY_SEQ[model], optimizer="adamw", **options)
-    step = next(followed_apart([replace(run, device="cpu")], gpu=replace(gpu_of(H100), ranks=ranks))).step
+    step = next(simulate_in_process([replace(run, device="cpu")], gpu=replace(gpu_of(H100), ranks=ranks))).step
     assert not isinstance(step, str), step
     return step
 
@@ -129,7 +129,7 @@ def test_gradients_of_two_types_are_reduced_apart(here: Path) -> None:
     """Weights in bfloat16 and adapters in float32, as DDP has it: each bucket is of one type."""
     (here / "mixed.py").write_text(MIXED)
     run = RunOptions(model="mixed.py:made", optimizer="sgd", parallel="ddp", device="cpu")
-    step = next(followed_apart([run], gpu=replace(gpu_of(H100), ranks=2))).step
+    step = next(simulate_in_process([run], gpu=replace(gpu_of(H100), ranks=2))).step
     assert not isinstance(step, str), step
     made = {row.dtype: row.bytes for row in collectives_of(step)}
     assert made == {"float32": 64 * 64 * 4, "bfloat16": 64 * 64 * 2}

@@ -11,10 +11,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from opanatomy.capture.run.progress import NullProgress
-from opanatomy.io.redact import Texts
+from opanatomy.io.redact import Redactor
 from opanatomy.predict.experiment import Runs, Store
 from opanatomy.predict.fake import simulate
-from opanatomy.predict.sampling import Blank, Sampling, Template
+from opanatomy.predict.sampling import Sampling, Template, TensorSpec
 from opanatomy.predict.techniques import Variant
 from opanatomy.records.experiment import SimulatedStep
 from tests.support.tiny import BERT, on_cpu, tiny_request
@@ -69,9 +69,9 @@ def test_after_its_deadline_nothing_is_sampled() -> None:
 
 def test_what_values_could_harm_is_left_alone() -> None:
     add, index = torch.ops.aten.add.Tensor, torch.ops.aten.index_select.default
-    plain, places = torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)
+    plain, indices = torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)
     assert Template.of(add, (plain, plain), {}) is not None
-    assert Template.of(index, (plain, 0, places), {}) is not None  # torch looks at its places
+    assert Template.of(index, (plain, 0, indices), {}) is not None  # torch looks at its places
     assert Template.of(add, (plain.to_sparse(), plain), {}) is None
 
     @torch.library.custom_op("opanatomy_tests::gathered", mutates_args=())
@@ -79,7 +79,7 @@ def test_what_values_could_harm_is_left_alone() -> None:
         return x[at]
 
     function = torch.ops.opanatomy_tests.gathered.default
-    assert Template.of(function, (plain, places), {}) is None
+    assert Template.of(function, (plain, indices), {}) is None
     assert Template.of(function, (plain, plain), {}) is not None
 
 
@@ -90,7 +90,7 @@ def test_a_random_state_that_a_call_reads_on_the_host_is_made_there() -> None:
         sums, seed = torch.empty(1, 2, 32, device="cuda"), torch.empty((), dtype=torch.int64, device="cuda")
         template = Template.of(function, (*heads, None, heads[0], sums, seed, seed, 0.1, [True] * 4), {})
     assert template is not None
-    kinds = [one.device.type for one in template.args if isinstance(one, Blank)]
+    kinds = [one.device.type for one in template.args if isinstance(one, TensorSpec)]
     assert kinds == ["cuda"] * 6 + ["cpu"] * 2
 
 
@@ -98,7 +98,7 @@ def test_a_random_state_that_a_call_reads_on_the_host_is_made_there() -> None:
 def test_a_call_that_ends_the_process_costs_its_samples_alone(runs: int, here: Path) -> None:
     (here / "models.py").write_text(DEADLY)
     options = on_cpu(model="models.py:make", optimizer="adamw")
-    made = Runs(model="", store=Store(here / "folder", resume=False), progress=NullProgress(), texts=Texts())
+    made = Runs(model="", store=Store(here / "folder", resume=False), progress=NullProgress(), redactor=Redactor())
     variants = [Variant(name=f"v{number}", title="", what="", options=options) for number in range(runs)]
     followed = list(made.followed(variants))
     assert [isinstance(each.step, SimulatedStep) for each in followed] == [True] * runs

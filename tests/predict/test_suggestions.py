@@ -87,7 +87,7 @@ def test_calls_on_a_device_are_made_in_another_process(
         return [workers.Followed(step="its process ended")] * len(runs)
 
     monkeypatch.setattr(suggestions, "choose_device", lambda _: "cuda")
-    monkeypatch.setattr(workers, "followed_apart", noted)
+    monkeypatch.setattr(workers, "simulate_in_process", noted)
     assert main([*COMMAND]) == 0
     assert "what would save most is not known: its process ended" in capfd.readouterr().err
     assert len(apart) > 2

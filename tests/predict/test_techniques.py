@@ -66,8 +66,8 @@ def test_a_technique_that_cannot_run_is_there_with_its_reason(
     assert variants[0].name == BASELINE
     assert "adamw" not in {variant.name for variant in variants}  # the optimizer of the baseline
     (variant,) = [variant for variant in variants if variant.name == name]
-    assert (variant.impossible is None) == (why is None)
-    assert (why or "") in (variant.impossible or "")
+    assert (variant.blocked_because is None) == (why is None)
+    assert (why or "") in (variant.blocked_because or "")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_techniques_are_named_skipped_and_combined() -> None:
     names = [variant.name for variant in variants_of(context(), only=["sgd, amp", "eager"], skip=["amp,lora"])]
     assert names == [BASELINE, "sgd", "eager"]
     named = variants_of(context(), only=["amp-fp16"])
-    assert [variant.impossible for variant in named] == [None, None]
+    assert [variant.blocked_because for variant in named] == [None, None]
     both = variants_of(context(), only=["sgd"], combine=["amp+checkpointing"])[2]
     assert (both.name, both.option, both.keeps_result) == ("amp+checkpointing", "--amp bf16 --checkpointing", False)
     assert (both.options.amp, both.options.checkpointing) == ("bf16", "non-reentrant")

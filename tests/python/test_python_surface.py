@@ -246,9 +246,9 @@ def test_frames_of_a_comparison_are_its_parts_to_the_nanosecond() -> None:
     assert str(comparison.to_pandas()["change_ns"].dtype) == "Int64"
     assert comparison.to_polars()["after_ns"].dtype == polars.Int64
     figures = comparison.to_pandas("figures")
-    for place, side in enumerate(comparison.sides):
+    for index, side in enumerate(comparison.sides):
         cells = [None if cell is pandas.NA else cell for cell in figures[f"values.{side.name}"]]
-        assert cells == [row.values[place] for row in comparison.figures]
+        assert cells == [row.values[index] for row in comparison.figures]
     assert "change" in figures.columns
     for to_frame in (comparison.to_pandas, comparison.to_polars):
         for table in table_names(Comparison):

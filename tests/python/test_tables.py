@@ -17,8 +17,8 @@ def made(count: int, seed: int, sizes: Sequence[int]) -> Table:
     """Rows with random keys, some without a value, and figures of which some are not known."""
     draw = np.random.default_rng(seed)
     keys: dict[str, Categorical[Any]] = {
-        f"key{place}": Categorical(draw.integers(-1, size, count), tuple(f"{place}.{code}" for code in range(size)))
-        for place, size in enumerate(sizes)
+        f"key{index}": Categorical(draw.integers(-1, size, count), tuple(f"{index}.{code}" for code in range(size)))
+        for index, size in enumerate(sizes)
     }
     time, flops = draw.integers(0, 1_000, count), draw.integers(-1, 3, count)
     return Table(keys, {"time_ns": time, "flops": figure(flops, flops >= 0)})
@@ -37,8 +37,8 @@ def test_sums_by_keys_are_those_of_the_rows(names: tuple[str, ...], count: int) 
     grouped = list(table.by(*names).rows())
     assert {tuple(row[name] for name in names): [row["time_ns"], row["flops"]] for row in grouped} == sums
     assert len(grouped) == len(sums) == len(table.by(*names))
-    places = [rows for _, rows in table.parts(*names)] if names else []
-    assert sorted(np.concatenate(places).tolist() if places else []) == list(range(count if names else 0))
+    indices = [rows for _, rows in table.parts(*names)] if names else []
+    assert sorted(np.concatenate(indices).tolist() if indices else []) == list(range(count if names else 0))
 
 
 def test_a_table_of_a_table_has_the_same_sums() -> None:

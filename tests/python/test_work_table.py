@@ -25,8 +25,8 @@ def split(folder: Path) -> opanatomy.Anatomy:
     trace.step(0, 1_000)
     for start, kernels in ((10, ((GEMM, 20, 2.0),)), (100, ((GEMM, 60, 3.0), (REDUCE, 30, 0.5)))):
         trace.host("aten::mm", start, 50, **MATRICES)
-        for place, (name, duration, blocks) in enumerate(kernels):
-            trace.run(name, start + 5 * place + 1, start + 100 * place + 20, duration, **{"blocks per SM": blocks})
+        for index, (name, duration, blocks) in enumerate(kernels):
+            trace.run(name, start + 5 * index + 1, start + 100 * index + 20, duration, **{"blocks per SM": blocks})
     trace.run("Memcpy DtoD (Device -> Device)", 400, 410, 7, category="gpu_memcpy", call="cudaMemcpyAsync")
     return trace.analyze(folder)
 
@@ -73,9 +73,9 @@ def test_the_bound_of_an_operator_is_in_parts_by_its_calls(tmp_path: Path) -> No
     """One product by one kernel, three by another, each of three matrices of 512 x 512 in bfloat16."""
     trace = on_gpu()
     trace.step(0, 9_000)
-    for place in range(4):
-        trace.host("aten::mm", 10 + 50 * place, 40, shapes=[[512, 512]] * 2, types=["c10::BFloat16"] * 2)
-        trace.run(GEMM if place else REDUCE, 11 + 50 * place, 1_000 + 100 * place, 90)
+    for index in range(4):
+        trace.host("aten::mm", 10 + 50 * index, 40, shapes=[[512, 512]] * 2, types=["c10::BFloat16"] * 2)
+        trace.run(GEMM if index else REDUCE, 11 + 50 * index, 1_000 + 100 * index, 90)
     anatomy = trace.analyze(tmp_path)
     (product,) = anatomy.operators
     bounds = {row["kernel"]: row["bound_ns"] for row in anatomy.work.rows()}
@@ -108,8 +108,8 @@ def test_ranks_together_have_the_sums_of_each_in_any_order() -> None:
     for seed in (1, 2):
         sums, order = WorkSums(), list(range(len(ranks)))
         random.Random(seed).shuffle(order)
-        for place in order:
-            sums.add(ranks[place].work, ranks[place].step_kinds, (False, place, "", place), rank=place)
+        for index in order:
+            sums.add(ranks[index].work, ranks[index].step_kinds, (False, index, "", index), rank=index)
         made.append(sums.sums())
     (work, kinds), again = made
     assert (work, kinds) == again

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 import opanatomy
 from opanatomy import parallel
 from opanatomy.__main__ import main
-from opanatomy.analysis.ranks import RanksTogether
+from opanatomy.analysis.ranks import RankMerger
 from opanatomy.attribution.phases import PhaseRule, phase_rules
 from opanatomy.errors import UsageError
 from opanatomy.io.files import Address
@@ -61,13 +61,13 @@ def folder(tmp_path: Path) -> Path:
     """Six ranks of one run that differ: in waiting, in what they warn of, two in a kernel of their own."""
     ranks = tmp_path / "ranks"
     ranks.mkdir()
-    for place, wait in enumerate(WAITS):
-        trace = rank_trace(place, waits=wait, world=6, message=message(group=6))
-        trace.host("aten::other" if place == 1 else "own::operator", 850, 20) if place in (0, 1, 5) else None
-        if place in (1, 3):
+    for index, wait in enumerate(WAITS):
+        trace = rank_trace(index, waits=wait, world=6, message=message(group=6))
+        trace.host("aten::other" if index == 1 else "own::operator", 850, 20) if index in (0, 1, 5) else None
+        if index in (1, 3):
             trace.launch(801, 55)
             trace.kernel("a_kernel_of_its_own", 810, 5, 55)
-        trace.write(ranks / f"rank{place}.json.gz")
+        trace.write(ranks / f"rank{index}.json.gz")
     return ranks
 
 
@@ -82,11 +82,11 @@ def test_the_order_in_which_ranks_come_changes_nothing(folder: Path) -> None:
     each = [analyze_trace(path) for path in sorted(folder.iterdir())]
     reports = set()
     for seed in range(5):
-        places = list(range(len(each)))
-        random.Random(seed).shuffle(places)
-        together = RanksTogether()
-        for place in places:
-            together.add(each[place], place)
+        indices = list(range(len(each)))
+        random.Random(seed).shuffle(indices)
+        together = RankMerger()
+        for index in indices:
+            together.add(each[index], index)
         anatomy = together.anatomy(name="ranks")
         assert [row.kernel for row in anatomy.kernels].count("a_kernel_of_its_own") == 1
         reports.add(json_report(anatomy))
@@ -95,8 +95,8 @@ def test_the_order_in_which_ranks_come_changes_nothing(folder: Path) -> None:
 
 def test_missing_ranks_are_named(folder: Path) -> None:
     assert not any("missing" in text for text in analyze_traces([folder]).caveats)
-    for place in (1, 2, 3, 5):
-        (folder / f"rank{place}.json.gz").unlink()
+    for index in (1, 2, 3, 5):
+        (folder / f"rank{index}.json.gz").unlink()
     assert "2 of 6 ranks are here: ranks 1-3, 5 are missing" in analyze_traces([folder]).caveats
 
 
@@ -109,7 +109,7 @@ def test_processes_give_the_same_bytes(folder: Path) -> None:
     report = report_of(folder, replace(NOT_KEPT, jobs=2), advance=told.append)
     assert report == report_of(folder)
     assert "rank6.json is left out: " in report
-    assert told == pytest.approx([(place + 1) / 7 for place in range(7)])
+    assert told == pytest.approx([(index + 1) / 7 for index in range(7)])
 
 
 def _deadly(
@@ -125,7 +125,7 @@ def _deadly(
 
 
 def tasks_of(folder: Path, reduce: Callable[[Source], Reduced]) -> list[Task]:
-    return [Task(place=place, source=source, reduce=reduce) for place, source in enumerate(sources_of([folder]))]
+    return [Task(index=index, source=source, reduce=reduce) for index, source in enumerate(sources_of([folder]))]
 
 
 @pytest.mark.parametrize("once", [True, False])
@@ -133,13 +133,13 @@ def test_a_killed_process_costs_the_rank_that_killed_it_alone(folder: Path, tmp_
     marks = tmp_path / "marks"
     marks.mkdir()
     with closing(pooled(tasks_of(folder, partial(_deadly, marks, once)), 2)) as made:
-        found = sorted(made, key=lambda outcome: outcome.place)
-    assert [outcome.place for outcome in found] == list(range(6))
+        found = sorted(made, key=lambda outcome: outcome.index)
+    assert [outcome.index for outcome in found] == list(range(6))
     lost = [outcome for outcome in found if outcome.lost]
     if once:
         assert lost == []
         return
-    assert [outcome.place for outcome in lost] == [1]
+    assert [outcome.index for outcome in lost] == [1]
     assert lost[0].lost == "the process that analyzed it was killed: not enough memory?"
 
 
@@ -214,10 +214,10 @@ def test_traces_that_have_not_changed_are_not_read_again_and_damaged_summaries_a
     assert len(reductions) == 6
     reductions.clear()
     files = sorted(Path(str(settings.summaries)).iterdir())
-    for place, content in enumerate((b"", files[1].read_bytes()[:-100], b"\0" * 5000, files[4].read_bytes())):
-        files[place].write_bytes(content)  # the last is another trace's
+    for index, content in enumerate((b"", files[1].read_bytes()[:-100], b"\0" * 5000, files[4].read_bytes())):
+        files[index].write_bytes(content)  # the last is another trace's
     assert report_of(folder, settings) == first
-    assert sorted(reductions) == [f"rank{place}.json.gz" for place in range(4)]
+    assert sorted(reductions) == [f"rank{index}.json.gz" for index in range(4)]
     assert report_of(folder) == first
 
 
@@ -251,12 +251,12 @@ def test_secrets_are_not_kept_and_a_redacted_report_is_the_same_from_summaries(
     folder: Path, settings: ClusterSettings, reductions: list[str]
 ) -> None:
     secret = "zq8Fh3kLw92mXy7T"
-    for place, key, value in ((1, "hostname", "gpu-node-alpha"), (2, "API_TOKEN", secret)):
-        trace = rank_trace(place, waits=WAITS[place], world=6, message=message(group=6))
+    for index, key, value in ((1, "hostname", "gpu-node-alpha"), (2, "API_TOKEN", secret)):
+        trace = rank_trace(index, waits=WAITS[index], world=6, message=message(group=6))
         trace.metadata[key] = value
         trace.launch(861, 77)
         trace.kernel(f"call {value}", 865, 5, 77)
-        trace.write(folder / f"rank{place}.json.gz")
+        trace.write(folder / f"rank{index}.json.gz")
     expected = report_of(folder, redact=True)
     assert "alpha" not in expected
     first = report_of(folder, settings)
@@ -407,9 +407,9 @@ def test_summaries_at_an_address(store: Path, reductions: list[str]) -> None:
 def test_a_report_of_hundreds_of_ranks_can_be_read(folder: Path) -> None:
     """512 ranks made of six: a line a group, one for the rank that differs, all of them in JSON."""
     each = [analyze_trace(path) for path in sorted(folder.iterdir())]
-    together = RanksTogether()
-    for place in range(512):
-        together.add(_as_rank(each[place % 2], place, 512, slow=place == 300), place)
+    together = RankMerger()
+    for index in range(512):
+        together.add(_as_rank(each[index % 2], index, 512, slow=index == 300), index)
     anatomy = together.anatomy(name="512 ranks")
     text = terminal_report(anatomy, width=80)
     lines = [line for line in text.splitlines() if " ranks " in line or line.startswith("300 ")]

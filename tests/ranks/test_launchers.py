@@ -17,7 +17,7 @@ import pytest
 import opanatomy
 from opanatomy.__main__ import main
 from opanatomy.capture.distributed.launched import Launched, launched
-from opanatomy.capture.distributed.ranks import asked_of_launcher, parallel_of
+from opanatomy.capture.distributed.ranks import options_from_launcher, parallel_of
 from opanatomy.errors import UsageError
 from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy
@@ -324,13 +324,13 @@ def test_places_among_the_processes_of_a_launcher() -> None:
 def test_what_accelerate_was_told_beside_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
-    options = asked_of_launcher(RunOptions(model="m"))
+    options = options_from_launcher(RunOptions(model="m"))
     assert (options.amp, options.accumulate) == ("bf16", 4)
-    options = asked_of_launcher(RunOptions(model="m", amp="fp16", accumulate=2))
+    options = options_from_launcher(RunOptions(model="m", amp="fp16", accumulate=2))
     assert (options.amp, options.accumulate) == ("fp16", 2)
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")
     with pytest.raises(UsageError, match="give compile=True instead"):
-        asked_of_launcher(RunOptions(model="m"))
+        options_from_launcher(RunOptions(model="m"))
 
 
 def test_how_accelerate_was_told_to_share(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,14 +31,14 @@ S = 1_000_000
 def folder_of(tmp_path: Path, *traces: TraceBuilder, pattern: str = "rank{}.json.gz") -> Path:
     folder = tmp_path / "ranks"
     folder.mkdir()
-    for place, trace in enumerate(traces):
-        trace.write(folder / pattern.format(place))
+    for index, trace in enumerate(traces):
+        trace.write(folder / pattern.format(index))
     return folder
 
 
 @pytest.fixture
 def four(tmp_path: Path) -> opanatomy.Anatomy:
-    traces = (rank_trace(place, waits=waits) for place, waits in enumerate((50, 60, 10, 70)))
+    traces = (rank_trace(index, waits=waits) for index, waits in enumerate((50, 60, 10, 70)))
     return opanatomy.analyze(folder_of(tmp_path, *traces))
 
 
@@ -95,7 +95,7 @@ def test_one_rank_that_is_missing_is_one(tmp_path: Path) -> None:
 
 def test_each_rank_has_a_row(four: opanatomy.Anatomy) -> None:
     assert [(rank.rank, rank.world_size, rank.trace, rank.steps) for rank in four.ranks] == [
-        (place, 4, f"rank{place}.json.gz", 1) for place in range(4)
+        (index, 4, f"rank{index}.json.gz", 1) for index in range(4)
     ]
     for rank, waits in zip(four.ranks, (50, 60, 10, 70), strict=True):
         assert rank.communication_ns == rank.exposed_communication_ns == waits * US
@@ -150,7 +150,7 @@ def test_checks_of_the_ranks_are_together(four: opanatomy.Anatomy, tmp_path: Pat
 @pytest.mark.parametrize("pattern", ["rank{}.json", "trainer_rank-{}.123.pt.trace.json", "worker{}.pt.trace.json.gz"])
 def test_the_name_of_the_file_says_the_rank_where_the_trace_does_not(tmp_path: Path, pattern: str) -> None:
     """Of twenty, in the order of the numbers, and shown in groups of like ones; hidden files and others are none."""
-    folder = folder_of(tmp_path, *(rank_trace(None, waits=50 + place) for place in range(20)), pattern=pattern)
+    folder = folder_of(tmp_path, *(rank_trace(None, waits=50 + index) for index in range(20)), pattern=pattern)
     for name in (".hidden.json", "notes.txt"):
         (folder / name).touch()
     together = opanatomy.analyze(folder)
@@ -195,22 +195,22 @@ def test_a_step_that_one_rank_alone_has_counts_on_none(
 
 
 def test_a_folder_of_folders(tmp_path: Path) -> None:
-    for place in range(2):
-        (tmp_path / f"rank{place}").mkdir()
-        rank_trace(None, waits=50 + place).write(tmp_path / f"rank{place}" / "trace.json")
-        (tmp_path / f"node{place}").mkdir()
+    for index in range(2):
+        (tmp_path / f"rank{index}").mkdir()
+        rank_trace(None, waits=50 + index).write(tmp_path / f"rank{index}" / "trace.json")
+        (tmp_path / f"node{index}").mkdir()
     assert [(rank.rank, rank.trace) for rank in opanatomy.analyze(tmp_path).ranks] == [
         (0, "rank0/trace.json"),
         (1, "rank1/trace.json"),
     ]
-    for place in range(2):
-        (tmp_path / f"rank{place}" / "trace.json").rename(tmp_path / f"node{place}" / "gpu0.json")
+    for index in range(2):
+        (tmp_path / f"rank{index}" / "trace.json").rename(tmp_path / f"node{index}" / "gpu0.json")
     assert any("rank 0 is in 2 files" in text for text in opanatomy.analyze(tmp_path).warnings)
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_a_zip_of_ranks_of_which_one_is_damaged(tmp_path: Path, method: int) -> None:
-    folder = folder_of(tmp_path, *(rank_trace(place) for place in range(3)))
+    folder = folder_of(tmp_path, *(rank_trace(index) for index in range(3)))
     with zipfile.ZipFile(tmp_path / "ranks.zip", "w", method) as archive:
         for path in folder.iterdir():
             archive.write(path, f"run/{path.name}")
@@ -218,7 +218,7 @@ def test_a_zip_of_ranks_of_which_one_is_damaged(tmp_path: Path, method: int) -> 
         archive.writestr("run/rank3.json", "no trace")
     zipped, plain = opanatomy.analyze(tmp_path / "ranks.zip"), opanatomy.analyze(folder)
     assert zipped.classes == plain.classes
-    assert [rank.trace for rank in zipped.ranks] == [f"run/rank{place}.json.gz" for place in range(3)]
+    assert [rank.trace for rank in zipped.ranks] == [f"run/rank{index}.json.gz" for index in range(3)]
     (caveat,) = [text for text in zipped.caveats if "left out" in text]
     assert caveat.startswith("run/rank3.json is left out: run/rank3.json in ")
 

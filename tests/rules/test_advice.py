@@ -63,9 +63,9 @@ def launch_bound() -> TraceBuilder:
     """Ten operators of 80 us with a kernel of 5 us each, and 20 us between them."""
     trace = on_gpu()
     trace.step(0, 1000)
-    for place in range(10):
-        trace.host("aten::add", 100 * place, 80, **VECTOR)
-        busy(trace, 100 * place + 75, 5, 100 * place + 70)
+    for index in range(10):
+        trace.host("aten::add", 100 * index, 80, **VECTOR)
+        busy(trace, 100 * index + 75, 5, 100 * index + 70)
     return trace
 
 
@@ -164,11 +164,11 @@ def test_a_launch_bound_step_that_also_pauses(tmp_path: Path) -> None:
 def test_gaps_of_one_kind_are_one_piece_of_advice(tmp_path: Path) -> None:
     """2,000 and 1,490 us behind copies to the host in which nothing is recorded, in a trace without steps."""
     trace = on_gpu()
-    for place, pause in enumerate((2_000, 1_490)):
-        begin = 5_000 * place
+    for index, pause in enumerate((2_000, 1_490)):
+        begin = 5_000 * index
         trace.host("aten::copy_", begin, 20)
         busy(trace, begin + 10, 90, begin + 5, "Memcpy DtoH (Device -> Pageable)", category="gpu_memcpy")
-        trace.launch(begin + 11, 900 + place, name="cudaStreamSynchronize", duration=90)
+        trace.launch(begin + 11, 900 + index, name="cudaStreamSynchronize", duration=90)
         trace.host("aten::relu", begin + pause, 20)
         busy(trace, begin + 100 + pause, 4_900 - pause, begin + pause + 10)
     advice = advised(trace, tmp_path)["gap"]
@@ -233,8 +233,8 @@ def loading_on_the_cpu(name: str, spent: int = 4_000) -> TraceBuilder:
     trace = TraceBuilder()
     trace.step(0, 10_000)
     trace.host(name, 0, spent, category="user_annotation")
-    for place in range(5):
-        trace.host("aten::relu", 4_500 + 1_000 * place, 1_000, **VECTOR)
+    for index in range(5):
+        trace.host("aten::relu", 4_500 + 1_000 * index, 1_000, **VECTOR)
     return trace
 
 
@@ -278,8 +278,8 @@ def recorded_stack() -> TraceBuilder:
     trace.step(0, 1000)
     trace.host("aten::relu", 0, 20)
     busy(trace, 10, 90, 5)
-    for place in range(500):
-        trace.event("python_function", "loop.py(1): f", 100 + place, 1, {})
+    for index in range(500):
+        trace.event("python_function", "loop.py(1): f", 100 + index, 1, {})
     trace.host("aten::relu", 600, 20)
     busy(trace, 610, 390, 605)
     return trace
@@ -398,9 +398,9 @@ def one_by_one(calls: int) -> TraceBuilder:
     """A backward whose gradients are reduced in calls of 20 us, with 10 us of idle time on either side of each."""
     trace = on_gpu()
     trace.step(0, 50 * calls)
-    for place in range(calls):
-        begin = 50 * place
-        trace.host("autograd::engine::evaluate_function: MmBackward0", begin, 45, sequence=5 + place, forward_thread=1)
+    for index in range(calls):
+        begin = 50 * index
+        trace.host("autograd::engine::evaluate_function: MmBackward0", begin, 45, sequence=5 + index, forward_thread=1)
         trace.host("aten::mm", begin, 8, shapes=[[8, 4], [4, 2]], types=["float", "float"])
         busy(trace, begin + 2, 8, begin + 1, GEMM)
         trace.host("c10d::allreduce_", begin + 10, 30)
@@ -546,15 +546,15 @@ def chained(*, between: bool) -> TraceBuilder:
     """Three maps of 100 us in a row; or with a product after each."""
     trace = on_gpu()
     trace.step(0, 1000)
-    for place in range(3):
-        trace.host("aten::gelu", 20 * place, 9, **VECTOR)
-        busy(trace, 10 + 200 * place if between else 10 + 100 * place, 100, 20 * place + 5)
+    for index in range(3):
+        trace.host("aten::gelu", 20 * index, 9, **VECTOR)
+        busy(trace, 10 + 200 * index if between else 10 + 100 * index, 100, 20 * index + 5)
         if between:
-            trace.host("aten::mm", 20 * place + 10, 9, shapes=[[8, 4], [4, 2]], types=["float", "float"])
+            trace.host("aten::mm", 20 * index + 10, 9, shapes=[[8, 4], [4, 2]], types=["float", "float"])
         else:
-            trace.host("aten::topk", 100 + 10 * place, 9)
-        start = 110 + 200 * place if between else 310 + 100 * place
-        busy(trace, start, 100, 20 * place + 15 if between else 105 + 10 * place, GEMM)
+            trace.host("aten::topk", 100 + 10 * index, 9)
+        start = 110 + 200 * index if between else 310 + 100 * index
+        busy(trace, start, 100, 20 * index + 15 if between else 105 + 10 * index, GEMM)
     trace.host("aten::relu", 150, 9)
     busy(trace, 610, 390, 155)
     return trace
@@ -611,14 +611,14 @@ def zeroing(*, fills: bool) -> TraceBuilder:
     trace = on_gpu()
     trace.step(0, 1_000)
     trace.host("Optimizer.zero_grad#SGD.zero_grad", 0, 200, category="user_annotation")
-    for place in range(10):
+    for index in range(10):
         if fills:
-            trace.host("aten::zero_", 20 * place, 18)
-            busy(trace, 20 * place + 10, 5, 20 * place + 5)
-        trace.host("torch::autograd::AccumulateGrad", 300 + 30 * place, 30)
+            trace.host("aten::zero_", 20 * index, 18)
+            busy(trace, 20 * index + 10, 5, 20 * index + 5)
+        trace.host("torch::autograd::AccumulateGrad", 300 + 30 * index, 30)
         if fills:
-            trace.host("aten::add_", 305 + 30 * place, 20)
-            busy(trace, 320 + 30 * place, 5, 310 + 30 * place)
+            trace.host("aten::add_", 305 + 30 * index, 20)
+            busy(trace, 320 + 30 * index, 5, 310 + 30 * index)
     trace.host("aten::relu", 700, 20)
     busy(trace, 710, 290, 705)
     return trace
@@ -680,8 +680,8 @@ def losing(vocabulary: int) -> TraceBuilder:
     trace.host("autograd::engine::evaluate_function: LogSoftmaxBackward0", 15, 9, sequence=5, forward_thread=1)
     trace.host("aten::_log_softmax_backward_data", 16, 4, shapes=[logits, logits], types=["float", "float"])
     trace.host("aten::relu", 30, 9)
-    for place, name in enumerate(("copy_kernel", "softmax_kernel", "nll_kernel", "softmax_backward_kernel")):
-        busy(trace, 40 + 100 * place, 100, 2 + 5 * place, name)
+    for index, name in enumerate(("copy_kernel", "softmax_kernel", "nll_kernel", "softmax_backward_kernel")):
+        busy(trace, 40 + 100 * index, 100, 2 + 5 * index, name)
     busy(trace, 440, 560, 35)
     return trace
 
@@ -723,9 +723,9 @@ def test_an_update_that_the_host_launches_piece_by_piece(tmp_path: Path) -> None
         trace.step(0, 1_000)
         trace.host("opanatomy.phase/optimizer", 0, 1_000)
         trace.annotation("Optimizer.step#AdamW.step", 0, 1_000)
-        for place in range(10):
-            trace.host(operator, 100 * place, 80, **VECTOR)
-            busy(trace, 100 * place + 75, 5, 100 * place + 70)
+        for index in range(10):
+            trace.host(operator, 100 * index, 80, **VECTOR)
+            busy(trace, 100 * index + 75, 5, 100 * index + 70)
         found = advised(trace, tmp_path)
         assert {*found} & {"optimizer", "launches"} == {expected}
         assert found[expected].gain_ns == 950 * US
@@ -814,10 +814,10 @@ def test_padding() -> None:
 def compiled(regions: int) -> TraceBuilder:
     trace = on_gpu()
     trace.step(0, 700)
-    for place in range(3):
-        trace.annotation(f"Torch-Compiled Region: {place % regions}/{place}", 300 * place, 20)
-        trace.host("aten::relu", 300 * place + 1, 9)
-        busy(trace, 300 * place + 10, 90, 300 * place + 5)
+    for index in range(3):
+        trace.annotation(f"Torch-Compiled Region: {index % regions}/{index}", 300 * index, 20)
+        trace.host("aten::relu", 300 * index + 1, 9)
+        busy(trace, 300 * index + 10, 90, 300 * index + 5)
     return trace
 
 
@@ -832,8 +832,8 @@ def test_several_compiled_regions(tmp_path: Path) -> None:
 def test_the_framework_of_a_step_on_the_cpu(tmp_path: Path) -> None:
     trace = TraceBuilder()
     trace.step(0, 1000)
-    for place in range(4):
-        trace.host("aten::relu", 250 * place, 100, **VECTOR)
+    for index in range(4):
+        trace.host("aten::relu", 250 * index, 100, **VECTOR)
     advice = advised(trace, tmp_path)["framework"]
     assert advice.gain_ns == 600 * US
     assert advice.figures["calls"].value == 4

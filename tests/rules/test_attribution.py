@@ -75,9 +75,9 @@ def test_without_numbers_of_threads_operators_of_every_thread_pair(tmp_path: Pat
     for thread, sequence, module in ((1, 5, "first"), (1, 6, "first"), (3, 9, "second")):
         made.host(f"opanatomy.module/{module}", 100 * sequence, 80, thread=thread)
         made.host("aten::mm", 100 * sequence + 10, 50, thread=thread, sequence=sequence, **MATRICES)
-    for place, sequence in enumerate((9, 6, 5)):
-        made.host("MmBackward0", 2000 + 100 * place, 90, thread=2, sequence=sequence, forward_thread=0)
-        made.host("aten::mm", 2010 + 100 * place, 50, thread=2, **MATRICES)
+    for index, sequence in enumerate((9, 6, 5)):
+        made.host("MmBackward0", 2000 + 100 * index, 90, thread=2, sequence=sequence, forward_thread=0)
+        made.host("aten::mm", 2010 + 100 * index, 50, thread=2, **MATRICES)
     assert columns(made.placed(tmp_path), "module")[3:] == ["second", "first", "first"]
 
 
@@ -133,8 +133,8 @@ def test_work_between_the_calls_of_a_loop(tmp_path: Path) -> None:
     """A loss and a clipping whose kernels are launched outside of any operator; what follows the update is no pass."""
     made = TraceBuilder()
     made.step(0, 1000, 0)
-    for place, phase in enumerate(("forward", "backward", "optimizer")):
-        made.host(f"opanatomy.phase/loop/{phase}", 100 + 200 * place, 100)
+    for index, phase in enumerate(("forward", "backward", "optimizer")):
+        made.host(f"opanatomy.phase/loop/{phase}", 100 + 200 * index, 100)
     for time, phase in (
         (50, "other"),
         (150, "forward"),
@@ -348,8 +348,8 @@ def test_the_largest_costs_are_impossible_whatever_the_order(
 ) -> None:
     """Calls of one signature count together; the warning is in the report once."""
     made = TraceBuilder()
-    for place, (m, k, n) in enumerate(order):
-        made.host("aten::mm", 100 * place, 50, shapes=[[m, k], [k, n]], types=["float", "float"])
+    for index, (m, k, n) in enumerate(order):
+        made.host("aten::mm", 100 * index, 50, shapes=[[m, k], [k, n]], types=["float", "float"])
     anatomy = made.analyze(tmp_path)
     assert sorted(row.flops for row in anatomy.operators if row.flops is not None) == sorted(known)
     assert anatomy.warnings.count(TOO_COSTLY) == (sum(known) < 1 << 62)

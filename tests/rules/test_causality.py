@@ -40,8 +40,8 @@ def run(
 def in_turn(count: int, *, by: float = 0, every: float = 100, begin: int = 0) -> TraceBuilder:
     """So many operators, one every 100 us, each with a kernel of 40 us on an idle stream, 20 us after it began."""
     trace = TraceBuilder()
-    for place in range(begin, begin + count):
-        run(trace, "aten::add", 10_000 + every * place, MAP, 40, place + 1, begin=10_020 + every * place + by)
+    for index in range(begin, begin + count):
+        run(trace, "aten::add", 10_000 + every * index, MAP, 40, index + 1, begin=10_020 + every * index + by)
     return trace
 
 
@@ -143,7 +143,7 @@ def test_kernels_that_an_operator_may_launch(operator: str, kernel: str, tmp_pat
 @pytest.mark.parametrize(("first", "second"), [(3, 4), (3, 11), (0, 19)])
 def test_two_swapped_ids_reverse_the_order_of_a_stream(first: int, second: int, tmp_path: Path) -> None:
     trace = in_turn(20)
-    one, other = (kernels(trace)[place]["args"] for place in (first, second))
+    one, other = (kernels(trace)[index]["args"] for index in (first, second))
     one["correlation"], other["correlation"] = other["correlation"], one["correlation"]
     said = next(one for quantity, one in unexplained(trace.analyze(tmp_path)) if quantity == "order on streams")
     assert (said.operator, said.ours, said.time_ns) == ("work on stream 7", 2, 80 * US)
@@ -228,8 +228,8 @@ def test_a_blocking_copy_is_done_when_it_returns(api: str, found: int, tmp_path:
 def test_a_stream_that_begins_late_with_nothing_to_wait_for(by: float, waits: bool, found: int, tmp_path: Path) -> None:
     """Each of ten launches finds the stream idle; what waits for an event may begin at any time."""
     trace = in_turn(10, by=by, every=2000)
-    for place in range(10):
-        trace.launch(9_990 + 2000 * place, 0, name="cudaStreamWaitEvent" if waits else "cudaEventQuery")
+    for index in range(10):
+        trace.launch(9_990 + 2000 * index, 0, name="cudaStreamWaitEvent" if waits else "cudaEventQuery")
     assert [
         (quantity, one.operator, one.ours, one.time_ns) for quantity, one in unexplained(trace.analyze(tmp_path))
     ] == [("clocks of host and device", "work on stream 7", 1_016 * US, 400 * US)] * found
@@ -239,12 +239,12 @@ def test_a_stream_that_begins_late_with_nothing_to_wait_for(by: float, waits: bo
 def test_streams_that_wait_for_each_other_are_moved_apart(by: float, tmp_path: Path) -> None:
     """Eight times compute of 3 ms and communication of 2 ms take turns, all launched long before."""
     trace = TraceBuilder()
-    for place in range(8):
-        host, device = 1000 + 100 * place, 50_000 + 5000 * place
+    for index in range(8):
+        host, device = 1000 + 100 * index, 50_000 + 5000 * index
         trace.launch(host - 4, 0, name="cudaStreamWaitEvent")
-        run(trace, "aten::mm", host, GEMM, 2990, 2 * place + 1, begin=device)
+        run(trace, "aten::mm", host, GEMM, 2990, 2 * index + 1, begin=device)
         trace.launch(host + 46, 0, name="cudaStreamWaitEvent")
-        run(trace, "nccl:all_reduce", host + 50, NCCL, 1990, 2 * place + 2, begin=device + 3000 + by, stream=20)
+        run(trace, "nccl:all_reduce", host + 50, NCCL, 1990, 2 * index + 2, begin=device + 3000 + by, stream=20)
     anatomy = trace.analyze(tmp_path)
     if not by:
         assert unexplained(anatomy) == []

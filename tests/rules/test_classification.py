@@ -436,10 +436,10 @@ def test_devices_without_tensor_cores_and_copies_over_the_host_link() -> None:
 
 def test_a_nameless_kernel_takes_the_class_of_its_operator(tmp_path: Path) -> None:
     made = TraceBuilder()
-    for place, operator in enumerate(("triton_poi_fused_clone_3", "triton_red_fused_native_layer_norm_0")):
-        made.host(operator, 100 * place, 50)
-        made.launch(100 * place + 10, 7 + place)
-        made.kernel("triton__0d1d2de", 100 * place + 20, 30, 7 + place)
+    for index, operator in enumerate(("triton_poi_fused_clone_3", "triton_red_fused_native_layer_norm_0")):
+        made.host(operator, 100 * index, 50)
+        made.launch(100 * index + 10, 7 + index)
+        made.kernel("triton__0d1d2de", 100 * index + 20, 30, 7 + index)
     made.launch(300, 99)
     made.kernel("triton__0d1d2de", 310, 5, 99)
     rows = analyze_trace(made.write(tmp_path / "t.json")).kernels

@@ -135,8 +135,8 @@ def below(name: str, *children: str) -> TraceBuilder:
     """A CPU trace of an operator of 100 us with others of 5 us below it."""
     made = TraceBuilder()
     made.host(name, 0, 100)
-    for place, child in enumerate(children):
-        made.host(child, 10 + 10 * place, 5)
+    for index, child in enumerate(children):
+        made.host(child, 10 + 10 * index, 5)
     return made
 
 

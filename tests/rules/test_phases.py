@@ -653,8 +653,8 @@ def dual_pipe(recompute: bool = False) -> Loop:
     # A stream runs what both threads launch in the order in which they do.
     launched = {event["args"]["correlation"]: event["ts"] for event in made.events if event["cat"] == "cuda_runtime"}
     kernels = [event for event in made.events if event["cat"] == "kernel"]
-    for place, kernel in enumerate(sorted(kernels, key=lambda event: launched[event["args"]["correlation"]])):
-        kernel["ts"] = 10_000 + 20 * place
+    for index, kernel in enumerate(sorted(kernels, key=lambda event: launched[event["args"]["correlation"]])):
+        kernel["ts"] = 10_000 + 20 * index
     return made
 
 

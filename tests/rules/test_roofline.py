@@ -243,7 +243,7 @@ def test_mfu_stands_beside_what_it_covers_and_not_below_half(
     [
         ([(10, 100, 40, 0), (25, 200, 100, 0), (10, 100, 20, 0)], 3.5, 3.0),
         *(
-            ([(10, 100, 40, 0) if place != lost else (10, flops, flops, 1) for place in range(3)], 2.0, None)
+            ([(10, 100, 40, 0) if index != lost else (10, flops, flops, 1) for index in range(3)], 2.0, None)
             for lost in range(3)
             for flops in (None, 100)
         ),
@@ -425,9 +425,9 @@ def test_the_roofline_of_the_named_device(device: str, tmp_path: Path) -> None:
     square = {"shapes": [[1024, 1024]] * 2, "types": ["float"] * 2}
     names = ["Cijk_Ailk_Bljk_SB_MT64x64x16_MI16x16x4x1_SN_K1" if hip else "ampere_sgemm_128x64_nn"]
     names += ["ampere_s1688gemm_tensorop_tf32_128x64"] * ("A100" in device)
-    for place, name in enumerate(names):
-        trace.host("aten::mm", 100 * place, 50, **square)
-        trace.run(name, 100 * place + 5, 100 * place + 10, 200)
+    for index, name in enumerate(names):
+        trace.host("aten::mm", 100 * index, 50, **square)
+        trace.run(name, 100 * index + 5, 100 * index + 10, 200)
     trace.host("aten::mul", 300, 50, **square)
     trace.run("void at::native::vectorized_elementwise_kernel<4>", 305, 500, 20)
     anatomy = trace.analyze(tmp_path)

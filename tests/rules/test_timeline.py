@@ -218,8 +218,8 @@ def test_what_of_the_time_on_tensor_cores_is_not_known_is_said(
     names: tuple[str, ...], known: int | None, unknown: int, line: str | None, tmp_path: Path
 ) -> None:
     trace = made()
-    for place, (name, long) in enumerate(zip(names, (61, 27, 12), strict=True)):
-        trace.run(name, 100 + place, 100 + 70 * place, long)
+    for index, (name, long) in enumerate(zip(names, (61, 27, 12), strict=True)):
+        trace.run(name, 100 + index, 100 + 70 * index, long)
     anatomy = trace.analyze(tmp_path)
     device = anatomy.device
     assert (device.tensor_core_ns, device.tensor_core_unknown_ns) == (known and known * US, unknown * US)
@@ -353,8 +353,8 @@ def test_which_threads_are_looked_at(tmp_path: Path) -> None:
 
 def test_tiny_kernels_are_evidence_only_where_launching_fills_the_gaps(tmp_path: Path) -> None:
     trace = gap(call("cudaMalloc"))
-    for place in range(300):
-        trace.run(MAP, 6_000 + 10 * place, 7_000 + place, 0.5, stream=8)
+    for index in range(300):
+        trace.run(MAP, 6_000 + 10 * index, 7_000 + index, 0.5, stream=8)
     screen = page(trace.analyze(tmp_path), brief=True)
     assert "while the host allocated or freed memory" in screen
     assert "launches a step" not in screen
@@ -609,8 +609,8 @@ def loop(*updates: tuple[int, int, str], begin: int = 0, behind: int = 30) -> Tr
             if at >= begin:
                 trace.host("aten::mm", at, 20)
                 trace.run(GEMM, at + 10, at + 20, 40)
-            for place in range(parameters if at >= begin else 0):
-                trace.host(PARAMETER, at + 70 + place, 1, thread=2)
+            for index in range(parameters if at >= begin else 0):
+                trace.host(PARAMETER, at + 70 + index, 1, thread=2)
             at += 100
         if optimizer:
             trace.annotation(f"Optimizer.step#{optimizer}.step", at, 30)
@@ -817,8 +817,8 @@ def test_which_steps_are_like_each_other(tmp_path: Path) -> None:
     anatomy = trace.analyze(tmp_path)
     assert (set_aside(anatomy), anatomy.step.phase_ns["optimizer"]) == ([None] * 4, 50 * US // 4)
     trace = steps([1_000] * 4)
-    for place in range(3):
-        trace.run(MAP, 2_100 + place, 2_850 + 20 * place, 10)
+    for index in range(3):
+        trace.run(MAP, 2_100 + index, 2_850 + 20 * index, 10)
     assert set_aside(trace.analyze(tmp_path)) == [None, None, "it makes other calls", None]
     trace = steps([1_000])
     trace.step(1_000, 100, 2)

@@ -62,14 +62,14 @@ def ranks(
             if annotated:
                 early = ahead[rank] if ahead[rank] > 10_000 else 0
                 trace.step((whole + entered[rank] - early) / US, (STEP - entered[rank]) / US, step)
-            for place in range(a_step):
-                begin = whole + 50_000 + place * STEP // a_step + (step * step * 7919) % 90_000
-                start = begin + late[rank][place]
-                end = max(begin + each[place] for each in late) + transfer + (rank * 37 + step * 11) % 300
-                if not low <= step * a_step + place < high:
+            for index in range(a_step):
+                begin = whole + 50_000 + index * STEP // a_step + (step * step * 7919) % 90_000
+                start = begin + late[rank][index]
+                end = max(begin + each[index] for each in late) + transfer + (rank * 37 + step * 11) % 300
+                if not low <= step * a_step + index < high:
                     continue
                 said: dict[str, Any] = {
-                    "Collective name": names[place],
+                    "Collective name": names[index],
                     "In msg nelems": elements,
                     "Out msg nelems": elements,
                     "dtype": "Float",
@@ -77,7 +77,7 @@ def ranks(
                 said |= {"Process Group Name": group.split(" ", 1)[0]} if group else {}
                 said |= {"Process Group Ranks": group.split(" ", 1)[1]} if group and " " in group else {}
                 said |= {"Group size": size} if size else {}
-                said |= {"Seq": step * a_step + place} if numbered else {}
+                said |= {"Seq": step * a_step + index} if numbered else {}
                 launch = (start - ahead[rank]) / US
                 if recorded:
                     trace.host("record_param_comms", launch - 1, 4)
@@ -87,7 +87,7 @@ def ranks(
                 )
                 if hiding and rank == 0:
                     trace.run(MAP, launch + 6, start / US, hiding / US, stream=7)
-                if waits and not place:
+                if waits and not index:
                     trace.launch(end / US - 60, 0, name="cudaStreamSynchronize", duration=80)
             if computing[rank]:
                 begin = whole + STEP - computing[rank]

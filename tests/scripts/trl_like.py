@@ -7,9 +7,9 @@ from trl import SFTConfig, SFTTrainer
 
 set_seed(0)
 disable_progress_bars()
-words = ["<pad>", "<eos>", "<unk>", *(f"word{place}" for place in range(60))]
+words = ["<pad>", "<eos>", "<unk>", *(f"word{index}" for index in range(60))]
 tokenizer = PreTrainedTokenizerFast(
-    tokenizer_object=Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="<unk>")),
+    tokenizer_object=Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>")),
     pad_token="<pad>",
     eos_token="<eos>",
     unk_token="<unk>",
@@ -25,7 +25,7 @@ config = LlamaConfig(
     pad_token_id=0,
     eos_token_id=1,
 )
-texts = [" ".join(f"word{(row * 7 + place) % 60}" for place in range(20)) for row in range(96)]
+texts = [" ".join(f"word{(row * 7 + index) % 60}" for index in range(20)) for row in range(96)]
 
 
 class Print(TrainerCallback):

@@ -17,10 +17,10 @@ class Rows(Dataset):
     def __len__(self):
         return 30 * 4
 
-    def __getitem__(self, place):
+    def __getitem__(self, index):
         """Make a row."""
         time.sleep(self.seconds)
-        return torch.full((64,), float(place)).sin()
+        return torch.full((64,), float(index)).sin()
 
 
 if __name__ == "__main__":

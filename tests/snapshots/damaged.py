@@ -28,16 +28,16 @@ def other_bytes(whole: bytes, rng: random.Random) -> bytes:
     """The file with some bytes changed, left out or put in, or cut off."""
     data = bytearray(whole)
     for _ in range(rng.choice((1, 1, 1, 2, 5, 20))):
-        place = rng.randrange(len(data) + 1)
+        index = rng.randrange(len(data) + 1)
         match rng.randrange(4):
             case 0:
-                data[place : place + 1] = bytes([rng.randrange(256)])
+                data[index : index + 1] = bytes([rng.randrange(256)])
             case 1:
-                del data[place : place + rng.randrange(1, 9)]
+                del data[index : index + rng.randrange(1, 9)]
             case 2:
-                data[place:place] = rng.randbytes(rng.randrange(1, 9))
+                data[index:index] = rng.randbytes(rng.randrange(1, 9))
             case _ if rng.random() < 0.2:
-                del data[place:]
+                del data[index:]
     return bytes(data)
 
 

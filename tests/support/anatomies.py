@@ -101,9 +101,9 @@ def bert_on_cpu() -> Anatomy:
     rows = list(bert_operators())
     for phase, framework in (("forward", 56_000), ("backward", 59_600), ("optimizer", 2_800)):
         begin = now
-        for place, (_, name, shapes, calls, each) in enumerate(row for row in rows if row[0] == phase):
+        for index, (_, name, shapes, calls, each) in enumerate(row for row in rows if row[0] == phase):
             for call in range(calls):
-                if (name, call, place) == ("aten::addmm", 0, 2):
+                if (name, call, index) == ("aten::addmm", 0, 2):
                     trace.host(f"opanatomy.module/{ATTENTION}", now, 3 * each)
                 trace.host(name, now, each, shapes=shapes, types=typed(shapes, "float"))
                 now += each

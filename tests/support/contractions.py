@@ -157,7 +157,7 @@ def _pair(names: Sequence[str], host: HostTable, nodes: Int64, operators: Int64)
     known = isin(host.sequence, host.sequence[operators])
     first = _smallest(host.sequence[operators])
     first_on = {thread: _smallest(host.sequence[operators[at]]) for thread, at in rows_by_value(host.thread[operators])}
-    by_forward_thread = [nodes[places] for _, places in rows_by_value(host.forward_thread[nodes])]
+    by_forward_thread = [nodes[indices] for _, indices in rows_by_value(host.forward_thread[nodes])]
     by_forward_thread.sort(key=len, reverse=True)
     for made in by_forward_thread[MAX_THREADS:]:
         state[made] = AMBIGUOUS
@@ -204,8 +204,8 @@ def _candidates(host: HostTable, nodes: Int64, by_number: Int64) -> tuple[Int64,
     low, high = (np.searchsorted(numbers, host.sequence[nodes], side=side) for side in _SIDES)
     counts = high - low
     begins = np.cumsum(counts) - counts
-    places = np.arange(int(counts.sum())) + np.repeat(low - begins, counts)
-    return np.repeat(nodes, counts), by_number[places]
+    indices = np.arange(int(counts.sum())) + np.repeat(low - begins, counts)
+    return np.repeat(nodes, counts), by_number[indices]
 
 
 _SIDES: Final[tuple[Literal["left", "right"], ...]] = ("left", "right")
@@ -759,8 +759,8 @@ def judge_alike(pair: Pair) -> CheckResult:
             cause=_cause(pair),
             evidence=f"{product.shapes} below {pair.node}, forward {'; '.join(o.shapes for o in pair.forward)}",
         )
-        for place, product in enumerate(known)
-        if product.flops != cost or place > 1
+        for index, product in enumerate(known)
+        if product.flops != cost or index > 1
     )
     rest = (NO_COST,) * (len(pair.backward) - len(known))
     return CheckResult(compared=len(known), equal=len(known) - len(odd), findings=odd, not_checked=rest)
@@ -893,8 +893,8 @@ def judge_attention(pair: Pair) -> CheckResult:
 
 def _attention_ratio(forward: Contraction, backward: Contraction) -> tuple[int, int] | None:
     """Return (3 d + 2 dv) / (d + dv) for heads of size d, of the value dv; `None` if the tensors are not the same."""
-    q, k, v = (_shape(forward, place) for place in range(3))
-    grad, *again = (_shape(backward, place) for place in range(4))
+    q, k, v = (_shape(forward, index) for index in range(3))
+    grad, *again = (_shape(backward, index) for index in range(4))
     if not q or not v or [q, k, v] != again or grad != (*q[:-1], v[-1]):
         return None
     return 3 * q[-1] + 2 * v[-1], q[-1] + v[-1]
@@ -960,8 +960,8 @@ def _refused(contraction: Contraction) -> bool:
     return contraction.flops is None and contraction.complete
 
 
-def _shape(contraction: Contraction, place: int) -> tuple[int, ...] | None:
-    value = contraction.signature.get(place) if contraction.signature else None
+def _shape(contraction: Contraction, index: int) -> tuple[int, ...] | None:
+    value = contraction.signature.get(index) if contraction.signature else None
     return value.shape if isinstance(value, Tensor) else None
 
 
@@ -969,9 +969,9 @@ def _other_operands(pair: Pair) -> str | None:
     """Return a reason if a gradient used another input or weight than the forward, else `None`."""
     x, weight = _shape(pair.forward[0], 0), _shape(pair.forward[0], 1)
     for contraction in pair.backward if len(pair.forward) == 1 else ():
-        places = _OPERANDS.get(contraction.base, (None, None))
-        for place, shape in zip(places, (x, weight), strict=True):
-            other = None if place is None else _shape(contraction, place)
+        indices = _OPERANDS.get(contraction.base, (None, None))
+        for index, shape in zip(indices, (x, weight), strict=True):
+            other = None if index is None else _shape(contraction, index)
             if other is not None and shape is not None and _squeezed(other) != _squeezed(shape):
                 return "the tensors are not those of the forward"
     return None
@@ -1057,9 +1057,9 @@ def judge_twice(contractions: Contractions) -> Tally:
     tally = Tally(time_of=time_ns, compared=len(counts), equal=int((counts == 1).sum()))
     several = np.flatnonzero(counts > 1)
     merged = len(several) >= _MANY and len(several) > _MUCH * len(counts)
-    for place in several.tolist():
-        row = int(numbered[known.first[place]])
-        verdict = CheckResult(findings=(_twice(contractions, row, int(counts[place])),))
+    for index in several.tolist():
+        row = int(numbered[known.first[index]])
+        verdict = CheckResult(findings=(_twice(contractions, row, int(counts[index])),))
         tally.add(verdict.explained(MERGED) if merged else verdict, (row,), contractions.where(row))
     suspects = unique(np.concatenate((_inside_itself(contractions), _twins(contractions)))).values.tolist()
     times = dict(zip(known.values.tolist(), counts.tolist(), strict=True)) if suspects else {}

@@ -108,7 +108,7 @@ class FakeMachine:
     readings: int = 0
 
     def visible(self) -> tuple[FakeGpu, ...]:
-        return tuple(self.gpus[place] for place in self.cuda_order)
+        return tuple(self.gpus[index] for index in self.cuda_order)
 
 
 def install(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
@@ -233,10 +233,10 @@ def _install_nvml(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None
                     return instance
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
 
-    def instance_at(gpu: FakeGpu, place: int) -> FakeInstance:
-        if place >= len(gpu.instances):
+    def instance_at(gpu: FakeGpu, index: int) -> FakeInstance:
+        if index >= len(gpu.instances):
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
-        return gpu.instances[place]
+        return gpu.instances[index]
 
     def processes(handle: Any) -> list[Any]:
         running = handle.processes if isinstance(handle, FakeGpu) else ()
@@ -284,7 +284,7 @@ def _install_nvml(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None
         "nvmlDeviceGetCurrentClocksEventReasons": sensor("reasons"),
         "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": whole,
         "nvmlInit": start, "nvmlShutdown": lambda: None, "nvmlDeviceGetCount": lambda: len(machine.gpus),
-        "nvmlDeviceGetHandleByIndex": lambda place: machine.gpus[place], "nvmlDeviceGetHandleByUUID": by_uuid,
+        "nvmlDeviceGetHandleByIndex": lambda index: machine.gpus[index], "nvmlDeviceGetHandleByUUID": by_uuid,
         "nvmlDeviceGetUUID": lambda one: f"{'GPU' if isinstance(one, FakeGpu) else 'MIG'}-{one.uuid}",
         "nvmlDeviceGetName": lambda one: one.name if isinstance(one, FakeGpu) else "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
         "nvmlDeviceGetMemoryInfo": lambda one: SimpleNamespace(used=one.used_bytes, total=one.total_bytes),

@@ -51,9 +51,9 @@ def many_kernels(count: int = 16_000) -> TraceBuilder:
     """Kernels of 1 us with 1 us between them."""
     trace = on_gpu()
     trace.step(0, 2 * count + 100)
-    for place in range(count):
-        trace.host("aten::mm", 2 * place, 1)
-        trace.run((GEMM, MAP)[place % 2], 2 * place + 0.5, 2 * place + 1, 1)
+    for index in range(count):
+        trace.host("aten::mm", 2 * index, 1)
+        trace.run((GEMM, MAP)[index % 2], 2 * index + 0.5, 2 * index + 1, 1)
     return trace
 
 

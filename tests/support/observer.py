@@ -304,9 +304,9 @@ PARTS: dict[str, Callable[[Named, Any, Moved, int], Moved]] = {
 
 def _arguments(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
     """Schema arguments with their values, defaults filled in."""
-    for place, schema in enumerate(func._schema.arguments):
-        if place < len(args):
-            yield schema, args[place]
+    for index, schema in enumerate(func._schema.arguments):
+        if index < len(args):
+            yield schema, args[index]
         elif schema.name in kwargs:
             yield schema, kwargs[schema.name]
         else:

@@ -17,8 +17,8 @@ class Texts(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     def __len__(self) -> int:
         return 64
 
-    def __getitem__(self, place: int) -> dict[str, torch.Tensor]:
-        words = torch.randint(0, 160, (LENGTH,), generator=torch.Generator().manual_seed(place))
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        words = torch.randint(0, 160, (LENGTH,), generator=torch.Generator().manual_seed(index))
         return {"input_ids": words, "labels": words}
 
 

@@ -29,8 +29,8 @@ def on_devices(properties: list[Any], *numbers: int, **metadata: Any) -> TraceBu
     trace = training_step()
     trace.metadata |= {"deviceProperties": properties, **metadata}
     kernels = [event for event in trace.events if event["cat"] == "kernel"]
-    for place, event in enumerate(kernels):
-        event["args"]["device"] = event["pid"] = numbers[place % len(numbers)]
+    for index, event in enumerate(kernels):
+        event["args"]["device"] = event["pid"] = numbers[index % len(numbers)]
     return trace
 
 

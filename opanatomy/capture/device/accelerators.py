@@ -250,7 +250,7 @@ def devices_of(module: torch.nn.Module, device: str) -> tuple[str, ...]:
     return (device, *others)
 
 
-def of_the_peak(devices: tuple[str, ...]) -> tuple[str, ...]:
+def peak_warnings(devices: tuple[str, ...]) -> tuple[str, ...]:
     """Return the note on the peak of a model that is on several devices."""
     if len(devices) == 1:
         return ()

@@ -256,8 +256,8 @@ def _is_split(nvml: Any, whole: Any) -> bool:
 
 
 def _instances(nvml: Any, whole: Any) -> list[Any]:
-    places = range(_ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", whole) or 0)
-    instances = [_ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", whole, place) for place in places]
+    indices = range(_ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", whole) or 0)
+    instances = [_ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", whole, index) for index in indices]
     return [instance for instance in instances if instance]
 
 

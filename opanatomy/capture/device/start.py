@@ -31,7 +31,7 @@ _ARCHITECTURE: Final = regex(r"(sm|compute)_(\d+)([af]?)")
 #: The architectures of Jetson and DRIVE.
 _INTEGRATED: Final = frozenset({53, 62, 72, 87, 101})
 #: The most processes named in a line.
-_NAMED: Final = 3
+_MAX_NAMED_PROCESSES: Final = 3
 
 
 @contextmanager
@@ -205,5 +205,5 @@ def _holders(gpu: nvml.NvmlDevice | None) -> str:
         for process in gpu.processes
         if gpu.process_bytes is None or process.pid != os.getpid()
     ]
-    more = [f"{len(named) - _NAMED} more"] if len(named) > _NAMED else []
-    return "".join(f", {text}" for text in (*named[:_NAMED], *more))
+    more = [f"{len(named) - _MAX_NAMED_PROCESSES} more"] if len(named) > _MAX_NAMED_PROCESSES else []
+    return "".join(f", {text}" for text in (*named[:_MAX_NAMED_PROCESSES], *more))

@@ -136,7 +136,7 @@ def parallel_of(options: RunOptions) -> str:
     return CHECKPOINTED if _is_set("FSDP_ACTIVATION_CHECKPOINTING") else FSDP2
 
 
-def asked_of_launcher(options: RunOptions) -> RunOptions:
+def options_from_launcher(options: RunOptions) -> RunOptions:
     """Fill in mixed precision and accumulation from `accelerate launch` for options that do not set them.
 
     Raises `UsageError` for unsupported settings.
@@ -257,7 +257,7 @@ class Ranks(Struct, kw_only=True):
         return False
 
 
-class Joined(Struct, frozen=True, kw_only=True):
+class RankGroup(Struct, frozen=True, kw_only=True):
     """This process among the ranks of a launch, and the Accelerate objects that train on them."""
 
     ranks: Ranks
@@ -274,7 +274,7 @@ def ranks_of_group(device: str) -> Ranks:
 
 
 @contextmanager
-def joined(options: RunOptions, place: Launched) -> Iterator[Joined]:
+def rank_group(options: RunOptions, place: Launched) -> Iterator[RankGroup]:
     """Yield the ranks of this launch, in a process group that is left at the end."""
     from torch import distributed
 
@@ -287,7 +287,7 @@ def joined(options: RunOptions, place: Launched) -> Iterator[Joined]:
         distributed.destroy_process_group()
 
 
-def _join(options: RunOptions, place: Launched) -> Joined:
+def _join(options: RunOptions, place: Launched) -> RankGroup:
     """Return the ranks of this launch once all are present; raises `UsageError` for a run they do not support."""
     try:
         from accelerate import Accelerator
@@ -335,7 +335,7 @@ def _join(options: RunOptions, place: Launched) -> Joined:
         state.distributed_type = DistributedType.FSDP
         state.fsdp_plugin = sharding
     device = "cpu" if accelerator.device.type == "cpu" else str(accelerator.device)
-    return Joined(ranks=ranks_of_group(device), accelerator=accelerator, parallel=parallel)
+    return RankGroup(ranks=ranks_of_group(device), accelerator=accelerator, parallel=parallel)
 
 
 # A process that was meant to be one of several: `accelerate launch --cpu --num_processes 2` silently starts one.
@@ -348,7 +348,7 @@ class Meant(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
 
 
-def lone_process() -> tuple[str, ...]:
+def single_process_warnings() -> tuple[str, ...]:
     """Return the warning for a run on one process whose launcher was told to start several; empty if all is well."""
     if launched() is not None or not any(name.startswith("ACCELERATE_") for name in os.environ):
         return ()
@@ -371,7 +371,7 @@ def lone_process() -> tuple[str, ...]:
 
 def meant_by(command: Sequence[str]) -> Meant | None:
     """Parse a command line of `accelerate launch` and its configuration file; `None` for another command."""
-    words = _of_launch(command)
+    words = _words_after_launch(command)
     if words is None:
         return None
     try:
@@ -386,14 +386,14 @@ def meant_by(command: Sequence[str]) -> Meant | None:
     return Meant(processes=arguments.num_processes or 1, command=tuple(script))
 
 
-def _of_launch(command: Sequence[str]) -> list[str] | None:
+def _words_after_launch(command: Sequence[str]) -> list[str] | None:
     """Return the words after `accelerate launch`, however it was invoked."""
-    for place, word in enumerate(command[:4]):
+    for index, word in enumerate(command[:4]):
         name = PurePath(word).name
         if name in ("accelerate-launch", "accelerate.commands.launch") or word.endswith("commands/launch.py"):
-            return list(command[place + 1 :])
+            return list(command[index + 1 :])
         if name in ("accelerate", "accelerate_cli.py", "accelerate.commands.accelerate_cli"):
-            return list(command[place + 2 :]) if command[place + 1 : place + 2] == ["launch"] else None
+            return list(command[index + 2 :]) if command[index + 1 : index + 2] == ["launch"] else None
     return None
 
 

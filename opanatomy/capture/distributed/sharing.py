@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from opanatomy.capture.batches import Shape, make_batch, move
 from opanatomy.capture.device.accelerators import device_of
 from opanatomy.capture.distributed.group import parallel_kind, place_in_group
-from opanatomy.capture.distributed.ranks import Joined, ranks_of_group
+from opanatomy.capture.distributed.ranks import RankGroup, ranks_of_group
 from opanatomy.capture.distributed.training import RankTraining, SharedTraining
 from opanatomy.capture.model.workload import Plan
 from opanatomy.capture.subject import Subject
@@ -42,20 +42,20 @@ class Samples:
 
     def __getitem__(self, sample: int) -> tuple[int, dict[str, Any]]:
         """Return the number of a sample, and its part of each input."""
-        number, place = divmod(sample, self._shape.batch)
+        number, index = divmod(sample, self._shape.batch)
         if number not in self._made:
             self._made[number] = make_batch(self._module, self._shape, self._seed + number)
         made = self._made[number].items()
-        return sample, {name: value[place] if getattr(value, "ndim", 0) else value for name, value in made}
+        return sample, {name: value[index] if getattr(value, "ndim", 0) else value for name, value in made}
 
 
-def deal(module: torch.nn.Module, shape: Shape, seed: int, joined: Joined) -> Dealt:
+def deal(module: torch.nn.Module, shape: Shape, seed: int, group: RankGroup) -> Dealt:
     """Return this rank's first batch from a loader that Accelerate has prepared."""
     from torch.utils.data import DataLoader
 
-    samples: Any = Samples(module, shape, seed, joined.ranks.world_size)
+    samples: Any = Samples(module, shape, seed, group.ranks.world_size)
     loader: Any = DataLoader(samples, batch_size=shape.batch, collate_fn=_together)
-    batches: list[Dealt] = list(joined.accelerator.prepare(loader))  # to its end, since Accelerate tracks it
+    batches: list[Dealt] = list(group.accelerator.prepare(loader))  # to its end, since Accelerate tracks it
     return batches[0]
 
 
@@ -71,30 +71,30 @@ def _together(samples: list[tuple[int, dict[str, Any]]]) -> Dealt:
     return Dealt(inputs=inputs, samples=tuple(number for number, _ in samples))
 
 
-def shared(subject: Subject, plan: Plan | None, options: RunOptions, joined: Joined) -> Subject:
+def shared(subject: Subject, plan: Plan | None, options: RunOptions, group: RankGroup) -> Subject:
     """Return the subject as this rank runs it; without a `plan` it keeps its own inputs."""
-    ranks = joined.ranks
+    ranks = group.ranks
     if plan is not None and plan.texts is None:
-        dealt = deal(subject.module, plan.shape, options.seed, joined)
+        dealt = deal(subject.module, plan.shape, options.seed, group)
         subject = replace(subject, inputs=move(dealt.inputs, options.device))
         samples = len({number for part in ranks.all_gathered(dealt.samples) for number in part})
     else:
         together = sum(ranks.all_gathered(subject.workload.batch or 0))
-        samples = together // (ranks.world_size if joined.parallel == TP else 1)
-    with_buckets = joined.parallel == DDP
+        samples = together // (ranks.world_size if group.parallel == TP else 1)
+    with_buckets = group.parallel == DDP
     workload = replace(
         subject.workload,
-        parallel=joined.parallel,
+        parallel=group.parallel,
         world_size=ranks.world_size,
         samples_together=samples,
         bucket_mb=options.bucket_mb if with_buckets else None,
         bucket_view=options.bucket_view if with_buckets else None,
-        checkpointing=CHECKPOINTING.bare if joined.parallel == CHECKPOINTED else subject.workload.checkpointing,
+        checkpointing=CHECKPOINTING.bare if group.parallel == CHECKPOINTED else subject.workload.checkpointing,
     )
-    return replace(subject, training=SharedTraining(joined, subject.module, options), workload=workload)
+    return replace(subject, training=SharedTraining(group, subject.module, options), workload=workload)
 
 
-def of_a_group(subject: Subject) -> Subject:
+def for_rank(subject: Subject) -> Subject:
     """Return the subject; if ranks share its module already, as one of them runs it, by a call on each."""
     kind, place = parallel_kind([subject.module]), place_in_group()
     if kind is None or place is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from opanatomy.capture.distributed.ranks import Joined, Ranks, is_sharded
+from opanatomy.capture.distributed.ranks import RankGroup, Ranks, is_sharded
 from opanatomy.capture.model.parts import class_name, own_modules, stacks_of, unwrapped
 from opanatomy.capture.silence import one_line, quiet_libraries
 from opanatomy.capture.step.loss_scale import LossScale
@@ -133,7 +133,7 @@ def shared_weights(modules: Iterable[torch.nn.Module], paths: Mapping[int, str])
                 )
             elif "FSDPModule" in names:
                 with suppress(AttributeError):
-                    shared += _of_shards(part, paths)
+                    shared += _weights_in_shards(part, paths)
     return tuple(dict.fromkeys(shared))
 
 
@@ -157,7 +157,7 @@ def bucket_bytes(module: torch.nn.Module) -> int | None:
     return None
 
 
-def _of_shards(module: Any, paths: Mapping[int, str]) -> Iterator[SharedWeights]:
+def _weights_in_shards(module: Any, paths: Mapping[int, str]) -> Iterator[SharedWeights]:
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
     for group in filter(None, groups):
@@ -265,9 +265,9 @@ class RankTraining(Training):
 class SharedTraining(RankTraining):
     """Training on one rank whose module Accelerate prepares."""
 
-    def __init__(self, joined: Joined, module: torch.nn.Module, options: RunOptions) -> None:
-        super().__init__(joined.ranks)
-        self._accelerator, self._parallel = joined.accelerator, joined.parallel
+    def __init__(self, group: RankGroup, module: torch.nn.Module, options: RunOptions) -> None:
+        super().__init__(group.ranks)
+        self._accelerator, self._parallel = group.accelerator, group.parallel
         self._prepared: Any = None
         self._scheduler: Any = None
         with quiet_libraries():
@@ -282,7 +282,7 @@ class SharedTraining(RankTraining):
 
                 raise CaptureError(
                     f"accelerate {accelerate.__version__} cannot prepare this model for"
-                    f" {spelled(PARALLEL, joined.parallel)}: {one_line(error)} - update it, or take another way"
+                    f" {spelled(PARALLEL, group.parallel)}: {one_line(error)} - update it, or take another way"
                 ) from error
 
     def _share(self, module: torch.nn.Module, options: RunOptions) -> None:

@@ -151,7 +151,7 @@ def _parts(events: Sequence[_Call | None]) -> list[list[_Call]]:
     count = Counter(call.module for call in sources)
     if backwards > 1 and all(number % backwards == 0 for number in count.values()):
         each = len(sources) // backwards
-        return [sources[place : place + each] for place in range(0, len(sources), each)] if each else []
+        return [sources[index : index + each] for index in range(0, len(sources), each)] if each else []
     return [calls]
 
 

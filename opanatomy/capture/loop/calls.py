@@ -55,9 +55,11 @@ class Calls:
 
         for own in (self._looking, self._noticing):
             stack.enter_context(own)
-        replaced(stack, torch.Tensor, "backward", self._of_backward)
+        replaced(stack, torch.Tensor, "backward", self._wrap_backward)
         name = "torch._functorch.eager_transforms"
-        when_imported(stack, name, lambda: replaced(stack, sys.modules[name], "grad_and_value_impl", self._of_function))
+        when_imported(
+            stack, name, lambda: replaced(stack, sys.modules[name], "grad_and_value_impl", self._wrap_grad_and_value)
+        )
         when_imported(stack, "torch._dynamo.callback", lambda: self._follow_compiler(stack))
         self._looking.enter_context(hooked(LoopModules(), self._enters, self._leaves))
 
@@ -95,8 +97,8 @@ class Calls:
         self._backwards += 1
         self._ended()
 
-    def _of_function(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        followed = self._of_backward(original)
+    def _wrap_grad_and_value(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        followed = self._wrap_backward(original)
 
         @functools.wraps(original)
         def grad_and_value_impl(*args: Any, **kwargs: Any) -> Any:
@@ -105,7 +107,7 @@ class Calls:
 
         return grad_and_value_impl
 
-    def _of_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
             if self._in_backward or self._is_elsewhere:

@@ -22,9 +22,9 @@ from opanatomy.capture.step.ranges import compiling_ns
 from opanatomy.records.run import CompilerEvent, RunClock, RunSeries, SlowStep, StepLengths, UpdatedBy
 
 #: A slow step takes more than so many times what this part of the steps take at most; so many of them are kept.
-_SLOW: Final = 2
-_MOST: Final = 0.75
-_KEPT: Final = 5
+_SLOW_FACTOR: Final = 2
+_SLOW_QUANTILE: Final = 0.75
+_MAX_SLOW_STEPS: Final = 5
 #: Reasons are sentences; torch adds hints, context and an address.
 _LONGEST_REASON: Final = 200
 
@@ -32,9 +32,9 @@ _LONGEST_REASON: Final = 200
 _TIMES: Final = ("input", "backward", "optimizer", "collecting", "compiling", "evaluating", "checkpointing")
 _BYTES: Final = ("allocated", "reserved", "peak", "host")
 #: Of twice so many rows each two become one; a report has at most so many.
-_ROWS, _REPORTED = 1 << 15, 200
+_MAX_SERIES_ROWS, _MAX_REPORTED_ROWS = 1 << 15, 200
 #: So many steps are counted at once: one by one each would pay for caches that the step before has filled.
-_AT_ONCE: Final = 256
+_STEPS_AT_ONCE: Final = 256
 #: Lengths of steps are told apart by this part of a power of two, about 9 %.
 _PARTS_OF_TWO: Final = 8
 #: Memory is read at most so often: a step of a millisecond is not to pay for it.
@@ -78,11 +78,11 @@ class Clock:
         from torch.utils.data import DataLoader, dataloader
 
         self._stack = stack
-        replaced(stack, dataloader._BaseDataLoaderIter, "__next__", self._of_loader)
-        replaced(stack, DataLoader, "__iter__", self._of_loader)
-        replaced(stack, torch.nn.Module, "train", self._of_train)
-        replaced(stack, torch.autograd, "_engine_run_backward", self._of_backward)
-        replaced(stack, torch.serialization, "save", self._of_saving)
+        replaced(stack, dataloader._BaseDataLoaderIter, "__next__", self._wrap_loader)
+        replaced(stack, DataLoader, "__iter__", self._wrap_loader)
+        replaced(stack, torch.nn.Module, "train", self._wrap_train)
+        replaced(stack, torch.autograd, "_engine_run_backward", self._wrap_backward)
+        replaced(stack, torch.serialization, "save", self._wrap_save)
         replaced(stack, torch, "save", lambda _: torch.serialization.save)
         for name, functions in _SAVING.items():
             when_imported(stack, name, functools.partial(self._follow_saving, stack, name, functions))
@@ -136,7 +136,7 @@ class Clock:
             self._watch = self._stack.enter_context(watching(f"cuda:{cuda.current_device()}"))
             self._watched_from = number
 
-    def goes_on(self) -> None:
+    def resume(self) -> None:
         """Begin the step now: what was done since the last one's end is not the run's."""
         self._begin_ns = time.perf_counter_ns()
         self._nothing_yet()
@@ -172,7 +172,7 @@ class Clock:
             checkpoints=self._checkpoints,
             checkpointing_ns=sums["checkpointing"],
             slow_steps=slow_steps,
-            slow=steps.longest(above=_SLOW * usual),
+            slow=steps.longest(above=_SLOW_FACTOR * usual),
             graph_breaks=tuple(_events(_graph_breaks())),
             recompilations=tuple(_events(_recompilations())),
             device=None if self._watch is None else self._watch.over(steps=self._number - self._watched_from),
@@ -201,7 +201,7 @@ class Clock:
     def _is_elsewhere(self) -> bool:
         return self._thread is not None and self._thread != threading.get_ident()
 
-    def _of_loader(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_loader(self, original: Callable[..., Any]) -> Callable[..., Any]:
         from torch import is_grad_enabled
 
         @functools.wraps(original)
@@ -231,7 +231,7 @@ class Clock:
 
         return waited_for
 
-    def _of_train(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_train(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Notice `train(False)`, which `eval()` is, and `train()` after it; a module calls it on all its parts."""
 
         @functools.wraps(original)
@@ -249,7 +249,7 @@ class Clock:
 
         return train
 
-    def _of_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
             if self._in_backward or self._is_elsewhere:
@@ -269,7 +269,7 @@ class Clock:
 
         return _engine_run_backward
 
-    def _of_saving(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def save(*args: Any, **kwargs: Any) -> Any:
             if self._is_saving or self._is_elsewhere:
@@ -289,7 +289,7 @@ class Clock:
 
     def _follow_saving(self, stack: ExitStack, name: str, functions: Iterable[str]) -> None:
         for function in functions:
-            replaced(stack, sys.modules[name], function, self._of_saving)
+            replaced(stack, sys.modules[name], function, self._wrap_save)
 
     def _collects(self, phase: str, _info: object) -> None:
         now = time.perf_counter_ns()
@@ -321,7 +321,7 @@ _SAVING: Final = {
 
 
 #: So many batches without gradients before a backward are an evaluation that ended early.
-_SEVERAL: Final = 2
+_MIN_EVALUATED_BATCHES: Final = 2
 
 
 class _Evaluation:
@@ -353,7 +353,7 @@ class _Evaluation:
 
     def ends(self, now: int, *, is_over: bool) -> None:
         """Count the stretch if it was an evaluation; without `is_over` it is told by what the module does now."""
-        if not is_over and (not self.is_left() or (self.module is None and self._batches < _SEVERAL)):
+        if not is_over and (not self.is_left() or (self.module is None and self._batches < _MIN_EVALUATED_BATCHES)):
             return
         end = now if is_over or self.module is not None else self.last_ns
         self._clock.evaluated(end - self._begun - (self._saved_ns if end == self.last_ns else self.other_ns))
@@ -381,7 +381,7 @@ class _Steps:
         """Add a step: number, wall time, its parts, bytes, and what made its last update."""
         self._new.append(step)
         self._optimizers.append(optimizer)
-        if len(self._new) >= max(_AT_ONCE, self._stride):
+        if len(self._new) >= max(_STEPS_AT_ONCE, self._stride):
             self.take_up()
 
     def take_up(self) -> None:
@@ -403,16 +403,16 @@ class _Steps:
                 known = table.setdefault(key, [0, 0])
                 known[0] += 1
                 known[1] += took
-        longest = ((int(alone[index]), tuple(map(int, new[index]))) for index in np.argsort(alone)[-_KEPT:])
-        self._longest = heapq.nlargest(_KEPT, (*self._longest, *longest))
+        longest = ((int(alone[index]), tuple(map(int, new[index]))) for index in np.argsort(alone)[-_MAX_SLOW_STEPS:])
+        self._longest = heapq.nlargest(_MAX_SLOW_STEPS, (*self._longest, *longest))
         rows = [number, np.ones_like(wall), wall, alone, usual, *new[:, 2:].T]
         if self._stride > 1:
             self._slow_steps += int((alone > self._slow_ns).sum())
             rows = _merged(rows, range(0, len(new), self._stride))
         self._extend(rows)
-        if len(self.columns[0]) >= 2 * _ROWS:
+        if len(self.columns[0]) >= 2 * _MAX_SERIES_ROWS:
             self._slow_steps, most = self.slow()
-            self._stride, self._slow_ns = 2 * self._stride, _SLOW * most
+            self._stride, self._slow_ns = 2 * self._stride, _SLOW_FACTOR * most
             rows = _merged(self.columns, range(0, len(self.columns[0]), 2))
             for column in self.columns:
                 del column[:]
@@ -454,9 +454,9 @@ class _Steps:
         _, steps, _, longest, usual, *_ = self.columns
         if self._stride > 1:
             each = [each // count for each, count in zip(usual, steps, strict=True)]
-            return self._slow_steps, self._quantile(_MOST, each)
-        most = self._quantile(_MOST, longest)
-        return sum(one > _SLOW * most for one in longest), most
+            return self._slow_steps, self._quantile(_SLOW_QUANTILE, each)
+        most = self._quantile(_SLOW_QUANTILE, longest)
+        return sum(one > _SLOW_FACTOR * most for one in longest), most
 
     def _quantile(self, part: float, values: Iterable[int]) -> int:
         ordered = sorted(zip(values, self.columns[1], strict=True))
@@ -472,7 +472,9 @@ class _Steps:
         import numpy as np
 
         count = len(self.columns[0])
-        begins = sorted({place * count // min(count, _REPORTED) for place in range(min(count, _REPORTED))})
+        begins = sorted(
+            {index * count // min(count, _MAX_REPORTED_ROWS) for index in range(min(count, _MAX_REPORTED_ROWS))}
+        )
         merged = [column.tolist() for column in _merged(self.columns, begins)]
         each = np.array(self.columns[4]) / np.array(self.columns[1])
         merged[4] = [

@@ -87,8 +87,8 @@ class LoopModules:
         self.called = [module for module in self.called if id(module) not in inside]
         distinct = [
             module
-            for place, module in enumerate(self.called)
-            if not any(_is_like(other, module) for other in self.called[:place])
+            for index, module in enumerate(self.called)
+            if not any(_is_like(other, module) for other in self.called[:index])
         ]
         self._name(by_class(distinct))
         self.called = distinct

@@ -244,8 +244,8 @@ class LoopPhases:
         if call in self._calls:
             self._close_above(self._calls.index(call))
 
-    def _close_above(self, place: int) -> None:
-        while len(self._calls) > place:
+    def _close_above(self, index: int) -> None:
+        while len(self._calls) > index:
             self._end()
         if not self._calls:
             self._calls = [_Call(None)]
@@ -277,18 +277,18 @@ def marked_calls(
     from torch.utils.data import dataloader
 
     with ExitStack() as stack:
-        replaced(stack, torch.autograd, "backward", functools.partial(_of_backward, phases))
-        replaced(stack, torch.autograd, "grad", functools.partial(_of_backward, phases))
+        replaced(stack, torch.autograd, "backward", functools.partial(_wrap_backward, phases))
+        replaced(stack, torch.autograd, "grad", functools.partial(_wrap_backward, phases))
         # Code that imported those by name bypasses the module; both call this.
-        replaced(stack, torch.autograd, "_engine_run_backward", functools.partial(_of_engine, phases))
+        replaced(stack, torch.autograd, "_engine_run_backward", functools.partial(_wrap_engine, phases))
         for name, phase in _OF_SCALER.items():
-            replaced(stack, torch.amp.GradScaler, name, functools.partial(_of_scaler, phases, phase, seen_scaler))
+            replaced(stack, torch.amp.GradScaler, name, functools.partial(_wrap_scaler, phases, phase, seen_scaler))
         for owner, name in (
             (torch.optim.Optimizer, "zero_grad"),
             (torch.nn.Module, "zero_grad"),
             (dataloader._BaseDataLoaderIter, "__next__"),
         ):
-            replaced(stack, owner, name, functools.partial(_of_no_pass, phases))
+            replaced(stack, owner, name, functools.partial(_wrap_other, phases))
         _optimizer_hooks(stack, phases, seen_optimizer)
         yield
 
@@ -333,7 +333,7 @@ def _optimizer_hooks(stack: ExitStack, phases: LoopPhases, seen_optimizer: Calla
     stack.callback(register_optimizer_step_post_hook(leave).remove)
 
 
-def _of_backward(phases: LoopPhases, original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_backward(phases: LoopPhases, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
         roots = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
@@ -343,7 +343,7 @@ def _of_backward(phases: LoopPhases, original: Callable[..., Any]) -> Callable[.
     return backward
 
 
-def _of_engine(phases: LoopPhases, original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_engine(phases: LoopPhases, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def engine(roots: Any, gradients: Any, keep_graph: bool, create_graph: bool, *args: Any, **kwargs: Any) -> Any:
         with phases.backward(roots, is_engine=True, create_graph=create_graph):
@@ -352,7 +352,7 @@ def _of_engine(phases: LoopPhases, original: Callable[..., Any]) -> Callable[...
     return engine
 
 
-def _of_scaler(
+def _wrap_scaler(
     phases: LoopPhases, phase: Phase, seen: Callable[[Any], None], original: Callable[..., Any]
 ) -> Callable[..., Any]:
     @functools.wraps(original)
@@ -364,7 +364,7 @@ def _of_scaler(
     return method
 
 
-def _of_no_pass(phases: LoopPhases, original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_other(phases: LoopPhases, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         with phases.within(Phase.OTHER):

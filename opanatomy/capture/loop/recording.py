@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from opanatomy.capture.ceilings import load_of
 from opanatomy.capture.device import accelerators
-from opanatomy.capture.device.accelerators import device_of, kineto_records, of_the_peak
+from opanatomy.capture.device.accelerators import device_of, kineto_records, peak_warnings
 from opanatomy.capture.device.kineto import require_device_events
 from opanatomy.capture.distributed.group import place_in_group
-from opanatomy.capture.distributed.ranks import lone_process
+from opanatomy.capture.distributed.ranks import single_process_warnings
 from opanatomy.capture.distributed.training import shared_weights
 from opanatomy.capture.loop.batch import batch_of
 from opanatomy.capture.loop.modules import LoopModules
@@ -493,9 +493,9 @@ class LoopRecording:
         if unlike := batch_of(profiled.batches).unlike:
             sizes_text = ", ".join(map(str, unlike[:-1])) + f" and {unlike[-1]}"
             yield f"the batch is not known: different calls in the recorded steps take {sizes_text} samples"
-        yield from lone_process()
+        yield from single_process_warnings()
         if session.modules.outermost:
-            yield from of_the_peak((session.device, *memory.other_devices))
+            yield from peak_warnings((session.device, *memory.other_devices))
         if self.options.lines and not self.steps:
             yield "the lines of a block without step() are not told: they take an iteration of their own"
         elif profiled.profiler.ran_by_line and profiled.profiler.why_no_lines is not None:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     import torch
 
 #: No cycle has more updates than this.
-_LONGEST: Final = 64
+_MAX_CYCLE: Final = 64
 #: An optimizer that has not stepped is waited for during so many updates of the others; one that has, for as many as
 #: there were before it.
-_WAITED: Final = 8
+_WAITED_UPDATES: Final = 8
 #: The order of the updates may change so often; after that what comes in between is noted and no more.
-_CHANGES: Final = 3
+_MAX_CHANGES: Final = 3
 
 
 class Cycle:
@@ -37,13 +37,13 @@ class Cycle:
     """
 
     def __init__(self) -> None:
-        self._keys: deque[int] = deque(maxlen=2 * _LONGEST)
+        self._keys: deque[int] = deque(maxlen=2 * _MAX_CYCLE)
         #: Of each key the number of its last update, and how many updates after the one before that was.
         self._last: dict[int, tuple[int, int]] = {}
         self._count = self._changes = self._unknown = 0
         #: The keys of one cycle, once known.
         self.keys: tuple[int, ...] = ()
-        self._place = 0
+        self._index = 0
         #: Keys that came in another order than that of the cycle.
         self.others = 0
 
@@ -53,38 +53,38 @@ class Cycle:
         last = self._last.get(key, (0, 0))[0]
         self._last[key] = (self._count, self._count - last)
         self._keys.append(key)
-        if self.keys and key != self.keys[self._place]:
+        if self.keys and key != self.keys[self._index]:
             self.others += 1
-            if self._changes < _CHANGES:
+            if self._changes < _MAX_CHANGES:
                 self._changes += 1
                 self._unknown, self.keys = 0, ()
         if not self.keys:
             self._learn(known)
             if not self.keys:
                 return None
-        self._place = (self._place + 1) % len(self.keys)
-        return self._place == 0
+        self._index = (self._index + 1) % len(self.keys)
+        return self._index == 0
 
     def _learn(self, known: int) -> None:
         keys, self._unknown = list(self._keys), self._unknown + 1
         if self._count == 1 and known <= 1:
             self.keys = (keys[0],)
-        if self._count <= _WAITED and len(self._last) < known:
+        if self._count <= _WAITED_UPDATES and len(self._last) < known:
             return
         waited = {
             key
             for key, (last, gap) in self._last.items()
-            if self._count - last <= (gap if _WAITED < gap <= _LONGEST else _WAITED)
+            if self._count - last <= (gap if _WAITED_UPDATES < gap <= _MAX_CYCLE else _WAITED_UPDATES)
         }
         for length in range(len(waited), len(keys) // 2 + 1):
             cycle = keys[-length:]
             if cycle == keys[-2 * length : -length] and waited <= set(cycle):
-                begin = next(place for place in range(len(keys)) if _repeats(keys[place:], length))
+                begin = next(index for index in range(len(keys)) if _repeats(keys[index:], length))
                 self.keys = tuple(keys[begin : begin + length])
-                self._place = (len(keys) - 1 - begin) % length
+                self._index = (len(keys) - 1 - begin) % length
                 return
-        if self._unknown >= 2 * _LONGEST:
-            self.keys, self._place, self._changes = (keys[-1],), 0, _CHANGES  # no order at all: each update is a step
+        if self._unknown >= 2 * _MAX_CYCLE:  # no order at all: each update is a step
+            self.keys, self._index, self._changes = (keys[-1],), 0, _MAX_CHANGES
 
 
 def _repeats(keys: list[int], length: int) -> bool:
@@ -143,15 +143,15 @@ class Updates:
         self._backward_now = torch._C._current_graph_task_id
         optimizer = torch.optim.Optimizer
         stack.callback(self._stop)
-        replaced(stack, optimizer, "__init__", self._of_making)
-        replaced(stack, optimizer, "profile_hook_step", self._of_hooking)
-        replaced(stack, torch.amp.GradScaler, "step", self._of_scaler)
+        replaced(stack, optimizer, "__init__", self._wrap_init)
+        replaced(stack, optimizer, "profile_hook_step", self._wrap_profile_hook_step)
+        replaced(stack, torch.amp.GradScaler, "step", self._wrap_scaler_step)
         stack.callback(_unwrap, optimizer)
 
     def _stop(self) -> None:
         self.is_over = True
 
-    def _of_making(self, original: Callable[..., None]) -> Callable[..., None]:
+    def _wrap_init(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
@@ -162,7 +162,7 @@ class Updates:
 
         return __init__
 
-    def _of_hooking(self, original: Any) -> Any:
+    def _wrap_profile_hook_step(self, original: Any) -> Any:
         """Wrap what torch makes of each class's `step` when its first optimizer is made."""
 
         def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -175,7 +175,7 @@ class Updates:
 
                 if self.is_over or torch.compiler.is_compiling():
                     return inner(optimizer, *args, **kwargs)
-                begin, end = self._apart()
+                begin, end = self._outside_dynamo()
                 is_followed = begin()
                 self._ran = True
                 try:
@@ -190,7 +190,7 @@ class Updates:
 
         return staticmethod(profile_hook_step)
 
-    def _of_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if self.is_over:
@@ -206,7 +206,7 @@ class Updates:
 
         return step
 
-    def _apart(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def _outside_dynamo(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return what begins and ends an update, as `torch.compile` does not look into it where it runs the step."""
         dynamo = sys.modules.get("torch._dynamo")
         if dynamo is None or _evaluated_frames()() is None:

@@ -266,7 +266,7 @@ class MemoryObserver(StepObserver):
         if threading.get_ident() == self.thread and (storages := self._storages(tensors)):
             self._mark(kind, storages)
 
-    def _of_model(self) -> None:
+    def _note_weights(self) -> None:
         """Note the weights and buffers, for those that the step itself allocated."""
         self._mark(MarkKind.WEIGHTS, self._storages(self.holders().parameters()))
         self._mark(MarkKind.BUFFERS, self._storages(self.holders().buffers()))
@@ -279,7 +279,7 @@ class MemoryObserver(StepObserver):
         """Note the storages that forward leaves."""
         self._look_for_gone()
         self._mark(MarkKind.OUTPUTS, self._storages(roots))
-        self._of_model()
+        self._note_weights()
         self._mark(MarkKind.AFTER_FORWARD)
         self.snapshots.take(AFTER_FORWARD)
 
@@ -302,7 +302,7 @@ class MemoryObserver(StepObserver):
         state, counters = self.holders().optimizer_tensors()
         if broken:
             self._mark(MarkKind.GRADIENTS, self._storages(self.holders().gradients()))
-        self._of_model()
+        self._note_weights()
         self._mark(MarkKind.OPTIMIZER_STATE, self._storages(state))
         self._mark(MarkKind.OPTIMIZER_STEP_COUNTERS, self._storages(counters))
         self._mark(MarkKind.BROKEN if broken else MarkKind.AFTER_STEP)
@@ -438,7 +438,7 @@ def observations_of(
 ) -> StepObservations:
     """Return the observations of a step, with the current figures of its allocator unless given."""
     components = enumerate(earlier.storages.values())
-    rows = [(place, address, size) for place, some in components for address, size in some.items()]
+    rows = [(index, address, size) for index, some in components for address, size in some.items()]
     component, address, size = zip(*rows, strict=True) if rows else ((), (), ())
     storages = StorageColumns(
         components=tuple(earlier.storages), component=packed(component), address=packed(address), bytes=packed(size)

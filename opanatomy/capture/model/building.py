@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 #: Data types that a narrower one can replace.
-_WIDE = ("float32", "float64")
+_WIDE_DTYPES = ("float32", "float64")
 
 
 def build_on_meta(config: Any, auto_class: str, attention: str | None, trust_remote_code: bool) -> torch.nn.Module:
@@ -76,7 +76,7 @@ def build_module(
             return module if all(same_device(str(tensor.device), device) for tensor in tensors) else module.to(device)
         except Exception as error:  # the readers of weights have errors of their own
             if is_out_of_memory(error):
-                smaller = "keep fewer --layers" + (" or use --dtype bfloat16" if dtype in _WIDE else "")
+                smaller = "keep fewer --layers" + (" or use --dtype bfloat16" if dtype in _WIDE_DTYPES else "")
                 which = "" if device == "cpu" else f" ({device_text(device)})"
                 raise OutOfMemory(
                     f"out of memory: the weights in {dtype} do not fit the memory of {device}{which} - {smaller}"
@@ -272,7 +272,7 @@ _FROZEN: Final[dict[str, Callable[[Any, str, str], list[Any]]]] = {
 }
 
 
-def undone_by_checkpointing(module: torch.nn.Module) -> list[str]:
+def checkpointing_warnings(module: torch.nn.Module) -> list[str]:
     """Warn if the output of frozen embeddings is made to require a gradient, as transformers does for checkpointing.
 
     Backward then goes down through frozen layers that it could leave out.
@@ -395,10 +395,10 @@ class Logits:
 
     def __getitem__(self, key: Any) -> Logits:
         """Return the logits of some of the tokens: all words of them."""
-        places = key if isinstance(key, tuple) else (key,)
+        indices = key if isinstance(key, tuple) else (key,)
         every = slice(None)
-        words = places[-1] if Ellipsis in places or len(places) == self.dim() else every
-        if words != every or any(not isinstance(place, slice) and place is not Ellipsis for place in places):
+        words = indices[-1] if Ellipsis in indices or len(indices) == self.dim() else every
+        if words != every or any(not isinstance(index, slice) and index is not Ellipsis for index in indices):
             raise _refused(f"[{key}]")
         states = self.states[key]
         return Logits(states, self.weight, self.bias, (*states.shape[:-1], self.shape[-1]))
@@ -498,25 +498,25 @@ class _Segment:
 
     def take_over(self) -> None:
         """Replace the forwards of the layers by the segment."""
-        for place, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.layers):
             self.forwards.append(layer.forward)
-            layer.forward = self._forward_of(place)
+            layer.forward = self._forward_of(index)
 
-    def _forward_of(self, place: int) -> Callable[..., Any]:
+    def _forward_of(self, index: int) -> Callable[..., Any]:
         def forward(*args: Any, **kwargs: Any) -> Any:
             if self.running or not self.layers[0].training:
-                return self.forwards[place](*args, **kwargs)
+                return self.forwards[index](*args, **kwargs)
             if args:
                 hidden, others, named = args[0], args[1:], kwargs
             else:
                 hidden, others = kwargs["hidden_states"], ()
                 named = {key: value for key, value in kwargs.items() if key != "hidden_states"}
-            if place == 0:
+            if index == 0:
                 self.arguments, self.result = (others, named), self._run(hidden, others, named)
             else:
-                self._check(place, hidden, others, named)
+                self._check(index, hidden, others, named)
             result = self.result
-            if place == len(self.layers) - 1:
+            if index == len(self.layers) - 1:
                 self.arguments = self.result = None
             return result
 
@@ -551,7 +551,7 @@ class _Segment:
             raise self._refused("gives the model more than hidden states, which other layers may take")
         return output[0]
 
-    def _check(self, place: int, hidden: Any, others: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def _check(self, index: int, hidden: Any, others: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Refuse a call of another layer than the first that does not fit the segment's results for it."""
         if self.arguments is None or hidden is not self._states(self.result):
             raise self._refused("does not get the hidden states of the layer before as they are")

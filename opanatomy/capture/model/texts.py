@@ -74,7 +74,7 @@ def batches_of(lengths: Sequence[int], size: int, padding: str, maximum: int, se
     # The batches to run are evenly spread over all by length, so that their mean step is that of all.
     by_length = sorted(range(len(padded)), key=padded.__getitem__)
     count = min(RUN_BATCHES, len(padded))
-    run = sorted(by_length[(2 * place + 1) * len(padded) // (2 * count)] for place in range(count))
+    run = sorted(by_length[(2 * index + 1) * len(padded) // (2 * count)] for index in range(count))
     return Batches(texts=texts, lengths=padded, run=tuple(run))
 
 
@@ -90,8 +90,8 @@ def _grouped(lengths: Sequence[int], size: int, seed: int, order: list[int]) -> 
         megabatch = size * max(min(len(lengths) // (size * 4), 50), 1)
         groups = [order[start : start + megabatch] for start in range(0, len(order), megabatch)]
         groups = [sorted(group, key=lengths.__getitem__, reverse=True) for group in groups]
-        place = max(range(len(groups)), key=lambda number: lengths[groups[number][0]])
-        groups[0][0], groups[place][0] = groups[place][0], groups[0][0]
+        index = max(range(len(groups)), key=lambda number: lengths[groups[number][0]])
+        groups[0][0], groups[index][0] = groups[index][0], groups[0][0]
         return list(chain.from_iterable(groups))
     with _disable_current_modes():  # it reads values, which fake tensors do not have
         generator = torch.Generator().manual_seed(seed)
@@ -138,8 +138,8 @@ def sample() -> tuple[str, ...]:
     """Return the texts, in an order unrelated to their lengths."""
     draw = Random(_SEED)
     normal = NormalDist()
-    places = sorted(range(COUNT), key=lambda _: draw.random())
-    words = [_MEDIAN_WORDS * exp(_DEVIATION * normal.inv_cdf((place + 0.5) / COUNT)) for place in places]
+    indices = sorted(range(COUNT), key=lambda _: draw.random())
+    words = [_MEDIAN_WORDS * exp(_DEVIATION * normal.inv_cdf((index + 0.5) / COUNT)) for index in indices]
     return tuple(_text(draw, max(round(count), 1)) for count in words)
 
 
@@ -175,7 +175,7 @@ def _one_of(draw: Random, choices: Sequence[str]) -> str:
 #: At most this many texts are read: a run needs a few batches and the distribution of lengths.
 MAX_TEXTS: Final = 4096
 #: Names for a column of texts, used if a table has several columns of words.
-_USUAL: Final = (
+_USUAL_COLUMNS: Final = (
     "text",
     "sentence",
     "content",
@@ -195,7 +195,7 @@ _PARQUET: Final = (".parquet", ".pq")
 Row: TypeAlias = "dict[str, Any]"
 
 
-class Texts(Struct, frozen=True, kw_only=True):
+class TextDataset(Struct, frozen=True, kw_only=True):
     """Texts that are not empty; `more` if more of them exist than were read."""
 
     file: str | None = None
@@ -220,10 +220,10 @@ class _Source(Struct, frozen=True, kw_only=True):
         return UsageError(f"{TEXTS.flags[-1]} {self.path}: {what}")
 
 
-def read_texts(asked: str) -> Texts:
+def read_texts(asked: str) -> TextDataset:
     """Return the texts for `--texts`: the embedded sample, or those of `FILE` or `FILE:COLUMN`."""
     if asked == SAMPLE:
-        return Texts(texts=sample())
+        return TextDataset(texts=sample())
     source = _source_of(asked)
     try:
         column, texts = _texts_in(source)
@@ -236,7 +236,7 @@ def read_texts(asked: str) -> Texts:
         raise source.wrong("it has no text in it - give a file with a text on each line")
     if any("\0" in text for text in kept):
         raise source.wrong("it is not text but binary - give lines, JSON Lines, CSV or Parquet")
-    return Texts(file=source.path.name, column=column, texts=kept[:MAX_TEXTS], more=len(kept) > MAX_TEXTS)
+    return TextDataset(file=source.path.name, column=column, texts=kept[:MAX_TEXTS], more=len(kept) > MAX_TEXTS)
 
 
 def _source_of(asked: str) -> _Source:
@@ -257,9 +257,9 @@ def _texts_in(source: _Source) -> tuple[str | None, Iterator[str]]:
     if source.form in _PARQUET:
         return _parquet(source)
     if source.form in _JSON_LINES:
-        return _of_rows(source, lambda: _json_rows(source))
+        return _texts_in_rows(source, lambda: _json_rows(source))
     if source.form in _TABLES:
-        return _of_rows(source, lambda: _csv_rows(source))
+        return _texts_in_rows(source, lambda: _csv_rows(source))
     if source.column is not None:
         raise source.wrong(f"a file of lines has no column {source.column!r} - leave :{source.column} out")
     return None, _lines(source)
@@ -277,7 +277,7 @@ def _opened(source: _Source) -> IO[str]:
     return open(source.path, encoding="utf-8-sig", newline="")
 
 
-def _of_rows(source: _Source, rows: Callable[[], Iterable[Row]]) -> tuple[str, Iterator[str]]:
+def _texts_in_rows(source: _Source, rows: Callable[[], Iterable[Row]]) -> tuple[str, Iterator[str]]:
     """Return the texts in a column of rows, the column chosen by the first of them."""
     first = list(islice(rows(), 100))
     columns: dict[str, bool] = {}
@@ -306,7 +306,7 @@ def _column(source: _Source, columns: dict[str, bool]) -> str:
             raise source.wrong(f"its column {source.column!r} holds no texts - it has {listed}")
         return source.column
     words = [name for name, holds_words in columns.items() if holds_words]
-    usual = [name for wanted in _USUAL for name in words if name.lower() == wanted]
+    usual = [name for wanted in _USUAL_COLUMNS for name in words if name.lower() == wanted]
     if len(words) == 1 or usual:
         return usual[0] if usual else words[0]
     what = "no column of texts" if not words else "several columns of texts"
@@ -396,7 +396,7 @@ class TextInputs:
 class TextPlan:
     """The texts of a run as batches of token ids; no tensors yet. `ids` are `tokens` cut at `maximum`."""
 
-    read: Texts
+    read: TextDataset
     tokens: Tokenized
     ids: tuple[tuple[int, ...], ...]
     maximum: int
@@ -478,10 +478,10 @@ class TextPlan:
         inputs, labels, mask = [], [], self.tokens.mask
         for text in texts:
             draw, ids = Random(f"{self.seed} {text}"), self.ids[text]
-            places = [at for at, token in enumerate(ids) if token not in self.tokens.special] or list(range(len(ids)))
-            draws = {at: draw.random() for at in places}
+            indices = [at for at, token in enumerate(ids) if token not in self.tokens.special] or list(range(len(ids)))
+            draws = {at: draw.random() for at in indices}
             # One at least is guessed.
-            chosen = {at for at in places if draws[at] < _MASKED} or {min(places, key=draws.__getitem__)}
+            chosen = {at for at in indices if draws[at] < _MASKED} or {min(indices, key=draws.__getitem__)}
             inputs.append([mask if at in chosen and mask is not None else token for at, token in enumerate(ids)])
             labels.append([token if at in chosen else IGNORED for at, token in enumerate(ids)])
         return {"input_ids": _padded(inputs, length, self.tokens.pad), "labels": _padded(labels, length, IGNORED)}

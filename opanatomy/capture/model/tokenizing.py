@@ -306,7 +306,7 @@ def _timed(
     few = list(texts[:_TIMED_TEXTS])
     observed: list[ObservedTokenizer] = []
     reference: Ids = []
-    for place, tokenizer in enumerate(tokenizers):
+    for index, tokenizer in enumerate(tokenizers):
         _ids(tokenizer, few[:8])
         begin = time.perf_counter_ns()
         ids = _ids(tokenizer, few)
@@ -316,7 +316,7 @@ def _timed(
             ObservedTokenizer(
                 name=type(tokenizer).__name__,
                 slow=not tokenizer.is_fast,
-                used=not place,
+                used=not index,
                 tokens=sum(map(len, ids)),
                 duration_ns=duration,
                 same_ids=ids == reference,

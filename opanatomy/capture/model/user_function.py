@@ -193,7 +193,7 @@ def _shown(name: str) -> str:
 
 
 #: Functions of a module are named up to this many.
-_NAMED: Final = 8
+_MAX_NAMED_FUNCTIONS: Final = 8
 _PATTERN = regex(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -245,10 +245,10 @@ def call_function(model: str, batch: int | None = None) -> tuple[torch.nn.Module
     else:
         why = "return a dict, a tuple or a tensor"
         raise ModelError(f"{model}{where} returned inputs of type {_describe(inputs)} - {why}")
-    return module, inputs if batch is None or takes_batch else _of_batch(inputs, batch)
+    return module, inputs if batch is None or takes_batch else _with_batch(inputs, batch)
 
 
-def _of_batch(inputs: Any, batch: int) -> Any:
+def _with_batch(inputs: Any, batch: int) -> Any:
     """Return inputs without values with that many samples."""
     import torch
 
@@ -314,7 +314,7 @@ def _attribute(module: ModuleType, path: str, model: str) -> Callable[..., Any]:
             if near:
                 instead = f"did you mean {', '.join(near)}?"
             elif own:
-                instead = f"it has {', '.join(own[:_NAMED])}"
+                instead = f"it has {', '.join(own[:_MAX_NAMED_FUNCTIONS])}"
             raise ModelError(f"no {name!r} in {model.rpartition(':')[0]} - {instead}")
         target = getattr(target, name)
     if not callable(target):

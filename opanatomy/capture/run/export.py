@@ -27,7 +27,7 @@ from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.run.observer import Observation
 from opanatomy.errors import CaptureError, OutputError
 from opanatomy.io.files import OutputFile, replacing
-from opanatomy.io.redact import NOT_DECODABLE, Redaction, know_secrets, of_process
+from opanatomy.io.redact import NOT_DECODABLE, Redaction, know_secrets, remember_environment_secrets
 from opanatomy.options import as_asked
 from opanatomy.records.patterns import regex
 from opanatomy.records.run import RunClock
@@ -138,7 +138,7 @@ class TraceWriter:
             capture=capture,
             everything=everything,
             renamed=tuple((old.decode(), new.decode()) for old, new in renamed.items()),
-            secrets=tuple(of_process()),
+            secrets=tuple(remember_environment_secrets()),
         )
         is_file = isinstance(output, Path) or not output.is_stream
         with _exported(profiler, path) as source:

@@ -274,15 +274,15 @@ def _trilinear(
     """Count torch's pairwise products, one after the other, over the dimensions of each."""
     total = first.dim() + len(expand1)
     sizes = [
-        {place: int(tensor.shape[at]) for at, place in enumerate(p for p in range(total) if p not in missing)}
+        {index: int(tensor.shape[at]) for at, index in enumerate(p for p in range(total) if p not in missing)}
         for tensor, missing in ((first, expand1), (second, expand2), (third, expand3))
     ]
     flops, left = 0, sizes[0]
     for right, last in ((sizes[1], False), (sizes[2], True)):
         both = {**left, **right}
-        summed = [place for place in sum_dim if (place in sizes[2]) is last]
+        summed = [index for index in sum_dim if (index in sizes[2]) is last]
         flops += 2 * math.prod(both.values()) if summed else 0
-        left = {place: size for place, size in both.items() if place not in summed}
+        left = {index: size for index, size in both.items() if index not in summed}
     return flops
 
 
@@ -397,9 +397,9 @@ def is_incomplete(function: Any) -> bool:
 def arguments_text(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Return the arguments of a call in the order of the schema, defaults filled in, as JSON."""
     values = []
-    for place, argument in enumerate(function._schema.arguments):
-        if place < len(args):
-            values.append(_plain(args[place]))
+    for index, argument in enumerate(function._schema.arguments):
+        if index < len(args):
+            values.append(_plain(args[index]))
         elif argument.name in kwargs:
             values.append(_plain(kwargs[argument.name]))
         else:
@@ -461,32 +461,32 @@ class _Operator:
     #: For each phase the calls by the values that determine their FLOPs.
     contractions: list[Counter[Any]] = field(default_factory=lambda: [Counter() for _ in (*_PHASES, None)])
 
-    def add(self, place: int, operands: Any) -> None:
+    def add(self, index: int, operands: Any) -> None:
         """Count one call."""
-        self.calls[place] += 1
+        self.calls[index] += 1
         if self.second_count is not None:
-            self.contractions[place][operands] += 1
+            self.contractions[index][operands] += 1
 
-    def decide(self, place: int) -> None:
+    def decide(self, index: int) -> None:
         """Assign undecided calls to a phase."""
         if self.calls[_UNDECIDED]:
-            self.calls[place] += self.calls[_UNDECIDED]
-            self.contractions[place].update(self.contractions[_UNDECIDED])
+            self.calls[index] += self.calls[_UNDECIDED]
+            self.contractions[index].update(self.contractions[_UNDECIDED])
             self.calls[_UNDECIDED] = 0
             self.contractions[_UNDECIDED].clear()
 
-    def count(self, place: int) -> ObservedCount:
+    def count(self, index: int) -> ObservedCount:
         """Return all calls in one phase, and their FLOPs if each has a second formula."""
         flops = None
         if self.second_count is not None:
-            counted = self.contractions[place].items()
+            counted = self.contractions[index].items()
             each = [(flops_of(self.second_count, operands), calls) for operands, calls in counted]
             known = [flops * calls for flops, calls in each if flops is not None]
             flops = sum(known) if len(known) == len(each) else None
         return ObservedCount(
             operator=self.name,
-            phase=_PHASES[place],
-            calls=self.calls[place],
+            phase=_PHASES[index],
+            calls=self.calls[index],
             flops=flops,
             source=None if flops is None or self.second_count is None else self.second_count.source,
         )
@@ -530,9 +530,9 @@ class Observation:
 
     def decide(self, phase: Phase) -> None:
         """Assign calls of unknown phase to this one."""
-        place = _PHASES.index(phase)
+        index = _PHASES.index(phase)
         for operator in self.operators.values():
-            operator.decide(place)
+            operator.decide(index)
 
     def close(self) -> None:
         """Count pending calls, and release the node, which holds a graph."""
@@ -543,9 +543,9 @@ class Observation:
     def counts(self) -> tuple[ObservedCount, ...]:
         """Return calls by operator, overload and phase, and the FLOPs of those that have a second formula."""
         counts = [
-            operator.count(place)
+            operator.count(index)
             for operator in self.operators.values()
-            for place, calls in enumerate(operator.calls[:_UNDECIDED])
+            for index, calls in enumerate(operator.calls[:_UNDECIDED])
             if calls
         ]
         return tuple(sorted(counts, key=lambda count: (count.operator, _PHASES.index(count.phase), count.calls)))
@@ -588,8 +588,8 @@ class _CallCounter:
     #: How many autograd nodes were asked for.
     nodes: int = 0
     #: By the identity of the phase, which is faster than its hash.
-    places: dict[int, int] = field(
-        default_factory=lambda: {id(phase): place for place, phase in enumerate((*_PHASES, None))}
+    phase_indices: dict[int, int] = field(
+        default_factory=lambda: {id(phase): index for index, phase in enumerate((*_PHASES, None))}
     )
 
     def call(self, mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -626,9 +626,9 @@ class _CallCounter:
     def _count(self, operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         second = operator.second_count
         operands = None if second is None else second.arguments(args, kwargs, result)
-        place = self.places[id(self.phase_of())]
+        index = self.phase_indices[id(self.phase_of())]
         node = None
-        if place == _BACKWARD and (self.nodes < _MOST_NODES or self.is_grad_enabled()):
+        if index == _BACKWARD and (self.nodes < _MOST_NODES or self.is_grad_enabled()):
             node = self.current_node()
             self.nodes += node is not self.observation._node
         if node is not None:
@@ -637,9 +637,9 @@ class _CallCounter:
                 self.observation.checkpointing = checkpointing
             self.observation.add_backward(operator, operands, node, recomputes=checkpointing is not None)
         elif second is None:
-            operator.calls[place] += 1
+            operator.calls[index] += 1
         else:
-            operator.add(place, operands)
+            operator.add(index, operands)
 
 
 def checkpointing_of(node: Any) -> str | None:

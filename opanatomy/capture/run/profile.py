@@ -12,7 +12,7 @@ from opanatomy.capture.device.accelerators import current_device
 from opanatomy.capture.device.environment import choose_device, no_gpu_note
 from opanatomy.capture.device.start import device_text, first_use, run_first_kernel
 from opanatomy.capture.distributed.launched import launched
-from opanatomy.capture.distributed.ranks import Joined, is_sharded
+from opanatomy.capture.distributed.ranks import RankGroup, is_sharded
 from opanatomy.capture.distributed.sharing import shared
 from opanatomy.capture.memory.measurement import Snapshots, available_bytes, limited_to_available
 from opanatomy.capture.model.building import check_peft
@@ -44,17 +44,17 @@ def capture_model(
     note: Callable[[str], None],
     *,
     command: str = "",
-    joined: Joined | None = None,
+    group: RankGroup | None = None,
 ) -> None:
     """Build the model, run its step and write the trace; raises an `OpanatomyError` that says what to do.
 
-    `command` is the trace's record of its origin. With `joined` ranks the step is shared by all, and the trace is that
-    of this one.
+    `command` is the trace's record of its origin. With a `group` the step is shared by all its ranks, and the trace
+    is that of this one.
     """
     check_installed(options.optimizer)
     check_peft(options.lora)
     progress.stage(f"building {options.model}")
-    device = choose_device(options.device) if joined is None else joined.ranks.device
+    device = choose_device(options.device) if group is None else group.ranks.device
     if device == "cpu":
         note(no_gpu_note(options.device))
     points = Snapshots(device)
@@ -72,8 +72,8 @@ def capture_model(
             snapshots=points,
             texts=prepared.texts,
         )
-        if joined is not None:
-            subject = shared(subject, plan, options, joined)
+        if group is not None:
+            subject = shared(subject, plan, options, group)
         record_step(subject, options, trace, progress)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 #: Copies may take one part in this many of the available memory: the step needs the rest.
-_PART: Final = 16
+_MEMORY_DIVISOR: Final = 16
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class SavedState:
             buffers=buffers,
             leaves=[(leaf, _gradient(leaf), leaf.requires_grad) for leaf in leaves if leaf.is_leaf],
         )
-        left = (available_bytes() or 1 << 62) // _PART
+        left = (available_bytes() or 1 << 62) // _MEMORY_DIVISOR
         held = [buffer for _, _, buffer in buffers if buffer is not None]
         left = kept._copy((*held, *tensors_in(inputs)), kept.values, left)
         if weights:

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from opanatomy.capture.batches import micro_batches
 from opanatomy.capture.ceilings import load_of, system_use
-from opanatomy.capture.device.accelerators import current_device, devices_of, of_the_peak
+from opanatomy.capture.device.accelerators import current_device, devices_of, peak_warnings
 from opanatomy.capture.device.accelerators import synchronize_all as synchronize
 from opanatomy.capture.device.kineto import require_device_events
 from opanatomy.capture.device.state import watching
-from opanatomy.capture.distributed.ranks import lone_process
+from opanatomy.capture.distributed.ranks import single_process_warnings
 from opanatomy.capture.lines import files_of
 from opanatomy.capture.memory.measurement import (
     PeakMeter,
@@ -29,7 +29,7 @@ from opanatomy.capture.memory.measurement import (
 from opanatomy.capture.memory.observer import ObservedStep, observe_step, why_not_kept
 from opanatomy.capture.memory.saved import ForwardSaves, PointWatch
 from opanatomy.capture.memory.storages import holders_of, other_devices, tensors_in
-from opanatomy.capture.model.building import undone_by_checkpointing
+from opanatomy.capture.model.building import checkpointing_warnings
 from opanatomy.capture.model.texts import TextInputs
 from opanatomy.capture.run.export import capture_of, export_trace
 from opanatomy.capture.run.instruments import Instrument, Instruments
@@ -179,9 +179,9 @@ class StepRunner:
     def __post_init__(self) -> None:
         module = self.subject.module
         self.devices = devices_of(module, self.options.device)
-        self.warnings.extend(lone_process())
-        self.warnings.extend(of_the_peak(self.devices))
-        self.warnings.extend(undone_by_checkpointing(module))
+        self.warnings.extend(single_process_warnings())
+        self.warnings.extend(peak_warnings(self.devices))
+        self.warnings.extend(checkpointing_warnings(module))
         self.compiled = self.options.compile or has_compiled_parts(module)
         self.instruments = Instruments(
             stepper=self.stepper,

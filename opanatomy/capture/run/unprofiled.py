@@ -193,8 +193,8 @@ def first_difference(options: RunOptions, baseline: RunOptions) -> str | None:
     theirs, ours = _logged(baseline), _logged(options)
     matcher = SequenceMatcher(a=[call.kind for call in theirs], b=[call.kind for call in ours], autojunk=False)
     for block in matcher.get_matching_blocks():
-        for place in range(block.size):
-            old, new = theirs[block.a + place], ours[block.b + place]
+        for index in range(block.size):
+            old, new = theirs[block.a + index], ours[block.b + index]
             if any(not abs(a - b) <= _DIFFERS * max(abs(a), 1e-12) for a, b in zip(old.sums, new.sums, strict=True)):
                 return new.operator
     return None

@@ -91,8 +91,8 @@ def backward_roots(output: Any, module: Any) -> Roots:
         path = numbers[0].path
         if len(leaves) == 1:
             return _roots(numbers, f"{path}, a single number")
-        place = next(place for place, leaf in enumerate(leaves, 1) if leaf is numbers[0])
-        which = {1: "the first", len(leaves): "the last"}.get(place, f"number {place}")
+        index = next(index for index, leaf in enumerate(leaves, 1) if leaf is numbers[0])
+        which = {1: "the first", len(leaves): "the last"}.get(index, f"number {index}")
         return _roots(numbers, f"{path}, {which} of {len(leaves)} outputs: the only single number")
     if len(wanted) == 1:
         return _roots(wanted, f"{wanted[0].path}{_ones(wanted)}")
@@ -153,8 +153,8 @@ def _items(value: Any, path: str) -> Iterator[tuple[str, str, Any]]:
         for field, item in zip(value._fields, value, strict=True):
             yield f"{path}.{field}", field, item
     elif isinstance(value, (list, tuple, set, frozenset)) or type(value).__name__ == "deque":
-        for place, item in enumerate(value):
-            yield f"{path}[{place}]", str(place), item
+        for index, item in enumerate(value):
+            yield f"{path}[{index}]", str(index), item
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield f"{path}.{field.name}", field.name, getattr(value, field.name, None)
@@ -513,8 +513,8 @@ class Stepper:
 
     def _passes(self) -> None:
         """Run forward and backward of each micro-batch."""
-        for place, inputs in enumerate(self.micro_batches, start=1):
-            with self.training.micro_step(is_last=place == len(self.micro_batches)):
+        for index, inputs in enumerate(self.micro_batches, start=1):
+            with self.training.micro_step(is_last=index == len(self.micro_batches)):
                 self._forward_backward(inputs)
 
     def _forward_backward(self, inputs: dict[str, Any] | tuple[Any, ...]) -> None:

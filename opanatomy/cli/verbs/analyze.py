@@ -42,9 +42,9 @@ def run(arguments: argparse.Namespace) -> None:
     with _without_collector():
         report = _run(arguments)
     if arguments.check or arguments.fail_if:
-        from opanatomy.cli.gated import hold_to_gates
+        from opanatomy.cli.gates import enforce_gates
 
-        hold_to_gates(report, arguments)
+        enforce_gates(report, arguments)
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> Report:
     from opanatomy.cli.limits import keep_to_limits
 
     keep_to_limits()  # before numpy is imported, which ends the process if it gets no memory
-    from opanatomy.cli.gated import check_gates, gates_on_report
+    from opanatomy.cli.gates import check_gates, gates_on_report
     from opanatomy.cli.output import made_report
     from opanatomy.io.files import Address, local_name
     from opanatomy.io.sources import STDIN, spooled
@@ -83,7 +83,7 @@ def _run(arguments: argparse.Namespace) -> Report:
 
 
 def _shown_again(report: MadeReport, arguments: argparse.Namespace) -> Report:
-    from opanatomy.cli.gated import gates_on_report, with_gates
+    from opanatomy.cli.gates import gates_on_report, with_gates
     from opanatomy.cli.output import as_shown, destination, note, show, stem_of, what_it_is
     from opanatomy.devices.overrides import parse_overrides
     from opanatomy.records.anatomy import Anatomy

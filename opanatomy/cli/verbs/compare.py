@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
         keep_to_limits()
     ends = ("runs",) if arguments.run else (stem_of(names[0]) or "before", stem_of(names[-1]) or "after")
     with destination(arguments, stem=f"{'-'.join(ends)}.comparison") as where:
-        comparison = judged(_of_runs(arguments) if arguments.run else _of_files(names, arguments), gates)
+        comparison = judged(_compare_runs(arguments) if arguments.run else _compare_files(names, arguments), gates)
         show(comparison, where)
     require_met(comparison.gates)
 
@@ -85,7 +85,7 @@ def _check_sides(names: list[str], arguments: argparse.Namespace) -> None:
         raise UsageError("compare - -: stdin can be read once - give it once")
 
 
-def _of_files(names: list[str], arguments: argparse.Namespace) -> Comparison:
+def _compare_files(names: list[str], arguments: argparse.Namespace) -> Comparison:
     from opanatomy.api import comparison_of
     from opanatomy.cli.progress import Display
 
@@ -94,7 +94,7 @@ def _of_files(names: list[str], arguments: argparse.Namespace) -> Comparison:
         return comparison_of(names, advance=display.advance, redact=arguments.redact)
 
 
-def _of_runs(arguments: argparse.Namespace) -> Comparison:
+def _compare_runs(arguments: argparse.Namespace) -> Comparison:
     """Run the sides in turns, and compare the folders of their reports."""
     from opanatomy.api import comparison_of
     from opanatomy.cli.output import note

@@ -24,7 +24,7 @@ from opanatomy.options import (
 
 if TYPE_CHECKING:
     from opanatomy.capture.distributed.launched import Launched
-    from opanatomy.capture.distributed.ranks import Joined
+    from opanatomy.capture.distributed.ranks import RankGroup
     from opanatomy.cli.output import Destination
     from opanatomy.devices.overrides import Overrides
     from opanatomy.io.files import OutputFile
@@ -44,7 +44,7 @@ EXAMPLES: Final = (
 def run(arguments: argparse.Namespace) -> None:
     """Make the cheap checks, check the outputs, capture, analyze the written trace, show it."""
     from opanatomy.capture.distributed.launched import launched
-    from opanatomy.cli.gated import gates_on_report, hold_to_gates
+    from opanatomy.cli.gates import enforce_gates, gates_on_report
     from opanatomy.cli.output import destination, note, stem_of_model
     from opanatomy.cli.stdout import kept_for_the_report
     from opanatomy.io.files import check_no_address
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> None:
             else:
                 note("--oom-report: this torch sees no CUDA device, whose allocator alone keeps a history")
         anatomy = _published_anatomy(trace, *take) if trace else _not_kept(*take)
-    hold_to_gates(anatomy, arguments)
+    enforce_gates(anatomy, arguments)
     if trace is not None:
         note(f"next: opanatomy analyze {shlex.quote(str(trace.path))} -f json")
 
@@ -132,15 +132,15 @@ def _check_processes(arguments: argparse.Namespace, place: Launched | None) -> N
 
 def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launched) -> None:
     """Run on one of several ranks: each captures and analyzes its own trace, the first shows all together."""
-    from opanatomy.capture.distributed.ranks import asked_of_launcher, joined
-    from opanatomy.cli.gated import gates_on_report, hold_to_gates
+    from opanatomy.capture.distributed.ranks import options_from_launcher, rank_group
+    from opanatomy.cli.gates import enforce_gates, gates_on_report
     from opanatomy.cli.output import destination, note, show, stem_of_model
     from opanatomy.cli.stdout import kept_for_the_report
     from opanatomy.devices.overrides import parse_overrides
 
     ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
     gates = gates_on_report(arguments)
-    options = asked_of_launcher(options)
+    options = options_from_launcher(options)
     with ExitStack() as stack:
         stream = stack.enter_context(kept_for_the_report())
         trace = where = None
@@ -149,7 +149,7 @@ def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launch
             targets = [trace.target] if trace else []
             stem = stem_of_model(arguments.model)
             where = stack.enter_context(destination(arguments, stem=stem, traces=targets, stream=stream, gates=gates))
-        group = stack.enter_context(joined(options, place))
+        group = stack.enter_context(rank_group(options, place))
         ranks = group.ranks
         name = ranks.all_gathered(None if trace is None else trace.path.name)[0]
         if name is not None and trace is None:
@@ -163,13 +163,13 @@ def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launch
         if trace is None:
             show(_without_trace(anatomy), where)
         else:
-            show(anatomy, _of_all_ranks(where, trace, place.world_size, redact=options.redact))
+            show(anatomy, _destination_of_all_ranks(where, trace, place.world_size, redact=options.redact))
         if trace is not None:
             note(f"traces: {trace.path}, and next to it those of the other ranks")
-    hold_to_gates(anatomy, arguments)
+    enforce_gates(anatomy, arguments)
 
 
-def _of_all_ranks(where: Destination, first: OutputFile, ranks: int, *, redact: bool) -> Destination:
+def _destination_of_all_ranks(where: Destination, first: OutputFile, ranks: int, *, redact: bool) -> Destination:
     """Return the destination of a report whose commands name all ranks' traces, if those are next to the first."""
     from msgspec.structs import replace
 
@@ -181,7 +181,7 @@ def _of_all_ranks(where: Destination, first: OutputFile, ranks: int, *, redact: 
     return replace(where, page=replace(where.page, source=source))
 
 
-def _summary(options: RunOptions, trace: OutputFile | None, where: Destination | None, group: Joined) -> bytes:
+def _summary(options: RunOptions, trace: OutputFile | None, where: Destination | None, group: RankGroup) -> bytes:
     """Return the packed summary of this rank's capture."""
     from opanatomy.io.files import temporary
     from opanatomy.pipeline import packed_summary_of
@@ -201,7 +201,7 @@ def run_options(arguments: argparse.Namespace) -> RunOptions:
     return RunOptions(**{**values, "settings": tuple(arguments.settings)})
 
 
-def _capture(options: RunOptions, trace: Path, where: Destination | None, group: Joined | None = None) -> None:
+def _capture(options: RunOptions, trace: Path, where: Destination | None, group: RankGroup | None = None) -> None:
     """Capture; on other ranks than the first, which have no `where`, nothing is shown meanwhile."""
     from opanatomy.capture.run.profile import capture_model
     from opanatomy.capture.run.progress import NullProgress
@@ -211,7 +211,7 @@ def _capture(options: RunOptions, trace: Path, where: Destination | None, group:
     try:
         with Display() if where else nullcontext(NullProgress()) as display:
             speak = note if where else _say_nothing
-            capture_model(options, trace, display, speak, command=typed_command(), joined=group)
+            capture_model(options, trace, display, speak, command=typed_command(), group=group)
     except OutOfMemory as error:
         if where is not None:
             _show_failure(error, where, redact=options.redact)

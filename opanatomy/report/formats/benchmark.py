@@ -39,7 +39,7 @@ def benchmark_report(report: Report) -> str:
             spread = row.spreads[-1] if row.spreads else None
             between = ""
             if spread is not None and spread.count > 1:
-                between = f"{units.of_unit(spread.low, row.unit)} to {units.of_unit(spread.high, row.unit)}"
+                between = f"{units.in_unit(spread.low, row.unit)} to {units.in_unit(spread.high, row.unit)}"
             entries.append(_entry(row.name, row.unit, value, range=between, extra=ran + bound))
     elif isinstance(report, Techniques):
         for tried in report.rows:

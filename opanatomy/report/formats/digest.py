@@ -34,7 +34,7 @@ MOST_BYTES: Final = 4096
 _LINE_BYTES: Final = 512
 _SHORT_BYTES: Final = 256
 _LABEL_BYTES: Final = 64
-_FINDINGS: Final = 3
+_MAX_FINDINGS: Final = 3
 #: The characters of names and of other texts to try one after the other until a line fits.
 _WIDTHS: Final = ((2 * NAME_WIDTH, 1000), (NAME_WIDTH, 1000), (24, 1000), (24, 160), (24, 40), (12, 20), (4, 8))
 _TITLE: Final = "# opanatomy digest"
@@ -119,9 +119,9 @@ def _once(ranked: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _findings(ranked: tuple[Finding, ...], line_bytes: int) -> str:
     lines: list[str] = []
-    for place, finding in enumerate(ranked[:_FINDINGS], 1):
+    for index, finding in enumerate(ranked[:_MAX_FINDINGS], 1):
         lines += [
-            f"### {place}: {_fitting(finding.name, line_bytes)}",
+            f"### {index}: {_fitting(finding.name, line_bytes)}",
             f"- finding: {_fitting(finding.text, line_bytes)}",
         ]
         if finding.evidence is not None:
@@ -137,9 +137,9 @@ def _advice(report: Anatomy, source: str | None, room: Room, line_bytes: int) ->
         return ""
     lines = []
     of_profile = is_run_of_profile(report)
-    for place, advice in enumerate(report.advice[:FIRST], 1):
+    for index, advice in enumerate(report.advice[:FIRST], 1):
         lines += [
-            f"### {place}: {_fitting(label_of(advice), line_bytes)}",
+            f"### {index}: {_fitting(label_of(advice), line_bytes)}",
             f"- gain: {_fitting(gain_of(advice) or 'not known', line_bytes)}",
             f"- because: {_fitting(why_of(advice), line_bytes)}",
             f"- try: {_fitting(tries_of(advice, room.tries, of_profile=of_profile), line_bytes)}",

@@ -40,7 +40,7 @@ _TITLES: Final = ("title", "experiment")
 #: What stands below the first picture although it is sentences.
 _BELOW: Final = ("more-advice",)
 #: Rows of a table on the page, at least.
-_ROWS: Final = 60
+_MIN_ROWS: Final = 60
 #: Notes of a section, and signatures and modules of an operator, at most.
 _NOTES: Final = 100
 _SIGNATURES: Final = 8
@@ -56,7 +56,7 @@ _TIMELINE: Final = "lanes"
 
 def html_report(report: Report, page: Page) -> str:
     """Return the page of a report."""
-    made = [_shortened(section) for section in sections_of(report, replace(page, top=max(page.top, _ROWS)))]
+    made = [_shortened(section) for section in sections_of(report, replace(page, top=max(page.top, _MIN_ROWS)))]
     on = {part.name: part.on for part in PARTS[kind_of(report)]}
     specs: dict[str, Any] = {}
     parts = []

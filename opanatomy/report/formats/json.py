@@ -109,7 +109,7 @@ def read_report(text: str | bytes) -> Report:
             return _typed(msgspec.json.decode(text) | {"schema": SCHEMA}, Techniques)
         if head.kind is None and not head.rows and schema in (1, 2):
             older = msgspec.json.decode(text)
-            return _of_schema_2(_of_schema_1(older) if schema == 1 else older)
+            return _from_schema_2(_from_schema_1(older) if schema == 1 else older)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise OpanatomyError(
             f"not an opanatomy report - {error} - give a file that `opanatomy ... -f json` wrote"
@@ -130,13 +130,13 @@ def read_anatomy(text: str | bytes) -> Anatomy:
     return report
 
 
-def _of_schema_1(value: Any) -> Any:
+def _from_schema_1(value: Any) -> Any:
     """Return a value of schema 1, in which a step had a field for each phase, as schema 2 has it."""
     if isinstance(value, list):
-        return [_of_schema_1(item) for item in value]
+        return [_from_schema_1(item) for item in value]
     if not isinstance(value, dict):
         return value
-    made = {key: _of_schema_1(item) for key, item in value.items()}
+    made = {key: _from_schema_1(item) for key, item in value.items()}
     if "wall_ns" in made:  # a step
         times = {phase: made.pop(f"{phase}_ns", None) for phase in STEP_PHASES}
         made["phase_ns"] = {phase: time for phase, time in times.items() if time is not None}
@@ -154,7 +154,7 @@ class _Tables(msgspec.Struct):
     breakdown: Breakdown | None = None
 
 
-def _of_schema_2(report: dict[str, Any]) -> Anatomy:
+def _from_schema_2(report: dict[str, Any]) -> Anatomy:
     """Return the anatomy of a report of schema 2: the work has rows for each of its tables alone."""
     tables = _typed(report, _Tables)
     others = {name: value for name, value in report.items() if name not in _Tables.__struct_fields__}

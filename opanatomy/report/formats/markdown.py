@@ -16,24 +16,24 @@ from opanatomy.report.sections.memory import curve_lines
 #: GitHub takes 65,536 characters; the rest is room for words around the report.
 MOST_BYTES: Final = 60_000
 #: The most rows of a table, facts, and notes of one section.
-_LISTED: Final = 100
+_MAX_LISTED: Final = 100
 _CURVE_WIDTH: Final = 80
-_DEEPEST: Final = 24
+_MAX_DEPTH: Final = 24
 
 
 def markdown_report(report: Report, page: Page) -> str:
     """Return as much of the report as the page wants, in at most `MOST_BYTES` bytes; its end names what is left out."""
     sections = sections_of(report, page)
-    texts = {place: _section(section) for place, section in enumerate(sections)}
+    texts = {index: _section(section) for index, section in enumerate(sections)}
     # The first screen is dropped last, and of the rest the lower sections first.
-    order = sorted(texts, key=lambda place: (sections[place].open, -place))
+    order = sorted(texts, key=lambda index: (sections[index].open, -index))
     left_out: list[int] = []
     # There is room for the sentence that names all sections.
     most = MOST_BYTES - sum(len(line.encode()) + 1 for line in _left_out([section.title for section in sections]))
     while sum(len(text.encode()) + 1 for text in texts.values()) > most:
-        left_out.append(place := order.pop(0))
-        del texts[place]
-    return "\n".join((*texts.values(), *_left_out([sections[place].title for place in sorted(left_out)])))
+        left_out.append(index := order.pop(0))
+        del texts[index]
+    return "\n".join((*texts.values(), *_left_out([sections[index].title for index in sorted(left_out)])))
 
 
 def _left_out(titles: Sequence[str]) -> list[str]:
@@ -57,26 +57,26 @@ def _blocks(section: Section) -> Iterator[str]:
     """Yield table, facts, curve and notes, each ending in a line end."""
     if section.rows:
         columns = section.shown_columns
-        rows = [[_cell(row, row.cell(column), column.unit) for column in columns] for row in section.rows[:_LISTED]]
-        if section.rows[_LISTED:]:
-            rows.append([f"and {len(section.rows) - _LISTED:,} more", *([""] * (len(columns) - 1))])
+        rows = [[_cell(row, row.cell(column), column.unit) for column in columns] for row in section.rows[:_MAX_LISTED]]
+        if section.rows[_MAX_LISTED:]:
+            rows.append([f"and {len(section.rows) - _MAX_LISTED:,} more", *([""] * (len(columns) - 1))])
         headers = [markdown_text(column.header) for column in columns]
         marks = ["---:" if column.holds is ColumnKind.NUMBERS else ":---" for column in columns]
         yield "".join(f"| {' | '.join(cells)} |\n" for cells in (headers, marks, *rows))
     if section.facts:
         items = [
             f"**{markdown_text(fact.label)}**: {markdown_cell(fact.whole)}" if fact.label else markdown_cell(fact.whole)
-            for fact in section.facts[:_LISTED]
+            for fact in section.facts[:_MAX_LISTED]
         ]
-        if section.facts[_LISTED:]:
-            items.append(f"and {len(section.facts) - _LISTED:,} more")
+        if section.facts[_MAX_LISTED:]:
+            items.append(f"and {len(section.facts) - _MAX_LISTED:,} more")
         yield "".join(f"- {item}\n" for item in items)
     lines, legend = curve_lines(section.curve, _CURVE_WIDTH)
     if lines:
         yield "\n".join(("```text", *lines, "```", "", markdown_text(legend))) + "\n"
 
     # The meaning of a table's marks in one paragraph, each other note in its own.
-    notes = section.notes[:_LISTED]
+    notes = section.notes[:_MAX_LISTED]
     footnotes = [markdown_cell(note.text) for note in notes if note.tone is NoteStyle.FOOTNOTE]
     if footnotes:
         yield f"{'; '.join(footnotes)}\n"
@@ -87,8 +87,8 @@ def _blocks(section: Section) -> Iterator[str]:
             yield f"next: {WITH} {markdown_code(note.text, in_cell=False)}\n"
         elif note.tone is not NoteStyle.FOOTNOTE and (text := markdown_cell(note.text)):
             yield f"{_TONES.get(note.tone, '{}').format(text)}\n"
-    if section.notes[_LISTED:]:
-        yield f"and {len(section.notes) - _LISTED:,} more\n"
+    if section.notes[_MAX_LISTED:]:
+        yield f"and {len(section.notes) - _MAX_LISTED:,} more\n"
 
 
 def _cell(row: Row, cell: Cell, unit: str) -> str:
@@ -97,7 +97,7 @@ def _cell(row: Row, cell: Cell, unit: str) -> str:
         text = f"**{text}**"
     # The spaces before the words of a cell, as in a tree.
     name = cell.name if isinstance(cell, Name) else cell
-    indent = min(len(name) - len(name.lstrip(" ")), _DEEPEST) if isinstance(name, str) else 0
+    indent = min(len(name) - len(name.lstrip(" ")), _MAX_DEPTH) if isinstance(name, str) else 0
     if indent:
         return "&nbsp;" * indent + text
     # An unknown value is not a list here.

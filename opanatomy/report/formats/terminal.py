@@ -49,7 +49,7 @@ from opanatomy.report.sections.memory import curve_lines
 #: The namespaces of torch's own operators, left out if there is little room.
 _OF_TORCH: Final = regex(r"^(?:aten|c10d)::")
 #: From this width on, classes and operators have their full names.
-_ROOMY: Final = 100
+_FULL_NAMES_WIDTH: Final = 100
 _LABEL_WIDTH: Final = 11
 #: The most cells of a name in a sentence, and of one in another column.
 _NAME_WIDTH, _SECOND_NAME_WIDTH = 56, 40
@@ -213,7 +213,7 @@ def _lines(section: Section, width: int, color: bool, headed: bool) -> Iterator[
 
 def _table(section: Section, width: int, color: bool, *, ruled: bool) -> tuple[list[Text], tuple[str, ...]]:
     """Return the table, and the headers of the columns that were dropped."""
-    shown, roomy = section.shown_columns, width >= _ROOMY
+    shown, roomy = section.shown_columns, width >= _FULL_NAMES_WIDTH
     columns: list[Column] = []
     cells: list[list[str]] = []
     for column in shown:
@@ -267,7 +267,7 @@ FORMAT: Final = Format(
 #: Prose and rules are not wider than this, however wide the terminal.
 PAGE: Final = 100
 #: Longer text is no prose: a device name of a megabyte.
-_LONGEST: Final = 4000
+_MAX_PROSE: Final = 4000
 _GAP: Final = 2
 #: The least cells of names that are shown whole or not at all.
 WHOLE: Final = sys.maxsize
@@ -369,21 +369,21 @@ def _abridged(text: str | Phrase, name_width: int) -> Iterator[str]:
     words, ends, remarks, depth, quoted, begin = "", [], [], 0, False, 0
     for word, is_name in _words(text, name_width):
         for letter in "" if is_name else word:
-            place = len(words)
+            index = len(words)
             if letter in "([{" and not quoted:
-                begin = place if depth == 0 else begin
+                begin = index if depth == 0 else begin
                 depth += 1
             elif letter in ")]}" and not quoted:
                 depth -= 1
                 if depth == 0 and words[begin - 1 : begin] == " " and not _SHARE.fullmatch(words[begin:] + letter):
-                    remarks.append((begin - 1, place + 1))
+                    remarks.append((begin - 1, index + 1))
             elif letter == " " and depth == 0 and not quoted and words[-1:] in (",", ";", ":", "."):
-                ends.append(place - 1)
+                ends.append(index - 1)
             quoted ^= letter in '"`'
             words += letter
         words += word if is_name else ""
     stop = "." if words.endswith(".") else ""
-    cuts = [(remarks[place:], len(words)) for place in reversed(range(len(remarks)))]
+    cuts = [(remarks[index:], len(words)) for index in reversed(range(len(remarks)))]
     for gone, end in (*cuts, *((remarks, end) for end in reversed(ends))):
         short = words[:end]
         for start, after in reversed(gone):
@@ -397,7 +397,7 @@ def prose(text: str, width: int, *, style: str = "", used: int = 0) -> list[Text
     Of the first line so many cells are `used` already.
     """
     width = min(max(width, 8), PAGE)
-    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    text = text if len(text) <= _MAX_PROSE else f"{text[:_MAX_PROSE]}…"
     lines = [""]
     for word in _NUMBER.sub(_GLUE, printable(text)).split(" "):
         room = width if len(lines) > 1 else width - used
@@ -428,9 +428,9 @@ def command(text: str, width: int, *, label: str, style: str = "") -> list[Text]
     if len(label) + 1 + cell_len(" ".join(words)) <= width:
         return [Text(f"{label} {' '.join(words)}", style=style)]
     lines, last = [f"{label} {words[0]}"], len(words) - 1
-    for place, word in enumerate(words[1:], 1):
+    for index, word in enumerate(words[1:], 1):
         # Leave room for the continuation mark at its end.
-        if cell_len(f"{lines[-1]} {word}") + (0 if place == last else 2) <= width:
+        if cell_len(f"{lines[-1]} {word}") + (0 if index == last else 2) <= width:
             lines[-1] += f" {word}"
             continue
         lines[-1] += " \\"
@@ -497,12 +497,12 @@ def _line(row: TableRow, columns: Sequence[Column], widths: dict[int, int], *, s
 
 
 #: Sections dropped when the screen is short, and the minimum rows to keep.
-_LAST: Final = ("operators", "kernels")
-_FEWEST: Final = 2
+_DROPPED_LAST: Final = ("operators", "kernels")
+_MIN_ROWS: Final = 2
 #: The lines dropped next, and the sections after them; the title, the caveats and the headline stay.
 _MINOR: Final = ("software", "profiler", "reached", "steps", "framework")
 _NOTES: Final = "notes of tables"
-_ROWS: Final = "short rows of the classes"
+_SHORT_CLASS_ROWS: Final = "short rows of the classes"
 #: This many classes stay.
 _CLASSES: Final = 3
 _STAY: Final = ("title", "caveats", "given-ceilings", "disagreements", "in-short", "headline")
@@ -513,7 +513,7 @@ _MORE: Final = "more: --full, or --section {}"
 _FULL: Final = "more: --full"
 _OTHERS: Final = ("idle", "kernels", "modules", "roofline", "ledger")
 #: This many sections are named as examples.
-_NAMES: Final = 4
+_MAX_NAMED_SECTIONS: Final = 4
 
 
 def fitting(anatomy: Anatomy, page: Page, text_of: Callable[[Sequence[Section]], str]) -> str:
@@ -524,19 +524,19 @@ def fitting(anatomy: Anatomy, page: Page, text_of: Callable[[Sequence[Section]],
     def with_rows(top: int) -> str:
         return text_of(first_screen(anatomy, replace(page, top=top)))
 
-    for top in range(page.top, min(page.top, _FEWEST) - 1, -1):
+    for top in range(page.top, min(page.top, _MIN_ROWS) - 1, -1):
         text = with_rows(top)
         if text.count("\n") <= height:
             return (text if top < Page().top else _filled(text, with_rows, height)) + more
     page = replace(page, top=Page().top)
     every = first_screen(anatomy, page)
-    sections = tuple(section for section in every if section.name not in _LAST)
-    left_out = [section.name for section in every if section.name in _LAST]
+    sections = tuple(section for section in every if section.name not in _DROPPED_LAST)
+    left_out = [section.name for section in every if section.name in _DROPPED_LAST]
     going = [section.name for section in reversed(sections) if section.name not in (*_STAY, *_LATE)]
     # Advice goes piece by piece.
     fewer = [first_screen(anatomy, replace(page, advice=pieces)) for pieces in range(page.advice - 1, 0, -1)]
     advice = [section for screen in fewer for section in screen if section.name == "advice"]
-    for label in (None, *_MINOR, _NOTES, "warnings", _ROWS, *going, "classes", *advice, "advice"):
+    for label in (None, *_MINOR, _NOTES, "warnings", _SHORT_CLASS_ROWS, *going, "classes", *advice, "advice"):
         less = [_without(section, label) for section in sections]
         left_out += [old.name for old, new in zip(sections, less, strict=True) if old != new]
         sections = tuple(section for section in less if section is not None)
@@ -558,7 +558,7 @@ def fitting_parts(report: Report, page: Page, text_of: Callable[[Sequence[Sectio
         return text
     names, more = [section.name for section in sections_of(report, page)], text_of((_note("more", _FULL),))
     for parts in range(len(names), 1, -1):
-        for top in range(page.top, min(page.top, _FEWEST) - 1, -1):
+        for top in range(page.top, min(page.top, _MIN_ROWS) - 1, -1):
             sections = sections_of(report, replace(page, top=top))
             text = text_of([section for section in sections if section.name in names[:parts]]) + more
             if text.count("\n") <= (page.height or 0):
@@ -568,7 +568,7 @@ def fitting_parts(report: Report, page: Page, text_of: Callable[[Sequence[Sectio
 
 def _more(left_out: Sequence[str]) -> str:
     """Return how to see the rest: the dropped parts first."""
-    return _MORE.format(",".join([*dict.fromkeys((*left_out, *_OTHERS))][:_NAMES]) + ",...")
+    return _MORE.format(",".join([*dict.fromkeys((*left_out, *_OTHERS))][:_MAX_NAMED_SECTIONS]) + ",...")
 
 
 def _note(name: str, text: str) -> Section:
@@ -593,7 +593,7 @@ def _without(section: Section, label: str | Section | None) -> Section | None:
         return None
     if label == _NOTES:
         return replace(section, notes=()) if section.rows else section
-    if label == _ROWS:
+    if label == _SHORT_CLASS_ROWS:
         return replace(section, rows=_longest(section.rows)) if section.name == "classes" else section
     return replace(section, facts=tuple(fact for fact in section.facts if fact.label != label or fact.cure is not None))
 

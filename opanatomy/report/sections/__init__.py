@@ -74,11 +74,11 @@ class Part(Struct, frozen=True):
     open: bool = False
 
 
-def _of(make: Callable[[Any], Section | None]) -> _Maker:
+def _maker(make: Callable[[Any], Section | None]) -> _Maker:
     return lambda report, _: make(report)
 
 
-def _of_parts(make: Callable[[Decomposition, Page], Section]) -> _Maker:
+def _parts_maker(make: Callable[[Decomposition, Page], Section]) -> _Maker:
     """Make a section of the parts of a difference, if that has any."""
     return lambda report, page: None if report.decomposition is None else make(report.decomposition, page)
 
@@ -112,91 +112,93 @@ PAGE: Final[Mapping[type[Report], tuple[PagePart, ...]]] = {
 #: The sections of each kind of report, in their order. Their names, and their headings, are what a user calls them.
 PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
     Anatomy: (
-        Part("title", _of(run.title), "verdict", first=True),
+        Part("title", _maker(run.title), "verdict", first=True),
         # Changes the reading of all that follows.
-        Part("caveats", _of(checks.caveats), "verdict", first=True),
+        Part("caveats", _maker(checks.caveats), "verdict", first=True),
         # An impossible ceiling makes all that rests on it meaningless.
-        Part("given-ceilings", _of(checks.given_ceilings), "verdict", first=True),
+        Part("given-ceilings", _maker(checks.given_ceilings), "verdict", first=True),
         # A disagreement of two sources makes all that follows uncertain.
-        Part("disagreements", _of(checks.disagreements), "verdict", first=True),
-        Part("estimate", _of(estimate.estimate), "verdict", "estimate", first=True),
-        Part("mfu", _of(estimate.conventions), "verdict", "mfu", first=True),
-        Part("in-short", _of(run.in_short), "verdict", first=True),
+        Part("disagreements", _maker(checks.disagreements), "verdict", first=True),
+        Part("estimate", _maker(estimate.estimate), "verdict", "estimate", first=True),
+        Part("mfu", _maker(estimate.conventions), "verdict", "mfu", first=True),
+        Part("in-short", _maker(run.in_short), "verdict", first=True),
         Part("headline", verdict.conclusion, "verdict", first=True),
         Part("advice", advice.first_advice, "verdict", "advice", first=True),
         Part("run", run.what_ran, "verdict", first=True),
         Part("step", step.one_step, "step", first=True),
-        Part("generation", _of(step.generation), "step", first=True),
-        Part("texts", _of(run.texts), "step", first=True),
-        Part("classes", _of(classes.classes), "classes", "classes", first=True),
+        Part("generation", _maker(step.generation), "step", first=True),
+        Part("texts", _maker(run.texts), "step", first=True),
+        Part("classes", _maker(classes.classes), "classes", "classes", first=True),
         Part("operators", operators.operators, "operators", "operators", first=True),
-        Part("whole-run", _of(step.whole_run), "step", "whole run"),
-        Part("idle", _of(step.idle), "step", "idle"),
-        Part("replay", _of(replay.replay), "step", "replay"),
+        Part("whole-run", _maker(step.whole_run), "step", "whole run"),
+        Part("idle", _maker(step.idle), "step", "idle"),
+        Part("replay", _maker(replay.replay), "step", "replay"),
         Part("host", operators.host, "step", "host"),
         Part("kernels", operators.kernels, "operators", "kernels"),
         Part("modules", modules.modules, "modules", "modules"),
         Part("lines", lines.lines, "lines", "lines"),
-        Part("ceilings", _of(step.ceilings), "roofline", "roofline"),
+        Part("ceilings", _maker(step.ceilings), "roofline", "roofline"),
         Part("bounds", roofline.roofline, "roofline", "roofline"),
-        Part("ratios", _of(classes.ratios), "classes", "ratios"),
+        Part("ratios", _maker(classes.ratios), "classes", "ratios"),
         Part("paper", classes.paper, "classes", "paper"),
-        Part("batches", _of(run.batches), "step", "batches"),
-        Part("ranks", _of(ranks.ranks), "ranks", "ranks"),
-        Part("waiting-steps", _of(ranks.steps), "ranks", "waiting"),
-        Part("matched", _of(ranks.collectives), "ranks", "waiting"),
-        Part("collectives", _of(collectives.collectives), "ranks", "communication"),
-        Part("communication-phases", _of(collectives.phases), "ranks", "communication"),
-        Part("communication-modules", _of(collectives.modules), "ranks", "communication"),
-        Part("components", _of(memory.components), "memory", "memory"),
-        Part("memory-lines", _of(partial(memory.parts, "line")), "memory", "memory"),
-        Part("memory-curve", _of(memory.curve), "memory", "memory"),
-        Part("memory-peak", _of(memory.blocks), "memory", "memory"),
-        Part("memory-modules", _of(partial(memory.parts, "module")), "memory", "memory"),
-        Part("memory-classes", _of(partial(memory.parts, "operator_class")), "memory", "memory"),
-        Part("memory-phases", _of(partial(memory.parts, "phase")), "memory", "memory"),
-        Part("memory-compiled", _of(partial(memory.parts, "compiled")), "memory", "memory"),
-        Part("memory-pools", _of(memory.pools), "memory", "memory"),
-        Part("saved-activations", _of(memory.activations), "memory", "memory"),
-        Part("snapshots", _of(memory.snapshots), "memory", "memory"),
-        Part("activation-terms", _of(memory.terms), "memory", "memory"),
-        Part("published", _of(memory.published), "memory", "memory"),
-        Part("out-of-memory", _of(memory.failure), "memory", "memory", open=True),
-        Part("memory-notes", _of(memory.remarks), "memory", "memory"),
+        Part("batches", _maker(run.batches), "step", "batches"),
+        Part("ranks", _maker(ranks.ranks), "ranks", "ranks"),
+        Part("waiting-steps", _maker(ranks.steps), "ranks", "waiting"),
+        Part("matched", _maker(ranks.collectives), "ranks", "waiting"),
+        Part("collectives", _maker(collectives.collectives), "ranks", "communication"),
+        Part("communication-phases", _maker(collectives.phases), "ranks", "communication"),
+        Part("communication-modules", _maker(collectives.modules), "ranks", "communication"),
+        Part("components", _maker(memory.components), "memory", "memory"),
+        Part("memory-lines", _maker(partial(memory.parts, "line")), "memory", "memory"),
+        Part("memory-curve", _maker(memory.curve), "memory", "memory"),
+        Part("memory-peak", _maker(memory.blocks), "memory", "memory"),
+        Part("memory-modules", _maker(partial(memory.parts, "module")), "memory", "memory"),
+        Part("memory-classes", _maker(partial(memory.parts, "operator_class")), "memory", "memory"),
+        Part("memory-phases", _maker(partial(memory.parts, "phase")), "memory", "memory"),
+        Part("memory-compiled", _maker(partial(memory.parts, "compiled")), "memory", "memory"),
+        Part("memory-pools", _maker(memory.pools), "memory", "memory"),
+        Part("saved-activations", _maker(memory.activations), "memory", "memory"),
+        Part("snapshots", _maker(memory.snapshots), "memory", "memory"),
+        Part("activation-terms", _maker(memory.terms), "memory", "memory"),
+        Part("published", _maker(memory.published), "memory", "memory"),
+        Part("out-of-memory", _maker(memory.failure), "memory", "memory", open=True),
+        Part("memory-notes", _maker(memory.remarks), "memory", "memory"),
         Part("more-advice", advice.more_advice, "verdict", "advice", open=True),
         Part("ledger", checks.ledger, "sources", "ledger"),
-        Part("source", _of(run.source), "sources", "source"),
+        Part("source", _maker(run.source), "sources", "source"),
         Part("warnings", run.warnings, "sources", "warnings", open=True),
     ),
     Comparison: (
-        Part("title", _of(comparison.title), "verdict", open=True),
+        Part("title", _maker(comparison.title), "verdict", open=True),
         Part("changed", comparison.what_changed, "verdict", open=True),
         Part(
             "memory-changes", lambda report, page: comparison.memory_changes(report, 2 * page.top), "verdict", open=True
         ),
-        Part("gates", _of(comparison.gates), "verdict", open=True),
-        Part("warnings", _of(comparison.warnings), "sources", open=True),
-        Part("sides", _of(comparison.sides), "verdict", open=True),
-        Part("causes", _of_parts(comparison.causes_table), "verdict", open=True),
-        Part("changes", _of_parts(lambda parts, page: comparison.changes_table(parts, page.top)), "changes", "changes"),
-        Part("kernels-changed", _of_parts(lambda parts, _: comparison.kernels_table(parts)), "changes", "kernels"),
-        Part("figures", _of(comparison.figures_table), "figures", "figures"),
-        Part("classes", _of(comparison.families_table), "figures", "classes"),
-        Part("steps", _of(comparison.steps_table), "figures", "steps"),
+        Part("gates", _maker(comparison.gates), "verdict", open=True),
+        Part("warnings", _maker(comparison.warnings), "sources", open=True),
+        Part("sides", _maker(comparison.sides), "verdict", open=True),
+        Part("causes", _parts_maker(comparison.causes_table), "verdict", open=True),
+        Part(
+            "changes", _parts_maker(lambda parts, page: comparison.changes_table(parts, page.top)), "changes", "changes"
+        ),
+        Part("kernels-changed", _parts_maker(lambda parts, _: comparison.kernels_table(parts)), "changes", "kernels"),
+        Part("figures", _maker(comparison.figures_table), "figures", "figures"),
+        Part("classes", _maker(comparison.families_table), "figures", "classes"),
+        Part("steps", _maker(comparison.steps_table), "figures", "steps"),
     ),
     Techniques: (
-        Part("experiment", _of(techniques.title), "verdict", open=True),
-        Part("fits", _of(techniques.fits), "verdict", open=True),
+        Part("experiment", _maker(techniques.title), "verdict", open=True),
+        Part("fits", _maker(techniques.fits), "verdict", open=True),
         Part("advice", techniques.advice, "verdict", open=True),
-        Part("techniques", _of(techniques.table), "verdict", open=True),
-        Part("predictions", _of(techniques.predictions), "details"),
-        Part("technique-memory", _of(techniques.components), "details"),
-        Part("same-training", _of(techniques.same_training), "details"),
-        Part("losses", _of(techniques.losses), "details"),
-        Part("underflow", _of(techniques.gradients_in_float16), "details"),
-        Part("not-run", _of(techniques.failed), "details"),
-        Part("offenders", _of(techniques.offenders), "details"),
-        Part("warnings", _of(techniques.warnings), "sources", open=True),
+        Part("techniques", _maker(techniques.table), "verdict", open=True),
+        Part("predictions", _maker(techniques.predictions), "details"),
+        Part("technique-memory", _maker(techniques.components), "details"),
+        Part("same-training", _maker(techniques.same_training), "details"),
+        Part("losses", _maker(techniques.losses), "details"),
+        Part("underflow", _maker(techniques.gradients_in_float16), "details"),
+        Part("not-run", _maker(techniques.failed), "details"),
+        Part("offenders", _maker(techniques.offenders), "details"),
+        Part("warnings", _maker(techniques.warnings), "sources", open=True),
     ),
 }
 _TITLE, *_NAMED = PARTS[Anatomy]
@@ -213,10 +215,10 @@ OF_ESTIMATE: Final = frozenset({
     "memory-curve", "memory-peak", "memory-modules", "memory-classes", "memory-phases", "warnings",
 })  # fmt: skip
 #: All of a report.
-_ALL: Final = Page()
+_WHOLE_PAGE: Final = Page()
 
 
-def sections_of(report: Report, page: Page = _ALL) -> tuple[Section, ...]:
+def sections_of(report: Report, page: Page = _WHOLE_PAGE) -> tuple[Section, ...]:
     """Return the sections of a report that are not empty, in the order of the page.
 
     Of an anatomy all of them, the first screen, or those that the page asks for by name: an empty one of these says so.
@@ -236,7 +238,7 @@ def sections_of(report: Report, page: Page = _ALL) -> tuple[Section, ...]:
     return first + _made([part for part in PARTS[Anatomy] if not part.first and part.name not in shown], report, page)
 
 
-def first_screen(anatomy: Anatomy, page: Page = _ALL) -> tuple[Section, ...]:
+def first_screen(anatomy: Anatomy, page: Page = _WHOLE_PAGE) -> tuple[Section, ...]:
     """Return the first screen, as `--brief` shows it: the headline, what ran, the step, the classes, the operators.
 
     The kernels too if operators are known for less than half of the time, as in a graph; of a memory snapshot what

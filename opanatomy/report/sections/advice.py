@@ -33,15 +33,15 @@ from opanatomy.report.sections.verdict import (
     compared_run,
     experiment_of,
     is_run_of_profile,
-    looked_at,
+    section_command,
 )
 
 #: Advice on a first screen has one cure and so many lines of its reason.
-_LINES: Final = 2
+_MAX_REASON_LINES: Final = 2
 #: The ends of a replayed gain are one figure if they differ by less.
-_ABOUT: Final = 0.9
+_SAME_GAIN_RATIO: Final = 0.9
 #: Commands below them.
-_COMMANDS: Final = 1
+_MAX_COMMANDS: Final = 1
 _PLACE: Final = regex(r"\{(\w+)\}")
 
 
@@ -50,14 +50,14 @@ def first_advice(anatomy: Anatomy, page: Page) -> Section | None:
     first = anatomy.advice[: min(FIRST, page.advice)]
     if not first:
         return _no_advice(anatomy)
-    notes = [following.note for following in commands_of(first, anatomy, page.source)[:_COMMANDS]]
+    notes = [following.note for following in commands_of(first, anatomy, page.source)[:_MAX_COMMANDS]]
     of_profile, brief = is_run_of_profile(anatomy), page.brief and not page.sections
     facts = [fact_of(advice, of_profile=of_profile, brief=brief) for advice in first]
     if (gain := gain_together(first, anatomy.replay)) is not None:
         replayed, most, whole = gain
         together = phrase("at most {} ({})", Time(most), Share(most, whole))
         if replayed is not None:
-            together = _of_time(replayed, most, whole)
+            together = _time_gain(replayed, most, whole)
         facts.append(Fact(label="together", text=together))
     return Section(title="What to try", facts=tuple(facts), notes=tuple(notes))
 
@@ -120,7 +120,7 @@ def fact_of(advice: Advice, *, of_profile: bool, brief: bool = False) -> Fact:
         tries = phrase("{}: {}", f"`{advice.option}`", tries)
     cure = tries if tries.parts else None
     text = phrase("{}.", what or "")
-    return Fact(label=label_of(advice), text=text, cure=cure, most_lines=_LINES if brief else None)
+    return Fact(label=label_of(advice), text=text, cure=cure, most_lines=_MAX_REASON_LINES if brief else None)
 
 
 def label_of(advice: Advice) -> str:
@@ -133,7 +133,7 @@ def gain_of(advice: Advice) -> Phrase | None:
     """Return what it gains: time of a mean step (the most, or by a replay), memory; `None` where that is not known."""
     parts = []
     if advice.gain_ns is not None:
-        parts.append(_of_time(advice.replayed_ns, advice.gain_ns, advice.step_ns))
+        parts.append(_time_gain(advice.replayed_ns, advice.gain_ns, advice.step_ns))
     if advice.gain_bytes is not None:
         parts.append(
             phrase("{} less memory ({})", Bytes(advice.gain_bytes), Share(advice.gain_bytes, advice.peak_bytes))
@@ -142,12 +142,12 @@ def gain_of(advice: Advice) -> Phrase | None:
     return joined((*parts, fits))
 
 
-def _of_time(replayed_ns: int | None, most_ns: int, step_ns: int | None) -> Phrase:
+def _time_gain(replayed_ns: int | None, most_ns: int, step_ns: int | None) -> Phrase:
     """Return a gain of time: what a replay says, from the recorded host to one that recording does not slow."""
     share = Share(most_ns, step_ns)
     if replayed_ns is None:
         return phrase("up to {} ({})", Time(most_ns), share)
-    if replayed_ns < _ABOUT * most_ns:
+    if replayed_ns < _SAME_GAIN_RATIO * most_ns:
         return phrase("{} to {} ({}, replayed)", Time(replayed_ns), Time(most_ns), share)
     return phrase("about {} ({}, replayed)", Time(most_ns), share)
 
@@ -195,5 +195,5 @@ def commands_of(advice: Iterable[Advice], anatomy: Anatomy, source: str | None) 
         made.append(Next(text=f"{experiment_of(anatomy)} --only {','.join(dict.fromkeys(techniques))}"))
     made += others
     if sections and (source is not None or anatomy.provenance.trace is not None):
-        made.append(looked_at(sections, source))
+        made.append(section_command(sections, source))
     return tuple(dict.fromkeys(made))

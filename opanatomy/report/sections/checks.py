@@ -54,9 +54,9 @@ from opanatomy.report.section import (
 from opanatomy.report.units import text_of
 
 #: Sentences on possible errors of the page, and differences of a check in the ledger.
-_SENTENCES, _LISTED = 2, 12
+_MAX_SENTENCES, _MAX_DIFFERENCES = 2, 12
 #: Limits of the causes of differences, and of the operators of one.
-_CAUSES, _NAMES = 6, 3
+_MAX_CAUSES, _MAX_OPERATORS = 6, 3
 #: The figure that a check covers, by its quantity.
 _FIGURE: Final[Mapping[str, str]] = {
     "call counts": "The number of calls of {}",
@@ -72,7 +72,7 @@ _FIGURE: Final[Mapping[str, str]] = {
     EVENTS: "The time of {}",
 }
 #: Checks whose evidence is the sentence on what is wrong.
-_SAID: Final = (CLASSES, ORDER, CLOCKS, LAUNCHES, WAITS, EVENTS)
+_TEXTUAL: Final = (CLASSES, ORDER, CLOCKS, LAUNCHES, WAITS, EVENTS)
 _QUANTITY: Final[Mapping[str, Callable[[int | None], Quantity]]] = {"FLOPs": Flops, "B": Bytes, "ns": Time}
 
 
@@ -132,7 +132,7 @@ def alarm_texts(anatomy: Anatomy) -> Iterator[Phrase]:
         if all(difference.time_ns is not None for difference in check.unexplained):
             yield phrase("{}; {} of {}.", text, Share(min(check.share(work_ns) * of_step, 1), 1), whole_of(costs))
         else:
-            yield phrase("{}.", text) if check.quantity in _SAID else phrase("{}; {} of the figure.", text, share)
+            yield phrase("{}.", text) if check.quantity in _TEXTUAL else phrase("{}; {} of the figure.", text, share)
 
 
 def _more(others: Sequence[Difference]) -> Phrase | str:
@@ -144,7 +144,7 @@ def may_be_wrong(check: Check, difference: Difference) -> Phrase:
     in_phase = "" if difference.phase is None else f" in {difference.phase.value}"
     figure = _FIGURE.get(check.quantity, f"{check.quantity} of {{}}")
     subject = phrase(figure, *([Name(difference.operator.removeprefix("aten::"))] if "{}" in figure else ()))
-    if check.quantity in _SAID and difference.evidence:
+    if check.quantity in _TEXTUAL and difference.evidence:
         by = phrase("{}", difference.evidence)
     else:
         # With all digits if they would be equal when rounded.
@@ -162,9 +162,9 @@ def disagreements(anatomy: Anatomy) -> Section | None:
     texts: list[str | Phrase] = list(alarm_texts(anatomy))
     if not texts:
         return None
-    if len(texts) > _SENTENCES:
-        checks = Count(len(texts) - _SENTENCES, "check")
-        texts[_SENTENCES:] = [phrase("{} more that do not agree: see --section ledger", checks)]
+    if len(texts) > _MAX_SENTENCES:
+        checks = Count(len(texts) - _MAX_SENTENCES, "check")
+        texts[_MAX_SENTENCES:] = [phrase("{} more that do not agree: see --section ledger", checks)]
     notes = tuple(Note(text=text, tone=NoteStyle.WARNING) for text in texts)
     return Section(title="What may be wrong", notes=notes)
 
@@ -188,12 +188,14 @@ def check_facts(anatomy: Anatomy, *, explained: bool) -> Iterator[tuple[str, Phr
             share = Share(check.share(work_ns), 1)
             yield "below 1 %", phrase("{}{}; {}", may_be_wrong(check, ranked[0]), _more(ranked[1:]), share)
         elif explained:
-            for difference in ranked[:_LISTED]:
+            for difference in ranked[:_MAX_DIFFERENCES]:
                 share = Share(difference.share(work_ns), 1)
-                evidence = "" if check.quantity in _SAID else f"; {difference.evidence}" if difference.evidence else ""
+                evidence = (
+                    "" if check.quantity in _TEXTUAL else f"; {difference.evidence}" if difference.evidence else ""
+                )
                 yield "uncertain", phrase("{}; {}{}", may_be_wrong(check, difference), share, evidence)
-            if ranked[_LISTED:]:
-                yield "uncertain", phrase("{}{}", check.quantity, _more(ranked[_LISTED:]))
+            if ranked[_MAX_DIFFERENCES:]:
+                yield "uncertain", phrase("{}{}", check.quantity, _more(ranked[_MAX_DIFFERENCES:]))
     yield from _explained(anatomy) if explained else ()
     reasons: dict[str, list[str]] = {}
     for check in anatomy.checks:
@@ -212,12 +214,12 @@ def _explained(anatomy: Anatomy) -> Iterator[tuple[str, Phrase | None]]:
                 names = causes.setdefault(difference.cause, [])
                 if difference.operator not in names:
                     names.append(difference.operator)
-    for cause, names in list(causes.items())[:_CAUSES]:
-        more = phrase(" and {} more", Count(len(names) - _NAMES)) if len(names) > _NAMES else ""
-        listed = joined(phrase("{}", Name(name)) for name in names[:_NAMES])
+    for cause, names in list(causes.items())[:_MAX_CAUSES]:
+        more = phrase(" and {} more", Count(len(names) - _MAX_OPERATORS)) if len(names) > _MAX_OPERATORS else ""
+        listed = joined(phrase("{}", Name(name)) for name in names[:_MAX_OPERATORS])
         yield "explained", phrase("{}{}: {}", listed or "", more, cause)
-    if len(causes) > _CAUSES:
-        more = phrase("{} causes more (all are in the JSON report)", Count(len(causes) - _CAUSES))
+    if len(causes) > _MAX_CAUSES:
+        more = phrase("{} causes more (all are in the JSON report)", Count(len(causes) - _MAX_CAUSES))
         yield "explained", more
 
 

@@ -81,8 +81,8 @@ def classes(anatomy: Anatomy) -> Section | None:
         Column(header="time"): lambda line: Time(line.part.time_ns),
         Column(header="share"): lambda line: Share(line.part.time_ns, whole.time_ns),
         **{
-            Column(header=phase.value, drop_order=place): time_in(phase)
-            for place, phase in enumerate(phases if len(phases) > 1 else (), start=1)
+            Column(header=phase.value, drop_order=index): time_in(phase)
+            for index, phase in enumerate(phases if len(phases) > 1 else (), start=1)
         },
         Column(header="FLOP", unit="FLOP", drop_order=7): lambda line: amounts(line.part)[0] if computes else None,
         Column(header="FLOP share", drop_order=10): lambda line: Share(
@@ -202,7 +202,7 @@ _PAPER: Final = {
     OperatorClass.ELEMENTWISE: (0.03, 13.5),
 }
 #: A class with less of the time than this has no ratios: they would mean little.
-_LEAST: Final = 0.01
+_MIN_RATIO_SHARE: Final = 0.01
 _NO_RATIO: Final = note("ratios", "-")
 _PAPER_IS: Final = note("paper", "paper")
 
@@ -215,7 +215,7 @@ def ratios(anatomy: Anatomy) -> Section | None:
         for row in anatomy.ratios
     }
     with_ratio = [row for row in anatomy.ratios if (row.time, row.flops, row.bytes) != (None, None, None)]
-    known = [row for row in with_ratio if times[row.operator_class].time_ns >= _LEAST * whole]
+    known = [row for row in with_ratio if times[row.operator_class].time_ns >= _MIN_RATIO_SHARE * whole]
     if not known:
         return None
     columns: Columns[RatioRow] = {
@@ -234,7 +234,9 @@ def ratios(anatomy: Anatomy) -> Section | None:
     left_out = any(None in (row.time, row.bytes, row.flops if row.operator_class in _PAPER else 0) for row in known)
     notes = [Note(text=_NO_RATIO)] if left_out else []
     if len(known) < len(with_ratio):
-        notes.append(Note(text=phrase("classes of less than {} of the time are left out", Share(_LEAST, 1, 0))))
+        notes.append(
+            Note(text=phrase("classes of less than {} of the time are left out", Share(_MIN_RATIO_SHARE, 1, 0)))
+        )
     return Section(title="Backward over forward", columns=tuple(columns), rows=rows, notes=tuple(notes))
 
 

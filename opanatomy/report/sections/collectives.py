@@ -61,7 +61,7 @@ def collectives(anatomy: Anatomy) -> Section | None:
 
 
 #: This many modules are shown, those that communicate longest.
-_SHOWN: Final = 8
+_MAX_MODULES: Final = 8
 
 
 def _times(steps: int) -> Columns[CommunicationPhase | ModuleCommunication]:
@@ -133,7 +133,7 @@ def modules(anatomy: Anatomy) -> Section | None:
         **_times(steps_of(anatomy)),
     }
     ordered = sorted(communication.modules, key=lambda row: -row.running_ns)
-    rows = tuple(Row(cells=cells_of(columns, row)) for row in ordered[:_SHOWN])
+    rows = tuple(Row(cells=cells_of(columns, row)) for row in ordered[:_MAX_MODULES])
     left = len(ordered) - len(rows)
     notes = (Note(text=phrase("and {} more, all in -f json", Count(left))),) if left else ()
     return Section(

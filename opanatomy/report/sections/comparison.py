@@ -54,7 +54,7 @@ from opanatomy.report.units import duration
 # The parts of a difference in words: grouped by cause and class, named, in sentences.
 
 
-_NAMED: Final = {
+_CAUSE_NAMES: Final = {
     Cause.SAME_CALLS: "the same calls", Cause.MORE_CALLS: "more calls", Cause.FEWER_CALLS: "fewer calls",
     Cause.MOVED: "moved", Cause.ANOTHER_SIGNATURE: "other arguments", Cause.ANOTHER_KERNEL: "another kernel",
     Cause.ANOTHER_OPERATOR: "another operator", Cause.NEW: "new", Cause.GONE: "gone",
@@ -67,7 +67,7 @@ _COLLECTIVE: Final = "record_param_comms"
 #: A namespace of C++ whose brackets are not parameters.
 _ANONYMOUS: Final = "(anonymous namespace)::"
 #: A sentence names this many operators of a group.
-_OPERATORS: Final = 2
+_MAX_NAMED_OPERATORS: Final = 2
 
 
 class Group(Struct, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ def groups_of(parts: Iterable[Part]) -> list[Group]:
 
 def named(cause: Cause) -> str:
     """Return a cause in words."""
-    return _NAMED[cause]
+    return _CAUSE_NAMES[cause]
 
 
 def _name(part: Part) -> str:
@@ -116,8 +116,8 @@ def _name(part: Part) -> str:
         first, second = part.pair
         return f"overlap of {first}" if first == second else f"overlap of {first} and {second}"
     if part.operator_class is None:
-        return _NAMED[part.cause]
-    what = _NAMED[part.cause]
+        return _CAUSE_NAMES[part.cause]
+    what = _CAUSE_NAMES[part.cause]
     if part.cause is Cause.MOVED:
         before, after = (("/".join(side.phases) if side is not None else "?") for side in (part.before, part.after))
         what = f"moved from {before} to {after}"
@@ -131,12 +131,12 @@ def name_of_part(part: Part) -> str:
             names = side.operators or side.kernels
             if side.kernels and side.operators == (_COLLECTIVE,):  # the host records all collectives by one name
                 names = side.kernels
-            first, *others = (bare(name) for name in names)
+            first, *others = (short_kernel_name(name) for name in names)
             return first + (f" and {len(others)} more" if others else "")
     return "?"
 
 
-def bare(name: str) -> str:
+def short_kernel_name(name: str) -> str:
     """Return a kernel's name without its C++ type and parameters."""
     return name.removeprefix("void ").replace(_ANONYMOUS, "").partition("(")[0] or name
 
@@ -160,7 +160,9 @@ def sentence_of(group: Group) -> Phrase:
     operators = sorted(changes.items(), key=lambda item: -abs(item[1]))
     if len(operators) == 1:
         return phrase("{} ({})", head, Name(operators[0][0]))
-    most = [(name, change) for name, change in operators if abs(change) * 10 >= abs(group.change_ns)][:_OPERATORS]
+    most = [(name, change) for name, change in operators if abs(change) * 10 >= abs(group.change_ns)][
+        :_MAX_NAMED_OPERATORS
+    ]
     largest = joined(phrase("{} {}", Name(name), TimeChange(change)) for name, change in most)
     return phrase("{}, of it {}", head, largest) if largest else head
 
@@ -180,15 +182,15 @@ _ELSEWHERE: Final = (
     "calls that take 0 ns ran before the step or after it on the device: of each event the part in the step counts"
 )
 #: Causes that change less than this part of the largest change are one row.
-_SMALLEST: Final = 1e-3
+_MIN_CAUSE_SHARE: Final = 1e-3
 #: Contractions with another kernel that are listed.
-_KERNELS: Final = 8
+_MAX_KERNELS: Final = 8
 
 
 def causes_table(parts: Decomposition, page: Page) -> Section:
     """Return one row for the parts of one cause and class, which sum to the difference."""
     groups = groups_of(parts.parts)
-    smallest = _SMALLEST * max((abs(group.change_ns) for group in groups), default=0)
+    smallest = _MIN_CAUSE_SHARE * max((abs(group.change_ns) for group in groups), default=0)
     columns: Columns[tuple[str | Phrase, int, int]] = {
         Column(header="where the difference is from", holds=ColumnKind.NAMES, least=28): lambda item: item[0],
         Column(header="before", drop_order=2): lambda item: Time(item[1]),
@@ -277,8 +279,8 @@ def kernels_table(parts: Decomposition) -> Section:
         Column(header="signature", holds=ColumnKind.NAMES, drop_order=1): lambda item: (
             Name(item[2].signatures[0]) if item[2].signatures else None
         ),
-        Column(header="before", holds=ColumnKind.NAMES): lambda item: Name(bare(item[1].kernels[0])),
-        Column(header="after", holds=ColumnKind.NAMES): lambda item: Name(bare(item[2].kernels[0])),
+        Column(header="before", holds=ColumnKind.NAMES): lambda item: Name(short_kernel_name(item[1].kernels[0])),
+        Column(header="after", holds=ColumnKind.NAMES): lambda item: Name(short_kernel_name(item[2].kernels[0])),
         Column(header="change"): lambda item: TimeChange(item[0].change_ns),
     }
     rows = [
@@ -294,8 +296,8 @@ def kernels_table(parts: Decomposition) -> Section:
     return Section(
         title="Other kernels",
         columns=tuple(columns),
-        rows=tuple(rows[:_KERNELS]),
-        notes=_more_rows(len(rows) - _KERNELS),
+        rows=tuple(rows[:_MAX_KERNELS]),
+        notes=_more_rows(len(rows) - _MAX_KERNELS),
     )
 
 
@@ -310,14 +312,14 @@ _NOT_CLAIMED: Final = "~"
 #: The remark on a figure that a like step does not have.
 _ALL_STEPS: Final = "of all steps"
 #: The most steps with a row.
-_STEPS: Final = 24
+_MAX_STEP_ROWS: Final = 24
 #: The figures of more than two sides, and the headers of their columns; more are in the JSON report.
 _OF_MANY: Final = {
     "step_time_ns": "step", "samples_per_second": "samples", "idle_ns": "idle", "framework_ns": "framework",
     "exposed_communication_ns": "exposed", "flops": "FLOP", "bytes": "bytes", "mfu": "MFU", "peak_memory_bytes": "peak",
 }  # fmt: skip
 #: Figures on the page, in this order; all figures are in the JSON report.
-_SHOWN: Final = (
+_SHOWN_FIGURES: Final = (
     "step_time_ns", "step_profiled_ns", "samples_per_second", "forward_time_ns", "backward_time_ns",
     "optimizer_time_ns", "busy_ns", "idle_ns", "host_idle_ns", "framework_ns", "exposed_communication_ns",
     "exposed_memcpy_ns", "kernel_time_ns", "flops", "bytes", "mfu", "hfu", "peak_memory_bytes",
@@ -338,7 +340,12 @@ def steps_table(comparison: Comparison) -> Section | None:
         ),
     }
     rows = tuple(Row(cells=cells_of(columns, (side, step))) for side in comparison.sides for step in side.steps)
-    return Section(title="Like steps", columns=tuple(columns), rows=rows[:_STEPS], notes=_more_rows(len(rows) - _STEPS))
+    return Section(
+        title="Like steps",
+        columns=tuple(columns),
+        rows=rows[:_MAX_STEP_ROWS],
+        notes=_more_rows(len(rows) - _MAX_STEP_ROWS),
+    )
 
 
 def figures_table(comparison: Comparison) -> Section:
@@ -353,7 +360,7 @@ def figures_table(comparison: Comparison) -> Section:
 def shown_figures(comparison: Comparison) -> list[FigureRow]:
     """Return the figures of the page, in its order."""
     known = {row.name: row for row in comparison.figures}
-    return [known[name] for name in _SHOWN if name in known]
+    return [known[name] for name in _SHOWN_FIGURES if name in known]
 
 
 def families_table(comparison: Comparison) -> Section | None:
@@ -375,34 +382,34 @@ def _figures_of_many(comparison: Comparison) -> Section:
     shown = {header: known[name] for name, header in _OF_MANY.items() if name in known}
     rows = tuple(
         Row(
-            cells={"side": phrase("{} {}", Count(place + 1), Name(side.name))}
-            | {header: _cell(row, place) for header, row in shown.items()}
+            cells={"side": phrase("{} {}", Count(index + 1), Name(side.name))}
+            | {header: _cell(row, index) for header, row in shown.items()}
         )
-        for place, side in enumerate(comparison.sides)
+        for index, side in enumerate(comparison.sides)
     )
     return Section(
         title="Figures of one step",
         rows=rows,
         columns=(
             Column(header="side", holds=ColumnKind.NAMES, least=16),
-            *(Column(header=header, drop_order=place) for place, header in enumerate(shown)),
+            *(Column(header=header, drop_order=index) for index, header in enumerate(shown)),
         ),
         notes=(Note(text="of one step; all figures are in the JSON report"),),
     )
 
 
-def _cell(row: FigureRow, place: int) -> Cell:
-    value = row.values[place]
-    return None if value is None else with_bound(row, place)
+def _cell(row: FigureRow, index: int) -> Cell:
+    value = row.values[index]
+    return None if value is None else with_bound(row, index)
 
 
-def with_bound(row: FigureRow, place: int) -> Phrase:
+def with_bound(row: FigureRow, index: int) -> Phrase:
     """Return a figure of one side, with `≥` before a lower bound."""
-    value = row.values[place]
+    value = row.values[index]
     if value is None:
         return phrase("-")
     figure = quantity(row.unit, value)
-    if not row.lower_bounds or not row.lower_bounds[place]:
+    if not row.lower_bounds or not row.lower_bounds[index]:
         return phrase("{}", figure)
     if isinstance(figure, Share):
         return phrase("{}", replace(figure, at_least=True))
@@ -459,7 +466,7 @@ def quantity(unit: str, value: float) -> Quantity:
 #: The remark for sides that are not comparable.
 _WITHHELD: Final = "The figures stand side by side, without changes and causes; a gate on a change is unknown."
 #: The most lines of a cause's sentence on a first screen.
-_LINES: Final = 2
+_MAX_CAUSE_LINES: Final = 2
 #: How many causes have a sentence.
 IN_SENTENCES: Final = 3
 
@@ -473,14 +480,14 @@ def title(comparison: Comparison) -> Section:
 
 def what_changed(comparison: Comparison, page: Page) -> Section:
     """Return the difference of the step in a sentence, the largest causes in one each."""
-    lines = _LINES if page.brief else None
+    lines = _MAX_CAUSE_LINES if page.brief else None
     parts = comparison.decomposition
     if comparison.not_comparable:
         reasons = [Note(text=f"Not comparable: {why}.", tone=NoteStyle.CONCLUSION) for why in comparison.not_comparable]
         withheld = Note(text=_WITHHELD, tone=NoteStyle.REMARK)
         return Section(title="What changed", notes=(*reasons, withheld))
     if comparison.peak_parts:
-        return Section(title="What changed", notes=(Note(text=_of_memory(comparison), tone=NoteStyle.CONCLUSION),))
+        return Section(title="What changed", notes=(Note(text=_memory_change(comparison), tone=NoteStyle.CONCLUSION),))
     if parts is None:
         return Section(title="What changed", notes=_extremes(comparison))
     sentences = [
@@ -493,7 +500,7 @@ def what_changed(comparison: Comparison, page: Page) -> Section:
     return Section(title="What changed", notes=tuple(notes))
 
 
-def _of_memory(comparison: Comparison) -> Phrase:
+def _memory_change(comparison: Comparison) -> Phrase:
     """Return the difference of two snapshots' peaks, and the components that changed most."""
     before = sum(change.before_bytes for change in comparison.peak_parts)
     after = sum(change.after_bytes for change in comparison.peak_parts)
@@ -635,8 +642,8 @@ def _tested(row: FigureRow) -> Phrase | str:
 def sides(comparison: Comparison) -> Section:
     """Return what ran on each side, and which steps the means are of."""
     facts = []
-    for place, side in enumerate(comparison.sides):
-        label = ("before", "after")[place] if len(comparison.sides) == 2 else f"{place + 1}"
+    for index, side in enumerate(comparison.sides):
+        label = ("before", "after")[index] if len(comparison.sides) == 2 else f"{index + 1}"
         what = joined(
             (
                 phrase("{}", Name(side.name)),

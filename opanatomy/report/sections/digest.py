@@ -55,7 +55,7 @@ from opanatomy.report.sections.estimate import estimate
 from opanatomy.report.sections.operators import grouped
 from opanatomy.report.sections.step import label_of, label_of_cause, left_out, remarks_on_mfu, within_windows
 from opanatomy.report.sections.techniques import fits
-from opanatomy.report.sections.verdict import Finding, Next, NextCommand, looked_at
+from opanatomy.report.sections.verdict import Finding, Next, NextCommand, section_command
 
 Facts = Iterable[tuple[str, str | Phrase | None]]
 #: How many memory components of an experiment, and warnings, are named.
@@ -63,7 +63,7 @@ _COMPONENTS, _WARNINGS = 8, 5
 #: Cells of a name in a line with enough room.
 NAME_WIDTH: Final = 64
 #: Single events of less than this part of the step are left out.
-_LONG: Final = 0.01
+_MIN_EVENT_SHARE: Final = 0.01
 
 
 class Room(Struct, frozen=True, kw_only=True):
@@ -288,12 +288,12 @@ def _copies(anatomy: Anatomy, work_ns: float) -> Phrase | None:
 def _spans(anatomy: Anatomy, room: Room) -> Facts:
     """Yield the longest gaps and single events of at least a hundredth of the step, the longest first."""
     step_ns, steps = anatomy.step.wall_ns or 0, None if is_whole_trace(anatomy) else steps_of(anatomy)
-    gaps = [gap for gap in anatomy.timeline.gaps if gap.time_ns * gap.count >= _LONG * step_ns]
+    gaps = [gap for gap in anatomy.timeline.gaps if gap.time_ns * gap.count >= _MIN_EVENT_SHARE * step_ns]
     yield from (("gap", _gap(gap, steps)) for gap in gaps[: room.gaps])
     if gaps[room.gaps :]:
         yield "gap", phrase("and {} more (table timeline.gaps, or --section idle)", Count(len(gaps) - room.gaps))
     spans = sorted(anatomy.spans, key=lambda span: -span.spent_ns)
-    long = [span for span in spans if span.spent_ns and span.spent_ns >= _LONG * step_ns]
+    long = [span for span in spans if span.spent_ns and span.spent_ns >= _MIN_EVENT_SHARE * step_ns]
     names = cut_apart([span.name for span in long], NAME_WIDTH)
     for span in long[: room.spans]:
         yield f"single {span.what}", _span(span, names[span.name], steps)
@@ -460,16 +460,16 @@ def _part(ns: float | None, whole_ns: float | None) -> Phrase | None:
 #: How many causes are named.
 _COMPARED_CAUSES: Final = 12
 #: Rows of a table long enough to include the changes.
-_TOP: Final = "--top 30"
-_BY_CALLS: Final = f"--sort calls {_TOP}"
+_LONG_TABLE: Final = "--top 30"
+_BY_CALLS: Final = f"--sort calls {_LONG_TABLE}"
 #: Sections with more on work that changed for this cause: kernels if they are what differs.
 _OF_WORK: Final = {
-    Cause.SAME_CALLS: NextCommand(section="kernels", options=_TOP),
-    Cause.ANOTHER_KERNEL: NextCommand(section="kernels", options=_TOP),
+    Cause.SAME_CALLS: NextCommand(section="kernels", options=_LONG_TABLE),
+    Cause.ANOTHER_KERNEL: NextCommand(section="kernels", options=_LONG_TABLE),
     Cause.MORE_CALLS: NextCommand(section="operators", options=_BY_CALLS),
     Cause.FEWER_CALLS: NextCommand(section="operators", options=_BY_CALLS),
 }
-_MORE_OPERATORS: Final = NextCommand(section="operators", options=_TOP)
+_MORE_OPERATORS: Final = NextCommand(section="operators", options=_LONG_TABLE)
 #: The same for time other than work.
 _OF_TIME: Final = {
     Cause.FRAMEWORK: NextCommand(section="operators", options=_BY_CALLS),
@@ -496,7 +496,7 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
         causes.append(("and", left))
     step = [] if parts is None else [("step", headline(comparison, parts))]
     figures = [(row.name, _values(row, comparison)) for row in shown_figures(comparison)]
-    sides = [(f"side {place}", _side(side)) for place, side in enumerate(comparison.sides, 1)]
+    sides = [(f"side {index}", _side(side)) for index, side in enumerate(comparison.sides, 1)]
     gates = [("gate", gate.line) for gate in comparison.gates]
     warnings = [("warning", text) for text in comparison.warnings]
     reasons = [("not comparable", why) for why in comparison.not_comparable]
@@ -515,8 +515,8 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
 def _values(row: FigureRow, comparison: Comparison) -> Phrase:
     """Return a figure on every side, and the change from first to last if these are comparable."""
     if comparison.not_comparable:
-        return joined((with_bound(row, place) for place in range(len(row.values))), " against ") or phrase("")
-    values = joined((with_bound(row, place) for place in range(len(row.values))), " -> ") or ""
+        return joined((with_bound(row, index) for index in range(len(row.values))), " against ") or phrase("")
+    values = joined((with_bound(row, index) for index in range(len(row.values))), " -> ") or ""
     return phrase("{} ({})", values, Change(row.values[-1], row.values[0]))
 
 
@@ -554,13 +554,13 @@ def findings_of_comparison(comparison: Comparison, sides: Sequence[str | None] =
 def _next_of_cause(group: Group, comparison: Comparison, sides: Sequence[str | None]) -> Next:
     """Return the sections to show next for a cause, from the slower side (overlap counts as negative time)."""
     before, after = abs(group.before_ns), abs(group.after_ns)
-    place = 0 if before > after else 1
-    side = sides[place] if place < len(sides) else None
-    several = comparison.sides[place].ranks > 1
-    return looked_at(further_of(group, several=several), side)
+    index = 0 if before > after else 1
+    side = sides[index] if index < len(sides) else None
+    several = comparison.sides[index].ranks > 1
+    return section_command(follow_up_sections(group, several=several), side)
 
 
-def further_of(group: Group, *, several: bool) -> tuple[NextCommand, ...]:
+def follow_up_sections(group: Group, *, several: bool) -> tuple[NextCommand, ...]:
     """Return where a report has more on a cause; for `several` ranks also who waits for whom."""
     if group.cause is Cause.OVERLAP:
         pair = group.parts[0].pair or ()
@@ -577,7 +577,7 @@ def further_of(group: Group, *, several: bool) -> tuple[NextCommand, ...]:
 
 
 #: A technique that saves less of the peak or of the step than this is not a finding.
-_LEAST: Final = 0.01
+_MIN_SAVED_SHARE: Final = 0.01
 
 
 def digest_of_techniques(report: Techniques) -> tuple[Section, ...]:
@@ -634,7 +634,7 @@ def technique_findings(report: Techniques) -> tuple[Finding, ...]:
     if base is None:
         return ()
     gains = [(max(_saved(row, base)), row) for row in report.rows[1:]]
-    ranked = sorted((pair for pair in gains if pair[0] >= _LEAST), key=lambda pair: -pair[0])
+    ranked = sorted((pair for pair in gains if pair[0] >= _MIN_SAVED_SHARE), key=lambda pair: -pair[0])
     return tuple(_finding(row, base, report) for _, row in ranked)
 
 

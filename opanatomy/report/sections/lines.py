@@ -86,7 +86,7 @@ def lines(anatomy: Anatomy, page: Page) -> Section | None:
         Column(header="time"): lambda line: Time(line.own.time_ns / steps),
         Column(header="share"): lambda line: Share(line.own.time_ns, whole),
         Column(header="with calls", drop_order=5): lambda line: Time(line.whole_ns / steps),
-        **{Column(header=name, drop_order=place): time_in(name) for place, name in enumerate(phases, start=1)},
+        **{Column(header=name, drop_order=index): time_in(name) for index, name in enumerate(phases, start=1)},
         Column(header="FLOP", unit="FLOP", drop_order=7): lambda line: known_of(line.own, steps),
         Column(header="bytes", drop_order=8): lambda line: _moved(line, steps),
     }

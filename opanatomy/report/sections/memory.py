@@ -43,7 +43,7 @@ from opanatomy.report.section import (
 )
 
 #: Rows of the table of the blocks at the peak; the table of saved tensors has twice as many.
-_LISTED: Final = 5
+_BLOCK_ROWS: Final = 5
 
 
 def components(anatomy: Anatomy) -> Section | None:
@@ -52,7 +52,7 @@ def components(anatomy: Anatomy) -> Section | None:
     if not memory.components and memory.peak_bytes is None:
         return None
     if memory.moment is not None:
-        return _of_snapshot(memory)
+        return _snapshot_section(memory)
     # from a trace alone each component is inferred at the peak
     inferred = bool(memory.inferences) and all(
         part.at_peak_bytes in (None, part.measured_bytes) for part in memory.components
@@ -79,7 +79,7 @@ def components(anatomy: Anatomy) -> Section | None:
     return Section(title="Memory", columns=tuple(columns), rows=tuple(rows), notes=_how_it_is_known(memory))
 
 
-def _of_snapshot(memory: Memory) -> Section:
+def _snapshot_section(memory: Memory) -> Section:
     """Return the components of a snapshot at the moment shown and, if that is another and known, at the peak."""
     now = "at peak" if memory.is_at_peak else memory.then
     both = not memory.is_at_peak and any(device.peak_bytes is not None for device in memory.devices)
@@ -137,8 +137,8 @@ def blocks(anatomy: Anatomy) -> Section | None:
         Column(header="bytes"): lambda part: Bytes(part.bytes),
         Column(header=of_it, drop_order=4): lambda part: Share(part.bytes, memory.allocated_then),
     }
-    rows = [Row(cells=cells_of(columns, part)) for part in memory.blocks[:_LISTED]]
-    others = memory.unlisted_bytes + sum(part.bytes for part in memory.blocks[_LISTED:])
+    rows = [Row(cells=cells_of(columns, part)) for part in memory.blocks[:_BLOCK_ROWS]]
+    others = memory.unlisted_bytes + sum(part.bytes for part in memory.blocks[_BLOCK_ROWS:])
     if others:
         share = Share(others, memory.allocated_then)
         rows.append(Row(cells={live: "and more", "bytes": Bytes(others), of_it: share}))
@@ -146,7 +146,7 @@ def blocks(anatomy: Anatomy) -> Section | None:
 
 
 #: The parts of a snapshot's moment that have a table each: the heading of its first column, and rows shown.
-_PARTS: Final = {
+_MOMENT_TABLES: Final = {
     "line": ("line of the program", 12),
     "module": ("module, by the lines that call it", 8),
     "operator_class": ("operator class", 8),
@@ -161,7 +161,7 @@ def parts(of: str, anatomy: Anatomy) -> Section | None:
     ranked = [part for part in memory.parts if part.of == of]
     if not any(part.name for part in ranked):
         return None
-    header, shown = _PARTS[of]
+    header, shown = _MOMENT_TABLES[of]
     columns: Columns[MemoryPart] = {
         Column(header=header, holds=ColumnKind.NAMES, least=18): lambda part: part.name or "no stack tells it",
         Column(header="component", holds=ColumnKind.NAMES, least=10): lambda part: _words(part.component),
@@ -228,8 +228,8 @@ def activations(anatomy: Anatomy) -> Section | None:
         ),
         Column(header="bytes"): lambda part: Bytes(part.bytes),
     }
-    rows = [Row(cells=cells_of(columns, part)) for part in ranked[: 2 * _LISTED]]
-    if others := ranked[2 * _LISTED :]:
+    rows = [Row(cells=cells_of(columns, part)) for part in ranked[: 2 * _BLOCK_ROWS]]
+    if others := ranked[2 * _BLOCK_ROWS :]:
         more = phrase("and {} more", Count(len(others)))
         rows.append(Row(cells={"saved for backward": more, "bytes": Bytes(sum(part.bytes for part in others))}))
     return Section(title="Saved for backward", columns=tuple(columns), rows=tuple(rows))
@@ -330,9 +330,9 @@ def failure(anatomy: Anatomy) -> Section | None:
 # The curve of allocated bytes as text: a letter for each component, the phases below in capital letters.
 
 
-_HEIGHT: Final = 7
-_MARGIN: Final = 11
-_NARROWEST: Final = 20
+_CURVE_HEIGHT: Final = 7
+_CURVE_MARGIN: Final = 11
+_MIN_CURVE_WIDTH: Final = 20
 _FEWEST_POINTS: Final = 3
 #: The letters of the components, from the bottom up; any other one is `?`.
 _LETTERS: Final = {
@@ -345,22 +345,22 @@ _OTHER: Final = "?"
 
 def curve_lines(points: Sequence[MemoryPoint], width: int) -> tuple[list[str], str]:
     """Return the curve in lines of at most `width` cells and its letters' meaning; a remark if there is no room."""
-    across = width - _MARGIN - 1
+    across = width - _CURVE_MARGIN - 1
     highest = max((point.allocated_bytes for point in points), default=0)
     if len(points) < _FEWEST_POINTS or highest <= 0:
         return [], ""
-    if across < _NARROWEST:
+    if across < _MIN_CURVE_WIDTH:
         return [], "no room for the curve of allocated bytes"
     columns = _sampled(points, across)
     names = [name for name in _LETTERS if any(point.components.get(name) for point in points)]
     stacks = [_stack(point, names, highest) for point in columns]
     lines = []
-    for level in range(_HEIGHT - 1, -1, -1):
-        labelled = level in (_HEIGHT - 1, (_HEIGHT - 1) // 2)
-        label = units.size(highest * (level + 1) // _HEIGHT) if labelled else ""
+    for level in range(_CURVE_HEIGHT - 1, -1, -1):
+        labelled = level in (_CURVE_HEIGHT - 1, (_CURVE_HEIGHT - 1) // 2)
+        label = units.size(highest * (level + 1) // _CURVE_HEIGHT) if labelled else ""
         body = "".join(stack[level] for stack in stacks).rstrip()
-        lines.append(f"{label:>{_MARGIN - 1}} {body}".rstrip())
-    lines.append(f"{'phase':>{_MARGIN - 1}} {''.join(_letter(point.phase) for point in columns)}")
+        lines.append(f"{label:>{_CURVE_MARGIN - 1}} {body}".rstrip())
+    lines.append(f"{'phase':>{_CURVE_MARGIN - 1}} {''.join(_letter(point.phase) for point in columns)}")
     letters = [f"{_LETTERS[name]} {name.replace('_', ' ')}" for name in names]
     if any(set(point.components) - set(_LETTERS) for point in points):
         letters.append(f"{_OTHER} other")
@@ -379,11 +379,11 @@ def _sampled(points: Sequence[MemoryPoint], count: int) -> list[MemoryPoint]:
     highest: list[MemoryPoint | None] = [None] * count
     latest: list[MemoryPoint | None] = [None] * count
     for point in points:
-        place = min((point.time_ns - first) * count // span, count - 1)
-        best = highest[place]
+        index = min((point.time_ns - first) * count // span, count - 1)
+        best = highest[index]
         if best is None or point.allocated_bytes > best.allocated_bytes:
-            highest[place] = point
-        latest[place] = point
+            highest[index] = point
+        latest[index] = point
     sampled, current = [], points[0]
     for best, end in zip(highest, latest, strict=True):
         sampled.append(best or current)
@@ -396,8 +396,8 @@ def _stack(point: MemoryPoint, names: Sequence[str], highest: int) -> str:
     parts = [(_LETTERS[name], point.components.get(name, 0)) for name in names]
     parts.append((_OTHER, sum(size for name, size in point.components.items() if name not in _LETTERS)))
     cells = []
-    for level in range(_HEIGHT):
-        at, below, letter = highest * (2 * level + 1) / (2 * _HEIGHT), 0, " "
+    for level in range(_CURVE_HEIGHT):
+        at, below, letter = highest * (2 * level + 1) / (2 * _CURVE_HEIGHT), 0, " "
         for name, size in parts:
             below += size
             if at <= below:

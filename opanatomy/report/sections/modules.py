@@ -162,13 +162,13 @@ def _merged_parts(group: list[Node]) -> Node:
 
 
 #: Rows of the tree for each listed operator, at most; a module with less of the time than this is not opened.
-_ROWS: Final = 2
-_LEAST: Final = 0.005
+_ROWS_PER_OPERATOR: Final = 2
+_MIN_OPENED_SHARE: Final = 0.005
 #: The columns of times, and the phases that each sums up; those that have a column of FLOPs, and its shorter word.
 PHASES_OF: Final[dict[str, tuple[Phase, ...]]] = {
     phase.value: (phase, Phase.RECOMPUTE) if phase is Phase.BACKWARD else (phase,) for phase in STEP_PHASES
 }
-_SHORT: Final = {"forward": "fwd", "backward": "bwd", "prefill": "prefill", "decoding": "decode"}
+_SHORT_PHASES: Final = {"forward": "fwd", "backward": "bwd", "prefill": "prefill", "decoding": "decode"}
 
 
 def modules(anatomy: Anatomy, page: Page) -> Section | None:
@@ -188,10 +188,12 @@ def modules(anatomy: Anatomy, page: Page) -> Section | None:
     columns: Columns[Node] = {
         Column(header="time"): lambda node: Time(node.whole.time_ns / steps),
         Column(header="share", drop_order=9): lambda node: Share(node.whole.time_ns, whole),
-        **{Column(header=name, drop_order=place): time_in(name) for place, name in enumerate(phases, start=1)},
+        **{Column(header=name, drop_order=index): time_in(name) for index, name in enumerate(phases, start=1)},
         **{
-            Column(header=f"{short} FLOP", unit="FLOP", drop_order=10 + place): flops_in(name)
-            for place, (name, short) in enumerate((name, _SHORT[name]) for name in phases if name in _SHORT)
+            Column(header=f"{short} FLOP", unit="FLOP", drop_order=10 + index): flops_in(name)
+            for index, (name, short) in enumerate(
+                (name, _SHORT_PHASES[name]) for name in phases if name in _SHORT_PHASES
+            )
         },
     }
     # The whole model has its kind for a name.
@@ -201,7 +203,7 @@ def modules(anatomy: Anatomy, page: Page) -> Section | None:
             cells={"module": f"{'  ' * depth}{node.name}" if depth else model} | cells_of(columns, node),
             summary=depth == 0,
         )
-        for node, depth in _listed(root, _opened(root, _ROWS * page.top, whole), 0)
+        for node, depth in _listed(root, _opened(root, _ROWS_PER_OPERATOR * page.top, whole), 0)
     ]
     if (left := whole - root.whole.time_ns) > 0:
         rows.append(Row(cells={"module": "outside modules", "time": Time(left / steps), "share": Share(left, whole)}))
@@ -226,7 +228,7 @@ def _opened(root: Node, most: int, whole: float) -> set[int]:
     while closed:
         node = max(closed, key=lambda item: item.whole.time_ns)
         closed.remove(node)
-        if rows + len(node.children) > most or node.whole.time_ns < _LEAST * whole:
+        if rows + len(node.children) > most or node.whole.time_ns < _MIN_OPENED_SHARE * whole:
             continue
         opened.add(id(node))
         rows += len(node.children)

@@ -189,7 +189,7 @@ def host(anatomy: Anatomy, page: Page) -> Section | None:
             lambda row: None if row.kind == "others" else Time(row.total_ns / steps)
         ),
     }
-    shown = [row for place, row in enumerate(anatomy.host) if place < 2 * page.top or row.waits or row.kind == "python"]
+    shown = [row for index, row in enumerate(anatomy.host) if index < 2 * page.top or row.waits or row.kind == "python"]
     rows = [Row(cells=cells_of(columns, row)) for row in shown]
     hidden = [row for row in anatomy.host if row not in shown]
     if hidden:

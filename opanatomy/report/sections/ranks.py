@@ -52,7 +52,7 @@ WITHIN: Final = 0.1
 
 
 #: Less of the charged waiting than this was hardly there when a step began.
-_HARDLY: Final = 0.01
+_MIN_WAITING_SHARE: Final = 0.01
 
 
 def name_of(rank: Straggler | Rank | RankWaiting) -> str:
@@ -73,7 +73,7 @@ def how_late(straggler: Straggler, waiting: Waiting) -> Phrase:
 
     # The waiting that was there when its step began, as a share of all waiting.
     since, before = None, straggler.before_ns
-    if before is not None and before >= _HARDLY * straggler.charged_ns:
+    if before is not None and before >= _MIN_WAITING_SHARE * straggler.charged_ns:
         shares = (Share(ns, straggler.waiting_ns) for ns in (before, straggler.charged_ns - before))
         its = "its steps began, {} came within them" if several else "its step began, {} came within it"
         since = phrase("{} of all waiting was there when " + its, *shares)
@@ -98,7 +98,7 @@ def how_late(straggler: Straggler, waiting: Waiting) -> Phrase:
 #: Figures of like ranks differ by no more than this part of the median step.
 LIKE: Final = 0.05
 #: At most this many numbers or spans of numbers are written.
-_NAMED: Final = 12
+_MAX_NUMBERS: Final = 12
 
 
 class Group(Struct, frozen=True, kw_only=True):
@@ -111,8 +111,8 @@ class Group(Struct, frozen=True, kw_only=True):
     def members(self) -> str:
         """Return its members: `ranks 0-124, 127`."""
         names = _progression(self.ranks) or names_of(self.ranks)
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        return f"ranks {', '.join(names[:_NAMED])}{more}"
+        more = f" and {len(names) - _MAX_NUMBERS} more" if len(names) > _MAX_NUMBERS else ""
+        return f"ranks {', '.join(names[:_MAX_NUMBERS])}{more}"
 
 
 def names_of(ranks: Sequence[Rank]) -> list[str]:
@@ -147,13 +147,13 @@ def groups_of(ranks: Sequence[Rank], figures: Sequence[str]) -> list[Group]:
         like = np.abs(values[left] - values[left[0]]).max(axis=1, initial=0.0) <= allowed
         own = np.sort(left[like])
         medians = tuple(int(value) for value in np.median(values[own], axis=0))
-        groups.append(Group(ranks=tuple(ranks[place] for place in own.tolist()), medians=medians))
+        groups.append(Group(ranks=tuple(ranks[index] for index in own.tolist()), medians=medians))
         left = left[~like]
     return sorted(groups, key=lambda group: -len(group.ranks))
 
 
 #: More ranks than this are shown in groups of like ones, the largest groups only.
-_SHOWN: Final = 16
+_MAX_RANKS: Final = 16
 #: The figures, and the headers of their columns.
 _FIGURES: Final = {
     "step": "step",
@@ -189,19 +189,19 @@ def ranks(anatomy: Anatomy) -> Section | None:
         notes=(*notes, *_conclusions(anatomy, spread)),
         columns=(
             Column(header="a step of rank", holds=ColumnKind.NAMES, least=8),
-            *(Column(header=name, drop_order=place and len(_FIGURES) - place) for place, name in enumerate(headers)),
+            *(Column(header=name, drop_order=index and len(_FIGURES) - index) for index, name in enumerate(headers)),
         ),
     )
 
 
 def _lines(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[tuple[str, Sequence[int | None]]], list[Note]]:
     """Return the name and the figures of each rank, or of each group of like ones, and the remarks on that."""
-    if len(ranks) <= _SHOWN:
+    if len(ranks) <= _MAX_RANKS:
         return [(_name(rank.rank, rank.trace), [*map(rank.per_step, figures)]) for rank in ranks], []
     groups = groups_of(ranks, figures)
     lines: list[tuple[str, Sequence[int | None]]] = []
     notes = []
-    for letter, group in zip(string.ascii_uppercase, groups[:_SHOWN], strict=False):
+    for letter, group in zip(string.ascii_uppercase, groups[:_MAX_RANKS], strict=False):
         only = len(group.ranks) == 1
         name = _name(group.ranks[0].rank, group.ranks[0].trace) if only else f"{letter}: {len(group.ranks)} ranks"
         lines.append((name, group.medians))
@@ -213,8 +213,10 @@ def _lines(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[tuple[str,
         Share(LIKE, 1, 0),
         Count(len(ranks)),
     )
-    rest = sum(len(group.ranks) for group in groups[_SHOWN:])
-    more = phrase("{} more ranks in {} groups, none larger, are not shown", Count(rest), Count(len(groups) - _SHOWN))
+    rest = sum(len(group.ranks) for group in groups[_MAX_RANKS:])
+    more = phrase(
+        "{} more ranks in {} groups, none larger, are not shown", Count(rest), Count(len(groups) - _MAX_RANKS)
+    )
     return lines, [Note(text=text), *([Note(text=more)] if rest else []), *notes]
 
 
@@ -270,8 +272,8 @@ def steps(anatomy: Anatomy) -> Section | None:
     if waiting is None:
         return None
     shown = waiting.each
-    if len(shown) > _SHOWN:
-        shown = tuple(sorted(shown, key=lambda row: -row.charged_ns)[: _SHOWN // 2])
+    if len(shown) > _MAX_RANKS:
+        shown = tuple(sorted(shown, key=lambda row: -row.charged_ns)[: _MAX_RANKS // 2])
     unmatched = any(step.unmatched_ns for row in waiting.each for step in row.steps)
 
     def mean(field: str) -> Callable[[RankWaiting], Cell]:

@@ -6,7 +6,7 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.report.section import Change, Fact, Section, Share, Time, facts_of, joined, per_step, phrase
 
 #: Parts of the path that take less of the step than this are left out.
-_LEAST = 0.01
+_MIN_PATH_SHARE = 0.01
 
 
 def replay(anatomy: Anatomy) -> Section | None:
@@ -17,7 +17,7 @@ def replay(anatomy: Anatomy) -> Section | None:
     path = [
         phrase("{} {} ({})", part.of.replace("_", " "), Time(part.time_ns), Share(part.time_ns, made.step_ns))
         for part in made.path
-        if part.time_ns >= _LEAST * made.step_ns
+        if part.time_ns >= _MIN_PATH_SHARE * made.step_ns
     ]
 
     # How far the replay is right, and whose host it has.

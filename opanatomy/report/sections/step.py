@@ -47,10 +47,10 @@ from opanatomy.report.section import (
 
 
 #: A cause of idle time, unknown time, and exposed communication are shown from this part of the step on.
-_SAID: Final = 0.01
+_MIN_SHOWN_SHARE: Final = 0.01
 #: This many causes are named on the first screen, those from this part of the idle time on.
-_NAMED: Final = 2
-_PART: Final = 0.2
+_MAX_NAMED_CAUSES: Final = 2
+_MIN_NAMED_SHARE: Final = 0.2
 #: What the host did in idle time of each cause, or the device waited for.
 _WHILE: Final = {
     IdleCause.PROFILER: "while the profiler wrote its records",
@@ -67,9 +67,9 @@ _WHILE: Final = {
     IdleCause.UNKNOWN: "while the trace shows nothing on the host",
 }
 #: The largest item of a cause is named from this part of the cause on.
-_MUCH: Final = 0.15
+_MIN_ITEM_SHARE: Final = 0.15
 #: Causes that are calls, whose number is worth showing.
-_CALLS: Final = (IdleCause.ALLOCATOR, IdleCause.SLOW_LAUNCH, IdleCause.SYNCHRONIZATION)
+_COUNTED_CAUSES: Final = (IdleCause.ALLOCATOR, IdleCause.SLOW_LAUNCH, IdleCause.SYNCHRONIZATION)
 
 
 def busy(anatomy: Anatomy) -> Phrase | None:
@@ -88,7 +88,7 @@ def busy(anatomy: Anatomy) -> Phrase | None:
         whole = phrase("the {} without other steps' work", long)
 
     exposed, busy_ns = None, anatomy.timeline.busy_ns
-    if costs.exposed_ns >= _SAID * costs.whole_ns:
+    if costs.exposed_ns >= _MIN_SHOWN_SHARE * costs.whole_ns:
         waiting = None
         if costs.waiting_ns:
             waiting = phrase(", in it waiting for other ranks {}", Share(costs.waiting_ns, costs.whole_ns))
@@ -99,11 +99,15 @@ def busy(anatomy: Anatomy) -> Phrase | None:
             waiting or "",
         )
 
-    much = [row for row in costs.causes[:_NAMED] if row.time_ns >= max(_SAID * costs.whole_ns, _PART * costs.idle_ns)]
+    much = [
+        row
+        for row in costs.causes[:_MAX_NAMED_CAUSES]
+        if row.time_ns >= max(_MIN_SHOWN_SHARE * costs.whole_ns, _MIN_NAMED_SHARE * costs.idle_ns)
+    ]
     causes = joined(phrase("{} {}", label_of(row), Share(row.time_ns, costs.whole_ns)) for row in much)
 
     unrecorded = None
-    if costs.unrecorded_ns and costs.unrecorded_ns >= _SAID * costs.whole_ns:
+    if costs.unrecorded_ns and costs.unrecorded_ns >= _MIN_SHOWN_SHARE * costs.whole_ns:
         why = "launches whose work is not in the trace"
         if 2 * costs.awaited_ns > costs.unrecorded_ns:
             why = "the host waited for work that is not in the trace"
@@ -121,7 +125,7 @@ def busy(anatomy: Anatomy) -> Phrase | None:
 def _around(anatomy: Anatomy) -> Phrase | None:
     """Return how much of a trace without steps lies before and after all device work."""
     around = anatomy.timeline.around_ns or 0
-    if around < _SAID * (anatomy.timeline.window_ns + around):
+    if around < _MIN_SHOWN_SHARE * (anatomy.timeline.window_ns + around):
         return None
     return phrase("{} before and after it", Time(around / steps_of_window(anatomy)))
 
@@ -136,7 +140,7 @@ def label_of_cause(cause: IdleCause) -> str:
     return CAUSE_LABELS[cause]
 
 
-def while_what(row: IdleRow, steps: float, whole_ns: float) -> Phrase:
+def idle_description(row: IdleRow, steps: float, whole_ns: float) -> Phrase:
     """Describe what the host did, or the device waited for, in the idle time of a cause, to follow a share.
 
     Calls are those of all `steps`, a share is of `whole_ns`.
@@ -147,14 +151,14 @@ def while_what(row: IdleRow, steps: float, whole_ns: float) -> Phrase:
         calls = phrase("{} in {}", calls, Count(round(steps), "step"))
     if row.cause is IdleCause.PROFILER and row.name == PYTHON_STACK:
         return phrase("while the profiler recorded Python's stack ({}, up to 1 us each)", calls)
-    if row.name is None or (row.name_ns or 0) < _MUCH * row.time_ns:
+    if row.name is None or (row.name_ns or 0) < _MIN_ITEM_SHARE * row.time_ns:
         return phrase("{}", words)
     name = said(row.name)
     if 2 * (row.name_ns or 0) < row.time_ns:
         return phrase("{} ({} {})", words, name, Share(row.name_ns, whole_ns))
     if row.cause is IdleCause.SLOW_LAUNCH and row.events == 1:
         return phrase("while one slow call launched or loaded a kernel ({}, {})", name, Time(row.name_ns or 0))
-    if row.cause in _CALLS:
+    if row.cause in _COUNTED_CAUSES:
         return phrase("{} ({}, {})", words, name, calls)
     return phrase("{} ({} {})", words, "all" if row.name_ns == row.time_ns else "mostly", name)
 
@@ -181,7 +185,7 @@ def idle(anatomy: Anatomy) -> Section | None:
             phrase(
                 "{} {}",
                 part_of(row.time_ns / steps, costs.whole_ns / steps),
-                while_what(row, steps, costs.whole_ns),
+                idle_description(row, steps, costs.whole_ns),
             ),
         )
         for row in costs.causes
@@ -274,7 +278,7 @@ def _launches(anatomy: Anatomy) -> Phrase | None:
 
 
 #: The times of left-out steps are written if there are so many at most.
-_FEW: Final = 2
+_MAX_LEFT_OUT_TIMES: Final = 2
 #: A data type other than the main one is named from this part of the FLOPs on.
 _OTHER_TYPES: Final = 0.01
 #: The address of a data sheet; the JSON report has it.
@@ -487,8 +491,14 @@ def device_state(state: DeviceState | None) -> Phrase | str | None:
         return None
     if state.why_not is not None:
         return f"clock not known: {state.why_not}"
-    clock = None if state.clock_mhz is None else phrase("clock {}{} MHz", *_of(state.clock_mhz, state.clock_limit_mhz))
-    power = None if state.power_w is None else phrase("{}{} W", *_of(round(state.power_w), state.power_limit_w))
+    clock = (
+        None
+        if state.clock_mhz is None
+        else phrase("clock {}{} MHz", *_count_of_limit(state.clock_mhz, state.clock_limit_mhz))
+    )
+    power = (
+        None if state.power_w is None else phrase("{}{} W", *_count_of_limit(round(state.power_w), state.power_limit_w))
+    )
     return joined(
         (
             clock,
@@ -503,7 +513,7 @@ def device_state(state: DeviceState | None) -> Phrase | str | None:
     )
 
 
-def _of(value: int, limit: float | None) -> tuple[Count, Phrase | str]:
+def _count_of_limit(value: int, limit: float | None) -> tuple[Count, Phrase | str]:
     return Count(value), "" if limit is None else phrase(" of {}", Count(round(limit)))
 
 
@@ -511,7 +521,9 @@ def _slow(step: SlowStep, median_ns: int) -> Phrase:
     """Return how much longer a step was than others, and the parts of it that are known."""
     more = step.wall_ns - median_ns
     known = joined(
-        phrase("{} {}", name, Time(ns)) for name, field in _OF_STEP if (ns := getattr(step, field)) >= _MUCH * more
+        phrase("{} {}", name, Time(ns))
+        for name, field in _OF_STEP
+        if (ns := getattr(step, field)) >= _MIN_ITEM_SHARE * more
     )
     return phrase(
         "{}, {} times the median: {}",
@@ -633,7 +645,7 @@ def left_out(anatomy: Anatomy) -> tuple[Phrase, ...]:
         walls[step.number] = max(walls.get(step.number, 0), step.wall_ns)
     texts = []
     for reason, each in numbers.items():
-        if len(each) > _FEW:
+        if len(each) > _MAX_LEFT_OUT_TIMES:
             texts.append(phrase("without {} where {}", Count(len(each)), reason))
         else:
             steps = (

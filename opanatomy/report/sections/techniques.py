@@ -109,7 +109,7 @@ def _scale(gradients: ScaledGradients) -> Count | Figure:
 #: Marks of the table.
 _SAME, _DISAGREES = "~", "!"
 #: The components that have a column, the largest ones of the baseline; the others are in the JSON report.
-_SHOWN: Final = 6
+_MAX_COMPONENTS: Final = 6
 
 
 def title(report: Techniques) -> Section:
@@ -161,7 +161,7 @@ def fits(report: Techniques) -> Section | None:
             Bytes(occupied.reserved_bytes),
         )
     )
-    parts = sorted(base.at_peak.items(), key=lambda part: -part[1])[:_SHOWN]
+    parts = sorted(base.at_peak.items(), key=lambda part: -part[1])[:_MAX_COMPONENTS]
     held = [phrase(f"{name.replace('_', ' ')} {{}}", Bytes(held)) for name, held in parts]
     workload = report.workload
     length = f", length {workload.sequence_length}" if workload.sequence_length else ""
@@ -308,7 +308,7 @@ def components(report: Techniques) -> Section:
         figures = figures_of(row)
         for name, size in (figures.components if figures is not None else {}).items():
             sizes[name] = max(sizes.get(name, 0), size)
-    shown = sorted(sizes, key=lambda name: -sizes[name])[:_SHOWN] if base is not None else []
+    shown = sorted(sizes, key=lambda name: -sizes[name])[:_MAX_COMPONENTS] if base is not None else []
     rows = tuple(
         Row(cells={"memory of": row.name} | {name: Bytes(figures.components.get(name)) for name in shown})
         for row in report.rows
@@ -320,8 +320,8 @@ def components(report: Techniques) -> Section:
         columns=(
             Column(header="memory of", holds=ColumnKind.NAMES, least=14),
             *(
-                Column(header=name.replace("forward_", "").replace("_", " "), key=name, drop_order=place)
-                for place, name in enumerate(shown)
+                Column(header=name.replace("forward_", "").replace("_", " "), key=name, drop_order=index)
+                for index, name in enumerate(shown)
             ),
         ),
         notes=(Note(text=note("technique-memory", "memory of")),) if rows else (),

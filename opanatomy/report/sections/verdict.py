@@ -36,7 +36,7 @@ from opanatomy.report.section import (
 from opanatomy.report.sections.classes import above_ceiling, reason_above
 from opanatomy.report.sections.operators import grouped, short_name
 from opanatomy.report.sections.ranks import how_late, name_of
-from opanatomy.report.sections.step import while_what
+from opanatomy.report.sections.step import idle_description
 
 # Next step for a finding: a command for a section of the report, or an experiment with the model.
 #
@@ -75,11 +75,11 @@ def next_of(wanted: Sequence[NextCommand], anatomy: Anatomy, source: str | None)
     tried = [Next(text=experiment) for further in wanted if further.experiment and experiment is not None]
     looked = [further for further in wanted if not further.experiment or experiment is None]
     if looked and (source is not None or anatomy.provenance.trace is not None):
-        tried.insert(0 if looked[0] is wanted[0] else len(tried), looked_at(looked, source))
+        tried.insert(0 if looked[0] is wanted[0] else len(tried), section_command(looked, source))
     return tuple(dict.fromkeys(tried))
 
 
-def looked_at(looked: Iterable[NextCommand], source: str | None) -> Next:
+def section_command(looked: Iterable[NextCommand], source: str | None) -> Next:
     """Return the command that shows the sections of the report on the trace `source`."""
     looked = tuple(looked)
     names = ",".join(dict.fromkeys(further.section for further in looked))
@@ -168,17 +168,17 @@ def _shared(names: Sequence[str]) -> str:
 LEAST: Final = 0.02
 SECOND: Final = 0.15
 #: The most lines of the headline on a first screen.
-_LINES: Final = 3
+_MAX_HEADLINE_LINES: Final = 3
 #: Something is most of a whole from this part on.
-_MOST: Final = 0.5
+_MOST_SHARE: Final = 0.5
 #: Something is all of a whole from this part on.
-_ALL: Final = 0.99
+_ALL_SHARE: Final = 0.99
 #: From this many steps on a run says more than fewer recorded ones: its first steps are cold.
-_ENOUGH: Final = 5
+_MIN_RUN_STEPS: Final = 5
 #: The largest item of a class is named from this part of the class on.
-_MUCH: Final = 0.3
+_MIN_ITEM_SHARE: Final = 0.3
 #: Rows of a table that is on the first screen already.
-_MORE: Final = 30
+_LONG_TABLE_ROWS: Final = 30
 #: If a step is this much longer than without the profiler, idle time may be the profiler's.
 _SLOWED: Final = 1.1
 
@@ -209,7 +209,7 @@ def findings(anatomy: Anatomy, *, source: str | None = None) -> tuple[Finding, .
     if ending := _without_work(anatomy):
         return (ending,)
     costs = costs_of(anatomy)
-    known = sorted(_of_time(anatomy, costs), key=lambda finding: -(finding.share or 0))
+    known = sorted(_time_findings(anatomy, costs), key=lambda finding: -(finding.share or 0))
     kept = [finding for finding in known if (finding.share or 0) >= LEAST] or known[:1]
     if full := _memory(anatomy):
         kept.insert(1, full)
@@ -234,7 +234,7 @@ def conclusion(anatomy: Anatomy, page: Page) -> Section:
     """Return the headline as a section of the report."""
     text, following = headline(anatomy, source=page.source)
     # Advice has commands of its own.
-    said = Note(text=text, tone=NoteStyle.CONCLUSION, most_lines=_LINES if page.brief else None)
+    said = Note(text=text, tone=NoteStyle.CONCLUSION, most_lines=_MAX_HEADLINE_LINES if page.brief else None)
     notes = [said, *(each.note for each in following if not anatomy.advice)]
     return Section(title="What costs most", notes=tuple(notes))
 
@@ -244,12 +244,12 @@ def conclusion(anatomy: Anatomy, page: Page) -> Section:
 
 def _without_work(anatomy: Anatomy) -> Finding | None:
     if anatomy.environment.host_only:
-        return _of_host(anatomy)
+        return _host_finding(anatomy)
     if any(row.time_ns for row in anatomy.classes):
         return None
     failure = anatomy.memory.failure
     if anatomy.memory.is_snapshot:
-        return _of_snapshot(anatomy)
+        return _snapshot_finding(anatomy)
     if failure is None:
         text = phrase("There is no device work in this trace{}.", "" if anatomy.caveats else ": nothing to explain")
         return Finding(name="nothing", text=text, evidence=joined((*anatomy.caveats, *anatomy.warnings)[:1]))
@@ -259,7 +259,7 @@ def _without_work(anatomy: Anatomy) -> Finding | None:
     return Finding(name="out-of-memory", text=text, evidence=evidence)
 
 
-def _of_snapshot(anatomy: Anatomy) -> Finding:
+def _snapshot_finding(anatomy: Anatomy) -> Finding:
     """Return what fills the memory of a snapshot: its largest component, and the line of the program behind it."""
     memory, failure = anatomy.memory, anatomy.memory.failure
     most = max(memory.components, key=_shown, default=MemoryComponent(component="other"))
@@ -313,7 +313,7 @@ def _shown(part: MemoryComponent) -> int:
     return (part.at_peak_bytes if part.shown_bytes is None else part.shown_bytes) or 0
 
 
-def _of_host(anatomy: Anatomy) -> Finding:
+def _host_finding(anatomy: Anatomy) -> Finding:
     """Return the finding if the device's work was not recorded."""
     step_ns, ns = anatomy.step.wall_ns or 0, total(anatomy.classes).time_ns / steps_of(anatomy)
     text = phrase(
@@ -342,7 +342,7 @@ def _memory(anatomy: Anatomy) -> Finding | None:
 # ---------------------------------------------------------------------------------------------------- parts of the time
 
 
-def _of_time(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
+def _time_findings(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     """Yield every part of the step's time that is above zero."""
     yield from _idle(anatomy, costs)
     yield from _unrecorded(anatomy, costs)
@@ -359,7 +359,7 @@ def _idle(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
         return
     share, slowed = costs.idle_ns / costs.whole_ns, _profilers_idle(anatomy, costs)
     text = phrase("The device is idle {} of {}{}", Share(share, 1), whole_of(costs), _mostly(anatomy, costs))
-    ends = phrase(", up to {} for the profiler.", Share(slowed * share, 1)) if slowed >= _MUCH else "."
+    ends = phrase(", up to {} for the profiler.", Share(slowed * share, 1)) if slowed >= _MIN_ITEM_SHARE else "."
     yield Finding(
         name="idle",
         text=phrase("{}{}", text, ends),
@@ -392,14 +392,18 @@ def _profilers_idle(anatomy: Anatomy, costs: Costs) -> float:
 
 def _mostly(anatomy: Anatomy, costs: Costs) -> Phrase | str:
     """Return the cause of most of the idle time, or its two largest causes; small ones are not named."""
-    much, steps = [row for row in costs.causes[:2] if row.time_ns >= _MUCH * costs.idle_ns], steps_of_window(anatomy)
+    much, steps = (
+        [row for row in costs.causes[:2] if row.time_ns >= _MIN_ITEM_SHARE * costs.idle_ns],
+        steps_of_window(anatomy),
+    )
     if not much:
         return ""
-    if much[0].time_ns >= _MOST * costs.idle_ns:
-        mostly = "" if much[0].time_ns >= _ALL * costs.idle_ns else "mostly "
-        return phrase(", {}{}", mostly, while_what(much[0], steps, costs.whole_ns))
+    if much[0].time_ns >= _MOST_SHARE * costs.idle_ns:
+        mostly = "" if much[0].time_ns >= _ALL_SHARE * costs.idle_ns else "mostly "
+        return phrase(", {}{}", mostly, idle_description(much[0], steps, costs.whole_ns))
     parts = (
-        phrase("{} {}", Share(row.time_ns, costs.whole_ns), while_what(row, steps, costs.whole_ns)) for row in much
+        phrase("{} {}", Share(row.time_ns, costs.whole_ns), idle_description(row, steps, costs.whole_ns))
+        for row in much
     )
     return phrase(", {}", joined(parts) or "")
 
@@ -417,7 +421,7 @@ def _too_slow(anatomy: Anatomy, costs: Costs) -> Phrase | None:
             phrase("{} a step, {} of the kernels shorter than {}", number, tiny, Time(launching.tiny_below_ns))
         )
     drained = anatomy.timeline.drained_ns or 0
-    if drained >= _MUCH * costs.idle_ns:
+    if drained >= _MIN_ITEM_SHARE * costs.idle_ns:
         gaps = "of it in gaps that began while the host waited for the device"
         parts.append(phrase("{} " + gaps, Share(drained, costs.idle_ns)))
     if step.wall_ns and step.unprofiled_wall_ns and step.wall_ns > _SLOWED * step.unprofiled_wall_ns:
@@ -442,7 +446,7 @@ def _without_operator(step: Step) -> str:
 def _input(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     """Yield the wait for a loader: over the whole run where enough steps show it, else in the recorded steps."""
     share, over, section = input_of_run(anatomy), ", over the whole run", "whole-run,host"
-    if share is None or (anatomy.run is not None and anatomy.run.steps < max(_ENOUGH, anatomy.step.count)):
+    if share is None or (anatomy.run is not None and anatomy.run.steps < max(_MIN_RUN_STEPS, anatomy.step.count)):
         loaded = sum(row.total_ns for row in loading(anatomy)[:1])  # those below it are parts of it
         share, over, section = loaded / max(len(anatomy.ranks), 1) / costs.whole_ns, "", "host"
     if share:
@@ -549,7 +553,7 @@ def _phases(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
 def _memory_bound(anatomy: Anatomy) -> bool:
     rows = [row for row in anatomy.classes if row.phase is Phase.DECODING]
     bound = sum(row.bound_ns or 0 for row in rows)
-    return bound > 0 and sum(row.memory_bound_ns or 0 for row in rows) >= _MOST * bound
+    return bound > 0 and sum(row.memory_bound_ns or 0 for row in rows) >= _MOST_SHARE * bound
 
 
 # ------------------------------------------------------------------------------------------------------------- classes
@@ -598,8 +602,8 @@ def _further(anatomy: Anatomy, item: OperatorClass, part: Total) -> NextCommand:
     if part.reached:
         return NextCommand(section="roofline", experiment=True)
     linked = sum(row.time_ns for row in anatomy.operators if row.operator_class is item)
-    section = "operators" if linked >= _MOST * part.time_ns else "kernels"
-    return NextCommand(section=section, options=f"--top {_MORE}", experiment=True)
+    section = "operators" if linked >= _MOST_SHARE * part.time_ns else "kernels"
+    return NextCommand(section=section, options=f"--top {_LONG_TABLE_ROWS}", experiment=True)
 
 
 def _largest(anatomy: Anatomy, item: OperatorClass, share: float) -> Phrase | str:
@@ -609,7 +613,7 @@ def _largest(anatomy: Anatomy, item: OperatorClass, share: float) -> Phrase | st
     """
     whole = sum(row.time_ns for row in anatomy.classes if row.operator_class is item)
     groups = {key: total(rows).time_ns for key, rows in grouped(anatomy.operators).items() if key[0] is item}
-    if sum(groups.values()) < _MOST * whole:
+    if sum(groups.values()) < _MOST_SHARE * whole:
         rows = [row for row in anatomy.kernels if row.operator_class is item]
         return _most([(phrase("kernel {}", Name(short_name(row.kernel))), row.time_ns) for row in rows], whole, share)
     several = len({row.phase for row in anatomy.classes if row.operator_class is item}) > 1
@@ -622,13 +626,13 @@ def _largest(anatomy: Anatomy, item: OperatorClass, share: float) -> Phrase | st
 
 def _most(named: Sequence[tuple[Phrase, float]], whole: float, share: float) -> Phrase | str:
     """Return the main part of a class, or the shares of the step of its two largest; small ones are not named."""
-    much = [part for part in sorted(named, key=lambda part: -part[1])[:2] if part[1] >= _MUCH * whole]
+    much = [part for part in sorted(named, key=lambda part: -part[1])[:2] if part[1] >= _MIN_ITEM_SHARE * whole]
     if not much:
         return ""
     name, ns = much[0]
     if ns >= whole:
         return phrase(" (all {})", name)
-    if ns >= _MOST * whole:
+    if ns >= _MOST_SHARE * whole:
         return phrase(" (mostly {})", name)
     shares = (phrase("{} {}", name, Share(ns / whole * share, 1)) for name, ns in much)
     return phrase(" ({})", joined(shares) or "")
@@ -637,7 +641,7 @@ def _most(named: Sequence[tuple[Phrase, float]], whole: float, share: float) -> 
 def _reached(runs: str, part: Total, above: AboveCeiling | None) -> Phrase | str:
     if not part.reached:
         return ""
-    partly = (part.covered or 0) < _ALL
+    partly = (part.covered or 0) < _ALL_SHARE
     known = phrase("known for {} of that time", Share(part.covered, 1, decimals=0)) if partly else None
     remarks = joined((None if above is None else reason_above(above), known))
     why = "" if remarks is None else phrase(" ({})", remarks)

@@ -63,9 +63,9 @@ def _unequal(folder: Path) -> Report:
     trace, at = on_gpu(), 0
     for number, kernels in enumerate((3, 3, 9, 3, 2)):
         trace.step(at, 20 * kernels + 10, number)
-        for place in range(kernels):
-            trace.host("aten::mm", at + 20 * place + 2, 6)
-            trace.run((GEMM, MAP)[place % 2], at + 20 * place + 4, at + 20 * place + 8, 12)
+        for index in range(kernels):
+            trace.host("aten::mm", at + 20 * index + 2, 6)
+            trace.run((GEMM, MAP)[index % 2], at + 20 * index + 4, at + 20 * index + 8, 12)
         at += 20 * kernels + 30
     return trace.analyze(folder)
 

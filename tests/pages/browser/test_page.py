@@ -226,7 +226,7 @@ def test_what_is_under_the_cursor_on_the_curve_is_what_lived_then(name: str, bro
             parts = {name.replace("_", " "): units.size(size) for name, size in matching[0].components.items() if size}
             lines = [f"{name}: {units.size(size)}" for name, size in matching[0].lines.items()]
             assert {name: told[name] for name in parts} == parts
-            assert [told[f"line {place}"] for place in range(1, len(lines) + 1)] == lines
+            assert [told[f"line {index}"] for index in range(1, len(lines) + 1)] == lines
             seen.add(told["at"])
         assert len(seen) == 5
         most = units.size(max(point.allocated_bytes for point in report.memory.timeline))

@@ -108,14 +108,14 @@ def test_lanes_sum_up_at_every_zoom(name: str, browser: Any, folder: Path) -> No
         for zoom in (1, 3, 20, 150):
             low = chance.randrange(max(wall - wall // zoom, 1))
             high = low + wall // zoom
-            for place, lane in enumerate(words["lanes"]):
+            for index, lane in enumerate(words["lanes"]):
                 times: dict[str, int] = {}
                 for span in rows:
                     part = min(span["begin_ns"] + span["length_ns"], high) - max(span["begin_ns"], low)
                     if span["lane"] == lane["name"] and part > 0:
                         word = kinds[span["kind"]][0]
                         times[word] = times.get(word, 0) + part
-                assert opened.page.evaluate(IN_VIEW, [place, low, high]) == times
+                assert opened.page.evaluate(IN_VIEW, [index, low, high]) == times
 
 
 def test_the_step_is_looked_at_closer(browser: Any, folder: Path) -> None:
@@ -150,8 +150,8 @@ def test_the_keyboard_goes_from_span_to_span(browser: Any, folder: Path) -> None
         opened.page.keyboard.press("ArrowDown")
         assert rows[opened.page.evaluate(picked)]["lane"] != rows[0]["lane"]
         kernel = next(
-            place
-            for place, row in enumerate(rows)
+            index
+            for index, row in enumerate(rows)
             if row["lane"].startswith("stream") and (row["cause_ns"] or -1) >= 0 and row["cause"]
         )
         opened.page.evaluate("row => opanatomy.timeline.pick(row)", kernel)

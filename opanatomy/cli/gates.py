@@ -42,7 +42,7 @@ def with_gates(comparison: Comparison, arguments: argparse.Namespace) -> Compari
     return judged(comparison, gates_of(arguments.fail_if))
 
 
-def hold_to_gates(report: Report, arguments: argparse.Namespace) -> None:
+def enforce_gates(report: Report, arguments: argparse.Namespace) -> None:
     """Raise `GateError` with a reason for each gate that is not met and, with `--check`, for unconfirmed figures."""
     from opanatomy.errors import GateError
 
