@@ -164,7 +164,7 @@ def _terms(name: str, named: Sequence[tuple[Chapter, Term]], report: Report | No
             figures += [Fact(label="" if index else "values", text=text) for index, text in enumerate(values)]
             lines = list(_printed(chapter, term, report))
             shown = enumerate(lines[:_MAX_PRINTED])
-            figures += [Fact(label="" if place else "printed", text=line) for place, line in shown]
+            figures += [Fact(label="" if index else "printed", text=line) for index, line in shown]
             if len(lines) > _MAX_PRINTED:
                 figures.append(Fact(label="", text=f"and {len(lines) - _MAX_PRINTED} more lines"))
         every.append((chapter, term, figures))
