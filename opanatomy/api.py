@@ -315,7 +315,7 @@ def _recorded(subject: Subject, options: RunOptions, target: Path | None, force:
 
 
 def _arguments(inputs: object) -> Inputs:
-    """Return the arguments to call the module with, by name or by place."""
+    """Return the arguments for the module, as keywords or positional."""
     import torch
 
     if isinstance(inputs, torch.Tensor):
@@ -366,7 +366,7 @@ def _trace(name: object) -> Path | Address:
 def profiled_on(processes: int, subject: Subject, options: RunOptions, target: Path | None, *, force: bool) -> Anatomy:
     """Return the anatomy over that many ranks that train the subject's module together, each on its own inputs.
 
-    The traces are those of `target`, each with its rank in its name; without it they are temporary.
+    Each rank writes `target` with the rank in its name; without `target` the traces are temporary.
     """
     from opanatomy.capture.device.accelerators import device_of
     from opanatomy.capture.distributed.notebook import on_processes
@@ -618,7 +618,7 @@ def _runs(given: Any, *, redact: bool) -> list[RunInput]:
 
 
 def reports_among(folder: Path) -> Iterator[tuple[Path, AnatomyRecord]]:
-    """Yield the JSON reports in a folder, by their names, and the anatomies in them."""
+    """Yield the JSON reports in a folder, by name, with their anatomies."""
     files = sorted(file for file in folder.iterdir() if file.name.endswith(_REPORT_ENDINGS))
     return ((file, anatomy) for file in files if (anatomy := report_in(file)) is not None)
 
@@ -636,7 +636,7 @@ def _name(given: Any) -> str:
 
 
 def _named(sides: Sequence[SideInput], given: Sequence[str]) -> list[SideInput]:
-    """Call the sides by the given names, or by the ends of their own that tell them apart; number equal ones."""
+    """Name the sides: given names, else the shortest unique path endings; equal names are numbered."""
     short = list(given)
     if not given:
         names = [side.name for side in sides]

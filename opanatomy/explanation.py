@@ -1,4 +1,4 @@
-"""Explain a name (a term, an operator, a kernel, a technique, a figure, a device) and show what a report has of it."""
+"""Explain a name (a term, operator, kernel, technique, figure or device) and show its values in a report."""
 
 from __future__ import annotations
 
@@ -52,23 +52,23 @@ from opanatomy.report.section import (
 )
 from opanatomy.report.terms import Chapter, Term, chapter_of, is_named, names, terms_named
 
-#: Limits of the shown names for one shortened name, and of the rows of a report.
+#: Limits of names shown for one abbreviated name, and of a report's rows.
 _MAX_NAMES, _MAX_ROWS, _MAX_VALUES, _MAX_PRINTED = 4, 6, 8, 10
 _LABEL, _WIDTH = 10, 100
-#: Longer text is no prose: a kernel's template arguments.
+#: Longer text is not a name but a kernel's template arguments.
 _MAX_PROSE: Final = 4000
 _MAX_SOURCE: Final = 24
 _NUMBER: Final = regex(r"(?<=\d) (?=[%\w])")
 _GLUE: Final = "\N{NO-BREAK SPACE}"
 #: Labels of text that is shown unchanged at any length: code must not be wrapped.
 _CODE: Final = ("as written",)
-#: The mark for the middle of a name that was cut: the report's, a plain terminal's, what people write.
+#: Marks for the omitted middle of a name: the report's, a plain terminal's, and people's.
 _ELLIPSIS: Final = regex(r"…|\.\.\.|~")
 _MAX_NEAR: Final = 3
 #: How much of a name must be equal to another for the two to be near, and how many letters at its beginning suffice.
 _ALIKE, _BEGUN = 0.7, 3
 _ATEN: Final = "aten::"
-#: Words alone: no kernel and no operator of a library has such a name.
+#: Plain words: no kernel or library operator has such a name.
 _WORDS: Final = regex(r"(?!mem(?:cpy|set) )[^\W\d_]+(?: [^\W\d_]+)+", re.IGNORECASE)
 _NAMESPACES: Final = regex(r"^(?:void )?(?:(?!aten::)\w+::|\(anonymous namespace\)::)*")
 _ARGUMENTS: Final = regex(r"[<(].*", re.DOTALL)
@@ -76,14 +76,14 @@ _SPAN: Final = regex(r"\d+-\d+")
 
 
 class Explanation(Struct, frozen=True):
-    """The lines on some names, and the unknown names, each with near ones."""
+    """Lines explaining some names, and the unknown names with similar ones."""
 
     text: str
     unknown: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def explain(words: Sequence[str], report: Report | None = None) -> Explanation:
-    """Return a few lines on each name: meaning or class, formula, and what a report has of it.
+    """Return a few lines on each name: meaning or class, formula, and its values in a report.
 
     Words that together are a term or a device are one name: `stream waits`, `NVIDIA H100`.
     """
@@ -99,7 +99,7 @@ def explain(words: Sequence[str], report: Report | None = None) -> Explanation:
 
 
 def _joined(words: Sequence[str]) -> Iterator[str]:
-    """Join words in a row that are one term or one device."""
+    """Join consecutive words that form one term or device name."""
     position = 0
     while position < len(words):
         for end in range(len(words), position, -1):
@@ -117,7 +117,7 @@ def _joined(words: Sequence[str]) -> Iterator[str]:
 
 
 def _blocks(name: str, vocabulary: Vocabulary) -> Iterator[str]:
-    """Yield a block for each thing of a name; nothing if the name means nothing."""
+    """Yield a block per meaning of a name; nothing if it is unknown."""
     if exact := list(_exact(name, vocabulary)):
         yield from exact
     elif _ELLIPSIS.search(name):  # half a name is short for another, or nothing: rules would guess
@@ -155,7 +155,7 @@ def _exact(name: str, vocabulary: Vocabulary) -> Iterator[str]:
 
 
 def _terms(name: str, named: Sequence[tuple[Chapter, Term]], report: Report | None) -> Iterator[str]:
-    """Yield the terms of this name; with a report those that have figures in it, all if it has none."""
+    """Yield the terms with this name; with a report those with figures in it, or all if there are none."""
     every: list[tuple[Chapter, Term, list[Fact]]] = []
     for chapter, term in named:
         figures: list[Fact] = []
@@ -179,9 +179,9 @@ def _terms(name: str, named: Sequence[tuple[Chapter, Term]], report: Report | No
 
 
 def values_at(report: Any, path: str) -> Iterator[str]:
-    """Yield `path = value` for what a report has at a path, of tables a line for each row, of long ones their sum.
+    """Yield `path = value` for a report's values at a path: one line per table row, or sums for long tables.
 
-    `operators[].flops` is of every row, `classes[phase=forward].time_ns` of that phase, `rows[0]` of the first.
+    `operators[].flops` selects every row, `classes[phase=forward].time_ns` that phase, `rows[0]` the first row.
     """
     found = [(place, value) for place, value in _walk(report, path.split("."), "") if value is not None]
     if len(found) <= _MAX_VALUES:
@@ -211,7 +211,7 @@ def _walk(value: Any, parts: list[str], place: str) -> Iterator[tuple[str, Any]]
 
 
 def _title(row: Any, number: int) -> str:
-    """Return what tells a row from the others: its name and its phase, else its number."""
+    """Return what identifies a row: its name and phase, else its number."""
     if not isinstance(row, Struct):
         return str(number)
     texts = [value for field in row.__struct_fields__ if isinstance(value := getattr(row, field), str)]
@@ -232,7 +232,7 @@ def _exact_text(path: str, value: Any) -> str:
 
 
 def _readable(name: str, value: float) -> tuple[str, str]:
-    """Return a figure as the page writes it, and its base unit by the name of its field; no unit for a number."""
+    """Return a figure as formatted on the page, and its base unit from the field name; no unit for a count."""
     last = name.rpartition(".")[2].partition("[")[0]
     for end, write, unit in (("_ns", units.duration, "ns"), ("bytes", units.size, "B"), ("flops", units.flops, "FLOP")):
         if last.endswith(end):
@@ -262,7 +262,7 @@ def _printed(chapter: Chapter, term: Term, report: Report) -> Iterator[Phrase]:
 
 
 def _technique(name: str) -> Iterator[str]:
-    """Yield what a technique of `opanatomy techniques` does, by its name or its title."""
+    """Yield the effect of a technique of `opanatomy techniques`, by its name or title."""
     from opanatomy.predict.techniques import TECHNIQUE
 
     for technique in TECHNIQUE.values():
@@ -298,7 +298,7 @@ def _metric(name: str, report: Report | None) -> Iterator[str]:
 def as_operator(name: str) -> list[Fact]:
     """Return class, rule and formula of an operator by its name; nothing if no rule knows it.
 
-    Every name without `::` counts as some range: that alone is no explanation.
+    Every name without `::` is classified as a range, which alone explains nothing.
     """
     from opanatomy.classification.operators import classify_operator
 
@@ -332,7 +332,7 @@ def _classes(classification: Classification) -> Phrase:
 
 
 def _formula(name: str) -> list[Fact]:
-    """Return the formula of an operator in words and as it is written."""
+    """Return an operator's formula in words and as source code."""
     from opanatomy.cost.registry import describe, function_of
 
     text = describe(name) or "none: its FLOPs and bytes are not known"
@@ -343,7 +343,7 @@ def _formula(name: str) -> list[Fact]:
 
 
 def _as_written(function: Callable[..., Any]) -> list[Fact]:
-    """Return the body of a formula as it is in its file, without its docstring; nothing if the file is missing."""
+    """Return a formula's source without its docstring; nothing if the file is missing."""
     try:
         written, first = inspect.getsourcelines(function)
         source = textwrap.dedent("".join(written))
@@ -363,7 +363,7 @@ def _as_written(function: Callable[..., Any]) -> list[Fact]:
 
 
 def _operator(name: str, report: Report | None) -> Iterator[Fact]:
-    """Yield class, rule and formula of an operator, and the rows and the costliest calls that a report has of it."""
+    """Yield class, rule and formula of an operator, and its rows and costliest calls in a report."""
     rows = [row for row in report.operators if row.operator == name] if isinstance(report, Anatomy) else []
     if rows:
         for kind, rule in dict.fromkeys((row.operator_class, row.rule) for row in rows):
@@ -423,7 +423,7 @@ def _sheet(sheet: Sheet) -> Iterator[Fact]:
 
 
 def _rows(name: str, report: Report | None, *, without: str = "") -> list[Fact]:
-    """Return the rows of every table of a report that have this name, those that take most time first."""
+    """Return the rows with this name in every table of a report, those with most time first."""
     facts = []
     for path, table in [] if report is None else _tables(report, ""):
         rows = [row for row in table if path != without and _is_of(row, name.casefold())]
@@ -450,7 +450,7 @@ def _tables(record: Struct, prefix: str) -> Iterator[tuple[str, tuple[Any, ...]]
 
 
 def _is_of(row: Any, wanted: str) -> bool:
-    """Return whether a row has this name, or its module is the wanted one or lies in it.
+    """Return whether a row has this name, or its module is or lies in the named one.
 
     The end of a module's path will do, and `0-23` for any number.
     """
@@ -462,7 +462,7 @@ def _is_of(row: Any, wanted: str) -> bool:
 
 
 def _names_in(row: Any) -> Iterator[str]:
-    """Yield the names of a row: its texts, and those of the records in it."""
+    """Yield a row's names: its texts, and the texts of nested records."""
     for field in row.__struct_fields__:
         value = getattr(row, field)
         if isinstance(value, Struct):
@@ -487,7 +487,7 @@ def _spellings(name: str) -> set[str]:
 
 
 def _row_text(row: Any, name: str) -> str:
-    """Return the fields of a row that say something, in words with units, the name itself apart."""
+    """Return the informative fields of a row as text with units, without its name."""
     texts = []
     for field in fields(row):
         value = getattr(row, field.name)
@@ -508,14 +508,14 @@ def _row_text(row: Any, name: str) -> str:
 
 
 class Vocabulary:
-    """The names that mean something, with a report those of the report too; capital letters do not matter."""
+    """The known names, with a report also its names; case-insensitive."""
 
     def __init__(self, report: Report | None = None) -> None:
         self.report = report
 
     @cached_property
     def _operators(self) -> dict[str, str]:
-        """Return every operator named by a formula, a family or the report, by its name in small letters."""
+        """Return every operator with a formula, a family or a row in the report, by lowercase name."""
         from opanatomy.classification.operators import FAMILIES
         from opanatomy.cost.registry import operators
 
@@ -541,9 +541,9 @@ class Vocabulary:
         return ()
 
     def shortened(self, name: str) -> tuple[str, ...]:
-        """Return the names that a name with an ellipsis may be short for, those of the report before others.
+        """Return the names that a name with an ellipsis may abbreviate, the report's first.
 
-        An operator may have its phase after it: `_safe_soft… forward`.
+        An operator may be followed by its phase: `_safe_soft… forward`.
         """
         parts = [part.strip() for part in _ELLIPSIS.split(name.casefold())]
         if len(parts) < 2 or not any(parts):
@@ -563,7 +563,7 @@ class Vocabulary:
         return ()
 
     def near(self, name: str) -> tuple[str, ...]:
-        """Return the names that are nearest to one that means nothing, the nearest first."""
+        """Return the known names most similar to an unknown one, nearest first."""
         short = (name.removeprefix(_ATEN) for name in self._operators.values())
         terms = (name for name in names() if "{}" not in name)
         spelled = {text.casefold(): text for text in (*self._operators.values(), *short, *self._own, *terms)}
@@ -572,7 +572,7 @@ class Vocabulary:
         return tuple(dict.fromkeys(spelled[text] for text in (*close, *begun)))[:_MAX_NEAR]
 
     def near_term(self, name: str) -> bool:
-        """Return whether a term of the report has nearly this name: it is more likely meant than some kernel."""
+        """Return whether a report term is similar to this name, and so more likely meant than some kernel."""
         terms = [text.casefold() for text in names()]
         return bool(difflib.get_close_matches(name.casefold(), terms, n=1, cutoff=_ALIKE + 0.1))
 
@@ -581,13 +581,13 @@ class Vocabulary:
 
 
 def read_report(path: Path) -> Anatomy | Techniques | Comparison:
-    """Return what a JSON report holds: a run, an experiment, a comparison; `OpanatomyError` for other files."""
+    """Read a JSON report: a run, an experiment or a comparison; `OpanatomyError` for other files."""
     document = document_in(path)
     return _anatomy(path) if document is None else document
 
 
 def unexplained(path: Path) -> tuple[Section, ...]:
-    """Return the names of a report that no rule knows, and those that no formula counts, with their share of the time.
+    """Return the names in a report without a matching rule, and those without a formula, with their share of the time.
 
     Raises `OpanatomyError` for a file that is not a report of one run.
     """

@@ -1,4 +1,4 @@
-"""What `torch.profiler.profile` calls when a trace is ready: it is kept, analyzed beside the training, and told."""
+"""Handle a finished profiler trace: save it, analyze it in a background process, log a digest."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("opanatomy")
 #: At the end of the program analyses that are not done are waited for this long.
-_GRACE_S: Final = 120.0
+_WAIT_AT_EXIT_S: Final = 120.0
 _EXPORT: Final = "export_chrome_trace"
-_KEPT: Final = ("all", "slow")
-#: A median of fewer cycles than this says nothing: traces before stay until there are as many.
-_LEAST: Final = 3
+_KEEPS: Final = ("all", "slow")
+#: Minimum number of cycles for a meaningful median: until then traces are kept.
+_MIN_CYCLES: Final = 3
 
-#: What a digest is given to: lines of text.
-Told = Callable[[str], object]
+#: Receives a digest as lines of text.
+LogSink = Callable[[str], object]
 #: What figures are given to: a flat dictionary, and the profiler's step.
-Logged = Callable[[Mapping[str, "int | float"], int], object]
+MetricsSink = Callable[[Mapping[str, "int | float"], int], object]
 
 
 def trace_handler(
     folder: str | os.PathLike[str] = ".",
     *,
-    log: Told | None = None,
-    metrics: Logged | None = None,
+    log: LogSink | None = None,
+    metrics: MetricsSink | None = None,
     keep: str = "all",
     slower: float = 1.5,
     redact: bool = False,
@@ -68,7 +68,7 @@ def trace_handler(
     A handler that is called after this one with the same profiler (`tensorboard_trace_handler`) gets a copy: torch
     writes a trace once. Raises `UsageError` for an invalid argument; what goes wrong later is a warning in the log.
     """
-    if keep not in _KEPT:
+    if keep not in _KEEPS:
         raise UsageError(f"trace_handler: keep={keep!r}: not known - give 'all' or 'slow'")
     if not isinstance(slower, (int, float)) or not slower > 1:
         raise UsageError(f"trace_handler: slower={slower!r}: a slow step takes more than once the median - give 1.5")
@@ -76,14 +76,14 @@ def trace_handler(
 
 
 class TraceHandler:
-    """The handler that `trace_handler` makes."""
+    """The handler created by `trace_handler`."""
 
     def __init__(
-        self, folder: Path, *, log: Told, metrics: Logged | None, keep: str, slower: float, redact: bool
+        self, folder: Path, *, log: LogSink, metrics: MetricsSink | None, keep: str, slower: float, redact: bool
     ) -> None:
         self._folder, self._log, self._metrics, self._redact = folder, log, metrics, redact
         self._slower = slower if keep == "slow" else 0.0
-        #: Mean steps of the cycles so far, in nanoseconds, and the traces among them that none was compared with yet.
+        #: Mean steps of the cycles so far in nanoseconds, and the traces among them not yet compared.
         self._steps: list[int] = []
         self._unjudged: list[tuple[Path, int]] = []
         #: Traces to analyze, one at a time, and the thread that has it done.
@@ -117,7 +117,7 @@ class TraceHandler:
         worker, self._worker = self._worker, None
         if worker is not None:
             self._ready.put(None)
-            worker.join(_GRACE_S)
+            worker.join(_WAIT_AT_EXIT_S)
             atexit.unregister(self.close)
 
     def _work(self) -> None:
@@ -138,7 +138,7 @@ class TraceHandler:
         return path
 
     def _analyze(self, ready: _Ready) -> None:
-        """Have a trace packed and analyzed; tell it, and drop it if only slow ones are kept and it is not."""
+        """Compress and analyze a trace; log its digest, and drop it if only slow ones are kept and it is not slow."""
         arguments = os.fspath(ready.plain), os.fspath(ready.target), str(int(self._redact))
         with started(__name__, *arguments, stderr=subprocess.PIPE, text=True) as process:
             output, errors = process.communicate()
@@ -160,8 +160,8 @@ class TraceHandler:
             self._metrics(said["metrics"], ready.step)
 
     def _drop_usual(self) -> None:
-        """Drop the traces whose step is not a slow one, once there are enough to say so."""
-        if not self._slower or len(self._steps) < _LEAST:
+        """Drop the traces with usual steps, once there are enough to decide."""
+        if not self._slower or len(self._steps) < _MIN_CYCLES:
             return
         usual_ns = median(self._steps)
         for target, step_ns in self._unjudged:
@@ -171,7 +171,7 @@ class TraceHandler:
 
 
 class _Ready(NamedTuple):
-    """A trace that is written: as it is, as it will be packed, the profiler's step, how long writing it took."""
+    """A written trace: its current path, its path when compressed, the profiler's step, the time taken to write it."""
 
     plain: Path
     target: Path
@@ -180,7 +180,7 @@ class _Ready(NamedTuple):
 
 
 def _copier(plain: Path, target: Path) -> Callable[[str], None]:
-    """Return what stands for the profiler's own export, which works once: a copy of the trace that was written."""
+    """Return a replacement of the profiler's own export, which works only once: it copies the written trace."""
 
     def export_chrome_trace(path: str, *_: object, **__: object) -> None:
         with ExitStack() as stack:
@@ -199,7 +199,7 @@ def _copier(plain: Path, target: Path) -> Callable[[str], None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Pack a trace and print what is told of it, in a process of its own."""
+    """Compress a trace and print its digest, in a separate process."""
     with suppress(OSError, AttributeError):
         os.nice(10)
     plain, target, redact = sys.argv[1:] if arguments is None else arguments

@@ -1,6 +1,6 @@
-"""List what a person may try so that a step takes less time or memory: its option, how it is said, why not here.
+"""List what may reduce a step's time or memory: the option, its wording, and why it is not possible here.
 
-Experiments, `--for`, suggestions, the savings of theory, the line after memory ran out and advice take theirs here.
+Experiments, `--for`, suggestions, the savings of theory, out-of-memory messages and advice all use this list.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from opanatomy.options import RUN, RunOptions
 from opanatomy.records.taxonomy import BY_NAME, ITEM_SIZE
 from opanatomy.records.workload import Workload
 
-#: Layers of a segment. Not sqrt(n): a layer of BERT keeps 23 times its input, all that a segment keeps, one of GPT-2 35
-#: times, a thin one 8 times (docs/techniques.md); of several layers two need least up to 6 times as many layers.
+#: Layers per segment. Not sqrt(n): a layer of BERT keeps 23 times its input, which is all that a segment keeps, one of
+#: GPT-2 35 times, a thin one 8 times (docs/techniques.md); of several layers two need least up to 6 times as many
+#: layers.
 _SEGMENT: Final = 2
 
 
@@ -62,12 +63,12 @@ class Lever(Struct, frozen=True, kw_only=True):
     """One thing to try.
 
     Attributes:
-        name: what the user types after `--only`; `title` and `what` say what it is and does.
+        name: what the user types after `--only`; `title` and `what` describe it.
         changes: the options that it changes, and their values.
         python: how it is called where the module is the caller's own; by default the keyword of `opanatomy.profile`.
         loop: how it is called in a loop of the caller's own, if that is not as in `python`.
         blocked_because: why it cannot run here; `package` is what it needs installed, an extra of ours.
-        skipped_by_default: why an experiment leaves it out unless named; without `in_experiments` none has it.
+        skipped_by_default: why an experiment skips it unless named; without `in_experiments` it is in none.
         keeps_result: whether the training must stay the same, up to rounding.
         relieves: the memory that it lowers, where `relieves_here`.
         fits, suggested: its place among those that `--for` tries (what keeps the training as it is first), and that
@@ -183,7 +184,7 @@ def _left_to_a_gpu(context: Context) -> str | None:
 
 
 def _micro_batches(context: Context) -> Mapping[str, Any]:
-    """Cut the batch into four equal parts if it can be, else three, two or what comes next; into more if it is cut."""
+    """Cut the batch into four equal parts if possible, else three, two or the next divisor; further if already cut."""
     now, batch = context.run.accumulate or 1, context.batch
     more = [parts for parts in range(now + 1, batch + 1) if batch % parts == 0]
     return {"accumulate": next((parts for parts in (4, 3, 2) if parts in more), more[0])} if more else {}
@@ -433,7 +434,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
 LEVER: Final[dict[str, Lever]] = {lever.name: lever for lever in LEVERS}
 
 
-#: What `--for` tries to make a step fit, and what suggestions look at, in their order.
+#: What `--for` tries to make a step fit, and what suggestions try, in order.
 FIT_CANDIDATES: Final = tuple(lever.name for lever in sorted(LEVERS, key=lambda lever: lever.fits or 0) if lever.fits)
 SUGGESTED: Final = tuple(
     lever.name for lever in sorted(LEVERS, key=lambda lever: lever.suggested or 0) if lever.suggested

@@ -1,8 +1,8 @@
 """Answer an agent's questions about reports over the Model Context Protocol: nine tools over the same functions.
 
-A report has an id, a digest of its content, so that the same trace has the same id everywhere. An answer is text of a
-few kilobytes; a table goes on by its cursor. Files are read below the folders named at the start alone, models are run
-only where the start allows it, and what no report may say (secrets) no answer says.
+A report's id is a digest of its content, so that the same trace has the same id everywhere. An answer is text of a few
+kilobytes; a table is paged by a cursor. Files are only read below the folders named at startup, models are only run if
+enabled at startup, and answers never contain what reports must not (secrets).
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ INSTRUCTIONS: Final = (
     " is. Figures are of one step (`per` says so). Times are nanoseconds, sizes bytes, shares fractions; null is 'not"
     " known'."
 )
-#: Bytes of an answer, if no limit is asked for, and at most: 25,000 tokens of two bytes.
+#: Default and maximum bytes of an answer: 25,000 tokens of two bytes.
 _ANSWER_BYTES: Final = 4_000
 _MAX_ANSWER_BYTES: Final = 50_000
 _ANSWER_ROWS: Final = 20
 _MAX_ANSWER_ROWS: Final = 500
-#: Bytes of an answer with single events, and how many of them and of names it has at most.
+#: Bytes of an answer with single events, and its maximum number of events and of names.
 _SPAN_BYTES: Final = 4_000
 _MAX_SPANS: Final = 60
 _MAX_SPAN_NAMES: Final = 8
 #: Parts of the path that decides a step's length.
 _MAX_PATH_PARTS: Final = 8
-#: Tables whose rows are sums over the steps that count, and the columns of theirs that are no sums.
+#: Tables whose rows are sums over the counted steps, and their columns that are not sums.
 _SUMS: Final = (
     "classes", "operators", "kernels", "modules", "host", "chains", "collectives", "communication",
     "communication.modules", "devices", "streams", "timeline.causes",
@@ -87,9 +87,9 @@ _NO_SUMS: Final = ("device", "stream", "group_size", "bus_bytes_per_second")
 #: Letters of an id, and of a name in a sentence.
 _ID_LENGTH: Final = 12
 _NAME_LENGTH: Final = 100
-#: The page of the report that was opened last, and that of any.
+#: The page of the report opened last, and of any report.
 _LAST_REPORT_URI: Final = "ui://opanatomy/report"
-#: The tools that run models where that is allowed, and so read and write what these do.
+#: Tools that run models if enabled, and so read and write files as these do.
 _RUN: Final = ("open", "predict")
 Tool = TypeVar("Tool", bound=Callable[..., Any])
 
@@ -101,11 +101,11 @@ class Reports:
         self.roots = tuple(root.resolve() for root in roots)
         self.allow_run = allow_run
         self._known: dict[str, Report] = {}
-        #: Where the traces of a report are, if it was opened as them.
+        #: Location of a report's traces, if it was opened from traces.
         self._places: dict[str, Path] = {}
 
     def open(self, path: str) -> str:
-        """Return the id of a report, of the trace or of the ranks at a path, or of a run of `profile OPTIONS`."""
+        """Open a report, a trace or ranks at a path, or a run of `profile OPTIONS`, and return its id."""
         if path.split()[:1] == ["profile"]:
             try:
                 words = shlex.split(path)[1:]
@@ -218,7 +218,7 @@ class Reports:
         return any(place.resolve().is_relative_to(root) for root in self.roots)
 
     def _run(self, verb: str, words: Sequence[str], *more: str) -> Report:
-        """Return the report of a command in a process of its own."""
+        """Return the report of a command run in a separate process."""
         if not self.allow_run:
             raise UsageError(f"{verb}: this server runs no model - start it with opanatomy mcp --allow-run")
         with tempfile.TemporaryDirectory() as folder:
@@ -340,7 +340,7 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
 
 
 def _report_tool_errors(function: Tool) -> Tool:
-    """Return the tool with its errors as one clear line, without secrets."""
+    """Wrap a tool so that its errors become one clear line without secrets."""
 
     @wraps(function)
     def called(*arguments: Any, **named: Any) -> str:
@@ -407,7 +407,7 @@ def _advice(report: Anatomy | Techniques, advice: Advice) -> dict[str, Any]:
 
 
 def _replayed(made: Replay) -> str:
-    """Return what a replay says."""
+    """Return a replay as an answer."""
     return _json(
         {
             "step_ns": made.step_ns,
@@ -425,7 +425,7 @@ def _replayed(made: Replay) -> str:
 
 
 def _pattern(wanted: str) -> re.Pattern[str] | None:
-    """Return what finds a part of a name, or an expression, in either case."""
+    """Return a case-insensitive pattern for part of a name or a regular expression."""
     if not wanted:
         return None
     try:
@@ -450,12 +450,12 @@ _COLUMNS: Final = (
 )
 
 
-#: So many events of one name are shown.
+#: Maximum number of events shown with the same name.
 _OF_ONE_NAME: Final = 3
 
 
 def _interval(interval: Interval) -> str:
-    """Return as many of the longest events as fit, in the order of their begins; unknown values at a row's end go."""
+    """Return as many of the longest events as fit, ordered by begin; trailing unknown values of a row are dropped."""
     names = [
         [cut(printable(each.name), _NAME_LENGTH), each.count, _ms(each.spent_ns)]
         for each in interval.names[:_MAX_SPAN_NAMES]
@@ -551,7 +551,7 @@ def _is_long(column: str, value: Any) -> bool:
 
 
 def _per_step(column: str, value: Any, steps: float) -> Any:
-    """Return a sum over the steps as that of a mean one."""
+    """Return a sum over the steps per mean step."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or column in _NO_SUMS:
         return value
     each = value / steps
@@ -571,7 +571,7 @@ def _records(report: Report, name: str, columns: Sequence[Any]) -> list[dict[str
 
 
 def _filtered(rows: Sequence[dict[str, Any]], wanted: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the rows that have some of the words, the nearest first, and the words that no row has.
+    """Return the rows that contain some of the words, best match first, and the words that occur in no row.
 
     A word in the first column, a row's name, counts twice; of rows with as many the shorter name is nearer.
     """
@@ -587,12 +587,12 @@ def _filtered(rows: Sequence[dict[str, Any]], wanted: str) -> tuple[list[dict[st
     return [rows[index] for index in order], [word for word in words if not any(word in text for text in texts)]
 
 
-#: Endings without which a word is found as well.
+#: Word endings ignored in searches.
 _ENDING: Final = regex(r"(?<=\w{4})(?:ing|s)$")
 
 
 def _letters(value: Any) -> str:
-    """Return a text without case, and without what divides words."""
+    """Return a text in lowercase without word separators."""
     return "".join(letter for letter in str(value).lower() if letter.isalnum() or letter == ":")
 
 

@@ -1,8 +1,8 @@
-"""Declare every option once: the command line, its checks, those of `opanatomy.profile`, and the fields of a report.
+"""Declare every option once: for the command line, its checks, `opanatomy.profile`, and the fields of a report.
 
-An option of a run is one `Option` here, its field of `RunOptions`, and a keyword of the functions in `python`; a test
-holds them equal, and that each kind of run reads each option it takes. One that is a setting of the process is put to
-use in `capture.run.restore.step_settings`, one of the step in `capture.run.step_runner`.
+An option of a run is one `Option` here, its field in `RunOptions`, and a keyword of the functions in `python`; a test
+checks that they agree, and that each kind of run reads each of its options. Process settings are applied in
+`capture.run.restore.step_settings`, step options in `capture.run.step_runner`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Kind(Enum):
     #: A number above 0.
     AMOUNT = "a number"
     SWITCH = "True or False"
-    #: `KEY=VALUE`, as often as wanted: pairs in a tuple.
+    #: `KEY=VALUE`, repeatable: pairs in a tuple.
     PAIRS = "pairs"
-    #: A text, as often as wanted.
+    #: A text, repeatable.
     TEXTS = "texts"
 
 
@@ -51,9 +51,9 @@ class Choice(Struct, frozen=True):
 class Option(Struct, frozen=True, kw_only=True):
     """An option by its name in Python; on the command line it is `--name` unless `flag` says otherwise.
 
-    In `help`, `{choices}`, `{default}` and, by the parser, `{formats}` are filled in. With `is_open` other values than
-    the `choices` are accepted unchanged. `bare` is the value of a flag that comes without one. `recorded` is the field
-    of `Workload` that has the value of a run.
+    In `help`, `{choices}`, `{default}` and, by the parser, `{formats}` are filled in. With `is_open` values other than
+    the `choices` are accepted unchanged. `bare` is the value of a flag given without one. `recorded` is the field of
+    `Workload` with a run's value.
     """
 
     name: str
@@ -72,15 +72,15 @@ class Option(Struct, frozen=True, kw_only=True):
     group: str = ""
     #: The number of values of an argument without a flag, as `argparse` writes it; empty for a flag.
     positional: str = ""
-    #: The functions of `opanatomy` that have it as a keyword.
+    #: Functions of `opanatomy` with this keyword.
     python: tuple[str, ...] = ()
     recorded: str = ""
-    #: Makes a text canonical; its `ValueError` says what is wrong.
+    #: Normalizes a text; its `ValueError` explains what is wrong.
     canonical: Callable[[str], str] | None = None
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Return the names on the command line, the long one last."""
+        """Return the command line names, the long one last."""
         long = self.flag or "--" + self.name.replace("_", "-")
         return (self.short_flag, long) if self.short_flag else (long,)
 
@@ -130,7 +130,7 @@ def spelled(option: Option, value: object) -> str:
 
 
 def from_text(option: Option, text: str) -> Any:
-    """Return the value that the command line's `text` gives an option; raise `UsageError` that names the flag."""
+    """Parse an option's value from the command line; raise `UsageError` that names the flag."""
     if option.kind is Kind.PAIRS:
         key, equals, value = text.partition("=")
         if not equals or not key:
@@ -150,7 +150,7 @@ def from_text(option: Option, text: str) -> Any:
 
 
 def checked(option: Option, value: Any, spelled: Spelling) -> Any:
-    """Return the value of an option, a choice by its own name; raise `UsageError` for an invalid one."""
+    """Return an option's validated value, a choice by its canonical name; raise `UsageError` if invalid."""
     if value is None and option.default is None:
         return None
     if option.kind is Kind.NUMBER:
@@ -210,7 +210,7 @@ def choice_of(value: object, choices: Iterable[Choice]) -> str | None:
 
 
 def instead_of(value: object, names: Iterable[str]) -> str:
-    """Suggest what to give instead of `value`: the nearest name, and all of them."""
+    """Suggest replacements for `value`: the nearest name, and all of them."""
     from difflib import get_close_matches
 
     plain = {_plain(name): name for name in names}
@@ -373,7 +373,7 @@ TOKENIZER: Final = Option(
     choices=(Choice("fast"), Choice("slow", ("python",))),
     help="fast: the tokenizer in Rust, the default where there is one; slow: the one in Python",
 )
-#: Options of how texts become batches, without effect if there are no texts.
+#: Options on batching texts, without effect if there are no texts.
 OF_TEXTS: Final = (PADDING, TOKENIZER)
 ACCUMULATE: Final = Option(
     name="accumulate",
@@ -532,7 +532,7 @@ PROCESSES: Final = Option(
     help="run on N processes, started by Accelerate's launcher; torchrun and accelerate launch start them too",
 )
 DDP, FSDP2, CHECKPOINTED, HSDP, TP = "ddp", "fsdp2", "fsdp2+checkpointing", "hsdp", "tp"
-#: Each rank has samples of its own.
+#: Kinds of parallelism in which each rank has its own samples.
 DATA_PARALLEL: Final = (DDP, FSDP2, CHECKPOINTED, HSDP)
 PARALLEL: Final = Option(
     name="parallel",
@@ -580,7 +580,7 @@ OF_BACKWARD: Final = (
     FUSED_LOSS,
 )
 
-#: The options of a run, field by field those of `RunOptions`.
+#: Options of a run, one per field of `RunOptions`.
 RUN: Final = (
     Option(name="model", positional="1", metavar="MODEL", default="",
            help="catalog name, Hub id, local folder, config.json, file.py:function or package.module:function"),
@@ -681,7 +681,7 @@ PAGE: Final = (
     SORT,
 )
 
-#: Options of where a report goes, and of the device's limits.
+#: Options on the report's destination, and the device's limits.
 REPORT: Final = (
     Option(name="output", short_flag="-o", group=_REPORT, metavar="FILE",
            help="report file, format by its ending (.html for a page to look at, .md for an issue or a pull request,"
@@ -735,7 +735,7 @@ FAIL_IF: Final = Option(
     help="exit 3 if this holds, such as 'memory > 16 GB' or 'idle_share > 40%%'; repeatable",
 )
 
-#: How `run` follows a script; those of the step are the same as of `profile`.
+#: How `run` follows a script; step options are the same as for `profile`.
 SCRIPT: Final = (
     Option(name="script", positional="...", metavar="SCRIPT",
            help="the script and its arguments, or with -m a module and its arguments, as Python takes them"),
@@ -837,7 +837,7 @@ COMPARE: Final = (
 _EXPERIMENT: Final = "the experiment"
 _NO_SWITCH_OF_ONE = frozenset({"memory", "lines", "check", "redact", "steps", *(option.name for option in OF_RANKS)})
 
-#: An experiment with techniques: the options of its baseline, and its own.
+#: Options of an experiment with techniques: its baseline's, and its own.
 TECHNIQUES: Final = (
     *(option for option in RUN if option.name not in _NO_SWITCH_OF_ONE),
     Option(name="list", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
@@ -966,7 +966,7 @@ CEILINGS: Final = (
 
 
 def check_together(options: Any, spelled: Spelling) -> None:
-    """Raise `UsageError` if one option leaves another without effect."""
+    """Raise `UsageError` if one option makes another ineffective."""
     if options.inference or options.generate is not None:
         forward_only = spelled(INFERENCE, True) if options.generate is None else spelled(GENERATE, options.generate)
         for option in OF_BACKWARD:
@@ -1050,7 +1050,7 @@ def check_fit(options: Any, spelled: Spelling) -> None:
 
 
 def check_estimate(options: Any, spelled: Spelling) -> None:
-    """Raise `UsageError` for an option of several devices without them."""
+    """Raise `UsageError` for an option on several devices if there is one."""
     for option in (*OF_RANKS, LINK):
         value = getattr(options, option.name)
         if value != option.default and options.devices == 1:
@@ -1067,7 +1067,7 @@ def check_estimate(options: Any, spelled: Spelling) -> None:
 
 
 def check_several(options: Any, processes: int, spelled: Spelling) -> None:
-    """Refuse for one process the options that need several."""
+    """Raise `UsageError` for options that need several processes if there is one."""
     for option in OF_RANKS:
         value = getattr(options, option.name)
         if value != option.default and processes == 1:
@@ -1083,7 +1083,7 @@ def check_several(options: Any, processes: int, spelled: Spelling) -> None:
 
 
 class RunOptions(Struct, frozen=True, kw_only=True):
-    """The options of one run, checked, each choice by its own name; `None` leaves it to the model and the device.
+    """The options of one run, validated, each choice by its canonical name; `None` lets model and device decide.
 
     `model` is empty if a module is given. `seq` is in tokens, for raw audio in samples. `settings` are pairs of a
     configuration key (dots reach into parts) and its value. `generate` implies `inference`, and `beams` is 1 unless

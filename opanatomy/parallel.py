@@ -1,6 +1,6 @@
-"""Reduce the traces of a run to summaries: kept ones first, the others on all cores or on Dask.
+"""Reduce the traces of a run to summaries: cached ones first, the others on all cores or on Dask.
 
-A trace costs its own rank alone, whatever is wrong with it, and the order in which the outcomes come changes nothing.
+A bad trace only affects its own rank, and the order of outcomes does not matter.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ _CHECKSUM: Final = struct.Struct("<L")
 
 
 class SummaryEntry(Struct, frozen=True, kw_only=True):
-    """A packed summary, and how to tell whether it is still valid: the code and rules that made it (`key`), the trace's
-    state (`identity`, which is enough if it is `settled`), and the trace's SHA-256."""
+    """A serialized summary with what validates it: the code and rules that made it (`key`), the trace's state
+    (`identity`, sufficient if it is `settled`), and the trace's SHA-256."""
 
     key: str
     identity: str
@@ -181,13 +181,13 @@ class SummaryEntry(Struct, frozen=True, kw_only=True):
 
 
 class KeptSummaries(Struct, frozen=True):
-    """A folder (or address) of summaries, made by the code and the rules that `key` is a digest of."""
+    """A folder (or address) of summaries; `key` is a digest of the code and rules that made them."""
 
     folder: Path | Address
     key: str
 
     def load(self, source: Source) -> Outcome | None:
-        """Return the outcome of a trace that has not changed since; `None` without a summary that can be used."""
+        """Return the outcome of an unchanged trace; `None` without a usable summary."""
         now = stamp_of(source)
         kept = None if now is None else self._read(source)
         if now is None or kept is None or kept.key != self.key:
@@ -202,7 +202,7 @@ class KeptSummaries(Struct, frozen=True):
             return None
 
     def save(self, source: Source, summary: RankSummary, names: frozenset[str], before: Stamp) -> str | None:
-        """Keep a summary; return why that failed, if it did. One of a trace that has changed since is not kept."""
+        """Store a summary unless the trace has changed since; return why that failed, if it did."""
         after = stamp_of(source)
         sha256 = summary.anatomy.provenance.trace_sha256
         if after is None or after.identity != before.identity or sha256 is None:
@@ -245,7 +245,7 @@ class KeptSummaries(Struct, frozen=True):
         return None
 
     def _file(self, source: Source) -> Path | Address:
-        """Return the file of a trace: its name for people, a digest of where it is and what it is called."""
+        """Return the file for a trace: its name for readability, and a digest of its location and name."""
         place = source.path.text if isinstance(source.path, Address) else os.path.abspath(source.path)
         identity = "\0".join((place, source.member or "", source.name))
         digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:20]
@@ -256,7 +256,7 @@ class KeptSummaries(Struct, frozen=True):
 def kept_summaries(folder: str | None, key: str) -> KeptSummaries | None:
     """Return the summaries in `folder`, by default in the user's cache folder; `None` for a user without one.
 
-    `UsageError` if the folder cannot be one.
+    Raise `UsageError` if `folder` cannot be a folder.
     """
     if folder is None:
         kept = cache_folder("summaries")
@@ -312,13 +312,13 @@ class Task(Struct, frozen=True, kw_only=True):
 
 
 def known(task: Task) -> Outcome | None:
-    """Return the outcome of a trace whose summary was kept."""
+    """Return the outcome of a trace with a stored summary."""
     outcome = None if task.kept is None else task.kept.load(task.source)
     return None if outcome is None else replace(outcome, index=task.index, code=code_digest())
 
 
 def packed_done(task: Task) -> Outcome:
-    """Return the outcome of a trace as it goes to another process."""
+    """Return a trace's outcome serialized for another process."""
     outcome = done(task)
     if not isinstance(outcome.summary, RankSummary):
         return outcome
@@ -326,8 +326,8 @@ def packed_done(task: Task) -> Outcome:
 
 
 def done(task: Task) -> Outcome:
-    """Return the outcome of a trace. An error with it costs this rank alone; only an error that the user can act on for
-    all of them, such as a full disk, is raised."""
+    """Return the outcome of a trace. An error only affects this rank; only errors that the user can fix for all ranks,
+    such as a full disk, are raised."""
     try:
         outcome = known(task)
         if outcome is not None:
@@ -361,16 +361,16 @@ def done(task: Task) -> Outcome:
 #: analysis does, in the time in which it reads as much. Text is this many times larger.
 _WORTH_BYTES: Final = 1 << 20
 _PACKING: Final = 10
-#: From this size on, a trace that takes all memory must not end the run, even on one core.
+#: A trace of at least this size is analyzed in its own process even on one core, in case it takes all memory.
 _LARGE_BYTES: Final = 8 << 20
 
 
 class ClusterSettings(Struct, frozen=True, kw_only=True):
-    """How to read the ranks of a run.
+    """How the ranks of a run are read.
 
-    Summaries are kept in the folder (or at the address) `summaries`, by default in the user's cache folder, unless
-    `keep` is off. `dask` is the address of a scheduler, or `local`. `jobs` is the number of processes; by default one a
-    core, and none if there is little to do.
+    Summaries are stored in the folder (or at the address) `summaries`, by default in the user's cache folder, unless
+    `keep` is off. `dask` is the address of a scheduler, or `local`. `jobs` is the number of processes; by default one
+    per core, and none if there is little to do.
     """
 
     summaries: str | None = None
@@ -388,7 +388,7 @@ def outcomes(
 ) -> Generator[Outcome, None, None]:
     """Yield the outcome of each source, in any order; `rules` are what `reduce` depends on besides the trace.
 
-    `note` is told once why summaries cannot be kept: that does not change the report.
+    `note` is called once with the reason if summaries cannot be stored, which does not affect the report.
     """
     key = hashlib.sha256(f"{code_digest()}\0{rules}".encode()).hexdigest()
     kept = kept_summaries(settings.summaries, key) if settings.keep or settings.summaries else None
@@ -444,9 +444,9 @@ def _by(tasks: list[Task], settings: ClusterSettings) -> Generator[Outcome, None
 
 
 def pooled(tasks: Sequence[Task], jobs: int) -> Generator[Outcome, None, None]:
-    """Yield the outcomes as they come, from that many processes, none of which runs the caller's main module.
+    """Yield the outcomes as they complete, from this many processes, which do not run the caller's main module.
 
-    If one of them dies, the remaining traces are read again one by one: the guilty one costs its rank alone.
+    If one of them dies, the remaining traces are retried one by one, so that only the faulty one loses its rank.
     """
     from concurrent.futures import as_completed
     from concurrent.futures.process import BrokenProcessPool
@@ -469,7 +469,7 @@ def pooled(tasks: Sequence[Task], jobs: int) -> Generator[Outcome, None, None]:
 
 @contextmanager
 def _processes(jobs: int) -> Iterator[Any]:
-    """Give an executor whose processes are gone at the end of the block."""
+    """Yield an executor whose processes have ended by the end of the block."""
     from loky import ProcessPoolExecutor
 
     executor = ProcessPoolExecutor(max_workers=jobs, initializer=_begin_worker)
@@ -480,14 +480,14 @@ def _processes(jobs: int) -> Iterator[Any]:
 
 
 def _begin_worker() -> None:
-    """Leave Ctrl-C to the parent, and stdout to the report; an analysis makes no cycles worth collecting."""
+    """Leave Ctrl-C to the parent and stdout to the report; disable garbage collection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)
     gc.disable()
 
 
 def _anywhere(task: Task) -> Task:
-    """Return the task with names that another process of this machine, or one that shares its folders, understands."""
+    """Return the task with absolute names that another process here, or one with shared folders, can use."""
     path = task.source.path
     return (
         replace(task, source=replace(task.source, path=Path(os.path.abspath(path)))) if isinstance(path, Path) else task

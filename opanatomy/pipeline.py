@@ -118,10 +118,9 @@ def analyze_traces(
     `categories` of the user's own among the components.
 
     A rank that cannot be read is a warning while another one can; `TraceError` if none can, `UsageError` if two cannot
-    be ranks of one run. `advance` gets the share that is done. `annotated` is for one trace. `ceilings` override those
-    known of the device. `phases` give the phases of the traces' own annotations.
-    `what_if` are changes whose gain a replay of the trace says, each and all together. With `timeline` "full" the lanes
-    have every event of their step.
+    be ranks of one run. `advance` gets the completed fraction. `annotated` is for one trace. `ceilings` override the
+    device's known ones. `phases` map the traces' own annotations to phases. `what_if` are changes whose gain a replay
+    of the trace determines, each and all together. With `timeline` "full" the lanes have every event of their step.
     With `redact` paths, arguments, hosts and users are left out as well. `cluster` says how ranks are read and where
     their summaries are kept (nowhere by default); `note` gets messages about that for the user.
     """
@@ -189,10 +188,10 @@ def _together(
     advance: Callable[[float], None],
     redactor: Redactor,
 ) -> Anatomy:
-    """Return the anatomy over the ranks, from their summaries in any order.
+    """Merge the ranks' summaries, in any order, into one anatomy.
 
-    A step that does not count on one of them counts on none: if the steps differ, the ranks are read once more, and
-    nothing of that is kept.
+    A step excluded on one rank is excluded on all: if the counted steps differ, the ranks are read again, without
+    storing those summaries.
     """
     merger, lost = _SummaryMerger(), dict[int, str]()
     only: frozenset[int] | None = None
@@ -245,7 +244,7 @@ def reduced(source: Source, phases: Sequence[PhaseRule] = (), only: frozenset[in
 
 
 def packed_summary_of(trace: Path, *, name: str | None = None, redact: bool = False) -> bytes:
-    """Return the packed summary of a rank's own trace, without secrets, to merge with those of the other ranks.
+    """Return the serialized summary of a rank's own trace, without secrets, to merge with the other ranks'.
 
     `name` is the file's name in the report.
     """
@@ -260,7 +259,7 @@ def anatomy_of_ranks(
     redact: bool = False,
     warnings: Sequence[str] = (),
 ) -> Anatomy:
-    """Return the anatomy over the ranks of these summaries."""
+    """Merge the ranks' summaries into one anatomy."""
     merger = _SummaryMerger()
     names = [merger.add(unpacked_summary(data), index) for index, data in enumerate(summaries)]
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -278,8 +277,7 @@ class _SummaryMerger:
         self._counted: list[frozenset[int]] = []
 
     def common_steps(self) -> frozenset[int] | None:
-        """Return the steps that count on all ranks; `None` if every rank has the same ones, or they have none in
-        common."""
+        """Return the steps counted on all ranks; `None` if these are the same on every rank, or there are none."""
         common = frozenset.intersection(*self._counted) if self._counted else frozenset()
         return common if common and any(numbers != common for numbers in self._counted) else None
 
@@ -295,7 +293,7 @@ class _SummaryMerger:
         return rank.trace or "?"
 
     def anatomy(self, *, name: str, warnings: Sequence[str], caveats: Sequence[str] = ()) -> Anatomy:
-        """Return the anatomy over them, and what their collectives show together."""
+        """Return the merged anatomy, with the ranks' collectives matched."""
         unlike = () if len(set(self._counted)) < 2 else (_UNLIKE_STEPS,)
         anatomy = self._merger.anatomy(name=name, warnings=warnings, caveats=(*caveats, *unlike))
         indices = self._merger.indices()
@@ -329,9 +327,9 @@ def summary_of_trace(
     graphs: list[StepGraph] | None = None,
     most_spans: int | None = MOST_SPANS,
 ) -> RankSummary:
-    """Return the anatomy of the trace in `path`, and the evidence of its collectives; `name` is the file's name in the
-    report, and with `only` no other steps count. `trace` is what the file has, if it was read before; the graph of its
-    steps is added to `graphs`. Its lanes have `most_spans` at most, with `None` all.
+    """Return the anatomy of the trace in `path`, and the data of its collectives; `name` is the file's name in the
+    report, and `only` restricts the counted steps. `trace` is the parsed file, if already read; the graph of its steps
+    is added to `graphs`. Lanes have at most `most_spans` spans, with `None` all.
 
     With `annotated` the trace is also written back, with its classes, phases and rates in it. `phases` give the phases
     of the trace's own annotations. The secrets in its metadata are added to `redactor`: the anatomy still has them.
@@ -417,14 +415,14 @@ def summary_of_trace(
 
 
 class _Lines:
-    """Tells the lines of the user's code that calls come from, if the trace knows them."""
+    """Maps calls to lines of user code, if the trace has them."""
 
     def __init__(self, trace: Trace, attribution: Attribution, calls: TraceCalls) -> None:
         self._trace, self._attribution = trace, attribution
         self._stacks = stacks_of(trace, attribution.host)
         self._steps = None if self._stacks is None else step_window_of(trace.names, attribution, calls).bounds
         step = None if self._stacks is None else self._stacks.step
-        #: How long the step took that ran line by line; `None` if none did.
+        #: Wall time of the step traced line by line; `None` if there is none.
         self.step_ns = None if step is None else step[1] - step[0]
 
     def told(self, table: CallTable, calls: TraceCalls, kernels: KernelTable | None) -> CallTable:
@@ -439,8 +437,8 @@ def replayed(
 ) -> Replay:
     """Return the replay of a trace's anatomy with its answers to these changes.
 
-    The trace is read again from `paths`, except for the one that was asked about last. Raise `UsageError` if it is not
-    the same any more, or if no replay is possible.
+    The trace is read again from `paths`, unless it is the one replayed last. Raise `UsageError` if it has changed, or
+    if no replay is possible.
     """
     if anatomy.replay is None:
         raise UsageError(
@@ -545,7 +543,7 @@ def _provenance(trace: Trace, path: Path, name: str | None) -> Provenance:
 
 
 def _with_texts(anatomy: Anatomy, trace: Trace, calls: TraceCalls, table: CallTable) -> Anatomy:
-    """Return the anatomy with the figures of the texts that its capture ran on."""
+    """Return the anatomy with the figures of its capture's texts."""
     texts = trace.capture.texts if trace.capture else None
     if texts is None:
         return anatomy
@@ -647,7 +645,7 @@ def anatomy_of_failure(
 def _anatomy_of_snapshots(
     sources: Sequence[Source], advance: Callable[[float], None], at: str | None, categories: Sequence[Category]
 ) -> Anatomy:
-    """Return what fills the memory of the snapshots of one run."""
+    """Return the anatomy of what fills the memory in one run's snapshots."""
     read: list[tuple[str, Snapshot]] = []
     for index, source in enumerate(sources):
         assert isinstance(source.path, Path)
@@ -672,7 +670,7 @@ def _share(advance: Callable[[float], None], index: int, count: int, share: floa
 
 
 def _anatomy_of_memory(provenance: Provenance, memory: Memory) -> Anatomy:
-    """Return the anatomy of a step of which the memory alone is known."""
+    """Return the anatomy of a step of which only the memory is known."""
     nothing = Ledger(
         device_work_ns=0,
         linked_ns=0,

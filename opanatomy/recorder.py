@@ -57,7 +57,7 @@ class Recorder:
         #: How long the loop stood still for the end of the profile: Kineto's own work, and its export.
         self.held_ns = 0
         self._anatomy: Anatomy | None = None
-        #: The clock of the whole loop, and what takes it off again.
+        #: The clock of the whole loop, and what removes it.
         self._clock: Clock | None = None
         self._clock_taken_off = ExitStack()
 
@@ -105,7 +105,7 @@ class Recorder:
         return self
 
     def _stop_at_exit(self) -> None:
-        """End a loop that nobody has ended; what goes wrong then is a line."""
+        """End a loop that was not ended explicitly; errors are reported in one line."""
         if self._is_over and self._clock is None:
             return
         with harmless(_say):
@@ -180,7 +180,7 @@ class Recorder:
         self._clock.install(self._clock_taken_off)
 
     def stop_clock(self) -> None:
-        """Take the clock off, and put what it measured into the trace, whose anatomy has it from now on."""
+        """Stop the clock, and add its measurements to the trace and its anatomy."""
         run = None if self._clock is None else self._clock.read()
         self._clock = None
         self._clock_taken_off.close()
@@ -274,7 +274,7 @@ class StepRecorder(Recorder):
 
     @property
     def trace(self) -> Path | None:
-        """Return the trace, as its folder was given, once it is written; wait for that if its steps are recorded."""
+        """Return the written trace, in its folder as given; wait for it if all steps are recorded."""
         return None if self._written() is None or self._output is None else self._output.path
 
     @property
@@ -284,7 +284,7 @@ class StepRecorder(Recorder):
 
     @property
     def being_written(self) -> int | None:
-        """Return the size of the trace as Kineto has written it, while it is redacted and packed; else `None`."""
+        """Return the size of Kineto's trace while it is being redacted and compressed, else `None`."""
         return None if self._writer is None or self._writer.is_done() else self._writer.size
 
     def is_over(self) -> bool:
@@ -331,7 +331,7 @@ class StepRecorder(Recorder):
         return self._clock is not None
 
     def clock(self, number: int) -> None:
-        """End the step with this number on the clock, if that runs; what the recorder does to a step is none of it."""
+        """End the step with this number on the clock, if running; the recorder's own time is excluded."""
         if self._clock is not None:
             begun = self._recording is not None or self._writer is not None
             self._clock.step_ended(number, counted=self._is_over or not begun)
@@ -353,7 +353,7 @@ class StepRecorder(Recorder):
             self._clock_taken_off.close()
 
     def warn(self, text: str) -> None:
-        """Have the report warn of this, once."""
+        """Add a warning to the report, once."""
         if self._recording is not None and text not in self._recording.session.warnings:
             self._recording.session.warnings.append(text)
 
@@ -394,8 +394,8 @@ running: list[Recorder] = []
 def oom_report(function: str, target: Path | None, oom: str | bool) -> Iterator[None]:
     """Write what filled a GPU's memory if it runs out inside: the allocator's history and a page; the error goes on.
 
-    The files are called after the trace `target` (`step.oom.pickle`, `step.oom.html`), numbered where they exist. Where
-    torch sees no CUDA device, there is a warning and nothing to write.
+    The files are named after the trace `target` (`step.oom.pickle`, `step.oom.html`), numbered if they exist. Without a
+    CUDA device there is a warning and nothing is written.
     """
     from opanatomy.capture.memory.history import AllocatorHistory, is_recordable
     from opanatomy.records.memory import is_out_of_memory
@@ -428,7 +428,7 @@ def oom_report(function: str, target: Path | None, oom: str | bool) -> Iterator[
 
 
 def _tell_what_filled(snapshot_: Path) -> None:
-    """Write the page of a snapshot, and say in a line where memory ran out; what goes wrong here is a line too."""
+    """Write the page of a snapshot, and report in a line where memory ran out; errors here are reported likewise."""
     page = snapshot_.with_suffix(".html")
     with harmless(lambda reason: _say(f"memory ran out: {snapshot_} (no page of it: {reason})")):
         anatomy = as_public(analyze_traces([snapshot_]))

@@ -1,4 +1,4 @@
-"""What a user holds: an `Anatomy`, a `Comparison` or `Techniques`, the records of the stages with methods."""
+"""What users get: `Anatomy`, `Comparison` and `Techniques`, which add methods to the records."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _NAME_WIDTH: Final = 48
 _REPORT_BYTES: Final = 1 << 20
 
 
-#: What an anatomy has besides its fields, and no copy or file of it: its traces, and the rules of their phases.
+#: An attribute besides the fields, not copied or saved: the anatomy's traces, and the rules for their phases.
 _TRACES: Final = "_traces"
 
 
 class _Report:
-    """Methods of every report that a user holds."""
+    """Methods of every public report."""
 
     __slots__ = ()
 
@@ -244,7 +244,7 @@ def located(anatomy: AnatomyRecord, paths: Sequence[Path | Address], phases: Seq
 
 
 def texts_of(what: str, given: object) -> list[str]:
-    """Return the texts that are given; raise `UsageError` that begins with `what` for anything else."""
+    """Return the given texts; raise `UsageError` beginning with `what` for anything else."""
     several = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     texts = [text for text in several if isinstance(text, str)]
     if len(texts) < len(several):

@@ -1,4 +1,4 @@
-"""What runs inside a script under `opanatomy run`: its steps are found from outside, and recorded as `record` does."""
+"""Follow a script: detect its steps from optimizer updates and record a few."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from opanatomy.capture.loop.updates import Updates
     from opanatomy.recorder import StepRecorder
 
-#: Without `--after`, steps are recorded once so many are done and the last three are alike, or so many are done.
-_LEAST, _MOST, _ALIKE = 4, 15, 3
+#: Without `--after`, recording starts after the first number of steps if the last three are alike, or after the second.
+_MIN_STEPS, _MAX_STEPS, _STEADY_STEPS = 4, 15, 3
 #: Alike: the longest is at most so many times as long as the shortest.
-_STEADY: Final = 1.25
-#: Ranks must record the same steps, which their clocks would not agree on.
-_OF_RANKS: Final = 5
-#: With so few updates it may be their number that hides the steps.
-_TOLD_BY: Final = 16
-#: So many backwards without an update are no batches that are accumulated.
-_NO_UPDATE: Final = 64
-#: The first rank waits so long for the traces of the others.
-_GRACE_S: Final = 60.0
-#: How long a rank waits at its end for what its threads have begun.
-_MOMENT_S: Final = 0.2
+_STEADY_RATIO: Final = 1.25
+#: Fixed start for ranks, which must record the same steps and whose clocks would not agree.
+_STEPS_BEFORE_RANKS: Final = 5
+#: Up to this many updates, too few updates may be why no steps were detected.
+_FEW_UPDATES: Final = 16
+#: This many backwards without an update are not accumulated batches.
+_MANY_BACKWARDS: Final = 64
+#: How long the first rank waits for the others' traces.
+_WAIT_FOR_RANKS_S: Final = 60.0
+#: How long an exiting rank waits for what its threads have begun.
+_WAIT_FOR_THREADS_S: Final = 0.2
 
 
 class RunSettings(Struct, frozen=True, kw_only=True):
@@ -75,12 +75,12 @@ class RunSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Return it as ASCII: a folder's name may have bytes that are no UTF-8."""
+        """Return the settings as ASCII: a folder name may contain bytes that are not UTF-8."""
         return json.dumps(asdict(self))
 
 
 def follow(settings: dict[str, Any]) -> None:
-    """Follow the script of this process from now on: record it once torch is imported and it trains."""
+    """Follow this process's script from now on: record it once torch is imported and training runs."""
     script = Script(msgspec.convert(settings, RunSettings))
     atexit.register(script.end)
     if hasattr(os, "register_at_fork"):
@@ -91,7 +91,7 @@ def follow(settings: dict[str, Any]) -> None:
 
 
 def _followed_by(script: Script, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a script that replaces itself by a Python be followed there, once; end what is recorded before."""
+    """Make a Python process that replaces the script be followed too, once; end current recordings before."""
 
     @functools.wraps(original)
     def exec(path: Any, args: Any, env: Any = None) -> Any:
@@ -115,7 +115,7 @@ def _is_python(path: Any) -> bool:
 
 
 def say(text: str) -> None:
-    """Print a line on stderr, whatever the script has made of it."""
+    """Print a line on stderr, whatever the script has done to it."""
     with suppress(OSError, ValueError, AttributeError):
         print(f"opanatomy: {text}", file=sys.__stderr__, flush=True)
 
@@ -133,7 +133,7 @@ class Script:
         self._updates: Updates | None = None
         self._calls: Calls | None = None
         self._recorder: StepRecorder | None = None
-        #: What was recorded of other steps before, and the optimizers that make each one's updates.
+        #: Earlier recordings of other steps, and the optimizers that make each one's updates.
         self._earlier: list[StepRecorder] = []
         self._optimizers: dict[StepRecorder, set[str]] = {}
         self._schedule: Schedule | None = None
@@ -171,13 +171,13 @@ class Script:
             self._clock.on_backward = self._backward_ended
             for followed in (self._clock, updates, calls):
                 followed.install(self._stack)
-            replaced(self._stack, torch.profiler.profiler._KinetoProfile, "prepare_trace", self._of_profiler)
-            replaced(self._stack, torch.autograd.profiler.profile, "_prepare_trace", self._of_profiler)
-            replaced(self._stack, torch.cuda.CUDAGraph, "replay", self._of_replay)
+            replaced(self._stack, torch.profiler.profiler._KinetoProfile, "prepare_trace", self._wrap_prepare_trace)
+            replaced(self._stack, torch.autograd.profiler.profile, "_prepare_trace", self._wrap_prepare_trace)
+            replaced(self._stack, torch.cuda.CUDAGraph, "replay", self._wrap_replay)
 
     @property
     def is_here(self) -> bool:
-        """Return whether this process is the script's, and nothing has ended it for us."""
+        """Return whether this is the script's process, and following has not ended."""
         return self._process == os.getpid() and not self._has_ended
 
     @property
@@ -186,7 +186,7 @@ class Script:
         return next((recorder.trace for recorder in (self._recorder, *self._earlier) if recorder is not None), None)
 
     def environment_of_next(self, path: Any, env: Any) -> Any:
-        """Return the environment of the program that takes over this process: a Python is followed there, once.
+        """Return the environment for a program that replaces this process: a Python program is followed, once.
 
         What is recorded by now is shown before.
         """
@@ -208,8 +208,8 @@ class Script:
         if self._updates is not None:
             self._updates.is_over = True
 
-    def _of_profiler(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Leave the place to a profiler of the script's when it begins."""
+    def _wrap_prepare_trace(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Yield to a profiler of the script when it starts."""
 
         @functools.wraps(original)
         def prepare(profiler: Any) -> None:
@@ -219,7 +219,7 @@ class Script:
 
         return prepare
 
-    def _of_replay(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_replay(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def replay(graph: Any) -> Any:
             self._replayed += 1
@@ -252,7 +252,7 @@ class Script:
     # --------------------------------------------------------------------------------------------------- recording them
 
     def _update_ended(self) -> None:
-        """End a step by an update, which is what ends steps from now on."""
+        """End a step at an update; from now on updates end steps."""
         assert self._calls is not None
         if self._calls.what is not None:
             self._calls.stop()
@@ -264,11 +264,11 @@ class Script:
         assert self._updates is not None
         self._backwards += 1
         if not self._updates.count:
-            steps_itself = self._updates.inside_backward > 0 or self._backwards >= _NO_UPDATE
+            steps_itself = self._updates.inside_backward > 0 or self._backwards >= _MANY_BACKWARDS
             self._calls.backward(always=steps_itself)
 
     def _step_ended(self) -> None:
-        """End a step of the script's, and begin the next; every error of ours ends the recording alone."""
+        """End a step of the script and begin the next; errors of ours only end the recording."""
         clock, updates, recorder = self._clock, self._updates, self._recorder
         assert clock is not None
         assert updates is not None
@@ -309,7 +309,7 @@ class Script:
     def _steps_changed(self) -> None:
         """Begin again: the steps so far were parts of longer ones, of another network, or calls before a training.
 
-        What is recorded already is kept, and nothing more is of an optimizer that is in it.
+        Finished recordings are kept, and their optimizers are not recorded again.
         """
         recorder, updates = self._recorder, self._updates
         recorded = set[str]().union(*self._optimizers.values())
@@ -358,7 +358,7 @@ class Script:
         os._exit(0)
 
     def _begun(self, took: int | None) -> StepRecorder | None:
-        """Return the recorder that begins with the next step, if it is time, after one that took so long."""
+        """Return a recorder starting with the next step if it is time, given the duration of the last step."""
         if self._schedule is None:
             with self._ours():
                 self._schedule = self._schedule_now(took)
@@ -402,7 +402,7 @@ class Script:
         return recorder
 
     def _schedule_now(self, took: int | None) -> Schedule | None:
-        """Return which steps are recorded; `None` while that is not decided, after a step that took so long."""
+        """Return which steps to record; `None` while undecided, given the duration of the last step."""
         from opanatomy.capture.distributed.group import place_in_group
         from opanatomy.capture.loop.recording import TIMED_STEPS, script_schedule
         from opanatomy.capture.step.ranges import compilations
@@ -412,7 +412,7 @@ class Script:
             self._times.append(took)
         after = self._settings.after
         if after is None and place_in_group() is not None:
-            after = _OF_RANKS
+            after = _STEPS_BEFORE_RANKS
         if after is None:
             if not self._is_steady():
                 return None
@@ -427,11 +427,11 @@ class Script:
         return kineto_records("cuda" if torch.cuda.is_available() else "cpu")
 
     def _is_steady(self) -> bool:
-        last = self._times[-_ALIKE:]
-        if self._steps < _LEAST or len(last) < _ALIKE:
+        last = self._times[-_STEADY_STEPS:]
+        if self._steps < _MIN_STEPS or len(last) < _STEADY_STEPS:
             return False
-        alike = max(last) <= _STEADY * min(last) and self._compiled[-1] == self._compiled[-1 - _ALIKE]
-        return alike or self._steps >= _MOST
+        alike = max(last) <= _STEADY_RATIO * min(last) and self._compiled[-1] == self._compiled[-1 - _STEADY_STEPS]
+        return alike or self._steps >= _MAX_STEPS
 
     def _recorded(self, recorder: StepRecorder) -> bool:
         """Say where the trace is, or will be; return whether the script ends here."""
@@ -459,7 +459,7 @@ class Script:
 
     @contextmanager
     def _ours(self) -> Iterator[None]:
-        """Mark what runs inside as ours, a profiler that begins too; the random numbers after it are the script's."""
+        """Mark the block as ours, including a profiler started in it, and restore the script's random state."""
         numpy = sys.modules.get("numpy.random")
         states = random.getstate(), None if numpy is None else numpy.get_state()
         self._is_ours = True
@@ -487,7 +487,7 @@ class Script:
     # ------------------------------------------------------------------------------------------------ the script's end
 
     def end(self) -> None:
-        """Write what is recorded, and show it; the last thing that the script's process does."""
+        """Write and show what is recorded, as the last action of the script's process."""
         if not self.is_here:
             return
         self._has_ended = True
@@ -524,7 +524,7 @@ class Script:
                 )
 
     def _shown(self) -> Iterator[StepRecorder]:
-        """Yield the last recorder, and those before it of optimizers that are in none after them."""
+        """Yield the last recorder, and earlier ones whose optimizers later ones lack."""
         recorded: set[str] = set()
         for recorder in (self._recorder, *self._earlier):
             if recorder is None or recorder.trace is None:
@@ -544,7 +544,7 @@ class Script:
             with_run(recorder.trace, run, everything=self._settings.redact)
 
     def _traces(self, recorder: StepRecorder, *, wait: bool) -> list[Path]:
-        """Return the trace, or those of all ranks of this machine as far as they are written, if they are to `wait`."""
+        """Return the trace, or the traces of all ranks on this machine written so far, or waited for with `wait`."""
         from opanatomy.capture.distributed.launched import launched
         from opanatomy.io.files import name_of_rank
 
@@ -554,7 +554,7 @@ class Script:
             return [own]
         target = Path(self._settings.trace)
         found: dict[int, Path] = {place.rank: own}
-        until = time.monotonic() + _GRACE_S
+        until = time.monotonic() + _WAIT_FOR_RANKS_S
         while len(found) < place.world_size and time.monotonic() < until:
             for rank in range(place.world_size):
                 name = name_of_rank(target, rank)
@@ -595,19 +595,19 @@ class Script:
             "put the part to be recorded into a block: with opanatomy.record('step.json.gz'): ... (a block without"
             " step() is one step)"
         )
-        #: The last step that can be recorded begins behind this one; the profiler of a GPU needs one to warm up.
+        #: The last step that can be recorded begins after this one; a GPU's profiler needs one to warm up.
         last = self._steps - 1 - self._warms()
         if updates.length and last < self._known_at:
             steps = "1 optimizer step" if self._steps == 1 else f"{self._steps} optimizer steps"
             return f"the script made {steps}, too few to record by steps - {around}"
-        if not updates.length and updates.count <= _TOLD_BY:
+        if not updates.length and updates.count <= _FEW_UPDATES:
             return f"{made} of its optimizers are too few to tell its steps - {around}"
         if not updates.length:
             return f"the order of its optimizers' {made} repeats in no regular steps - {around}"
         return self._too_few()
 
     def _too_few(self) -> str:
-        """Return how many steps there were, and how many had to be."""
+        """Return the number of steps, and the number required."""
         last = self._steps - 1 - self._warms()
         first = self._schedule.first if self._schedule is not None else None
         needed = f"number {first} is the first to be recorded" if first else "they were not steady yet"
@@ -616,9 +616,9 @@ class Script:
 
 
 def _analyze(traces: Sequence[Path], number: int, settings: RunSettings, environment: dict[str, str]) -> None:
-    """Show the report in a process of its own, whose output goes where the script's errors go.
+    """Show the report from a separate process, whose output goes to the script's stderr.
 
-    A file for it has the `number` of a second one in its name.
+    A second report's file has `number` in its name.
     """
     root, folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__))), settings.folder
     paths = [os.path.relpath(trace, folder) for trace in traces]
@@ -661,17 +661,17 @@ def _is_terminal(stream: Any) -> bool:
 
 
 def _let_threads_end() -> None:
-    """Give the threads of a rank a moment: what gloo still holds then aborts the interpreter that is taken apart."""
+    """Give a rank's threads time to end: tensors still referenced by gloo abort the interpreter during finalization."""
     from opanatomy.capture.distributed.launched import launched
 
     if launched() is not None and "torch" in sys.modules:
-        time.sleep(_MOMENT_S)
+        time.sleep(_WAIT_FOR_THREADS_S)
 
 
 def _in_compiled_code() -> bool:
-    """Return whether compiled code made the call: what is entered there, such as a mode, torch takes off at its end.
+    """Return whether compiled code made the call: a mode entered there is removed by torch at its end.
 
-    One of torch's frames is that which keeps it from compiling ours.
+    One torch frame is excluded: the one that disables compilation of our code.
     """
     frame: Any = sys._getframe()
     seen = 0

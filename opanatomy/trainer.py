@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 # The arguments of `TrainerCallback`, checked before anything runs: which steps, and where the results go.
 
 
-#: Nobody reads a trace of more steps than this, and memory does not hold it.
+#: Maximum number of steps: a longer trace is unreadable and does not fit into memory.
 MANY_STEPS: Final = 1000
 _EXAMPLE: Final = "give a range such as range(3, 6)"
 
 
 def checked_steps(steps: object) -> range:
-    """Return the steps of the training that are profiled, in one stretch; raise `UsageError` for anything else."""
+    """Return the training steps to profile, which are consecutive; raise `UsageError` for anything else."""
     if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
         raise UsageError(f"TrainerCallback: steps is {kind_of(steps)} - {_EXAMPLE}")
     numbers = [_number(step) for step in islice(steps, MANY_STEPS + 1)]
@@ -93,7 +93,7 @@ def check_output(output: Name | None) -> None:
 
 
 def output_of(output: Name | None, stem: str) -> Output:
-    """Return the files of an output that was checked; a folder is made, and has names in it that begin with `stem`."""
+    """Return the files of a checked output; a folder is created, with file names that begin with `stem`."""
     if (collected := folder_of_traces()) is not None:
         output, stem = collected, "step"
     if output is None or _is_folder(output):
@@ -140,7 +140,8 @@ def _format_of(path: Path) -> str:
 # reaches the loggers and the history alike, and no event reports an error.
 
 
-#: The method that runs an epoch in transformers 5. Earlier versions have none; these run the long parts of a step.
+#: The method that runs an epoch in transformers 5. Earlier versions have none; these methods run the long parts of a
+#: step.
 _EPOCH: Final = "_run_epoch"
 _IN_STEP: Final = ("training_step", "_maybe_log_save_evaluate")
 
@@ -312,7 +313,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
 
     @property
     def trace(self) -> Path | None:
-        """Return the trace of this rank, once it is written."""
+        """Return this rank's trace, once written."""
         return None if self._recorder is None else self._recorder.trace
 
     def __repr__(self) -> str:
@@ -493,7 +494,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         warnings.warn(f"the recording ended, the training goes on: {reason}", stacklevel=2)
 
     def _give_up(self) -> None:
-        """Release everything but what watches memory, to the end of the training; files already written stay."""
+        """Release everything except memory monitoring until the end of training; files already written are kept."""
         if self._guard is not None and not self._oom:
             self._guard.release()
             self._guard = None
@@ -541,7 +542,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
                 partial.write_bytes(self._encoded())
 
     def _source(self) -> str | None:
-        """Return the name of the trace for a command; nothing if its path is left out, or has a secret in it."""
+        """Return the trace's name in a command; empty if its path is redacted or contains a secret."""
         source = shlex.quote(str(self.trace))
         return None if self._options.redact or mask_secrets(source) != source else source
 
@@ -560,7 +561,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
 
 
 def _is_traced(model: Any) -> bool:
-    """Return whether a profiler records the device of a model, so that it must be warmed up."""
+    """Return whether a profiler records the model's device, and so must be warmed up."""
     from opanatomy.capture.device.accelerators import device_of, kineto_records
 
     return kineto_records(device_of(model, ()))

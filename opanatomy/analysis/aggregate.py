@@ -1,4 +1,4 @@
-"""Find chains of calls that one kernel could do together; put rows and records of several ranks together."""
+"""Find fusible chains of calls, and merge rows and records of several ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ONE_KERNEL: Final = regex(r"^triton|_fused_|_foreach_")
 
 
 def is_fusible(operator_class: OperatorClass, operator: str) -> bool:
-    """Return whether one kernel could do an operator's work together with its neighbours'."""
+    """Return whether an operator could be fused with its neighbours."""
     if _ONE_KERNEL.search(operator):
         return False
     return operator_class in _FUSIBLE or _CONVERTS.search(operator) is not None
@@ -31,8 +31,8 @@ def is_fusible(operator_class: OperatorClass, operator: str) -> bool:
 def chain_rows(calls: CallTable) -> tuple[ChainRow, ...]:
     """Return the chains of maps and normalizations of each phase but the optimizer, in the order of the phases.
 
-    Calls are in the order in which the host made them. A chain goes on while the next call is of such work too, in the
-    same phase, and reads at least as many bytes as the one before it wrote; copies that only convert may stand in it.
+    Calls are ordered by host time. A chain continues while the next call is a map or normalization in the same phase
+    that reads at least as many bytes as the previous one wrote; converting copies may be part of it.
     """
     order = np.flatnonzero((calls.kernels > 0) | ((calls.host_row >= 0) & (calls.time_ns > 0)))
     order = order[np.argsort(calls.start_ns[order], kind="stable")]
@@ -101,7 +101,7 @@ def chain_rows(calls: CallTable) -> tuple[ChainRow, ...]:
 
 Record = TypeVar("Record", bound=Struct)
 Item = TypeVar("Item")
-#: The sort key of a rank among the others.
+#: The sort key of a rank.
 Order: TypeAlias = "tuple[bool, int, str, int]"
 _Position: TypeAlias = "tuple[Order, int]"
 #: So many tables are added up at a time.
@@ -109,7 +109,7 @@ TOGETHER: Final = 16
 
 
 class OrderedUnion(Generic[Item]):
-    """Distinct items, in the order in which the ranks have them first."""
+    """Distinct items in order of first appearance over the ranks."""
 
     def __init__(self) -> None:
         self._positions: dict[Item, _Position] = {}
@@ -127,7 +127,7 @@ class OrderedUnion(Generic[Item]):
 
 
 class RowSums(Generic[Record]):
-    """Sums of the rows of many ranks with the same keys; all other fields are whole numbers, but for `derived` ones."""
+    """Sum the rows of many ranks by key; all other fields are integers, except `derived` ones."""
 
     def __init__(self, record: type[Record], *keys: str, derived: Collection[str] = ()) -> None:
         self._record, self._keys = record, keys
@@ -147,14 +147,14 @@ class RowSums(Generic[Record]):
             self._tables = [concatenated(self._tables).by(*self._keys)]
 
     def rows(self) -> tuple[Record, ...]:
-        """Return one row per combination of keys, in the order in which the ranks have them first."""
+        """Return one row per combination of keys, in order of first appearance over the ranks."""
         sums = concatenated(self._tables).by(*self._keys).rows() if self._tables else ()
         made = {tuple(row[name] for name in self._keys): self._record(**row) for row in sums}
         return tuple(made[keys] for keys in self._order.items())
 
 
 class CommonFields(Generic[Record]):
-    """The fields that several records have in common."""
+    """Merge records by keeping only the fields they agree on."""
 
     def __init__(self) -> None:
         self._first: Record | None = None
@@ -185,7 +185,7 @@ class CommonFields(Generic[Record]):
 
 
 def merged(records: Sequence[Any], rules: Mapping[Callable[[list[Any]], Any], Iterable[str]]) -> Any:
-    """Merge several records into one: each field by the rule that names it, else the value if all have the same."""
+    """Merge records: each field by its rule, else the common value."""
     rule_of = {name: rule for rule, names in rules.items() for name in names}
     record: Any = type(records[0])
     fields = record.__struct_fields__
@@ -199,5 +199,5 @@ def sum_of(values: list[int | None]) -> int | None:
 
 
 def same(values: list[Any]) -> Any:
-    """Return the value that all have; `None` if they differ."""
+    """Return the common value; `None` if they differ."""
     return values[0] if all(value == values[0] for value in values) else None

@@ -25,7 +25,7 @@ from opanatomy.records.work import NO_WORK, LikeStep, Overlap, StepKind
 # ----- overlaps, which the sum of all durations counts more than once
 
 
-#: The kinds of device work whose overlaps are told apart; of three at once the first overlaps with both others.
+#: Kinds of device work whose overlaps are counted separately; of three at once the first overlaps with both others.
 COMPUTE, COMMUNICATION, COPY = range(3)
 KINDS: Final = ("compute", "communication", "copy")
 PAIRS: Final = tuple(combinations_with_replacement(range(len(KINDS)), 2))
@@ -34,7 +34,7 @@ PAIRS: Final = tuple(combinations_with_replacement(range(len(KINDS)), 2))
 def overlaps_of(
     kind: Int64, start_ns: Int64, end_ns: Int64, span_start_ns: Int64, span_end_ns: Int64
 ) -> tuple[Int64, Int64]:
-    """Return the time in each span in which pairs of `PAIRS` overlapped, and in which each kind ran alone.
+    """Return for each span the overlap time of each pair in `PAIRS`, and the time each kind ran alone.
 
     The shapes are (spans, pairs) and (spans, kinds). `kind` is that of each work item; the spans are disjoint and
     sorted. If n items run at once, n - 1 overlaps count: among the items of one kind, and one between the kinds, each
@@ -124,7 +124,7 @@ def like_steps(
     time: DeviceTime | None,
     module_kinds: Mapping[str, str],
 ) -> LikeSteps:
-    """Return the sums over like steps of all steps by kind; without `time` those of the CPU."""
+    """Sum the work of like steps by kind; without `time`, on the CPU."""
     if time is None:
         each, step = [_host_steps(steps, step_window, calls)], step_at(*step_window.bounds, calls.start_ns)
         called, events = np.ones(len(step), dtype=np.int64), np.zeros(len(step), dtype=np.int64)
@@ -175,7 +175,7 @@ def _host_steps(steps: Sequence[StepRow], step_window: StepWindow, calls: CallTa
 
 
 def _operators_within(calls: CallTable) -> Categorical[str]:
-    """Return the operator of each call; a part of another call also has that call's name, as it has its class."""
+    """Return the operator of each call; calls inside another call of the same class get the outer call's name."""
     outer = calls.part_of.codes
     pairs = unique(calls.operator.codes * (len(calls.part_of.values) + 1) + outer + 1)
     names = []
@@ -186,7 +186,7 @@ def _operators_within(calls: CallTable) -> Categorical[str]:
 
 
 def _first_of_launches(time: DeviceTime) -> Int64:
-    """Return 1 for the first device event of each row of the host that launched some, and without such a row."""
+    """Return 1 for the first device event of each launching host row and for events without one, else 0."""
     kernels, inside = time.work, np.flatnonzero(time.steps.step >= 0)
     launched_by = kernels.launched_by[inside]
     order = np.lexsort((kernels.start_ns[inside], launched_by))
@@ -225,7 +225,7 @@ def _device_steps(time: DeviceTime, device: Any) -> _Steps:
 
 
 def _kind(chosen: Sequence[tuple[int, StepRow]], each: Sequence[_Steps]) -> tuple[StepKind, Int64]:
-    """Return the sums over like steps, on all devices, and the numbers of the steps that are in them."""
+    """Sum a kind of like steps over all devices; return it with the numbers of the steps included."""
     numbers = np.array([number for number, _ in chosen], dtype=np.int64)
     reasons = [row.set_aside if row.set_aside in (OTHERS_WORK, PAUSE) else None for _, row in chosen]
     if None not in reasons:

@@ -61,7 +61,7 @@ from opanatomy.records.workload import (
 
 
 def generation_of(capture: Capture | None, classes: Iterable[ClassRow], steps: int) -> Generation | None:
-    """Return the figures of a capture's generations; `None` if its steps generate nothing."""
+    """Return a capture's generation figures; `None` if its steps generate no tokens."""
     workload = None if capture is None else capture.workload
     if capture is None or workload is None or workload.generate is None:
         return None
@@ -81,7 +81,7 @@ def generation_of(capture: Capture | None, classes: Iterable[ClassRow], steps: i
 
 
 def _timed(generation: Generation, capture: Capture) -> Generation:
-    """Add the means over the runs without the profiler that hold no pause; decoding is each run less its prefill."""
+    """Add mean prefill and decode times over unprofiled runs without pauses."""
     walls, firsts = capture.unprofiled_step_ns, capture.unprofiled_first_token_ns
     if not firsts or len(firsts) != len(walls):
         return generation
@@ -117,15 +117,15 @@ def _each(rows: Iterable[ClassRow], name: str, tokens: int) -> float | None:
 _PRODUCTS: Final = {"weight": 1, "input": 1, "both": 2, "none": 0}
 _ATTENTION: Final = regex(r"scaled_dot_product|(?:flash|efficient|cudnn)_attn|(?:flash|efficient|cudnn)_attention")
 _OF_ACTIVATIONS: Final = regex(r"^aten::(?:bmm|baddbmm)")
-#: One call has products of several kinds: with the input, and with the output of the time step before.
+#: Operators whose call contains several kinds of products: with the input and with the previous time step's output.
 _RECURRENT: Final = regex(r"rnn|lstm|gru", re.IGNORECASE)
 
 
 def backward_over_forward(calls: CallTable, gradients: Mapping[str, str]) -> float | None:
-    """Return the theoretical FLOPs of the backward's contractions over those of the forward, without recomputation.
+    """Return the theoretical ratio of backward to forward contraction FLOPs, without recomputation.
 
-    `gradients` says for each module which gradients its products need. Return `None` if a forward contraction has no
-    cost or no module known to `gradients`, or if there is none.
+    `gradients` gives for each module which gradients its contractions need. Return `None` if a forward contraction has
+    no cost or no module known to `gradients`, or if there is none.
     """
     contraction = calls.operator_class.equals(OperatorClass.TENSOR_CONTRACTION)
     rows = np.flatnonzero(contraction & calls.phase.equals(Phase.FORWARD) & ~calls.inner)
@@ -142,7 +142,7 @@ def backward_over_forward(calls: CallTable, gradients: Mapping[str, str]) -> flo
 
 
 def _factor(operator: str, needs: str | None) -> Fraction | None:
-    """Return the backward products of a call per forward product; `None` if unknown."""
+    """Return the number of backward contractions per forward contraction of a call; `None` if unknown."""
     if needs is None or needs not in _PRODUCTS:
         return None
     if needs == "none":
@@ -157,7 +157,7 @@ def _factor(operator: str, needs: str | None) -> Fraction | None:
 
 
 def all_need_both(gradients: Mapping[str, str]) -> bool:
-    """Return whether every product of the model needs both its gradients."""
+    """Return whether every contraction of the model needs the gradients of both operands."""
     return set(gradients.values()) <= {"both"}
 
 
@@ -176,17 +176,17 @@ _BYTES = {
 
 
 class Theory(Struct, frozen=True, kw_only=True):
-    """The theory of one step: contraction FLOPs of its backward over its forward, without recomputation."""
+    """Theory of one step: backward over forward contraction FLOPs, without recomputation."""
 
     contraction_flops: float | None
     all_need_both: bool
 
 
 def theory_rows(workload: Workload, theory: Theory | None = None) -> tuple[TheoryRow, ...]:
-    """Return what theory expects of each class, recomputation counted as backward.
+    """Return the theoretical expectation for each class, counting recomputation as backward.
 
-    `theory` is that of this step. Without it theory assumes that everything is trained if the workload says so;
-    otherwise there is none.
+    `theory` belongs to this step. Without it, full training is assumed if the workload says that all weights train;
+    otherwise the result is empty.
     """
     rows = []
     for name in OperatorClass:
@@ -201,7 +201,7 @@ def theory_rows(workload: Workload, theory: Theory | None = None) -> tuple[Theor
 
 
 def _all_trained(plain: float | None, workload: Workload) -> float | None:
-    """Return the theory of a step that trains every weight; `None` if it does not, or it is not known."""
+    """Return the ratio for a step that trains every weight; `None` if it does not or that is unknown."""
     trained = workload.parameters is not None and workload.parameters == workload.trainable_parameters
     return _with_recompute(plain, workload) if trained else None
 
@@ -213,7 +213,7 @@ def _with_recompute(plain: float | None, workload: Workload) -> float | None:
     return None if workload.frozen else plain + 1
 
 
-#: In alphabetical order, like those of a report that is read back.
+#: In alphabetical order, as in a report that is read back.
 CONVENTIONS: dict[str, str | int] = {
     "backward": "recompute included in the ratios",
     "bytes": "each distinct input read once, each output written once",
@@ -225,7 +225,7 @@ STEPS_BY_UPDATES: Final[dict[str, str | int]] = {"steps": "none is annotated: ea
 
 
 class MeasuredSteps(Struct, frozen=True, kw_only=True):
-    """All steps of a trace: their times, why some do not count, and what they are made of."""
+    """All steps of a trace: times, reasons for exclusion, and breakdown."""
 
     window: StepWindow
     rows: tuple[StepRow, ...]
@@ -250,9 +250,9 @@ def measured_steps(
     numbers: Collection[int] | None = None,
     modules: Mapping[str, str] | None = None,
 ) -> MeasuredSteps:
-    """Measure all steps and say which count; with `numbers` no others do. `modules` has the class of each module.
+    """Measure all steps and decide which count; `numbers` restricts them to these. `modules` gives each module's class.
 
-    The tables cover all steps; without `kernels` and `launched` the steps are those of the CPU.
+    The tables cover all steps; without `kernels` and `launched` the steps ran on the CPU.
     """
     time = None
     if kernels is not None and launched is not None:
@@ -287,7 +287,7 @@ class AnatomyInputs(Struct, frozen=True, kw_only=True):
     kernels: KernelTable | None
     steps: MeasuredSteps
     linked: LinkedTime
-    #: On the CPU the steps of a rank whose collectives run alongside its operators; the cost of collectives.
+    #: CPU steps of a rank whose collectives overlap its operators, and the cost of the collectives.
     spans: StepSpans | None = None
     communication: Communication | None = None
     host: tuple[HostRow, ...] = ()
@@ -351,7 +351,7 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
 
 
 def _work(inputs: AnatomyInputs) -> Table:
-    """Return the work of the steps that count, beside that of like steps."""
+    """Return the work of the counted steps, together with the work of like steps."""
     calls, steps = inputs.calls, inputs.steps
     joined = JoinedWork(calls, inputs.kernels)
     step = step_at(*steps.window.bounds, calls.start_ns)[joined.call]
@@ -364,7 +364,7 @@ def _work(inputs: AnatomyInputs) -> Table:
     return concatenated((counted, steps.like.work)).by(*KEYS).compact()
 
 
-#: Implementations of attention that multiply all queries and keys, whatever the mask.
+#: Attention implementations that multiply all queries with all keys, whatever the mask.
 _MULTIPLY_ALL: Final = ("eager", "sdpa")
 
 
@@ -419,7 +419,7 @@ def check_conservation(anatomy: Anatomy) -> None:
 
 
 def text_figures(observed: TextObservations, padding: PaddingFlops | None) -> TextFigures:
-    """Return the figures of the texts of a run; `padding` has the FLOPs of its profiled batch."""
+    """Return the text figures of a run; `padding` contributes the padding FLOPs of the profiled batch."""
     batches = tuple(
         TextBatchRow(
             texts=len(batch.lengths),

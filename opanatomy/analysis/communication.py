@@ -47,7 +47,7 @@ from opanatomy.records.taxonomy import CLASS_CODE, ITEM_SIZE, PHASES, OperatorCl
 from opanatomy.records.workload import SharedWeights, Workload
 from opanatomy.trace.read import Trace
 
-#: Collectives whose whole message is what a rank receives; for others it is what it sends.
+#: Collectives whose message size is the bytes received; for others it is the bytes sent.
 _WHOLE_IS_RECEIVED = ("all_gather", "gather")
 _PHASE_ORDER = {phase: index for index, phase in enumerate(PHASES)}
 
@@ -108,7 +108,7 @@ def _phases(
 def _modules(
     calls: CollectiveCalls, rows: Int64, bounds: Intervals, hidden: Intervals
 ) -> tuple[ModuleCommunication, ...]:
-    """Return one row per module, collective and phase, in the order of their first; the rest is the model's."""
+    """Return one row per module, collective and phase in order of appearance; unattributed calls go to the model."""
     sizes = message_sizes(calls)
     width, kinds = len(calls.phase.values), len(calls.collective.values)
     module = calls.module.codes[rows] + 1
@@ -136,7 +136,7 @@ def _modules(
 class CommunicationMerger:
     """The communication of several ranks together, added one at a time in any order.
 
-    The expectation for a step is that of the first rank that has any.
+    The expected communication is taken from the first rank that has one.
     """
 
     def __init__(self) -> None:
@@ -189,7 +189,7 @@ class _Sum(Struct):
 
 
 def collectives_of(table: CollectiveTable, world: World) -> tuple[Collective, ...]:
-    """Return one row per collective, data type and group, longest first; times sum to that of all device events."""
+    """Return one row per collective, data type and group, longest first; times sum to the time of all device events."""
     width = len(table.arguments.values) + 1
     kinds = unique(table.kernel.codes * width + table.arguments.codes + 1)
     count = len(kinds.values)
@@ -237,7 +237,7 @@ def collectives_together(rows: Iterable[Collective]) -> tuple[Collective, ...]:
 
 
 def message_bytes(collective: str, message: CollectiveArguments, dtype: str | None, group: int | None) -> int | None:
-    """Return the size of the message as nccl-tests counts it: the whole buffer, whichever side has it."""
+    """Return the message size as nccl-tests defines it: the whole buffer, on whichever side it is."""
     sent, got = message.in_elements, message.out_elements
     if dtype is None:
         return None
@@ -289,7 +289,7 @@ _SCATTER: Final = "reduce_scatter"
 def with_expected(
     communication: Communication | None, shared: Sequence[SharedWeights], workload: Workload, steps: int
 ) -> Communication | None:
-    """Add what theory expects of `steps` like steps to the communication; unchanged if nothing is shared."""
+    """Add the theoretically expected communication of `steps` like steps; unchanged if nothing is sharded."""
     if communication is None or not shared:
         return communication
     expected = []
@@ -333,7 +333,7 @@ def _messages(weights: SharedWeights, workload: Workload) -> list[tuple[str, int
 _NO_STEPS: Final = np.zeros(0, dtype=np.int64)
 
 
-#: A synchronization that takes no longer found the device idle.
+#: A synchronization shorter than this found the device idle.
 _WAITED_NS: Final = 50_000
 
 
@@ -342,7 +342,7 @@ class _Events(Struct, frozen=True, kw_only=True):
 
     start_ns: Int64
     end_ns: Int64
-    #: The host row of the collective of an event, -1 if not recorded; events with one row are one call.
+    #: Host row of each event's collective, -1 if not recorded; events with the same row are one call.
     call: Int64
     arguments: Categorical[CollectiveArguments]
     #: The name of the event itself.
@@ -353,7 +353,7 @@ class _Events(Struct, frozen=True, kw_only=True):
     synchronized_ns: Int64 | None
     #: Whether the event is work of the window.
     inside: Bool
-    #: When the rank computed for the steps of the window, did anything for them, and did anything at all.
+    #: When the rank computed for the window's steps, did any work for them, and did any work at all.
     computing: Intervals
     busy_inside: Intervals
     busy: Intervals
@@ -369,8 +369,8 @@ def communication_of(
 ) -> Exchanged:
     """Return a rank's collectives, in and around the window, and its steps.
 
-    On an accelerator `time` has the steps, on the CPU all of the window or those `counted`. Of a process with several
-    devices the one that communicates most is taken.
+    On an accelerator the steps come from `time`, on the CPU from `counted` or the whole window. Of several devices of a
+    process the one that communicates most is used.
     """
     recorded = trace.metadata.get("baseTimeNanoseconds")  # since 1970, from which the times of a trace count
     base = recorded if type(recorded) is int and 0 <= recorded < 1 << 62 else 0
@@ -469,7 +469,7 @@ def _host_events(trace: Trace, calls: TraceCalls) -> _Events:
 
 
 def _computing_on_host(calls: TraceCalls) -> Intervals:
-    """Return when an operator that is no collective ran on any thread, without the collectives inside it."""
+    """Return when any thread ran an operator that is not a collective, excluding collectives inside it."""
     host = calls.host
     rows = cpu_rows(calls, within=False)
     codes = calls.operators.operator_class[host.name[calls.owner[rows]]]
@@ -492,7 +492,7 @@ def _computing_on_host(calls: TraceCalls) -> Intervals:
 
 
 def _calls(calls: TraceCalls, events: _Events, base: int) -> CollectiveCalls:
-    """Return one row per call: the events of one host row together, each event without one alone."""
+    """Return one row per call: events of one host row are merged, an event without a host row is its own call."""
     count = len(events.start_ns)
     groups = unique(np.where(events.call >= 0, events.call, -2 - np.arange(count)))
     start = np.full(len(groups.values), np.iinfo(np.int64).max)
@@ -533,7 +533,7 @@ def _calls(calls: TraceCalls, events: _Events, base: int) -> CollectiveCalls:
 
 
 def _names(arguments: Categorical[CollectiveArguments], kernel: Categorical[str]) -> Categorical[str]:
-    """Return the common name of each row's collective: by what the host says, else by the kernel's name."""
+    """Return the canonical name of each row's collective, from the host record, else from the kernel name."""
     said = [named(known.collective) or OTHER for known in arguments.values]
     shown = [named(name) or OTHER for name in kernel.values]
     values = tuple(dict.fromkeys((*said, *shown)))

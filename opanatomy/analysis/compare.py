@@ -1,4 +1,4 @@
-"""Compare sides: their figures, where the difference between two comes from, and what can be claimed."""
+"""Compare sides: their figures, what causes the difference between two of them, and what is significant."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TRITON: Final = regex(r"^(triton_\w*?)_\d+$")
 
 
 class Key(NamedTuple):
-    """The names that tell work apart; `kernel` is empty if a library chooses it, as for contractions of aten."""
+    """Names that identify work; `kernel` is empty if a library chooses it, as for contractions of aten."""
 
     operator: str
     signature: str
@@ -57,7 +57,7 @@ class Key(NamedTuple):
 
 
 class Item(Struct):
-    """The work of one key in the mean step of one side: calls and nanoseconds, and the kernels that did it."""
+    """Work of one key in one side's mean step: calls, nanoseconds, and the kernels involved."""
 
     calls: Fraction = Fraction(0)
     time_ns: Fraction = Fraction(0)
@@ -65,7 +65,7 @@ class Item(Struct):
 
 
 class Match(Struct, frozen=True):
-    """Work of both sides that belongs together, or of one side, as parts of their keys."""
+    """Matched work of both sides, or unmatched work of one, as portions of their keys."""
 
     cause: Cause
     before: dict[Key, Item]
@@ -73,7 +73,7 @@ class Match(Struct, frozen=True):
 
 
 def items_of(breakdown: Breakdown, kind: StepWork, unsigned: AbstractSet[str] = frozenset()) -> dict[Key, Item]:
-    """Return the work of the mean step of a kind by its key; `unsigned` operators have no signatures in it."""
+    """Return a step kind's mean work by key; operators in `unsigned` get no signature."""
     items: dict[Key, Item] = {}
     for row in kind.rows:
         kernel = name_of(breakdown.kernels, row.kernel)
@@ -98,7 +98,7 @@ def items_of(breakdown: Breakdown, kind: StepWork, unsigned: AbstractSet[str] = 
 
 
 def unsigned_operators(*sides: tuple[Breakdown, StepWork]) -> frozenset[str]:
-    """Return operators of all sides that lack signatures on some: those of the others would match nothing."""
+    """Return operators without signatures on some side, whose signatures on other sides would match nothing."""
     known: list[dict[str, bool]] = []
     for breakdown, kind in sides:
         signed: dict[str, bool] = {}
@@ -118,7 +118,7 @@ def name_of(names: Sequence[str], number: int) -> str:
 def _stem(kernel: str) -> str:
     """Return a name of a kernel or its operator without the compiler's running number.
 
-    The signature tells those apart.
+    The signature still distinguishes them.
     """
     match = _TRITON.match(kernel)
     return match[1] if match else kernel
@@ -134,7 +134,7 @@ def _placed(key: Key) -> bool:
     return bool(key.operator and (key.signature or key.module))
 
 
-#: Keys that work must share to match, from most to least specific, and the cause that a match gives to a difference.
+#: Keys on which work must agree to match, from most to least specific, and the cause assigned to the difference.
 _LEVELS: Final[tuple[tuple[Cause, Callable[[Key], Any]], ...]] = (
     (Cause.SAME_CALLS, lambda key: key),
     (Cause.SAME_CALLS, lambda key: (key.operator, key.signature, key.phase, key.kernel)),
@@ -150,7 +150,7 @@ _LEVELS: Final[tuple[tuple[Cause, Callable[[Key], Any]], ...]] = (
 
 
 def matched(before: Mapping[Key, Item], after: Mapping[Key, Item]) -> list[Match]:
-    """Match all work of both sides, each part once, in an order that does not depend on the order of the sides."""
+    """Match all work of both sides, each portion once, independently of the order of the sides."""
     left = dict(before), dict(after)
     matches: list[Match] = []
     for cause, common in _LEVELS:
@@ -220,7 +220,7 @@ def _with_leftovers(matches: list[Match], before: dict[Key, Item], after: dict[K
 
 
 def _anywhere(key: Key) -> tuple[str, str, str]:
-    """Return what makes calls the same wherever they are made."""
+    """Return the identity of a call regardless of where it is made."""
     return key.operator, key.signature, key.kernel
 
 
@@ -254,7 +254,7 @@ def paired(before: Breakdown, after: Breakdown) -> list[tuple[StepWork, StepWork
 
 
 def calls_of(breakdown: Breakdown, kind: StepWork) -> dict[str, Fraction]:
-    """Return how often the mean step calls each kernel, or if it has none each operator."""
+    """Return the calls per mean step of each kernel, or operator where there is no kernel."""
     calls: dict[str, Fraction] = {}
     for row in kind.rows:
         name = name_of(breakdown.kernels, row.kernel) or name_of(breakdown.operators, row.operator)
@@ -278,12 +278,12 @@ _IDLE: Final = {
 
 
 class Stepped(Struct, frozen=True, kw_only=True):
-    """The compared steps of one side, with the names in them and the costs of its operators."""
+    """The compared steps of one side, with their interned names and the operators' costs."""
 
     breakdown: Breakdown
     kind: StepWork
     costs: Costs
-    #: The time that the profiler adds to a step, if known.
+    #: The profiler overhead per step, if known.
     profiler_ns: int | None = None
 
 
@@ -298,7 +298,7 @@ class _Term(Struct, frozen=True, kw_only=True):
 
 
 def costs_of(rows: Sequence[OperatorRow]) -> Costs:
-    """Return the cost of one call of each operator with each of its signatures, if known."""
+    """Return the cost of one call by operator and signature, if known."""
     sums: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         if row.flops is None or row.read_bytes is None or row.written_bytes is None or row.part_of is not None:
@@ -363,7 +363,7 @@ def decomposed(before: Stepped, after: Stepped) -> Decomposition:
 
 
 def check_parts(parts: Sequence[Part], spent: str, side: Stepped) -> None:
-    """Raise `AssertionError` unless the parts of each class are its work on that side, and all of them its step.
+    """Raise `AssertionError` unless each class's parts sum to its work on that side, and all parts to the step.
 
     The rows that are summed here know nothing of the matches. Each part is off by less than 1 ns.
     """
@@ -381,7 +381,7 @@ def check_parts(parts: Sequence[Part], spent: str, side: Stepped) -> None:
 
 
 def apportioned(values: Sequence[Fraction]) -> list[int]:
-    """Round values to whole numbers that keep the rounded sum: those nearest to the next number are rounded up."""
+    """Round values to integers whose sum is the rounded sum: the largest fractional parts are rounded up."""
     floors = [value.__floor__() for value in values]
     left = (sum(values, Fraction(0)) + Fraction(1, 2)).__floor__() - sum(floors)
     nearest = sorted(range(len(values)), key=lambda index: floors[index] - values[index])
@@ -391,7 +391,7 @@ def apportioned(values: Sequence[Fraction]) -> list[int]:
 
 
 def _order(term: _Term) -> tuple[str, ...]:
-    """Return a sort key that is the same with the sides exchanged."""
+    """Return a sort key that is invariant under swapping the sides."""
     keys = [*term.match.before, *term.match.after] if term.match else []
     return (str(term.pair), *sorted(map(str, keys)), "" if term.cause.is_work else term.cause.value)
 
@@ -446,7 +446,7 @@ def _names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 class RunInput(Struct, frozen=True, kw_only=True):
-    """One run: its anatomy, its figures by name, and its name among those of its side."""
+    """One run: its anatomy, its figures by name, and its name within its side."""
 
     anatomy: Anatomy
     metrics: Mapping[str, Metric]
@@ -460,7 +460,7 @@ class SideInput(Struct, frozen=True, kw_only=True):
     runs: tuple[RunInput, ...]
 
     def called(self, run: RunInput) -> str:
-        """Return the name of a run in messages; a side's only run has the side's name."""
+        """Return a run's name for messages; a side's only run is called like the side."""
         return self.name if len(self.runs) == 1 else f"{run.name} of {self.name}"
 
 
@@ -479,14 +479,14 @@ _MAX_NAMED_RUNS: Final = 3
 _NO_STEP: Final = Fraction(3, 2)
 #: If this part of all calls is made a whole number of times as often, the step is that many iterations.
 _ITERATIONS: Final = 0.9
-#: With less of a side's work on the other side too, the two are hardly the same model.
+#: If less of a side's work than this is common to both, the sides are hardly the same model.
 _IN_COMMON: Final = 0.5
-#: With contractions of this part of the work on both sides, these tell models apart, whatever became of the rest.
+#: If contractions are at least this share of the work on both sides, they alone decide whether the models differ.
 _MOSTLY: Final = 0.2
 
 
 def counted_once(sides: Sequence[SideInput]) -> tuple[list[SideInput], list[str]]:
-    """Return the sides without copies of a run among their own, and a warning for each copied run."""
+    """Return the sides without duplicate runs within a side, and a warning for each duplicate."""
     kept, warnings = [], []
     for side in sides:
         copies: dict[Identity, list[RunInput]] = {}
@@ -501,7 +501,7 @@ def counted_once(sides: Sequence[SideInput]) -> tuple[list[SideInput], list[str]
 
 
 def on_two_sides(sides: Sequence[SideInput]) -> list[str]:
-    """Return a warning for each two sides that have a run in common."""
+    """Return a warning for each pair of sides that share a run."""
     identities = [{_identity(run): run for run in side.runs} for side in sides]
     warnings = []
     for (one, ones), (other, others) in combinations(zip(sides, identities, strict=True), 2):
@@ -548,7 +548,7 @@ def not_comparable(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | 
 
 
 def _without_kernels(anatomy: Anatomy) -> str | None:
-    """Return what is wrong if a run has no record of what its GPU did, else `None`."""
+    """Return the problem of a run without device records of its GPU, else `None`."""
     if _is_snapshot(anatomy):
         return None
     environment = anatomy.environment
@@ -564,7 +564,7 @@ def _without_kernels(anatomy: Anatomy) -> str | None:
 
 
 def _iterations(first: tuple[str, Breakdown], second: tuple[str, Breakdown]) -> Iterable[str]:
-    """Yield a reason if a step of one side is several of the other's, by how often it calls what both call."""
+    """Yield a reason if one side's step spans several of the other's, judged by the calls that both make."""
     pairs = paired(first[1], second[1])
     if not pairs:
         return
@@ -601,8 +601,8 @@ def _weighted_middle(values: Sequence[tuple[Fraction, Fraction]]) -> Fraction:
 def unlike_work(sides: Sequence[SideInput], parts: Decomposition) -> tuple[str | None, bool]:
     """Return how little of two sides' work is in common (`None` if most is), and whether they are other models.
 
-    They are the same with one name, contractions of the same FLOPs, or most contractions in common: compiled code has
-    other names for the rest.
+    They are the same model with the same name, equal contraction FLOPs, or most contractions in common: compiled code
+    uses other names for the rest.
     """
     shares = _in_common(sides, parts.parts, parts.parts)
     if not shares or min(shares)[0] >= _IN_COMMON:
@@ -626,7 +626,7 @@ def unlike_work(sides: Sequence[SideInput], parts: Decomposition) -> tuple[str |
 
 
 def _in_common(sides: Sequence[SideInput], parts: Sequence[Part], alike: Sequence[Part]) -> list[tuple[float, str]]:
-    """Return the share of each side's work in `alike` parts on the other side too; a side without work has none."""
+    """Return the share of each side's work in `alike` parts that the other side has too; empty sides are skipped."""
     shares = []
     for side, name in zip(sides, ("before_ns", "after_ns"), strict=True):
         work = sum(getattr(part, name) for part in parts if part.cause.is_work)
@@ -640,7 +640,7 @@ def _in_common(sides: Sequence[SideInput], parts: Sequence[Part], alike: Sequenc
 
 
 def unlike_runs(side: SideInput) -> Iterable[str]:
-    """Yield what sets some runs of a side apart from its others, so that they are hardly of the same work."""
+    """Yield what sets some runs of a side apart so that they are hardly the same work."""
     differences: dict[tuple[str, ...], list[str]] = {}
     for what, value_of in _SAME_ON_A_SIDE:
         known = [(run, value) for run in side.runs if (value := value_of(run)) is not None]
@@ -660,7 +660,7 @@ def unlike_runs(side: SideInput) -> Iterable[str]:
 
 
 def timed_otherwise(sides: Sequence[SideInput]) -> Iterable[str]:
-    """Yield which sides have steps timed without the profiler and which only under it, if there are both."""
+    """Yield which sides have unprofiled step times and which only profiled ones, if both occur."""
     under = [[run for run in side.runs if _TIME in run.metrics and _PLAIN not in run.metrics] for side in sides]
     without = [[run for run in side.runs if _PLAIN in run.metrics] for side in sides]
     if any(under) and any(without):
@@ -703,7 +703,7 @@ def _flops(run: RunInput) -> float | None:
     return float(run.metrics["flops"].value) if "flops" in run.metrics else None
 
 
-#: The values that the runs of a side should share, and how to read them; `None` if a run does not have one.
+#: The values that a side's runs should share, and how to read them; `None` if a run lacks one.
 _SAME_ON_A_SIDE: Final[tuple[tuple[str, Callable[[RunInput], Value | None]], ...]] = (
     ("the model", lambda run: run.anatomy.workload.model),
     ("the batch", lambda run: run.anatomy.workload.batch),
@@ -715,20 +715,20 @@ _SAME_ON_A_SIDE: Final[tuple[tuple[str, Callable[[RunInput], Value | None]], ...
 
 _TIME, _PROFILED = "step_time_ns", "step_profiled_ns"
 _PLAIN: Final = "step_unprofiled_ns"
-#: Units of figures that depend on which steps they cover, and the figures of steps without the profiler.
+#: Units of figures that depend on the covered steps, and the figures of unprofiled steps.
 _OF_TIME: Final = frozenset({"ns", "fraction", "ratio"})
 _WITHOUT_PROFILER: Final = ("step_unprofiled", "first_token", "token", "texts.", "mfu_covered")
 _PROFILER: Final = "profiler_ns"
-#: `_PEAK` is the first of these that a run has; older reports do not say which.
+#: `_PEAK` is the first of these that a run has; older reports do not state which.
 _PEAK: Final = "peak_memory_bytes"
 _RESIDENT: Final = "process_peak_bytes"
 _PEAKS: Final = ("allocator_peak_bytes", _RESIDENT)
 
 
 def compared(sides: Sequence[SideInput]) -> Comparison:
-    """Compare the sides, and explain the difference of two. Copies of a run count as one.
+    """Compare the sides, and explain the difference of two. Duplicate runs count once.
 
-    Sides that cannot be compared have figures only; a memory snapshot beside a step raises `UsageError`.
+    Incomparable sides get figures only; comparing a memory snapshot with a step raises `UsageError`.
     """
     runs = [(side.called(run), _is_snapshot(run.anatomy)) for side in sides for run in side.runs]
     snapshots, traces = ([name for name, of_memory in runs if of_memory is kind] for kind in (True, False))
@@ -826,8 +826,8 @@ def _function(part: MemoryPart) -> Hashable:
     return part.component, part.function or part.name
 
 
-#: What two snapshots' parts have in common if they are the same allocations: the line; its function and the size; the
-#: size; the function, where it has no other such part.
+#: What identifies the same allocations in two snapshots, in order: the line; function and size; the function alone,
+#: where it is unique.
 _SAME_ALLOCATIONS: Final[tuple[Callable[[MemoryPart], Hashable], ...]] = (
     lambda part: (part.component, part.name),
     lambda part: (_function(part), part.blocks, part.bytes),
@@ -837,7 +837,7 @@ _SAME_ALLOCATIONS: Final[tuple[Callable[[MemoryPart], Hashable], ...]] = (
 
 
 def _is_snapshot(anatomy: Anatomy) -> bool:
-    """Return whether memory alone is known of a run."""
+    """Return whether a run is a memory snapshot only."""
     return not anatomy.classes and anatomy.memory.is_snapshot
 
 
@@ -910,7 +910,7 @@ def _side(side: SideInput, kind: StepWork | None) -> Side:
 
 
 def _grouped(steps: Iterable[LikeStep]) -> dict[tuple[int | None, int | None], list[LikeStep]]:
-    """Group the steps of one run and number: those of its ranks are one sample."""
+    """Group a run's steps by number: the ranks' steps with one number are one sample."""
     groups: dict[tuple[int | None, int | None], list[LikeStep]] = {}
     for step in steps:
         groups.setdefault((step.run, step.number), []).append(step)
@@ -955,7 +955,7 @@ def _figures(
 
 
 def _unlike_peaks(sides: Sequence[SideInput]) -> bool:
-    """Return whether the peak of memory is an allocator's in one run and that of the whole process in another."""
+    """Return whether some runs have the allocator's peak memory and others the process's."""
     runs = [run.metrics for side in sides for run in side.runs if _PEAK in run.metrics]
     return len({next((name for name in _PEAKS if name in metrics), None) for metrics in runs} - {None}) > 1
 
@@ -978,7 +978,7 @@ def _figures_of_all_steps(side: SideInput, kind: StepWork | None) -> set[str]:
 
 
 def _samples(side: SideInput, kind: StepWork | None) -> dict[str, list[float]]:
-    """Return the values of each figure: one per run; for a single run one per like step, if a step has the figure."""
+    """Return samples of each figure: one per run; for a single run one per like step, where steps have the figure."""
     each = []
     for run in side.runs:
         of_all: dict[str, list[float]] = {name: [float(metric.value)] for name, metric in run.metrics.items()}
@@ -1035,7 +1035,7 @@ def _samples_of_like_steps(run: RunInput, numbers: tuple[int, ...] | None) -> di
 
 
 def _figures_of_like_step(step: LikeStep) -> dict[str, Any]:
-    """Return the figures that each like step has."""
+    """Return the figures of each like step."""
     return {
         _PROFILED: step.wall_ns,
         "idle_ns": step.idle_ns,
@@ -1045,7 +1045,7 @@ def _figures_of_like_step(step: LikeStep) -> dict[str, Any]:
 
 
 def _figure(name: str, metric: Metric, samples: Sequence[Sequence[float] | None], *, claims: bool) -> FigureRow:
-    """Return the mean of a run's steps or of the runs; if something can be claimed of the runs, their median."""
+    """Return the mean over a run's steps or over the runs; the median of the runs if a claim can be made."""
     values = [None if not each else (median(each) if claims else fmean(each)) for each in samples]
     row = FigureRow(name=name, unit=metric.unit, better=metric.better, values=tuple(values), exact=metric.exact)
     if not any(each is not None and len(each) > 1 for each in samples):
@@ -1082,7 +1082,7 @@ def _busy(side: SideInput) -> Iterable[str]:
         yield f"{side.name}: the machine was busy{runs} other work took {most.text} the steps"
 
 
-#: Clocks that differ by more than this make kernels of the same work differ.
+#: Clock differences above this fraction make the same kernels take different times.
 _SAME_CLOCK: Final = 0.02
 
 

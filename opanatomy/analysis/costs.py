@@ -1,7 +1,7 @@
 """Divide the time of a step into parts that do not overlap: idle, exposed communication, waiting, classes of work.
 
-All figures are means over the steps that count, of all ranks, so that parts sum to their whole; a step that holds
-other steps' work or a pause, or makes other calls than most, does not count.
+All figures are means over the counted steps of all ranks, so that parts sum to their whole; a step with work of other
+steps or a pause in it, or with other calls than most, is not counted.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from opanatomy.records.taxonomy import OperatorClass, Phase
 
 
 def steps_of(anatomy: Anatomy) -> int:
-    """Return the number of steps that sums are over: for several ranks those of all of them."""
+    """Return how many steps the sums cover, over all ranks."""
     return max(anatomy.step.count, 1)
 
 
 def steps_of_window(anatomy: Anatomy) -> float:
-    """Return the steps of the window, for several ranks the mean of theirs."""
+    """Return the number of steps in the window; for several ranks the mean."""
     return steps_of(anatomy) / max(len(anatomy.ranks), 1)
 
 
 def is_whole_trace(anatomy: Anatomy) -> bool:
-    """Return whether the whole trace is taken for one step because it shows none."""
+    """Return whether the whole trace counts as one step because it has no step annotations."""
     return any(row.number is None for row in anatomy.step.steps)
 
 
 def are_by_updates(anatomy: Anatomy) -> bool:
-    """Return whether no step is annotated, and the optimizers' updates end them."""
+    """Return whether steps are unannotated and delimited by optimizer updates."""
     return "steps" in anatomy.conventions
 
 
 def nothing_recorded(anatomy: Anatomy) -> bool:
-    """Return whether a device took part, and the trace has none of its work: busy and idle time are not known then."""
+    """Return whether a device was used but its work is not in the trace: busy and idle time are unknown then."""
     timeline = anatomy.timeline
     return bool(timeline.window_ns) and not timeline.busy_ns and timeline.unrecorded_ns == timeline.window_ns
 
 
 class Costs(Struct, frozen=True, kw_only=True):
-    """Parts of `whole_ns`, the wall time of the steps that count without that of other steps' work.
+    """Parts of `whole_ns`, the wall time of the counted steps without work of other steps.
 
     Without steps it is the time from the first to the last device work. On the CPU `idle_ns` is 0, and the
     times of framework and profiler have parts of their own, as has the part of the framework's that is spent in ranges
@@ -52,7 +52,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     """
 
     whole_ns: float
-    #: Whether the whole trace is taken for one step.
+    #: Whether the whole trace counts as one step.
     of_trace: bool
     idle_ns: float
     causes: tuple[IdleRow, ...]
@@ -100,7 +100,7 @@ def costs_of(anatomy: Anatomy) -> Costs:
 
 
 def loading(anatomy: Anatomy) -> list[HostRow]:
-    """Return the ranges of loaders on the host's threads, the longest first, where the host is what computes."""
+    """Return the loader ranges on host threads, longest first, if the host does the computing."""
     if anatomy.environment.device_kind != "cpu":
         return []
     rows = [row for row in anatomy.host if row.kind == "range" and LOADS_DATA.search(row.name)]
@@ -112,7 +112,7 @@ _MIN_RUN_STEPS: Final = 3
 
 
 def input_of_run(anatomy: Anatomy) -> float | None:
-    """Return the part of the run's steps that waits for a loader; `None` where it is not known, or hidden by a device.
+    """Return the share of the run's steps spent waiting for a loader; `None` if unknown, or hidden by a device.
 
     An accelerator works while the host waits, so that there the idle time of the recorded steps has to say it.
     """
@@ -123,12 +123,12 @@ def input_of_run(anatomy: Anatomy) -> float | None:
 
 
 def _scaled_to_window(anatomy: Anatomy, ns: int | None) -> float:
-    """Return the part of the window that is this time in the mean step."""
+    """Scale a time of the mean step to the window."""
     return anatomy.timeline.window_ns * (ns or 0) / anatomy.step.wall_ns if anatomy.step.wall_ns else 0
 
 
 def _by_class(anatomy: Anatomy, computing: float) -> dict[OperatorClass, float]:
-    """Return the computing time by class: communication has parts of its own."""
+    """Return the computing time by class, without communication."""
     times = {item: 0 for item in OperatorClass if item is not OperatorClass.COMMUNICATION}
     for row in anatomy.classes:
         if row.operator_class in times:

@@ -1,4 +1,4 @@
-"""Find how a step is run, as far as its trace shows it: advice chooses its cures by this alone."""
+"""Determine from a trace how a step is run; advice chooses its remedies by this alone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _MASKS: Final = regex(r"masked_fill|::where$|::add_?$|::tril$|::triu$|::baddbmm$
 
 
 def situation_of(anatomy: Anatomy, names: Collection[str] | None = None) -> Situation:
-    """Return what the trace shows; `names` are those of all host events, without them the report's own rows serve."""
+    """Return what the trace shows; `names` are the names of all host events, by default the report's own rows."""
     operators = anatomy.operators
     if names is None:
         names = {row.name for row in anatomy.host} | {row.caller for row in anatomy.host if row.caller}
@@ -82,7 +82,7 @@ def situation_of(anatomy: Anatomy, names: Collection[str] | None = None) -> Situ
 
 
 def merge_situations(ranks: Sequence[Situation]) -> Situation:
-    """Return what the traces of several ranks show together: what one of them shows, and sums of copies."""
+    """Merge the evidence of several ranks: what any of them shows, with copies summed."""
     values: dict[str, Any] = {}
     for field in fields(Situation):
         each = [getattr(situation, field.name) for situation in ranks]
@@ -92,10 +92,10 @@ def merge_situations(ranks: Sequence[Situation]) -> Situation:
 
 
 def score_shapes(operators: Collection[OperatorRow]) -> set[tuple[int, ...]]:
-    """Return the shapes of attention's scores: those of a softmax over keys whose matrices are multiplied.
+    """Return the shapes of attention scores: softmax inputs over keys whose matrices are multiplied.
 
-    Scores have a row of queries and one of keys for each head: four sizes, or three of a batch of heads, of which the
-    softmax is over the last.
+    Scores are (batch, heads, queries, keys), or three-dimensional with batch and heads merged; the softmax is over the
+    last dimension.
     """
     shapes = {
         largest_shape(row)
@@ -114,7 +114,7 @@ def score_shapes(operators: Collection[OperatorRow]) -> set[tuple[int, ...]]:
 
 
 def masked_scores(operators: Collection[OperatorRow]) -> list[OperatorRow]:
-    """Return the operators that apply a mask to scores of attention: another tensor of queries by keys takes part."""
+    """Return the operators that apply a mask to attention scores: they take another tensor of shape queries x keys."""
     shapes, rows = score_shapes(operators), []
     for row in operators:
         if not _MASKS.search(row.operator) or largest_shape(row) not in shapes:

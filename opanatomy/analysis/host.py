@@ -20,7 +20,7 @@ from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 #: Names with less than this part of the time are one row.
 _MIN_NAME_SHARE: Final = 0.001
 _STEP: Final = regex(r"^ProfilerStep")
-#: Ranges that say where the host is, not what it does.
+#: Ranges that mark a place in the program, not an activity.
 PLACES: Final = regex(f"^(?:ProfilerStep|{re.escape(PHASE_RANGE)}|{re.escape(MODULE_RANGE)})")
 _PYTHON: Final = "between recorded events"
 #: Operators that only call another one, by that one.
@@ -77,8 +77,8 @@ def host_rows(
 ) -> tuple[HostRow, ...]:
     """Return what the threads did in the steps, longest first; `events` are theirs in the steps.
 
-    Events count in the step that they begin in. Python's time is that of the main thread in which neither it nor
-    another of these threads has an event.
+    Events count in the step that they begin in. Python time is main thread time during which none of these threads has
+    an event.
     """
     rows, calls, own, operators = events.rows, events.calls, events.own_ns, events.operators
     if not len(rows):
@@ -126,14 +126,14 @@ def host_rows(
 
 
 def _inside(start_ns: Int64, steps: Intervals) -> Bool:
-    """Return which moments lie in a step."""
+    """Return which times lie inside a step."""
     index = np.searchsorted(steps[0], start_ns, side="right") - 1
     inside: Bool = (index >= 0) & (start_ns < take(steps[1], index))
     return inside
 
 
 def _outermost(launches: Launches, calls: Int64, threads: Int64) -> Int64:
-    """Return the calls of these threads that lie in no other one: a runtime calls its driver."""
+    """Return these threads' calls not nested in another one: a runtime calls its driver."""
     calls = calls[isin(launches.thread[calls], threads)]
     order = calls[np.lexsort((-launches.duration_ns[calls], launches.start_ns[calls], launches.thread[calls]))]
     end = launches.start_ns[order] + launches.duration_ns[order]
@@ -193,9 +193,9 @@ def _runtime(
 
 
 def _caller(names: Sequence[str], host: HostTable, row: int, operators: Bool) -> str | None:
-    """Return the innermost operator around a call (that a program calls), else the innermost range that says something.
+    """Return the innermost operator around a call that programs call, else the innermost informative range.
 
-    A part of another operator stands for that one: `aten::item` calls `aten::_local_scalar_dense`.
+    An operator's internal call is named after the operator: `aten::item` calls `aten::_local_scalar_dense`.
     """
     above = row
     while above >= 0 and not operators[above]:

@@ -28,7 +28,7 @@ Intervals: TypeAlias = "tuple[Int64, Int64]"
 
 
 def union(start_ns: Int64, duration_ns: Int64) -> Intervals:
-    """Return the intervals that cover the same time as this work."""
+    """Return the union of this work as intervals."""
     if not len(start_ns):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     order = np.argsort(start_ns, kind="stable")
@@ -109,7 +109,7 @@ def without(intervals: Intervals, others: Intervals) -> Intervals:
 
 
 class LaunchedWork(Struct, frozen=True, kw_only=True):
-    """All device events of a trace, other steps' included, the launch of each, and what else the host did."""
+    """All device events of a trace, including other steps', with their launches and further host records."""
 
     names: Sequence[str]
     work: DeviceWork
@@ -120,7 +120,7 @@ class LaunchedWork(Struct, frozen=True, kw_only=True):
     inside: Bool
     #: The name in the trace of each device that worked.
     device_names: tuple[tuple[int, str | None], ...] = ()
-    #: The launches whose work the trace lacks, sorted by start.
+    #: Launches whose work is missing from the trace, sorted by start.
     hidden: Int64 = np.zeros(0, dtype=np.int64)
     host: HostTable = NO_HOST
     profiler: ProfilerEvents = NO_PROFILER_EVENTS

@@ -1,8 +1,8 @@
-"""Draw one step over time: its phases, what each device did and why it was idle, its streams, the host's threads.
+"""Build the timeline of one step: phases, device activity and idle causes, streams, host threads.
 
-The step is the one whose time is nearest to the mean of those that count. A lane has what happened, as spans with the
-names of the events; where it has none nothing is recorded. Those of a device fill the step exactly, with the terms of
-`Timeline`. Where a lane has more spans than the report keeps, it has the times of each kind in parts of the step.
+The step is the counted one closest to the mean. A lane is a list of spans named after events; gaps have no record. The
+spans of a device fill the step exactly, in the terms of `Timeline`. A lane with more spans than the report keeps is
+binned: the time of each kind in equal parts of the step.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from opanatomy.records.table import concatenated, figure
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASES, OperatorClass, Phase
 from opanatomy.trace.read import Trace
 
-#: Work of streams that a report keeps, and spans of the other lanes; a lane that is too much has its times in so many
-#: parts at most.
+#: Limit of stream spans, and of spans of the other lanes, in a report; a lane beyond it is binned into at most this
+#: many parts.
 MOST_WORK: Final = 100_000
 MOST_SPANS: Final = 30_000
 _MOST_BINNED: Final = 1200
-#: Streams, devices and threads with a lane of their own, those with most work.
+#: Maximum number of lanes for streams, devices and threads; those with most work are kept.
 _MOST_LANES: Final = 6
-#: What a lane does besides classes of work, phases and causes of idle time.
+#: Lane kinds other than classes of work, phases and idle causes.
 COMPUTING, EXPOSED, WAITING_FOR_RANKS, COPIES = (
     "computing",
     "exposed_communication",
@@ -62,7 +62,7 @@ def lanes_of(
 ) -> Lanes | None:
     """Return the lanes of the step that is nearest to the mean, with at most so many spans; `None` if no step counts.
 
-    `calls` are those of the steps that count.
+    `calls` covers the counted steps.
     """
     counted = [row for row in steps.rows if row.set_aside is None]
     if not counted:
@@ -113,7 +113,7 @@ def _lane(
 ) -> _OneLane:
     """Return a lane with the parts of these spans in the step, in their order and with these keys.
 
-    `cause` is the lane and the time of what each comes from, -1 where that is not known.
+    `cause` is the lane and time of each span's origin, -1 if unknown.
     """
     start, end = np.clip(when[0], *step), np.clip(when[1], *step)
     rows = np.flatnonzero(end > start)
@@ -184,7 +184,7 @@ def _streams(time: DeviceTime) -> Categorical[str]:
 
 
 def _thread_names(trace: Trace) -> tuple[str, ...]:
-    """Return the names of the threads' lanes: by number, with the process where two have one number."""
+    """Return the thread lanes' names: the thread number, with the process where numbers collide."""
     times = Counter(thread for _, thread in trace.threads)
     return tuple(
         f"thread {thread}" + (f" of process {process}" if times[thread] > 1 else "")
@@ -193,7 +193,7 @@ def _thread_names(trace: Trace) -> tuple[str, ...]:
 
 
 def _parts_of_device(time: DeviceTime, device: Any, step: tuple[int, int]) -> tuple[Intervals, Categorical[str]]:
-    """Return what a device did over the step, and why it was idle: spans that fill the step, and their kinds."""
+    """Return device activity and idle causes over the step: spans that fill the step, and their kinds."""
     rows = np.flatnonzero(time.device == device.number)
     communicates = time.operator_class[rows] == CLASS_CODE[OperatorClass.COMMUNICATION]
     copies = time.copies[rows] & ~communicates
@@ -223,7 +223,7 @@ def _layered(parts: Sequence[tuple[str, Intervals]]) -> tuple[Intervals, Categor
 def _threads(
     trace: Trace, host: HostTable, calls: CallTable, steps: MeasuredSteps, step: tuple[int, int]
 ) -> Iterator[_OneLane]:
-    """Yield the threads that launch work, on the CPU those that compute, those with most of it first."""
+    """Yield the launching threads (on the CPU, the computing ones), busiest first."""
     names, launches, time = trace.names, trace.launches, steps.time
     end_ns = host.start_ns + host.duration_ns
     inside = (host.start_ns < step[1]) & (end_ns > step[0]) & (host.duration_ns > 0)
@@ -279,7 +279,7 @@ def _threads(
 
 
 def _waited_for(time: DeviceTime, start_ns: Int64, end_ns: Int64, waits: Bool) -> tuple[Categorical[str], Int64]:
-    """Return the stream and the begin of the last work that ended while the host waited, shortly before it went on."""
+    """Return the stream and begin of the last work that ended during a host wait, shortly before the host continued."""
     ended = time.start + time.duration
     order = np.argsort(ended, kind="stable")
     last = np.append(order, -1)[np.searchsorted(ended[order], end_ns, side="right") - 1]
@@ -292,7 +292,7 @@ def _waited_for(time: DeviceTime, start_ns: Int64, end_ns: Int64, waits: Bool) -
 def _innermost(
     host: HostTable, rows: Int64, code: Int64, launches: Launches, calls: Int64
 ) -> tuple[Int64, Int64, Int64, Int64]:
-    """Return spans of what goes on innermost on one thread, the event of each, and the host row around each call.
+    """Return the spans of the innermost events of one thread, the event of each, and the host row around each call.
 
     Events are numbered: host rows, then runtime calls. One without a code is a part of its parent.
     """
@@ -332,13 +332,13 @@ def _innermost(
 # ----- several ranks
 
 
-#: Ranks with a lane of their own: evenly spread ones of more; and steps of a rank that its summary keeps.
+#: Maximum number of rank lanes, evenly sampled, and of steps that a rank's summary keeps.
 _MOST_RANKS: Final = 16
 _MOST_STEPS: Final = 16
 
 
 def device_over_steps(steps: MeasuredSteps) -> tuple[Lanes, ...]:
-    """Return what the first device did over each step that counts, of many of those nearest to their mean."""
+    """Return the first device's activity over each counted step; of many steps, over those closest to their mean."""
     time = steps.time
     devices = [] if time is None else [device for device in time.devices if device.number in time.computing]
     if time is None or not devices:
@@ -363,10 +363,10 @@ class RankLanes(Struct, frozen=True):
 
 
 def lanes_of_ranks(ranks: Sequence[RankLanes], matched: Matched | None) -> Lanes | None:
-    """Return a lane for the device of each rank over one step that all have; `None` if there is none.
+    """Return a lane for each rank's device over one step that all ranks have; `None` if there is none.
 
-    With `matched` collectives the lanes are on one clock, and show when a rank waited for another one. Without them
-    each begins with its own step.
+    With `matched` collectives the lanes share one clock and show when a rank waited for another one. Otherwise each
+    lane begins with its own step.
     """
     having = [index for index, rank in enumerate(ranks) if rank.steps]
     count = min(len(having), _MOST_RANKS)
@@ -405,9 +405,9 @@ def lanes_of_ranks(ranks: Sequence[RankLanes], matched: Matched | None) -> Lanes
 
 
 def _with_waits(spans: SpanTable, waits: RankWaits, begin_ns: int, titles: Sequence[str], shift: int) -> SpanTable:
-    """Return the spans of a rank, with the parts of exposed communication in which it waited for another rank apart.
+    """Return a rank's spans, with exposed communication spent waiting for another rank as separate spans.
 
-    What a wait comes from is the rank that came last, and when it came.
+    The cause of a wait is the rank that arrived last, and when.
     """
     exposed = spans.keys["kind"].equals(EXPOSED)
     rows = np.flatnonzero(exposed)
@@ -437,7 +437,7 @@ def _with_waits(spans: SpanTable, waits: RankWaits, begin_ns: int, titles: Seque
 
 
 def fewer(lanes: Lanes, most: int | None, work: int = 0, binned: int = _MOST_BINNED) -> Lanes:
-    """Return the lanes with at most so many spans, of streams so many more; one that is too much has `binned` parts.
+    """Limit the lanes to this many spans, stream lanes to this many more; a lane beyond it is `binned`.
 
     The first lanes are kept whole as far as there is room beside so many parts of each of the others.
     """
@@ -462,7 +462,7 @@ def fewer(lanes: Lanes, most: int | None, work: int = 0, binned: int = _MOST_BIN
 def _binned(lane: Lane, spans: SpanTable, wall_ns: int, most: int) -> tuple[Lane, SpanTable]:
     """Return the lane with at most so many spans: the time of each kind in equal parts of the step.
 
-    Inside such a part the order of the kinds says nothing; their times are exact.
+    The order of kinds inside a bin is meaningless; the times are exact.
     """
     kind, start, spent = spans.keys["kind"], spans.figures["begin_ns"], spans.figures["length_ns"]
     bins = max(most // 2, 1)
@@ -485,7 +485,7 @@ def _binned(lane: Lane, spans: SpanTable, wall_ns: int, most: int) -> tuple[Lane
 
 
 def _sums_within(start_ns: Int64, spent_ns: Int64, edges: Int64) -> Int64:
-    """Return the time of these spans between each two edges; those that run at once count each."""
+    """Return the span time between consecutive edges; concurrent spans count each."""
     # Before an edge: the sum of the times since each begin, less the times since each end.
     since = []
     for moments in (np.sort(start_ns), np.sort(start_ns + spent_ns)):

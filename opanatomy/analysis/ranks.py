@@ -1,4 +1,4 @@
-"""Merge the anatomies of several ranks into one, with a row for each rank and the spread between them.
+"""Merge the anatomies of several ranks into one, with a row per rank and the spread between ranks.
 
 Ranks are added one at a time, in any order, and little is kept of each.
 """
@@ -53,7 +53,7 @@ from opanatomy.records.workload import Environment, Workload
 # ----- steps, timelines, device figures and their spread over several ranks
 
 
-#: The figures whose spread is given, by `Rank.per_step`.
+#: The figures with a spread over ranks, by `Rank.per_step`.
 FIGURES: Final = ("step", "own", "busy", "kernel_time", "communication", "exposed_communication", "idle")
 
 
@@ -99,7 +99,7 @@ def _known(choose: Callable[[list[int]], int], values: list[int | None]) -> int 
 
 
 def merge_timelines(records: Sequence[Timeline]) -> Timeline:
-    """Return means whose parts add up: what rounding leaves is other idle time."""
+    """Return the mean timeline over the ranks, whose parts add up: rounding goes to other idle time."""
     bare = [replace(record, launching=None, devices=(), streams=(), causes=(), gaps=()) for record in records]
     means = (
         "window_ns", "busy_ns", "communication_ns", "exposed_communication_ns", "exposed_memcpy_ns", "outside_ns",
@@ -122,7 +122,7 @@ def merge_timelines(records: Sequence[Timeline]) -> Timeline:
 
 
 def _causes(each: Sequence[Sequence[IdleRow]], idle_ns: int) -> tuple[IdleRow, ...]:
-    """Return the means by cause, named as on the rank with most of it; what rounding leaves goes to the longest."""
+    """Return mean idle time by cause, named as on the rank with most of it; rounding goes to the longest."""
     rows: dict[IdleCause, list[IdleRow]] = {}
     for row in (row for causes in each for row in causes):
         rows.setdefault(row.cause, []).append(row)
@@ -163,7 +163,7 @@ def _launching(records: list[Launching]) -> Launching | None:
 
 
 def merge_figures(records: Sequence[DeviceFigures], times: Sequence[int]) -> DeviceFigures:
-    """Return fractions weighted by the time of steps, the occupancy by that of the kernels with known occupancy."""
+    """Return fractions weighted by step time, and occupancy weighted by the time of kernels with known occupancy."""
 
     def weighted(values: list[float | None], weights: Sequence[int]) -> float | None:
         known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
@@ -186,7 +186,7 @@ def merge_figures(records: Sequence[DeviceFigures], times: Sequence[int]) -> Dev
 
 
 def spread_of(ranks: Sequence[Rank]) -> tuple[Spread, ...]:
-    """Return the spread over the ranks of each step figure that all of them have; first the step itself."""
+    """Return the spread over ranks of each step figure that all ranks have, the step time first."""
     from statistics import median
 
     spreads = []
@@ -232,7 +232,7 @@ class _Group(Struct):
 
 
 class ChecksMerger:
-    """The checks of the ranks, merged by quantity and source; like differences of several ranks appear once."""
+    """Merge the ranks' checks by quantity and source; equal differences of several ranks appear once."""
 
     def __init__(self) -> None:
         self._kinds: OrderedUnion[tuple[str, str, str]] = OrderedUnion()
@@ -340,16 +340,16 @@ def missing_ranks(ranks: Sequence[Rank]) -> list[str]:
 # a second). Windows that overlap, however little, are never refused.
 
 
-#: The most that the clocks of two hosts differ by, and the smallest gap that says anything.
+#: Maximum clock difference between two hosts, and the smallest gap that counts as evidence.
 _SKEW_NS: Final = 60 * 10**9
 _MIN_GAP_NS: Final = 10**9
 _RANK: Final = regex(r"rank", re.IGNORECASE)
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """A trace that may be a rank; `stated` if the trace itself says which, not the name of its file.
+    """A trace that may be a rank; `stated` if the trace itself states its rank, not only its file name.
 
-    `products` are its matrix products with their shapes, `content` a digest of everything its anatomy says of events.
+    `products` are its matrix products with their shapes, `content` is a digest of its anatomy's events.
     """
 
     rank: Rank
@@ -388,7 +388,7 @@ Finding = tuple[Candidate, Candidate, str]
 
 
 def _same_trace(candidates: Sequence[Candidate]) -> Finding | None:
-    """Find a file given twice, or packed or named in another way: nothing in the two reports differs."""
+    """Find a file given twice, possibly under another name or compression: the two reports are identical."""
     seen: dict[Hashable, list[Candidate]] = {}
     for candidate in candidates:
         seen.setdefault(candidate.provenance.trace_sha256, []).append(candidate)
@@ -405,7 +405,7 @@ def _same_trace(candidates: Sequence[Candidate]) -> Finding | None:
 
 
 def _same_rank(candidates: Sequence[Candidate]) -> Finding | None:
-    """Find two of one rank; a number after `gpu` or `worker` in a file's name may exist on each node: no proof."""
+    """Find two traces of the same rank; a number after `gpu` or `worker` in a file name may repeat across nodes."""
     seen: dict[int, Candidate] = {}
     for candidate in candidates:
         if candidate.rank.rank is None or not (candidate.stated or _RANK.search(candidate.name)):
@@ -431,7 +431,7 @@ def _other_world(candidates: Sequence[Candidate]) -> Finding | None:
 
 
 def _other_time(candidates: Sequence[Candidate]) -> Finding | None:
-    """Find the two that lie furthest apart, if that is further than clocks differ."""
+    """Find the two traces furthest apart in time, if further than clocks can differ."""
     spans = [
         (candidate.provenance.begin_unix_ns, candidate.provenance.end_unix_ns, candidate) for candidate in candidates
     ]
@@ -477,7 +477,7 @@ def unlike_warnings(candidates: Sequence[Candidate]) -> list[str]:
 
 
 def model_of(anatomy: Anatomy) -> str | None:
-    """Return what distinguishes models."""
+    """Return what identifies the model."""
     workload = anatomy.workload
     name = workload.model or workload.architecture
     if name is None or workload.parameters is None:
@@ -495,14 +495,14 @@ def products_of(anatomy: Anatomy) -> frozenset[tuple[str, str]]:
 
 
 def content_of(anatomy: Anatomy) -> bytes:
-    """Return a digest of the anatomy without what names its file, so that copies of a trace have the same."""
+    """Return a digest of the anatomy without the names of its file, so that copies of a trace have the same."""
     ranks = tuple(replace(rank, trace=None, trace_sha256=None) for rank in anatomy.ranks)
     bare = replace(anatomy, provenance=Provenance(opanatomy=""), ranks=ranks)
     return hashlib.sha256(msgspec.msgpack.encode(bare, enc_hook=_columns_of)).digest()
 
 
 def _columns_of(value: object) -> Any:
-    """Return a table's columns as bytes, and their values; of the text of a signature the text."""
+    """Return a table's columns as bytes and their values; signatures as text."""
     if not isinstance(value, Table):
         return str(value)
     keys = [(name, key.values, key.codes.tobytes()) for name, key in value.keys.items()]
@@ -573,7 +573,7 @@ def _host_bytes(anatomy: Anatomy) -> int | None:
 
 
 class _Kept(Struct, frozen=True, kw_only=True):
-    """The data kept of a rank, and its place among the traces as they were given."""
+    """Data kept of a rank, and the index of its trace as given."""
 
     order: Order
     candidate: Candidate
@@ -587,7 +587,7 @@ class _Kept(Struct, frozen=True, kw_only=True):
 
 
 def _merge_trends(kept: Sequence[_Kept], waits: _Kept | None) -> RunTrends | None:
-    """Return the trends of the rank whose run is shown, with the memory of the one in which it grows most."""
+    """Return the trends of the shown rank, with the memory trend of the rank that grows most."""
     if waits is None or waits.trends is None:
         return None
     growth: dict[str, Growth] = {}
@@ -598,7 +598,7 @@ def _merge_trends(kept: Sequence[_Kept], waits: _Kept | None) -> RunTrends | Non
 
 
 class _Best(Struct):
-    """The memory of the rank whose peak is highest, of several the first."""
+    """The memory of the rank with the highest peak, the first of equals."""
 
     memory: Memory | None = None
     order: Order | None = None
@@ -611,10 +611,10 @@ class _Best(Struct):
 
 
 class RankMerger:
-    """One anatomy over those of several ranks, added one at a time and in any order.
+    """Merge the anatomies of several ranks, added one at a time in any order.
 
-    Classes, operators, kernels, modules and the ledger are sums over the ranks and balance as those of one rank do; the
-    step and the timeline are means over the ranks.
+    Classes, operators, kernels, modules and the ledger are sums over the ranks and balance as for one rank; the step
+    and the timeline are means over the ranks.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ from opanatomy.records.workload import Environment
 # The names of a product's kernels tell, else the settings of the capture. If neither does, no peak is taken.
 
 
-#: The name for one of two peaks that differ, so that none is taken.
+#: Name used when one of two different peaks applies and it is unknown which; no peak is used then.
 UNSURE: Final = "float32 or tf32"
 _CONVOLUTION: Final = regex(r"convolution|conv(?:_transpose)?[123]d|cudnn_conv|miopen_conv", re.IGNORECASE)
 
@@ -85,8 +85,8 @@ _LOOK_UP: Final = regex(r"(?:^aten::|_)(?:embedding|index|gather|index_select|ta
 _FUSED: Final = regex(r"triton_(?:poi|red|per|unk)_")
 _UNRECORDED_MASK: Final = regex(r"triton_tem_fused_\w*flex_attention")
 _MIB: Final = 1 << 20
-#: The multiplications of a convolution of 3 x 3 places over those of Winograd's for tiles of 4 x 4 (Lavin and Gray,
-#: "Fast Algorithms for Convolutional Neural Networks", 2016).
+#: Multiplications of a 3 x 3 convolution over those of Winograd's algorithm with 4 x 4 tiles (Lavin and Gray, "Fast
+#: Algorithms for Convolutional Neural Networks", 2016).
 _WINOGRAD: Final = 4
 
 Group = tuple[OperatorClass, Phase, str]
@@ -103,7 +103,7 @@ class Bounding(Struct, frozen=True, kw_only=True):
 
 
 class _Without(Struct, frozen=True, kw_only=True):
-    """The parts left out of a bound; `cache` in bytes, `None` is one of unknown size."""
+    """Parts to leave out of a bound; `cache` in bytes, `None` for one of unknown size."""
 
     causal: bool = False
     unrecorded: bool = False
@@ -118,7 +118,7 @@ _WITHOUT_ALL: Final = _Without(causal=True, unrecorded=True, fused=True, looked_
 
 
 class _Explanation(Struct, frozen=True, kw_only=True):
-    """Why some rows can be above their bound: the cause, the bound without what it leaves out, and its numbers."""
+    """Why some rows can exceed their bound: the cause, the bound without it, and its numbers."""
 
     cause: ExcessCause
     bound_ns: int
@@ -126,7 +126,7 @@ class _Explanation(Struct, frozen=True, kw_only=True):
 
 
 def check_ceilings(operators: Iterable[OperatorRow], by: Bounding) -> Check:
-    """Check operators (per phase, with their parts) and classes against the bounds that they must not undercut."""
+    """Check that operators (per phase, with their parts) and classes are not faster than their bounds."""
     groups = _groups(operators)
     classes: dict[Group, list[OperatorRow]] = {}
     for (operator_class, phase, _), rows in groups.items():
@@ -148,7 +148,7 @@ def check_ceilings(operators: Iterable[OperatorRow], by: Bounding) -> Check:
 def exceeded_ceilings(operators: Iterable[OperatorRow], by: Bounding, check: Check) -> tuple[ExceededCeiling, ...]:
     """Return the user's ceilings that operators exceed, furthest first, each with the operator that exceeds it most.
 
-    `check` is that of the same operators: what exceeds everything known of the device is reported there.
+    `check` is the check of the same operators, which reports what exceeds every known limit of the device.
     """
     unexplained = {(difference.operator, difference.phase) for difference in check.unexplained}
     furthest: dict[str, ExceededCeiling] = {}
@@ -175,7 +175,7 @@ def exceeded_ceilings(operators: Iterable[OperatorRow], by: Bounding, check: Che
 
 
 def _groups(operators: Iterable[OperatorRow]) -> dict[Group, list[OperatorRow]]:
-    """Group the rows that have a bound by class, phase and operator, parts with the operator around them."""
+    """Group the rows with a bound by class, phase and operator, parts with their enclosing operator."""
     groups: dict[Group, list[OperatorRow]] = {}
     for row in operators:
         if row.bound_ns is not None:
@@ -248,7 +248,7 @@ def _explained(rows: Sequence[OperatorRow], time_ns: int, by: Bounding) -> _Expl
 
 
 def above_ceilings(operators: Sequence[OperatorRow], by: Bounding) -> tuple[AboveCeiling, ...]:
-    """Return what is above 100 % of its ceiling for a known cause: all work, classes, operators, prefill, ...
+    """Return what exceeds 100 % of its ceiling for a known cause: all work, classes, operators, prefill, ...
 
     Unlike the check it allows no margin, because a reader sees the share.
     """
@@ -334,7 +334,7 @@ def _bound_without(rows: Sequence[OperatorRow], without: _Without, by: Bounding)
 
 
 def _may_be_winograd(row: OperatorRow) -> bool:
-    """Return whether a row is a convolution with windows of more than one place, or not recorded ones."""
+    """Return whether a row is a convolution with a kernel larger than one element or of unknown size."""
     if "conv" not in row.operator or row.operator_class is not OperatorClass.TENSOR_CONTRACTION:
         return False
     weight = row.signature.record.get(2 if "backward" in row.operator else 1)
@@ -412,7 +412,7 @@ class _Peaks(Struct, frozen=True):
         return peak_name(row.compute_type, row.part_of or row.operator, dtype, self.ceilings, self.environment)
 
     def bounded(self, operators: Iterable[OperatorRow]) -> tuple[OperatorRow, ...]:
-        """Return the rows with their bounds by these ceilings, 0 for parts of an operator whose bound is known."""
+        """Return the rows with their bounds by these ceilings, 0 for parts of an operator with a known bound."""
         rows = []
         for row in operators:
             bound = None
@@ -430,7 +430,7 @@ class _Peaks(Struct, frozen=True):
 
     @property
     def bounding(self) -> Bounding:
-        """Return how these ceilings bound a row."""
+        """Return the `Bounding` of rows by these ceilings."""
         return Bounding(ceilings=self.ceilings, bound_ns=self._bound_ns, peak_name=self.name)
 
     def _bound_ns(self, row: OperatorRow, flops: int, moved_bytes: int) -> int | None:
@@ -513,7 +513,7 @@ def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
 
 
 def _against_own_peaks(rows: Iterable[OperatorRow], seconds: float, named: _Peaks) -> float | None:
-    """Return the part of the time that the FLOPs take at the peak of their own data type.
+    """Return the fraction of the time that the FLOPs take at the peaks of their own data types.
 
     `None` if all have the same peak, or one is not known.
     """
@@ -528,9 +528,9 @@ def _against_own_peaks(rows: Iterable[OperatorRow], seconds: float, named: _Peak
 
 
 def _covered(classes: Iterable[ClassRow]) -> float | None:
-    """Return the part of the time of contractions with known FLOPs; work without a rule may be one and counts as such.
+    """Return the fraction of contraction time with known FLOPs; work without a rule counts as contraction.
 
-    Classes are used, not operators, because a kernel that a graph launched has no operator.
+    It uses classes, not operators, because a kernel launched by a CUDA graph has no operator.
     """
     rows = tuple(classes)
     contractions = [row for row in rows if row.operator_class is OperatorClass.TENSOR_CONTRACTION]

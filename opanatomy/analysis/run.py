@@ -1,4 +1,4 @@
-"""Find what the steps of a run show over its length: drift, memory that grows, peaks that vary, what was left out."""
+"""Find trends over a run: drift, growing memory, varying peaks, and steps unlike the recorded ones."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from msgspec.structs import replace
 from opanatomy.records.columns import Float64, Int64
 from opanatomy.records.run import Drift, Growth, LeftOut, RunClock, RunSeries, RunTrends, VaryingPeak
 
-#: A run of fewer steps has no trend: each tenth is to have ten.
+#: A run with fewer steps has no trend: each tenth needs ten steps.
 _LEAST_STEPS: Final = 100
 #: A drift is at least this part of a step. The tenths lie on a line, or on two levels, with at least so many standard
 #: errors of its slope, or of their difference: of 40,000 runs of noise alone 0.2 % do at most, however much it is.
 _LEAST_DRIFT, _OF_LINE, _OF_LEVELS = 0.05, 5.0, 7.0
-#: Each of the first so many tenths is on one side of each of the last.
+#: The first and last so many tenths must be on opposite sides of each other.
 _SEPARATED_TENTHS: Final = 3
-#: Memory that grows is named from the first on, and is no mere trend from the second on.
+#: Growing memory is reported from the first value on, and confirmed from the second.
 _GROWTH_BYTES, _CONFIRMED_BYTES = 512 << 20, 1 << 30
 #: It grows in all tenths but this many, and in the second half by at least this part of all: what fills up is no trend.
 _NOT_GROWING, _IN_SECOND_HALF = 1, 0.25
 #: A peak rises by at least this part and so many bytes, what stays after a step by at most this part of that.
 _PEAK_RISES, _PEAK_BYTES, _FLAT = 0.10, 64 << 20, 0.10
-#: Steps of so many times a recorded one, and the part of the run from which they are named.
+#: Steps this many times as long as a recorded one, and the share of the run from which they are reported.
 _UNLIKE, _NAMED_SHARE = 2.0, 0.10
 _STEP_PARTS: Final = ("input", "backward", "optimizer")
 
@@ -33,7 +33,7 @@ _STEP_PARTS: Final = ("input", "backward", "optimizer")
 def trends_of(
     run: RunClock | None, plain_ns: Sequence[int], profiled_ns: Sequence[int], batch: int | None
 ) -> RunTrends | None:
-    """Return what is known of a run over its length, beside recorded steps: on the clock, and under the profiler.
+    """Return trends over a run beside its recorded steps, both unprofiled and under the profiler.
 
     `batch` is the number of their samples.
     """
@@ -91,7 +91,7 @@ def caveats_of(trends: RunTrends | None) -> Iterator[str]:
 
 
 class _Tenths:
-    """The rows of a run, by tenths of its steps."""
+    """Rows of a run in tenths of its steps."""
 
     def __init__(self, series: RunSeries) -> None:
         self._series = series
@@ -109,7 +109,7 @@ class _Tenths:
         return np.array([np.median(each[self.tenth == tenth]) for tenth in range(10)])
 
     def drift(self) -> Drift | None:
-        """Return how the usual step changes from the first to the last tenth, if that is no noise."""
+        """Return the change of the typical step from first to last tenth, if it exceeds noise."""
         medians = self._medians(self._column("usual_ns") * self.steps)
         change = medians[-1] - medians[0]
         first, last = medians[:_SEPARATED_TENTHS], medians[-_SEPARATED_TENTHS:]

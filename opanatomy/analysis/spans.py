@@ -41,14 +41,14 @@ from opanatomy.trace.read import Trace
 
 COLLECTIVE, RUNTIME, OPERATOR, RANGE, PYTHON = "collective", "runtime", "operator", "range", "python"
 _WORK: Final = ("kernel", "copy", "fill")
-#: So many names of each kind have their longest event in the report; operators and ranges are one kind.
+#: The number of names of each kind whose longest event is reported; operators and ranges are one kind.
 _MAX_NAMES: Final = {"kernel": 3, "copy": 2, COLLECTIVE: 2, OPERATOR: 3, RUNTIME: 2}
 
 
 class EventTables(Struct, frozen=True, kw_only=True):
     """The attributed events of a trace.
 
-    `begins` has the begin of each step on the host, `origins` that from which times count, `numbers` its number.
+    `begins` is each step's begin on the host, `origins` the zero of its times, `numbers` its number.
     """
 
     trace: Trace
@@ -95,7 +95,7 @@ class EventTables(Struct, frozen=True, kw_only=True):
             yield span
 
     def _with_message(self, span: Span, message: CollectiveArguments | None, *, is_all: bool) -> Span:
-        """Return the span with its message; one of several events of a call has no rate."""
+        """Return the span with its message; a call of several events has no rate."""
         if message is None:
             return replace(span, group_size=self.world.size)
         name, group = named(message.collective) or named(span.name) or OTHER, message.group_size or self.world.size
@@ -170,7 +170,7 @@ class EventTables(Struct, frozen=True, kw_only=True):
             )
 
     def _around(self, row: int, name: int = -1) -> str | None:
-        """Return the innermost event at or above a row that says what the host does, and has another name."""
+        """Return the innermost informative event at or above a row that has another name."""
         host, names = self.calls.host, self.trace.names
         while row >= 0 and (int(host.name[row]) == name or PLACES.match(names[host.name[row]])):
             row = int(host.parent[row])
@@ -236,7 +236,7 @@ def longest_spans(
 def _longest(
     rows: Int64, name: Int64, spent_ns: Int64, most: int, spans_of: Callable[[Int64], Iterable[Span]]
 ) -> Iterator[Span]:
-    """Yield the longest event of each name that has one of the longest; `spans_of` makes them of their rows."""
+    """Yield the longest event of each of the `most` names with the longest events; `spans_of` maps rows to spans."""
     longest = np.zeros(int(name.max(initial=-1)) + 1, dtype=np.int64)
     np.maximum.at(longest, name[rows], spent_ns[rows])
     for number in np.argsort(-longest, kind="stable").tolist():
@@ -250,7 +250,7 @@ def _longest(
 
 
 def longest_of_ranks(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Return the longest of several ranks' spans: of each name one, as many names of each kind as one rank has."""
+    """Merge the longest spans of several ranks: one per name, as many names of each kind as for one rank."""
     names: set[tuple[str, str]] = set()
     kinds: dict[str, list[Span]] = {kind: [] for kind in _MAX_NAMES}
     for span in sorted(spans, key=lambda span: -span.spent_ns):
@@ -265,7 +265,7 @@ def longest_of_ranks(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 class NameTime(Struct, frozen=True, kw_only=True):
-    """The number of events of a name in an interval, and their time: on the host without events below them."""
+    """The count and time of a name's events in an interval; on the host self time."""
 
     name: str
     count: int
@@ -273,7 +273,7 @@ class NameTime(Struct, frozen=True, kw_only=True):
 
 
 class Interval(Struct, frozen=True, kw_only=True):
-    """The longest of the `count` events that run in an interval, in the order of their begins, and all their names.
+    """The longest of the `count` events in an interval, ordered by begin, and all their names.
 
     `begin_ns` and `end_ns` are the interval's, from the beginning of step `step`.
     """
@@ -374,7 +374,7 @@ def spans_in(
 
 
 def _functions(events: ProfilerEvents) -> tuple[Int64, Int64]:
-    """Return the rows of Python functions that have a name, and the time of each without functions below it."""
+    """Return the rows of named Python functions, and the self time of each."""
     rows = np.flatnonzero((events.thread >= 0) & (events.name >= 0))
     rows = rows[np.lexsort((-events.duration_ns[rows], events.start_ns[rows], events.thread[rows]))]
     parent = parents_of(events.thread[rows], events.start_ns[rows], events.duration_ns[rows])

@@ -1,4 +1,4 @@
-"""Say what can be claimed of a difference: ranges of samples, the interval of a median, a distribution-free test.
+"""Statistics of differences: sample ranges, the interval of a median, a distribution-free test.
 
 The conventions are those of Go's benchstat: medians with an order-statistics interval of 95 %, the Mann-Whitney U test
 at 1 %, exact for small samples.
@@ -16,9 +16,9 @@ from opanatomy.records.comparison import SIGNIFICANT, Spread
 
 
 def runs_needed(control: int = 1) -> int:
-    """Return the fewest runs of which all above all others are significant; the other side has `control` times these.
+    """Return the smallest n at which complete separation is significant; the other side has `control` * n runs.
 
-    Of n and m runs that do not differ, no two overlap in 2 of the ways to order them.
+    If n and m runs do not differ, 2 of all their orderings are completely separated.
     """
     runs = 1
     while 2 / comb(runs * (1 + control), runs) >= SIGNIFICANT:

@@ -22,7 +22,7 @@ from opanatomy.records.workload import Capture
 
 #: With fewer plain steps it is unknown how much they differ.
 _MIN_PLAIN_STEPS = 2
-#: If other steps' work fills more than this part of a step, its times are not its own.
+#: If other steps' work fills more than this fraction of a step, its times are not its own.
 _FOREIGN: Final = 0.01
 #: A step this many times as long as a like one, and idle for most of the difference, holds a pause.
 _PAUSED: Final = 2
@@ -38,10 +38,10 @@ OTHER_RANKS: Final = "it does not count on another rank"
 
 
 def kinds_of(step: Int64, name: Int64, signature: Int64, count: int) -> list[list[int]]:
-    """Group the steps, by number from 0, that made the same calls; those with most steps first.
+    """Group the steps by the calls they made, numbered from 0, largest group first.
 
-    `step`, `name` and `signature` are those of each kernel, on the CPU of each operator call. If hardly two steps have
-    the same arguments (batches of any length) the names alone decide.
+    `step`, `name` and `signature` have an entry per kernel, on the CPU per operator call. If hardly two steps have the
+    same arguments (batches of varying length) only names are compared.
     """
     width = int(signature.max(initial=-1)) + 2
     exact = _alike(step, name * width + signature + 1, count)
@@ -60,9 +60,9 @@ def _alike(step: Int64, call: Int64, count: int) -> list[list[int]]:
 
 
 def disturbed(rows: Sequence[StepRow], kinds: Sequence[Sequence[int]]) -> list[str | None]:
-    """Return why each step's times are not its own, `None` if they are; at least one step of each kind has none.
+    """Return why each step is disturbed, `None` if it is not; at least one step of each kind is undisturbed.
 
-    A pause is one only if no more than half of the steps have it.
+    It only counts as a pause if at most half of the steps have it.
     """
     reasons: list[str | None] = [None] * len(rows)
     for kind in kinds:
@@ -159,10 +159,10 @@ def mean(values: Sequence[int | None]) -> int | None:
 
 
 def step_of_rows(rows: tuple[StepRow, ...], capture: Capture | None, *, recording_outside: float = 1.0) -> Step:
-    """Return the figures of one step as means over those that count, and the range of their wall times.
+    """Return one step as means over the counted steps, and the range of their wall times.
 
-    The time in which the device did other steps' work only is not the step's. On the CPU the part `recording_outside`
-    of what the profiler adds is taken out of the framework's time, at most all of it.
+    Time in which the device did only other steps' work is excluded. On the CPU the fraction `recording_outside` of the
+    profiler overhead is subtracted from framework time, at most all of it.
     """
     chosen, aside = [row for row in rows if row.set_aside is None], [row for row in rows if row.set_aside is not None]
     walls = [row.wall_ns - (row.outside_ns or 0) for row in chosen]
@@ -224,7 +224,7 @@ def host_steps(
     spans: Sequence[tuple[int, int, Phase]],
     calls: CallTable,
 ) -> tuple[StepRow, ...]:
-    """Return one row per step on the CPU: its wall time is exactly that of its operators and the framework."""
+    """Return one row per step on the CPU; its wall time is exactly operators plus framework."""
     begins, ends = (np.array([step[edge] for step in steps], dtype=np.int64) for edge in (0, 1))
     # The time of the calls that began in each step; calls between two steps are in none.
     step = step_at(begins, ends, calls.start_ns)

@@ -25,11 +25,11 @@ from opanatomy.records.communication import (
 # ----- the collective calls of all ranks
 
 
-#: Collectives that end on no rank before they have begun on all: every rank needs something of every other one.
+#: Collectives that end on no rank before all have entered: every rank needs data from every other.
 SYNCHRONIZING: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-#: Collectives whose messages have one size on all ranks.
+#: Collectives whose messages have the same size on all ranks.
 EVEN: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
-#: Collectives between two ranks; nothing tells which of the others is meant.
+#: Collectives between two ranks, where nothing identifies the peer.
 PAIRWISE: Final = ("send", "recv", "send_recv")
 
 
@@ -43,7 +43,7 @@ class RankCalls(Struct, frozen=True, kw_only=True):
     group: Categorical[str]
     group_size: Int64
     sequence: Int64
-    #: Bytes of the message if all ranks have the same, -1 if they need not or it is unknown.
+    #: Message bytes if equal on all ranks, -1 if they may differ or are unknown.
     size: Int64
     #: When the host called it; if that is not recorded, when it began.
     asked_ns: Int64
@@ -56,7 +56,7 @@ class RankCalls(Struct, frozen=True, kw_only=True):
     end_ns: Int64
 
     def isin(self, names: Sequence[str]) -> Bool:
-        """Return which calls are of these collectives."""
+        """Return which calls belong to these collectives."""
         among = np.array([name in names for name in self.collective.values] + [False], dtype=bool)
         rows: Bool = among[self.collective.codes]
         return rows
@@ -114,13 +114,14 @@ _SHORT_NS: Final = 10_000
 _QUANTILE: Final = 0.9
 #: Fewer collectives cannot be halved to see how accurate the clocks are.
 _MIN_COLLECTIVES: Final = 4
-#: Clocks as recorded may put ends this many times as far apart as set ones, plus the resolution of a trace (us).
+#: Recorded clocks are kept if ends differ at most this many times as much as on fitted ones, plus a trace's resolution
+#: (us).
 _NO_WORSE: Final = 1.25
 _RESOLUTION_NS: Final = 1_000
 
 
 class Clocks(Struct, frozen=True, kw_only=True):
-    """The lead of each rank's clock, and how accurately it is known."""
+    """Clock offset of each rank, and its accuracy."""
 
     #: Whole nanoseconds to subtract from the times of each rank.
     offset_ns: Int64
@@ -129,13 +130,13 @@ class Clocks(Struct, frozen=True, kw_only=True):
     within_ns: int | None
     #: Collectives that set the clocks.
     used: int
-    #: Collectives that end on some rank before they have begun on another, on clocks as recorded and as set.
+    #: Collectives that end on some rank before all have begun, on recorded and on fitted clocks.
     violated_before: int
     violated: int
 
 
 class _Shared(Struct, frozen=True, kw_only=True):
-    """The calls of collectives that synchronize and that several ranks have."""
+    """Calls of synchronizing collectives that several ranks share."""
 
     rank: Int64
     #: A number from 0.
@@ -147,9 +148,9 @@ class _Shared(Struct, frozen=True, kw_only=True):
 
 
 def clocks_of(calls: RankCalls, match: Int64) -> Clocks:
-    """Return the clocks that put the ends of matched collectives together, as far as causality allows.
+    """Fit clock offsets that align the ends of matched collectives, as far as causality allows.
 
-    Clocks that agree as recorded, as those of one machine do, stay: setting them brings the ends no closer.
+    Recorded clocks that already agree, as on one machine, are kept: fitting would not bring the ends closer.
     """
     shared = _shared(calls, match)
     none = np.zeros(calls.ranks, dtype=np.float64)
@@ -174,7 +175,7 @@ def clocks_of(calls: RankCalls, match: Int64) -> Clocks:
 
 
 def _shared(calls: RankCalls, match: Int64) -> _Shared:
-    """Return the calls of each synchronizing collective that several ranks have; long ones weigh less."""
+    """Return the calls of each synchronizing collective shared by several ranks; long ones get less weight."""
     rows = np.flatnonzero((match >= 0) & calls.isin(SYNCHRONIZING))
     collectives = unique(match[rows])
     several = np.bincount(collectives.inverse, minlength=len(collectives.values)) > 1
@@ -235,7 +236,7 @@ def _medians(group: Int64, values: Float64, weights: Float64 | None, count: int)
 
 
 def _made_causal(shared: _Shared, offset: Float64) -> Float64:
-    """Return the offsets, moved as little as is needed for no collective to end before it has begun everywhere.
+    """Adjust the offsets minimally so that no collective ends before it has begun on all ranks.
 
     For a collective that does, the rank that ends first and the one that begins last move half of it each; the worst
     first, and each rank once a round. What cannot be mended, because the clocks run at other speeds, stays.
@@ -267,7 +268,7 @@ def _violated(shared: _Shared, offset: Float64) -> list[tuple[int, int, float]]:
 
 
 def _distances(shared: _Shared, offset: Float64, half: int | None = None) -> Float64:
-    """Return how far each end of a short collective is from the middle of the ends; with `half`, of every other one."""
+    """Return the distance of each end of a short collective from the median end; with `half`, of every other one."""
     is_short = shared.weight >= np.median(shared.weight)
     rows = np.flatnonzero(is_short if half is None else is_short & (shared.collective % 2 == half))
     ends = shared.end_ns[rows] - offset[shared.rank[rows]]
@@ -279,10 +280,10 @@ def _distances(shared: _Shared, offset: Float64, half: int | None = None) -> Flo
 # ----- calls of several ranks that are one collective: by the group's own number, by order, by time
 
 
-#: Shifts whose ends spread up to this many times the least spread, plus this many nanoseconds, fit as well.
+#: Shifts whose ends spread at most this many times the least, plus this many nanoseconds, fit equally well.
 _AS_GOOD: Final = 1.5
 _AS_GOOD_NS: Final = 1_000
-#: Two clocks are one if some shifts would put them more than this many times further apart than others.
+#: Two clocks count as one if other shifts would put them more than this many times further apart.
 _ONE_CLOCK: Final = 4
 
 
@@ -312,7 +313,7 @@ def by_number_and_order(calls: RankCalls) -> Int64:
 def by_time(calls: RankCalls, match: Int64, offset_ns: Int64) -> Int64:
     """Match the remaining calls of one collective, group and size that overlap on the ranks' common clock.
 
-    Calls that the host says are between two ranks are left out; a kernel of that name may also be of any all-to-all.
+    Calls recorded on the host as pairwise are skipped; kernels with that name may also belong to an all-to-all.
     """
     match = match.copy()
     left = np.flatnonzero((match < 0) & ~(calls.named & calls.isin(PAIRWISE)))
@@ -361,7 +362,7 @@ def _agree(numbers: Int64, values: Int64) -> Bool:
 
 
 def _by_order(calls: RankCalls, rows: Int64) -> Int64:
-    """Return the place of each row of a group in the order of asking, -1 if its rank does not fit the others."""
+    """Return each row's index within its group in call order, -1 if its rank does not fit the others."""
     indices = np.zeros(len(rows), dtype=np.int64)
     fits = np.zeros(len(rows), dtype=bool)
     of_rank = {
@@ -387,11 +388,11 @@ class _Candidate(Struct, frozen=True, kw_only=True):
 
 
 def _shift(calls: RankCalls, first: Int64, second: Int64) -> int | None:
-    """Return how many places further in `first` the calls of `second` are; `None` if no shift has all names agree.
+    """Return the index shift of `second`'s calls relative to `first`; `None` if names agree at no shift.
 
-    Shifts are candidates if names agree and they pair at least half as many calls as can be. Those at which the two
-    clocks are as good as one go first, if other shifts are not; else the ends decide, which for calls of one collective
-    are as far apart as the clocks every time. Of the rest the one with the most pairs wins, then with the smallest
+    A shift is a candidate if names agree and it pairs at least half of the possible calls. Shifts at which the two
+    clocks are practically one are preferred if others are not; otherwise those whose ends spread least, since ends of
+    one collective always differ by the clock difference. Among the rest the one with most pairs wins, then the smallest
     offset.
     """
     codes, sizes = calls.collective.codes, calls.size
@@ -432,7 +433,7 @@ def _shift(calls: RankCalls, first: Int64, second: Int64) -> int | None:
 
 
 class _Running(Struct, kw_only=True):
-    """Calls of several ranks that all run until some moment."""
+    """A set of calls of several ranks that all run until some time."""
 
     number: int
     until_ns: int
@@ -441,7 +442,7 @@ class _Running(Struct, kw_only=True):
 
 
 def _overlapping(calls: RankCalls, rows: Int64, offset_ns: Int64) -> Int64:
-    """Return a number for rows that overlap, one per rank: all rows with it run at some moment."""
+    """Number groups of overlapping rows, one row per rank: all rows of a group run at some common time."""
     start = calls.start_ns[rows] - offset_ns[calls.rank[rows]]
     end = calls.end_ns[rows] - offset_ns[calls.rank[rows]]
     numbers = np.full(len(rows), -1, dtype=np.int64)
@@ -466,7 +467,7 @@ def _overlapping(calls: RankCalls, rows: Int64, offset_ns: Int64) -> Int64:
 class Split(Struct, frozen=True, kw_only=True):
     """The start of the last rank of each call's collective, on the call's own clock; the call's start if not matched.
 
-    `last` marks calls of the rank that came last, `lead_ns` is how much later that was than the one before it.
+    `last` marks calls of the rank that entered last, `lead_ns` is how long after the second to last.
     """
 
     matched: Bool
@@ -496,7 +497,7 @@ def split_of(calls: RankCalls, match: Int64, offset_ns: Int64) -> Split:
 def parts_of(calls: RankCalls, split: Split, rank: int, hiding: Spans, steps: StepSpans) -> tuple[StepParts, ...]:
     """Return the parts of each step of a rank, without calls from before the window.
 
-    Time in which several collectives run is of the first of transfer, waiting, unmatched.
+    Time with several collectives counts as the first of transfer, waiting, unmatched.
     """
     rows = np.flatnonzero((calls.rank == rank) & calls.inside)
     start, begun, end = calls.start_ns[rows], split.begun_ns[rows], calls.end_ns[rows]
@@ -535,14 +536,14 @@ def parts_of(calls: RankCalls, split: Split, rank: int, hiding: Spans, steps: St
 # ----- the rank that the others wait for, if the clocks can tell, and since when it is late
 
 
-#: A straggler has at least this part of all waiting, and this many times that of the next rank.
+#: A straggler causes at least this share of all waiting, and this many times the next rank's.
 _LARGE_PART: Final = 0.25
 _FAR_AHEAD: Final = 2
-#: Waiting of less than this part of the steps makes no rank a straggler.
+#: Waiting below this fraction of the steps names no straggler.
 _WORTH_A_NAME: Final = 0.01
-#: A rank computes, or is idle, longer than the others only if by more than this part.
+#: A rank counts as computing, or idling, longer than the others only beyond this fraction.
 _LONGER: Final = 0.01
-#: A collective that begins later than this after its launch is held up by the device's queue, not by the host.
+#: A collective that begins later than this after its launch was delayed by the device queue, not by the host.
 _QUEUED_NS: Final = 100_000
 
 
@@ -554,7 +555,7 @@ class Verdict(Struct, frozen=True):
 
 
 def _waited(calls: RankCalls, match: Int64, split: Split) -> Int64:
-    """Return for each collective, by its number, how long all of its ranks waited."""
+    """Return the total waiting of all ranks in each collective, by its number."""
     waited = np.zeros(int(match.max(initial=-1)) + 1, dtype=np.int64)
     rows = np.flatnonzero(match >= 0)
     np.add.at(waited, match[rows], split.begun_ns[rows] - calls.start_ns[rows])
@@ -562,7 +563,7 @@ def _waited(calls: RankCalls, match: Int64, split: Split) -> Int64:
 
 
 def charges(calls: RankCalls, match: Int64, split: Split) -> Int64:
-    """Return how long the others waited for each rank: a collective's waiting is charged to the one that came last."""
+    """Return the waiting caused by each rank: a collective's waiting is charged to the rank that entered last."""
     charged = np.zeros(calls.ranks, dtype=np.int64)
     last = np.flatnonzero(split.last & (match >= 0))
     np.add.at(charged, calls.rank[last], _waited(calls, match, split)[match[last]])
@@ -578,7 +579,7 @@ def verdict_of(
     split: Split,
     clocks: Clocks,
 ) -> Verdict:
-    """Name the rank that the others wait for, if there is one; `steps` and their `parts` are those of each rank."""
+    """Name the straggler, if there is one; `steps` and `parts` have one entry per rank."""
     charged = charges(calls, match, split)
     whole = int(charged.sum())
     wall_ns = sum(step.wall_ns for own in parts for step in own)
@@ -613,7 +614,7 @@ def verdict_of(
 
 
 def _allowed_ns(calls: RankCalls, match: Int64, clocks: Clocks, rank: int) -> int:
-    """Return by how much the clock of a rank may be off: by the ends, or if too few, what causality leaves."""
+    """Return the clock error bound of a rank: from the ends, or if too few, from causality."""
     if clocks.within_ns is not None:
         return clocks.within_ns
     own = clocks.offset_ns[calls.rank]
@@ -712,7 +713,7 @@ _MISSING: Final = "not all ranks were given: another one may have come later sti
 
 
 class RankTables(Struct, frozen=True, kw_only=True):
-    """The summary of a rank besides its anatomy; `steps` are those that count, and all figures are of them."""
+    """The summary of a rank besides its anatomy; all figures cover the counted `steps`."""
 
     rank: Rank
     calls: CollectiveCalls
@@ -723,7 +724,7 @@ class RankTables(Struct, frozen=True, kw_only=True):
 class RankWaits(Struct, frozen=True, kw_only=True):
     """When a rank waited in its collectives, on its own clock: a row for each of them, in order.
 
-    `waiting` is when it did nothing else in them; `begun_ns` is when the last rank came to each, the `last` one.
+    `waiting` is when it did nothing else; `begun_ns` is when the last rank, `last`, entered each.
     """
 
     waiting: Intervals
@@ -734,9 +735,9 @@ class RankWaits(Struct, frozen=True, kw_only=True):
 
 
 class Matched(Struct, frozen=True, kw_only=True):
-    """The ranks with their matched collectives on one clock, and the parts of the steps of each.
+    """The matched collectives of the ranks on one clock, and the parts of each rank's steps.
 
-    `match` is of the steps that count, `split` of all that was recorded.
+    `match` covers the counted steps, `split` everything recorded.
     """
 
     each: Sequence[RankTables]
@@ -769,7 +770,7 @@ class Matched(Struct, frozen=True, kw_only=True):
 
 
 def matched_of(each: Sequence[RankTables]) -> Matched | None:
-    """Return the matched collectives of the given ranks, in their order; `None` if there is none in their steps."""
+    """Match the collectives of the given ranks, in their order; `None` if their steps have none."""
     tables = [rank.calls for rank in each]
     if len(each) < 2 or sum(len(table.start_ns) > 0 for table in tables) < 2:
         return None
@@ -840,8 +841,8 @@ def waiting_of(matched: Matched) -> Waiting:
 def _complete(calls: RankCalls, match: Int64, is_lower_bound: bool) -> Int64:
     """Return `match` without collectives that lack a given rank: its record begins later or ends earlier.
 
-    If all ranks of the run were given, the size of the group says how many are needed. Otherwise, or if the size is
-    unknown, these are the given ranks that communicate in the group, and without a group all.
+    If all ranks of the run were given, the group size is the number needed. Otherwise, or if it is unknown, the given
+    ranks that communicate in the group are needed, without a group all.
     """
     rows = np.flatnonzero(match >= 0)
     if not len(rows):

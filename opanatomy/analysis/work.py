@@ -24,7 +24,7 @@ from opanatomy.records.columns import (
 from opanatomy.records.table import NOT_KNOWN, Table, concatenated, figure
 from opanatomy.records.work import FIGURES, KEYS, LikeStep, Overlap, StepKind
 
-#: The columns of costs, by the names of the figures.
+#: Cost columns by the name of the figure.
 _COSTS: Final = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
 
 
@@ -33,7 +33,7 @@ _MOST_MILLIBLOCKS: Final = 1e18
 
 
 class JoinedWork:
-    """Device events joined to their calls, then the calls that launched none themselves; on the CPU each call.
+    """Device events joined with their calls, then the calls without own device events; on the CPU every call.
 
     `event` is the row of `kernels`, -1 for a call without, and `call` the row of `calls`.
     """
@@ -63,7 +63,7 @@ class JoinedWork:
         return keys
 
     def figures(self, blocks_per_sm: Float64 | None) -> dict[str, Int64]:
-        """Return the figures of the work but for those of like steps; FLOPs and bytes of calls whose cost is known."""
+        """Return the figures of the work, except those over like steps; FLOPs and bytes of calls with known cost."""
         calls, row, event = self._calls, self.call, self.event
         start, time = calls.start_ns[row], calls.time_ns[row]
         if self._kernels is not None:
@@ -114,9 +114,9 @@ def _modules(module: Categorical[str], kinds: Mapping[str, str]) -> tuple[Catego
 
 
 def work_table(keys: Mapping[str, Categorical[Any]], figures: Mapping[str, Int64], step_kind: Int64) -> Table:
-    """Return the work of these rows, one for each combination of keys; `step_kind` is that of each row's step.
+    """Return the work table of these rows, one row per combination of keys; `step_kind` is the kind of each row's step.
 
-    Keys that are not given are none, figures not known.
+    Missing keys are none, missing figures unknown.
     """
     none, missing = np.full(len(step_kind), -1, dtype=np.int64), np.full(len(step_kind), NOT_KNOWN)
     kind = Categorical(step_kind, tuple(range(int(step_kind.max(initial=-1)) + 1)))
@@ -148,7 +148,7 @@ class _Kind(Struct):
 
 
 class WorkSums:
-    """Adds up work; steps are of one kind if their numbers agree wherever they are."""
+    """Add up work; steps are of the same kind if their numbers agree everywhere."""
 
     def __init__(self) -> None:
         self._tables: list[Table] = []
@@ -164,7 +164,7 @@ class WorkSums:
         rank: int | None = None,
         run: int | None = None,
     ) -> None:
-        """Add the work of one rank or run, whose modules come in this order among the others'."""
+        """Add the work of one rank or run; `order` places its modules among the others'."""
         kinds = kinds or ()
         for kind in kinds:
             known = self._kinds.setdefault(kind.numbers, _Kind())

@@ -1,8 +1,8 @@
 """Make a batch for a model: random inputs of the right shapes and, in training, labels for its loss.
 
-Text is token ids from 100 to 30000, below the vocabulary, without padding. A sequence is 512 tokens, or the model's
-maximum if that is less; for raw audio it is samples (10 seconds at 16 kHz), for Whisper the tokens of the decoder (448:
-30 seconds of mel frames go in whatever the length of the text). Images have the side of the configuration, else 224.
+Text is token ids from 100 to 30000, below the vocabulary, without padding. A sequence has 512 tokens, or the model's
+maximum if that is less; for raw audio, samples (10 seconds at 16 kHz); for Whisper, decoder tokens (448; the encoder
+always gets 30 seconds of mel frames). Images have the size in the configuration, else 224.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Shape(Struct, frozen=True, kw_only=True):
     batch: int
     sequence_length: int | None
     inference: bool
-    #: The new tokens of a generation; this batch holds its prompts.
+    #: Number of tokens to generate; this batch contains the prompts.
     new_tokens: int | None = None
 
 
@@ -187,7 +187,7 @@ def _taken_from_prompt(config: Any, limit: int, new_tokens: int) -> int:
 
 
 def _reserved_positions(module: torch.nn.Module, table: int | None) -> int:
-    """Return the number of positions that models like RoBERTa do not use: theirs start after the padding index."""
+    """Return the number of positions reserved by models like RoBERTa, whose positions start after the padding index."""
     for name, layer in module.named_modules():
         if name.endswith("position_embeddings") and getattr(layer, "num_embeddings", None) == table:
             padding = getattr(layer, "padding_idx", None)

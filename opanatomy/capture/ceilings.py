@@ -1,8 +1,8 @@
 """Measure dense peak FLOP/s by data type and bandwidth, with torch on this device.
 
-Disturbances only slow a burst down, so each figure is the best of many bursts spread over time, and measuring goes on
-while the best still improves. On the CPU a burst is as short as the time for which a busy system leaves all its cores
-to one process, and arrays are walked in chunks that take no longer.
+Disturbances only slow a burst down, so each figure is the best of many bursts spread over time, and measuring continues
+while the best still improves. On the CPU a burst is short enough for a busy system to leave all cores to one process
+meanwhile, and arrays are walked in chunks that take no longer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOVES: Final = ("copy", "triad", "read")
 
 
 class Effort(Struct, frozen=True, kw_only=True):
-    """The limits of a measurement: `min_s` to `max_s` for a figure, `burst_s` for a burst, at most `call_s` for a call.
+    """Limits of a measurement: `min_s` to `max_s` per figure, `burst_s` per burst, `call_s` at most per call.
 
     Measuring ends early after `patience_s` without a better figure. Sizes take turns of `turn_s`.
     """
@@ -115,7 +115,7 @@ def measure(
     effort: Effort | None = None,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Measured:
-    """Measure the peak of matrix products of each of `dtypes` that torch supports on `device`, and that of `moves`.
+    """Measure the peak of matrix products for each of `dtypes` supported on `device`, and the bandwidth of `moves`.
 
     `device` is `cpu` or `cuda:N`; `on_stage` is called with the next figure to measure. A hot GPU is waited for first.
     """
@@ -197,7 +197,7 @@ def _take_bursts(
     device: str,
     effort: Effort,
 ) -> None:
-    """Take bursts in turns of equal time, so that a disturbance affects all sizes alike.
+    """Alternate bursts with equal time for each size, so that a disturbance affects all sizes alike.
 
     End when several bursts agree on the best and none was better for a while.
     """
@@ -218,7 +218,7 @@ def _take_bursts(
 
 
 def _burst_on_cpu(call: Call, repeats: int, device: str) -> float:
-    """Return the seconds of a call; a pause first lets all threads run at once, however busy the system is."""
+    """Return the seconds per call, after a pause that lets all threads start together on a busy system."""
     time.sleep(_REST_S)
     call()
     return _burst_at_once(call, repeats, device)
@@ -242,14 +242,14 @@ def _burst_on_cuda(call: Call, repeats: int, device: str) -> float:
 # -------------------------------------------------------------------------------------------------- what else runs
 
 
-#: Bursts of a small product that show what else runs, and their length: a tenth of a second on an idle machine.
+#: Number and length of bursts of a small product that detect other load: a tenth of a second on an idle machine.
 _LOAD_BURSTS, _LOAD_BURST_S = 20, 0.005
 #: Its rows: on the CPU it fits into a core's cache, on a GPU it takes longer than its launch.
 _LOAD_ON_CPU, _LOAD_ON_GPU = 256, 1024
 
 
 def system_use() -> SystemUse:
-    """Return what the process has used of the system so far; nothing where the system does not say."""
+    """Return the process's system usage so far; empty where the system does not report it."""
     try:
         import resource
     except ImportError:  # Windows
@@ -261,9 +261,9 @@ def system_use() -> SystemUse:
 def load_of(device: str) -> float | None:
     """Return the share of the device's time that other work takes now; `None` for a device that is not measured.
 
-    It is how far the median of some bursts stays below the best. A load that is always there slows all bursts down
-    alike: on the CPU it is at least the share of their time that threads with work waited for a processor, where the
-    system says so. Bursts follow each other at once, as the operators of a step: after a pause a busy system is kind.
+    It is the gap between the median and the best of some bursts. A constant load slows all bursts alike: on the CPU the
+    result is at least the share of time that runnable threads waited for a processor, where the system reports it.
+    Bursts run back to back like a step's operators: after a pause a busy system favours a process.
     """
     import torch
 
@@ -298,7 +298,7 @@ def _burst_at_once(call: Call, repeats: int, device: str) -> float:
 
 
 def _waited_ns() -> int:
-    """Return how long all threads of this process have waited for a processor; 0 if the system does not say."""
+    """Return the total time that threads of this process waited for a processor; 0 if the system does not report it."""
     waited = 0
     for file in Path("/proc/self/task").glob("*/schedstat"):
         with suppress(OSError, ValueError, IndexError):  # a thread that has ended
@@ -316,7 +316,7 @@ def _products(dtype: str, device: str, effort: Effort) -> Iterator[_Candidate]:
 
 
 def _product(dtype: str, device: str, m: int, n: int, k: int) -> Call:
-    """Return a matrix product whose operands are made at the first call.
+    """Return a matrix product whose operands are created at the first call.
 
     Values are random: zeros draw less power than real data.
     """

@@ -1,8 +1,8 @@
-"""Say which line of the user's code runs what, in one more step: a range for each line, nested as the calls are.
+"""Attribute work to lines of user code in one more step: a range per line, nested like the calls.
 
-`opanatomy line #N` encloses what a line runs; N is a whole stack of the user's code. Frames of libraries (torch, what
-is installed, the standard library, generated code) open no range. A step with ranges takes longer on the host by a
-microsecond for each line of the user's code and a fifth of that for each call of a library's function.
+`opanatomy line #N` encloses the work of a line; N identifies a whole stack of user code. Library frames (torch,
+installed packages, the standard library, generated code) open no range. The host overhead is one microsecond per line
+of user code and a fifth of that per call of a library function.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from opanatomy.records.workload import LINE_RANGE, LineFrame
 if TYPE_CHECKING:
     import torch
 
-#: Line events of a function after which its ranges name the function alone; at twice as many its caller's line stands
-#: for it.
+#: After this many line events a function's ranges name only the function; after twice as many its caller's line takes
+#: its place.
 MOST_EVENTS: Final = 20_000
 _RESUMABLE: Final = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 #: Code that somebody typed: in a terminal, in a cell of a notebook.
@@ -34,7 +34,7 @@ _TYPED_IN: Final = ("<stdin>", "<ipython-input-", "<python-input-")
 _RESUMED: Final = regex(r"torch_dynamo_resume_in_(\w+)_at_\d+")
 
 _Tracer: TypeAlias = "Callable[[FrameType, str, Any], Any]"
-#: File, line (0: some line of it), function, and the stack of its caller (-1: none).
+#: File, line (0: unknown line), function, and the caller's stack (-1: none).
 _Stack: TypeAlias = "tuple[str, int, str, int]"
 
 
@@ -54,8 +54,8 @@ def files_of(module: torch.nn.Module) -> set[str]:
 def line_ranges(device: str, own: Collection[str] = (), most: int = MOST_EVENTS) -> Iterator[list[LineFrame]]:
     """Open a range for each line of the user's code inside the block; the profiler must run all the while.
 
-    The list holds the stacks by number at the end. `own` are files that are the user's though they are installed. Under
-    a debugger or a coverage tool, which traces Python itself, no range is opened, and the list stays empty.
+    At the end the list has the stacks by number. `own` are installed files that count as user code. Under a debugger or
+    coverage tool, which uses Python tracing itself, no range is opened and the list stays empty.
     """
     frames: list[LineFrame] = []
     if sys.gettrace() is not None:
@@ -94,7 +94,7 @@ def _stops_in_forks() -> None:
 
 
 def _in_autograd(device: str, act: Callable[[], None]) -> None:
-    """Do something on the thread that runs a device's backward: that of the CPU is the caller's."""
+    """Call `act` on the thread that runs a device's backward; the CPU's backward runs on the caller's thread."""
     import torch
 
     if torch.device(device).type == "cpu":
@@ -135,7 +135,7 @@ class _Lines:
         return known
 
     def number(self, code: CodeType, line: int, parent: int) -> int:
-        """Return the number of the stack of a line that is called from another one."""
+        """Return the number of the stack of a line with this parent stack."""
         function = getattr(code, "co_qualname", code.co_name)  # Python 3.10 has no qualified one
         stack = os.path.abspath(code.co_filename), line, function, parent
         if stack not in self._stacks:
@@ -143,7 +143,7 @@ class _Lines:
         return self._stacks.setdefault(stack, len(self._stacks))
 
     def frames(self) -> list[LineFrame]:
-        """Return the stacks, each file as far up as tells it from the others."""
+        """Return the stacks, each file as the shortest unambiguous path ending."""
         short = _short({file for file, *_ in self._stacks})
         made: list[LineFrame] = []
         for file, line, function, parent in self._stacks:
@@ -156,7 +156,7 @@ class _Lines:
 
 
 def _short(files: Collection[str]) -> dict[str, str]:
-    """Return the end of each path that no other one has."""
+    """Return the shortest unique ending of each path."""
     made = {}
     for file in files:
         parts = file.split(os.sep)
@@ -186,7 +186,7 @@ class _Thread:
 
         self.lines, self._waiting, self._range = lines, waiting, _RecordFunctionFast
         self._running: list[_Frame] = []
-        #: By code, line and caller: the number of the stack, and its range; it is open at most once.
+        #: Stack number and range by code, line and caller; each is open at most once.
         self._ranges: dict[tuple[int, int, int], tuple[int, Any]] = {}
 
     def trace(self, frame: FrameType, _event: str, _: Any) -> _Tracer | None:
@@ -197,7 +197,7 @@ class _Thread:
         return self.enter(frame, resumed=bool(code.co_flags & _RESUMABLE))
 
     def enter(self, frame: FrameType, *, resumed: bool) -> _Tracer:
-        """Note that a frame runs; of one that is `resumed` no event comes for the rest of its line."""
+        """Record that a frame runs; a `resumed` frame gets no event for the rest of its current line."""
         outer = next((thread._running[-1] for thread in (self, self._waiting) if thread and thread._running), None)
         top = _Frame(frame, -1 if outer is None else outer.stack)
         self._running.append(top)
@@ -242,7 +242,7 @@ class _Thread:
             top.range = None
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close open ranges."""
         while self._running:
             top = self._running.pop()
             top.frame.f_trace, top.frame.f_trace_lines = None, True

@@ -28,7 +28,7 @@ class Subject(Struct, frozen=True, kw_only=True):
     snapshots: Snapshots | None = None
     #: Whether the module is the caller's, and must not be changed afterwards.
     borrowed: bool = False
-    #: The training of its steps; ranks that share them have prepared model and optimizer for that.
+    #: How its steps are trained; ranks that share them have prepared model and optimizer for it.
     training: Training = msgspec.field(default_factory=Training)
     #: The other batches of the run's texts.
     texts: TextInputs | None = None

@@ -1,1 +1,1 @@
-"""Second sources of the figures: counts of torch, the order of events, contractions and autograd counted again."""
+"""Check figures against second sources: torch's counts, event order, recounts of contractions and autograd."""

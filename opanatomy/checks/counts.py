@@ -37,10 +37,10 @@ class Dispatched(Struct):
     """The calls of one operator in one phase over all steps of the window."""
 
     calls: int = 0
-    #: FLOPs of the contractions among the calls; `None` if one has an unknown cost.
+    #: FLOPs of the contractions among the calls; `None` if any cost is unknown.
     contraction_flops: int | None = 0
     contracts: bool = False
-    #: The time of the calls with all their parts.
+    #: Time of the calls including all their parts.
     time_ns: int = 0
     #: Copies and fills inside the event of an observed operator, which may hide them from a mode.
     enclosed_copies: int = 0
@@ -73,9 +73,9 @@ def without_data(calls: TraceCalls) -> Bool:
 def dispatched(calls: TraceCalls, table: CallTable, observed: Collection[str]) -> dict[tuple[str, Phase], Dispatched]:
     """Count the calls of `table` by dispatched operator and phase.
 
-    A backend computes under other names below the operator that autograd knows (`aten::mkldnn_convolution` below
-    `aten::convolution`): a call counts under the outermost delegating operator around it whose name is among those
-    `observed`, once for all the calls that it was delegated to.
+    A backend uses other names below the operator that autograd knows (`aten::mkldnn_convolution` below
+    `aten::convolution`): a call counts under the outermost delegating operator around it whose name is in `observed`,
+    once for all calls that it delegated to.
     """
     rows = np.flatnonzero((table.host_row >= 0) & ~table.inner)
     rows = rows[~without_data(calls)[table.host_row[rows]]]
@@ -152,9 +152,10 @@ FORWARD_AD: Final = "forward-mode differentiation, which a mode makes run otherw
 _MAKES = ("zeros", "ones", "full", "fill", "zero", "arange", "new_zeros", "new_ones", "new_full", "eye", "tril", "triu")
 _RANDOM = ("uniform", "normal")
 _COPIES = ("copy", "clone")
-#: Ways to make zeros; `FunctionsManual.cpp` takes another one if a tensor may be of a subclass (or a mode watches).
+#: Operators that create zeros; `FunctionsManual.cpp` uses another one if a tensor may be a subclass (or a mode is
+#: active).
 _ZEROS = ("aten::zeros", "aten::zero", "aten::new_zeros", "aten::zeros_like")
-#: Operators that copy a gradient when it is first kept, and others that this needs: for a sparse one, a dense one.
+#: Operators that copy a gradient when it is first accumulated, and helpers: for a sparse one, a dense one.
 _GRADIENT_COPIES = ("aten::clone", "aten::copy")
 _ACCUMULATED = frozenset({"aten::_indices", "aten::new_empty_strided"})
 _FAST_PATHS = frozenset({"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"})
@@ -210,7 +211,7 @@ class Counts(Struct, frozen=True, kw_only=True):
         return self.ours[key].time_ns if key in self.ours else self.time_of_calls(key)
 
     def took_fast_path(self, phase: Phase) -> bool:
-        """Return whether the trace has an unwatched fast path, and all products of the phase cost the same."""
+        """Return whether the trace has an unobserved fast path, and all contractions of the phase cost the same."""
         if not (_FAST_PATHS & self.traced) - self.watched:
             return False
         ours = [counted.contraction_flops for (_, at), counted in self.ours.items() if at is phase]
@@ -219,7 +220,7 @@ class Counts(Struct, frozen=True, kw_only=True):
 
 
 def cause_of_calls(key: Key, counts: Counts) -> str | None:
-    """Return why the calls of an operator in a phase differ; `None` if nothing known explains it."""
+    """Return why an operator's call counts differ in a phase; `None` if nothing known explains it."""
     name, phase = key
     ours, watched = counts.calls(key)
     if counts.took_fast_path(phase):
@@ -246,7 +247,7 @@ def cause_of_calls(key: Key, counts: Counts) -> str | None:
 
 
 def cause_of_flops(key: Key, counts: Counts) -> str | None:
-    """Return why the contraction FLOPs of an operator in a phase differ; `None` if nothing known explains it."""
+    """Return why an operator's contraction FLOPs differ in a phase; `None` if nothing known explains it."""
     if _is_outside_modules(key, counts.flops):
         return OUTSIDE_MODULES
     return FAST_PATH if counts.took_fast_path(key[1]) else None
@@ -270,10 +271,10 @@ _UNSEEN: Final = ("graph_", "triton_", "cpp_", *BACKENDS, "_c10d_functional::_wr
 def check_counts(
     calls: TraceCalls, table: CallTable, capture: Capture | None, steps: int, *, steps_vary: bool = False
 ) -> tuple[Check, ...]:
-    """Return both comparisons of a capture; none for a trace from elsewhere.
+    """Return both comparisons of a capture; none for traces of other origin.
 
-    `table` has the calls of the `steps` steps that count. If the recorded steps vary, those that were watched may have
-    taken another way than these.
+    `table` has the calls of the `steps` counted steps. If recorded steps vary, the observed ones may have taken another
+    branch.
     """
     if capture is None:
         return ()
@@ -322,7 +323,7 @@ def check_counts(
 
 
 def _computing(counts: Iterable[ObservedCount], steps: int) -> dict[Key, Observed]:
-    """Return the observed calls of operators that compute, as often as the trace has steps."""
+    """Return the observed calls of computing operators, multiplied by the number of steps in the trace."""
     observed: dict[Key, Observed] = {}
     for count in counts:
         known = classify_operator(count.operator)
@@ -360,7 +361,7 @@ def _differences(
     cause: Callable[[Key], str | None],
     time_of: Callable[[Key], int | None],
 ) -> tuple[Difference, ...]:
-    """Return one difference for each operator and phase whose two figures are not the same."""
+    """Return a difference for each operator and phase whose two figures differ."""
     differences = []
     for key in keys:
         ours, other = figures(key)
@@ -444,12 +445,12 @@ def _computes(name: str) -> bool:
 PEAK = "torch.cuda.max_memory_allocated"
 BEFORE = "torch.cuda.memory_allocated"
 TOTALS = "the allocator's total at each event"
-#: The CPU's total leaves out what a thread frees that is not profiled; an address given again shows it.
+#: The CPU's total lacks frees by unprofiled threads; an address allocated again reveals them.
 _FREED_UNPROFILED = "freed on a thread that is not profiled, which the CPU's allocator does not count"
 
 
 def check_memory(memory: Memory) -> tuple[Check, ...]:
-    """Return the checks of a step that was looked at in depth, else those of a trace's memory events, else none."""
+    """Return the checks of a step traced by allocation, else of a trace's memory events, else none."""
     if memory.allocator is not None:
         figures = memory.allocator
         return _peak(memory, figures), *_before(figures), _totals(figures)
@@ -571,7 +572,7 @@ def check_communication(communication: Communication | None, micro_batches: int 
 
 
 def check_parts(waiting: Waiting | None) -> tuple[Check, ...]:
-    """Check that the parts of each step of several ranks sum to the step; none if no collective is matched."""
+    """Check that each step's parts sum to the step on several ranks; none if no collective is matched."""
     if waiting is None:
         return ()
     steps = [(rank, step) for rank in waiting.each for step in rank.steps]
@@ -605,7 +606,7 @@ def check_parts(waiting: Waiting | None) -> tuple[Check, ...]:
 
 
 def require_agreement(anatomy: Anatomy) -> None:
-    """Raise `GateError` if figures on at least 1 % of the work are not confirmed and no cause is known."""
+    """Raise `GateError` if figures for at least 1 % of the work are unconfirmed for no known cause."""
     if nothing_recorded(anatomy):
         raise GateError("check: no device work was recorded, so nothing of the device can be checked")
     alarms = anatomy.alarms
@@ -632,7 +633,7 @@ def require_agreement(anatomy: Anatomy) -> None:
 
 
 def below_alarm(anatomy: Anatomy) -> str:
-    """Return how many unconfirmed figures touch too little to fail for; empty if none do."""
+    """Return how many unconfirmed figures affect too little to fail; empty if none."""
     alarms = anatomy.alarms
     count = sum(len(check.unexplained) for check in anatomy.checks if check not in alarms)
     if not count:

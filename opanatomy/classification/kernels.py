@@ -570,7 +570,7 @@ def compute_type(kernel: str) -> str | None:
 # --- element types of tensor lists, which Kineto does not record, from kernel names ---
 
 
-#: An opaque type gives its size, which is what counts.
+#: An opaque type only gives its size, which is all that is needed.
 _OPAQUE: Final = {1: "uint8", 2: "int16", 4: "int32", 8: "int64", 16: "complex128"}
 _KERNEL: Final = regex(
     r"(?:CatArrayBatchedCopy\w*|multi_tensor_apply_kernel<.*?TensorListMetadata<\d+>, .*?Functor)<\s*"

@@ -28,7 +28,7 @@ LONGEST = 4096
 
 
 class Family(Struct, frozen=True):
-    """Names with one common answer; `names` is text with one name in each word."""
+    """Names with one common answer; `names` is text with one name per word."""
 
     title: str
     operator_class: OperatorClass | None
@@ -98,7 +98,7 @@ def first_match(tables: Iterable[RuleTable], name: str) -> Classification | None
 
 @cache
 def compiled(expression: str, flags: int = 0) -> re.Pattern[str]:
-    """Return the expression, compiled at first use: a trace needs only a part of them."""
+    """Compile the expression at first use: a trace needs only some of them."""
     return re.compile(expression, flags)
 
 
@@ -971,7 +971,7 @@ _LIKE_ATEN = frozenset({"aten", "prims", "mkldnn", "static_runtime", "inductor",
 
 @lru_cache(maxsize=65536)
 def operator_of_overload(name: str) -> str:
-    """Return the operator of a function of `at::_ops`, whose name has the overload behind it: `index_Tensor`."""
+    """Return the operator of a function in `at::_ops`, whose name ends in the overload: `index_Tensor`."""
     parts = name.split("_")
     for count in range(len(parts), 0, -1):
         base = "_".join(parts[:count])
@@ -1060,5 +1060,5 @@ _OTHER_OVERLOAD = {
 
 
 def stands_for(name: str) -> tuple[str, ...]:
-    """Return the operators that, directly below `name`, show a call of the overload that only calls them."""
+    """Return the operators that directly below `name` reveal the overload which only calls them."""
     return _OTHER_OVERLOAD.get(name, ())

@@ -1,6 +1,6 @@
 """Handle the gates on one report, `--fail-if` and `--check`: parsed before the run, checked after the report.
 
-On a saved comparison they are those of `compare`.
+On a saved comparison they work as in `compare`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_gates(arguments: argparse.Namespace) -> None:
-    """Raise `UsageError` for an invalid gate, of whatever report."""
+    """Raise `UsageError` for an invalid gate on any kind of report."""
     if arguments.fail_if:
         from opanatomy.report.gates import gates_of
 
@@ -25,7 +25,7 @@ def check_gates(arguments: argparse.Namespace) -> None:
 
 
 def gates_on_report(arguments: argparse.Namespace) -> tuple[Gate, ...]:
-    """Return the gates of `--fail-if` on values; raise `UsageError` for an invalid one, and for one on a change."""
+    """Return the `--fail-if` gates on values; raise `UsageError` for an invalid gate or a gate on a change."""
     if not arguments.fail_if:
         return ()
     from opanatomy.report.gates import gates_of_one
@@ -34,7 +34,7 @@ def gates_on_report(arguments: argparse.Namespace) -> tuple[Gate, ...]:
 
 
 def with_gates(comparison: Comparison, arguments: argparse.Namespace) -> Comparison:
-    """Return the comparison with the results of the gates of `--fail-if`, or without any its own."""
+    """Return the comparison with results of the `--fail-if` gates, or without any, with its own."""
     if not arguments.fail_if:
         return comparison
     from opanatomy.report.gates import gates_of, judged

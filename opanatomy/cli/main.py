@@ -30,7 +30,7 @@ def attributed(message: str) -> str:
     return message if place is None or place.is_first else f"rank {place.rank}: {message}"
 
 
-#: A signal's exit code is the sum of this and its number: 130 for Ctrl-C.
+#: Added to the signal number for the exit code: 130 for Ctrl-C.
 SIGNALLED = 128
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 _NO_MEMORY = "not enough memory - make the model or the trace smaller, or give the process more memory"
@@ -167,7 +167,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _say_line(message: str) -> None:
-    """Print one line on stderr, whatever characters a file name in it has."""
+    """Print one line on stderr, whatever characters a file name in it contains."""
     try:
         from opanatomy.io.redact import mask_secrets
 
@@ -187,7 +187,7 @@ def _absolute(name: str) -> str:
 
 
 class _Caught(Struct):
-    """The handlers that signals had before, and the signal that came."""
+    """The previous signal handlers, and the signal received."""
 
     before: dict[int, object]
     number: int | None = None
@@ -197,16 +197,16 @@ class _Caught(Struct):
     process: int = field(default_factory=os.getpid)
 
     def stop(self, number: int, _frame: FrameType | None) -> None:
-        """Unwind, so that nothing half-written stays behind."""
+        """Raise in the main thread to unwind, so that no half-written file remains."""
         if not self.over:
             self.number = number
             raise KeyboardInterrupt
 
     def leave(self) -> None:
-        """Keep the exit code, as the last of the handlers at exit, whatever an interrupted Python makes of it.
+        """Preserve the exit code in the last exit handler, whatever an interrupted Python makes of it.
 
-        Without torch the process ends at once: to take the interpreter apart takes as long as to import numpy. A rank
-        does too: threads of gloo that still hold tensors abort an interpreter that is being taken apart.
+        Without torch the process ends at once: finalizing the interpreter takes as long as importing numpy. So does a
+        rank: gloo threads that still reference tensors abort an interpreter during finalization.
         """
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
@@ -220,12 +220,12 @@ class _Caught(Struct):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-#: Instances whose handlers are set.
+#: Instances with handlers installed.
 _PRESENT: Final[list[_Caught]] = []
 
 
 def _as_any_process() -> None:
-    """Have a forked child (a worker of a pool, of a data loader) end by the signal that its parent sends it."""
+    """Restore default signals in a forked child (a pool's or data loader's worker), so that its parent can end it."""
     for number in {number for caught in _PRESENT for number in caught.before}:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
@@ -236,7 +236,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def _caught_signals() -> Iterator[_Caught]:
-    """Have signals that end a process unwind it first; ignored ones (`nohup`) stay ignored."""
+    """Make terminating signals unwind the process first; ignored signals (`nohup`) stay ignored."""
     caught = _Caught({})
     _PRESENT.append(caught)
     if threading.current_thread() is threading.main_thread():

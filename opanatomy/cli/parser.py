@@ -47,7 +47,7 @@ class HelpFormatter(argparse.HelpFormatter):
         return f"{', '.join(action.option_strings)} {value}"
 
     def _format_action(self, action: argparse.Action) -> str:
-        """Return the commands as a list, without the word that stands for them in the usage."""
+        """Return the commands as a list, without their metavar in the usage."""
         if not isinstance(action, argparse._SubParsersAction):
             return super()._format_action(action)
         names = {choice.dest: str(choice.help) for choice in action._get_subactions()}
@@ -83,7 +83,7 @@ def described(description: str, examples: Sequence[tuple[str, str]]) -> str:
 
 
 def usage_of(positionals: Iterable[argparse.Action]) -> str:
-    """Return the usage in one line: arguments without a flag, then that there are options; of a script's own before."""
+    """Return a one-line usage: positional arguments, then `[options]`; a script's own arguments come last."""
     positionals = tuple(positionals)
     ends = any(action.nargs == argparse.REMAINDER for action in positionals)
     words = [*map(_written, positionals)]
@@ -106,7 +106,7 @@ EXAMPLES: Final = (
     ("where the difference of two runs comes from", "opanatomy compare before.json after.json"),
 )
 _ENDING: Final = "exit codes: 0 done, 1 failed, 2 wrong usage, 3 a check or gate was not met, 130 interrupted"
-#: The shells that `--print-completion` knows.
+#: Shells supported by `--print-completion`.
 SHELLS: Final = ("bash", "zsh", "fish", "tcsh")
 
 
@@ -117,7 +117,7 @@ class ParserExit(SystemExit):
 
 
 class Parser(argparse.ArgumentParser):
-    """`argparse` with complaints of one line that names the nearest right word; options are written in full."""
+    """`argparse` with one-line errors that suggest the nearest word; options cannot be abbreviated."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": HelpFormatter, **options})
@@ -168,7 +168,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _PrintCompletion(argparse.Action):
-    """Print the completion of a shell for all commands, and leave."""
+    """Print a shell's completion script for all commands, and exit."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, _option: str | None = None) -> None:
         write_out(completion_script(parser, values), machine_readable=True)
@@ -189,7 +189,7 @@ def _near_verb(word: str) -> str:
 
 
 def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
-    """Make the parser of `opanatomy`: of all verbs, or to parse the arguments of one; others are not imported then."""
+    """Build the parser of `opanatomy`: of all verbs, or of one, without importing the others."""
     parser = Parser(
         prog="opanatomy",
         usage="%(prog)s COMMAND [options]",
@@ -223,7 +223,7 @@ def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Return the arguments of another command, for a verb that runs it; complain and exit 2 as for one's own."""
+    """Parse another command's arguments, for a verb that runs it; report errors and exit 2 as for its own."""
     return make_parser(words[0]).parse_args(words)
 
 
@@ -260,7 +260,7 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
 
 
 def _bare(parser: argparse.ArgumentParser, option: Option) -> Callable[[str], Any]:
-    """Return the reader of a flag that may stand alone: it takes the next word for its value, even MODEL."""
+    """Return the type of a flag with optional value; it would also take the next word, even MODEL, as its value."""
 
     def read(text: str) -> Any:
         try:
@@ -274,7 +274,7 @@ def _bare(parser: argparse.ArgumentParser, option: Option) -> Callable[[str], An
 # Completion by a shell: commands, options, values of an option, built-in models, files; written by shtab.
 
 
-#: Values that are files, by the help's word for them.
+#: Metavars whose values are files.
 _FILES: Final = ("FILE", "TRACE", "REPORT", "SIDE")
 _FOLDERS: Final = ("DIR",)
 _MODEL: Final = "MODEL"

@@ -20,7 +20,7 @@ _BAR, _FIGURES = 20, 26
 
 
 class Display(Struct):
-    """The progress display of a capture, while entered; the time left counts the steps that follow."""
+    """Progress display of a capture, as a context manager; the time left includes the steps that follow."""
 
     live: Any = None
     text: str = ""

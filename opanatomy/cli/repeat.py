@@ -1,4 +1,4 @@
-"""Run the sides of `compare --run` in turns, each run in a fresh process, and keep a report of each run."""
+"""Run the sides of `compare --run` interleaved, each run in a fresh process, with a report for each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ASSIGNMENT: Final = regex(r"[A-Za-z_]\w*=")
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """What one `--run` runs: the words of `opanatomy profile`, or those of a script and its environment."""
+    """The command of one `--run`: arguments of `opanatomy profile`, or a script's with its environment."""
 
     text: str
     words: tuple[str, ...]
@@ -42,7 +42,7 @@ class Command(Struct, frozen=True, kw_only=True):
 
 
 def command_of(text: str) -> Command:
-    """Return the command in a `--run`; raise `UsageError` if it is none."""
+    """Parse a `--run` command; raise `UsageError` if it is invalid."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -65,7 +65,7 @@ def command_of(text: str) -> Command:
 
 
 class Turns(Struct, frozen=True, kw_only=True):
-    """How often the sides run, the seed of their order, and the folder of each."""
+    """Number of rounds, seed of their order, and the folder of each side."""
 
     commands: tuple[Command, ...]
     times: int
@@ -74,7 +74,7 @@ class Turns(Struct, frozen=True, kw_only=True):
 
     @property
     def order(self) -> list[tuple[int, int]]:
-        """Return each run as (round, side): in a round each side once, in an order of its own."""
+        """Return each run as (round, side): each round has every side once, in random order."""
         random = Random(self.seed)
         indices = range(len(self.commands))
         return [(turn, side) for turn in range(self.times) for side in random.sample(indices, len(indices))]

@@ -1,4 +1,4 @@
-"""Keep stdout for the report alone: output of a model, a library or a child process goes to stderr."""
+"""Reserve stdout for the report: output of a model, a library or a child process goes to stderr."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _let_go() -> None:
 
 
 def point_at_stderr() -> None:
-    """Have descriptor 1 lead where stderr does, or nowhere if there is none."""
+    """Point descriptor 1 to stderr, or to nowhere if there is none."""
     try:
         os.dup2(_ERR, _OUT)
     except OSError:
@@ -133,7 +133,7 @@ def check_open(stream: TextIO) -> None:
 
 
 def write_out(text: str | bytes, *, machine_readable: bool, stream: TextIO | None = None) -> None:
-    """Write `text` on stdout: for a machine in UTF-8, for a person in the terminal's characters; bytes as they are."""
+    """Write `text` on stdout: UTF-8 for machines, the terminal's encoding for people; bytes unchanged."""
     out = sys.stdout if stream is None else stream
     check_open(out)
     if isinstance(text, str):
@@ -155,7 +155,7 @@ def write_out(text: str | bytes, *, machine_readable: bool, stream: TextIO | Non
 
 
 def _encodable(text: str, out: TextIO, *, machine_readable: bool) -> str:
-    """Return the text in characters that a stream can write; for a machine the stream is made to write all."""
+    """Return the text with characters that the stream can encode; for machines, switch the stream to encode all."""
     reconfigure = getattr(out, "reconfigure", None)
     encoding = out.encoding or "utf-8"
     try:
@@ -180,7 +180,7 @@ def columns_of(stream: TextIO) -> int:
 
 
 def _copy_of(stream: TextIO, descriptor: int) -> TextIO:
-    """Return a stream to `descriptor` that writes as `stream` does, with the same name."""
+    """Return a stream to `descriptor` with the encoding and name of `stream`."""
     name = getattr(stream, "name", None)
     if name == os.devnull:  # the caller closed it, and the replacement is known by its name
         os.close(descriptor)

@@ -59,8 +59,8 @@ def packed(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, longest_q: Argument
 class Mask(Struct, frozen=True, kw_only=True):
     """The keys that a query does not see: all behind it (`causal`), and those outside a window around it.
 
-    `left` and `right` are how many keys before and after its own place a query sees; `None` is all. The last query has
-    the last key's place if `at_end` (flash-attn since 2.1), else the first query has the first key's.
+    `left` and `right` are the numbers of keys before and after its own position that a query sees; `None` is all. With
+    `at_end` (flash-attn since 2.1) the last query is at the last key's position, else the first at the first key's.
     """
 
     causal: bool = False
@@ -70,7 +70,7 @@ class Mask(Struct, frozen=True, kw_only=True):
 
 
 def windowed(signature: Signature, causal: int, left: int, *, off: bool | None = None) -> Mask:
-    """Return the mask of flash-attn: whether it is causal at `causal`, the window at `left` and the place after it.
+    """Return flash-attn's mask: the flag `causal` at `causal`, the window at `left` and the next index.
 
     A negative or missing side is no limit. A flag that is missing is `off`, if that is given.
     """
@@ -107,7 +107,7 @@ def _pairs_up_to(s: int, t: int, distance: int) -> int:
 
 
 def _cost(sizes: Sizes, mask: Mask, flops_of_pair: int, read_bytes: int, written_bytes: int) -> Cost:
-    """Return the cost of a call with so many FLOPs for each pair of a query and a key of a head."""
+    """Return the cost of a call with this many FLOPs per query-key pair of a head."""
     seen = seen_pairs(sizes.s, sizes.t, mask)
     scores = sizes.b * sizes.h * (sizes.s * sizes.t if seen is None else seen)
     flops = flops_of_pair * scores

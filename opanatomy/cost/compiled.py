@@ -78,8 +78,7 @@ SAMPLES: Final[dict[str, tuple[tuple[Argument, ...], int]]] = {
     "scatter_add": ((_X, 0, _INDICES, _X), _ELEMENTS),
 }  # fmt: skip
 
-#: Names in kernels whose operators are composed of others or have several forms, and the operator whose formula
-#: applies.
+#: Names in kernels whose operators are composed of others or have several forms -> the operator whose formula applies.
 _ALSO: Final = {
     "dropout": "native_dropout",
     "softmax": "_softmax",
@@ -128,7 +127,7 @@ _MAPS_AND_REDUCTIONS = r"triton_(poi|red|per|unk)_fused_(\w+?)_\d+"
 
 @cache
 def named(text: str) -> tuple[str, ...]:
-    """Return the operators of `_unsafe_view_add_mean`, each as long as can be; raise `Unknown` for an unknown word."""
+    """Split `_unsafe_view_add_mean` into operators, longest match first; raise `Unknown` for an unknown word."""
     words = text.split("_")
     operators: list[str] = []
     at = 0

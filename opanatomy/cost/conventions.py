@@ -1,4 +1,4 @@
-"""Count the FLOPs of a token by the formulas that projects publish MFUs with, each as its own code has it."""
+"""Count FLOPs per token by the formulas behind published MFUs, as in each project's own code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from opanatomy.records.estimate import DecoderShape, FlopConvention
 
 
 def conventions_of(shape: DecoderShape, length: int) -> Iterator[FlopConvention]:
-    """Yield the training FLOPs of a token by each formula, for samples of this length; 2 a multiply-accumulate.
+    """Yield each formula's training FLOPs per token for samples of this length; a multiply-accumulate counts 2.
 
     Forward and backward without recomputation: three times forward. Sources, of 2026: nanoGPT model.py `estimate_mfu`;
     PaLM, appendix B; llm-foundry scripts/train/benchmarking/collect_results.py; torchtitan models/utils.py;

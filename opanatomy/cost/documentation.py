@@ -9,7 +9,7 @@ from typing import Final
 
 from opanatomy.cost.registry import device_formulas, function_of, operators, patterns
 
-#: The files in the order in which a reader looks for them; others follow by name.
+#: Files in reading order; others follow by name.
 _ORDER: Final = (
     "contraction", "convolution", "attention", "recurrent", "normalization", "reduction", "loss", "elementwise",
     "movement", "indexing", "pooling", "optimizer", "linalg", "sparse", "quantized",

@@ -182,7 +182,7 @@ MAPS: dict[str, Map] = {
 
 
 def _number(value: Argument) -> Argument:
-    """Return a 0-dimensional tensor that stands for a Python number as that number."""
+    """Return a 0-dimensional tensor that represents a Python number as a number."""
     if isinstance(value, Tensor) and not value.shape:
         return {"float64": 0.5, "int64": 1, "bool": True}.get(value.dtype or "", value)
     return value

@@ -55,7 +55,7 @@ def flag(value: Argument) -> bool:
 
 
 def integers(value: Argument, length: int | None = None) -> Shape:
-    """Return an integer list; with `length`, a list of one stands for all dimensions."""
+    """Return an integer list; with `length`, a single value is repeated for all dimensions."""
     numbers = tuple(integer(item) for item in value) if isinstance(value, tuple) else (integer(value),)
     return numbers * length if length is not None and len(numbers) == 1 else numbers
 
@@ -119,7 +119,7 @@ def result(out: Tensor | None, shape: Iterable[int], dtype: str | None) -> int:
 
 
 def moved(read_bytes: int, written_bytes: int, flops: int = 0) -> Cost:
-    """Return a cost in one line."""
+    """Return a cost built from these bytes and FLOPs."""
     return Cost(flops=flops, read_bytes=read_bytes, written_bytes=written_bytes)
 
 
@@ -189,7 +189,7 @@ def _wider(a: str, b: str) -> str:
 
 
 def _combine(higher: str | None, lower: str | None) -> str | None:
-    """Combine a priority's data type with that of the next lower one, which counts only if its category is higher."""
+    """Combine a data type with the next lower priority's, which only counts if its category is higher."""
     if higher is None or lower is None:
         return higher or lower
     return _wider(higher, lower) if category(lower) > category(higher) else higher

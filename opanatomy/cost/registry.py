@@ -26,7 +26,7 @@ from opanatomy.errors import UsageError
 from opanatomy.records.signature import Cost, Signature
 
 Formula: TypeAlias = Callable[[Signature], Cost]
-#: A formula of many names takes the name too.
+#: Formulas registered by pattern also take the name.
 NamedFormula: TypeAlias = Callable[[str, Signature], Cost]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -38,7 +38,7 @@ _PATTERNS: list[tuple[re.Pattern[str], NamedFormula]] = []
 #: Formulas for calls with a sparse tensor among the arguments. All our other formulas count dense tensors.
 _SPARSE: dict[str, Formula] = {}
 
-#: The errors of a formula if a signature lacks what it needs, or does not fit the operator.
+#: Errors of a formula if a signature lacks what it needs, or does not fit the operator.
 _ODD_ARGUMENTS = (LookupError, TypeError, ValueError, ArithmeticError)
 _FIGURES = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
 _OPTIONAL = ("causal_flops",)
@@ -72,7 +72,7 @@ def formula(
 
 
 def _check_new(operator: str, *, device: str | None, sparse: bool, function: Callable[..., Any]) -> None:
-    """Refuse a second formula for an operator; allow a notebook's cell that runs again."""
+    """Raise an error for a second formula of an operator; allow rerunning a notebook cell."""
     if sparse:
         old = _SPARSE.get(operator)
     else:
@@ -201,5 +201,5 @@ def device_formulas() -> tuple[tuple[str, str, Callable[..., Any]], ...]:
 
 
 def patterns() -> tuple[tuple[str, Callable[..., Any]], ...]:
-    """Return (expression, function) of the formulas for names that are made while a program runs."""
+    """Return (expression, function) of the formulas for names generated at run time."""
     return tuple((expression.pattern, function) for expression, function in _PATTERNS)

@@ -1,1 +1,1 @@
-"""Find what a device can do at most: measured, given by the user, or from its maker's data sheet."""
+"""Find a device's peak rates: measured, given by the user, or from the data sheet."""

@@ -27,7 +27,7 @@ _MAX_FILE_BYTES: Final = 1 << 20
 def measured_ceilings(measured: Measured, sheet: Ceilings | None = None) -> Ceilings:
     """Return the measured rates as ceilings, filled up from the data sheet.
 
-    A processor does products and element-wise work with the same vector units.
+    A CPU uses the same vector units for contractions and element-wise work.
     """
     machine = measured.machine
     rates = {name: rate.per_second for name, rate in measured.peaks.items()}
@@ -60,7 +60,7 @@ def measured_ceilings(measured: Measured, sheet: Ceilings | None = None) -> Ceil
 
 
 def machine_of(environment: Environment) -> Machine | None:
-    """Return the machine of a report; `None` if the report lacks what is needed to find a measurement of it."""
+    """Return the machine of a report; `None` if the report lacks the data to look up its measurement."""
     kind = environment.device_kind
     if environment.device is None or kind is None or environment.torch is None:
         return None
@@ -132,7 +132,7 @@ HOW_TO_GET_THEM: Final = "run `opanatomy ceilings` on the device, or give --peak
 
 
 class KnownCeilings(Struct, frozen=True):
-    """The ceilings, or a line that says why there are none and how to get them."""
+    """The ceilings, or a line explaining why there are none and how to get them."""
 
     ceilings: Ceilings | None
     why_not: str | None = None
@@ -148,9 +148,9 @@ def ceilings_for(
 ) -> KnownCeilings:
     """Return the ceilings of a report's device, or why there are none.
 
-    `multiprocessors` is `numSms` of the trace's device; if `None` the capture's own record is used. It tells a whole
-    device from a part, and AMD devices without a name from each other. Measurements take precedence over the data sheet
-    if device, driver, torch and threads match. `folder` has the measurements, the user's cache folder if `None`.
+    `multiprocessors` is `numSms` of the trace's device; if `None` the capture's own record is used. It distinguishes a
+    whole device from a part, and AMD devices without a name. Measurements take precedence over the data sheet if
+    device, driver, torch and threads match. `folder` has the measurements, the user's cache folder if `None`.
     """
     on_cpu = environment.device_kind == "cpu" if on_cpu is None else on_cpu
     units = environment.multiprocessors if multiprocessors is None else multiprocessors

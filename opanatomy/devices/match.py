@@ -1,7 +1,7 @@
-"""Find the data sheet of a device by its name, memory and multiprocessors in a trace, or say why it has none.
+"""Find the data sheet of a device by name, memory and multiprocessors in a trace, or say why there is none.
 
-A part of a device (a MIG slice, a partition of an AMD device) has its share of the sheet, if makers' documents give it.
-A virtual GPU, or a device that is divided in another way, has none.
+A part of a device (a MIG slice, a partition of an AMD device) gets its share of the sheet, if vendor documents state
+it. A virtual GPU, or a device that is divided in another way, gets none.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DOUBLE_MEMORY: Final = (1, 2)
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """The parts of a MIG device's name: device, compute slices, those of the compute instance, memory in GB."""
+    """The parts of a MIG device's name: device, compute slices, compute slices of the instance, memory in GB."""
 
     whole: str
     label: str
@@ -135,13 +135,13 @@ def _scaled(sheet: Sheet, share: float) -> Sheet:
 
 
 _BRANDS: Final = regex(r"(?:(?:NVIDIA|AMD|Tesla|GeForce|Instinct)\s+)+", re.IGNORECASE)
-#: Their clocks follow from the power that the laptop's maker allows: no two laptops' are the same. Up to the RTX 20
-#: series `Super` is a laptop's, and a desktop's is `SUPER`.
+#: Laptop GPUs' clocks depend on the power limit set by the laptop's maker, so they have no sheet. Up to the RTX 20
+#: series `Super` denotes a laptop GPU, and `SUPER` a desktop GPU.
 _LAPTOP: Final = regex(r".*(Laptop GPU|with Max-Q Design|Embedded GPU|RTX 20\d0 Super)")
 _PART: Final = regex(r"\bMIG\b|\d+g\.\d+gb", re.IGNORECASE)
 #: Names of virtual GPUs: `GRID A100D-80C`, `NVIDIA A40-8Q`, and of MIG slices `GRID A100-1-5C`.
 _VIRTUAL: Final = regex(r".*\S-\d+(-\d+)?[ABCQ]", re.IGNORECASE)
-#: ROCm's names for a device whose marketing name it lacks.
+#: ROCm's names for a device without a marketing name.
 _NAMELESS: Final = regex(r"(?:Radeon Graphics|gfx(?P<architecture>908|90a|942|950)\S*)?", re.IGNORECASE)
 #: Devices that are identified by multiprocessors and memory alone, as no other device shares them.
 _BY_SIZE: Final = {
@@ -159,7 +159,7 @@ _MAX_NAME_LENGTH: Final = 96
 
 
 class Match(Struct, frozen=True):
-    """The sheet of a device, or a sentence that says why there is none; `by` says what was matched."""
+    """A device's sheet, or a sentence that says why there is none; `by` says what was matched."""
 
     sheet: Sheet | None = None
     why: str | None = None
@@ -270,7 +270,7 @@ def _by_size(name: str, architecture: str | None, memory_bytes: int | None, mult
 
 
 def _only(name: str, sheets: list[Sheet], by: str) -> Match:
-    """Return the one sheet, or the common part of several with the same peaks."""
+    """Return the only sheet, or the common part of several with the same peaks."""
     first = sheets[0]
     if any((sheet.matrix, sheet.vector) != (first.matrix, first.vector) for sheet in sheets):
         return Match(why=f"{name} may be {' or '.join(sheet.device for sheet in sheets)}")

@@ -20,14 +20,14 @@ _QUANTITY: Final = regex(
 _PREFIXES: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _FLOPS_UNITS: Final = ("", "flop/s", "flops", "flop", "op/s", "ops")
 _BYTES_UNITS: Final = ("", "b/s", "b")
-#: No device is slower or faster than this: a value outside lacks a prefix, or has one twice.
+#: No device is slower or faster than this: a value outside lacks a prefix, or has it twice.
 _MIN_RATE, _MAX_RATE = 1e8, 1e18
 
 
 class Overrides(Struct, frozen=True, kw_only=True):
-    """The ceilings that the user gave: peaks of matrix products by data type (`any` for all of them), bytes a second.
+    """User-given ceilings: peaks of matrix products by data type (`any` for all), bytes per second.
 
-    `typed` has the words that gave each, by the same names and `BANDWIDTH`.
+    `typed` has the option text of each, by the same names and `BANDWIDTH`.
     """
 
     peaks: dict[str, float] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Overrides(Struct, frozen=True, kw_only=True):
         return bool(self.peaks) or self.bandwidth is not None
 
     def over(self, known: Ceilings | None, device: str) -> Ceilings:
-        """Return `known` with these figures in place of its own."""
+        """Return `known` with these figures replacing its own."""
         before = Ceilings(device=device, source="") if known is None else known
         given = []
         for name in PEAK_TYPES:

@@ -52,14 +52,14 @@ class Sheet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     multiprocessors: tuple[int, ...]
     memory_gib: float | None
     bandwidth: float | None
-    #: Peaks of matrix products by data type, and those of all other arithmetic.
+    #: Peaks of matrix products by data type, and of all other arithmetic.
     matrix: dict[str, float] = field(default_factory=dict)
     vector: dict[str, float] = field(default_factory=dict)
     #: The fastest dense products that anyone measured (Stas Bekman, "maximum achievable matmul FLOPS", ml-engineering
     #: 744d01e): the bfloat16 figure stands for float16 too, whose products take the same units.
     attained: dict[str, float] = field(default_factory=dict)
     note: str = ""
-    #: Other devices with the same driver name, multiprocessors and memory, which no trace can tell apart.
+    #: Other devices with the same driver name, multiprocessors and memory, indistinguishable in a trace.
     also: str = ""
     cache_mib: float | None = None
     #: The MIG slices that the device may be divided into, and the number of equal devices in AMD's compute modes.
@@ -69,14 +69,14 @@ class Sheet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scaled: str = ""
     #: CUDA's compute capability (major, minor).
     capability: tuple[int, int] | None = None
-    #: The memory that the driver gives to programs (`totalGlobalMem` in traces), in GiB where one was seen; whether
-    #: error correction takes its bits out of the memory, as on GDDR6 of servers.
+    #: Memory that the driver gives to programs (`totalGlobalMem` in traces), in GiB where observed; whether error
+    #: correction takes its bits from the memory, as on server GDDR6.
     usable_gib: float | None = None
     ecc_in_memory: bool = False
 
     @property
     def usable_bytes(self) -> int | None:
-        """Return the memory that the driver gives to programs, where none was seen the least share that was."""
+        """Return the memory that the driver gives to programs; where not observed, the minimum fraction observed."""
         if self.usable_gib is not None:
             return int(self.usable_gib * GIB)
         share = USABLE_WITH_ECC if self.ecc_in_memory else USABLE

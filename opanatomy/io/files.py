@@ -1,7 +1,7 @@
-"""Write files whole or not at all and never over another file; read addresses of stores; find the cache folder.
+"""Write files atomically and never over another file; read store addresses; find the cache folder.
 
-A file is made in a hidden folder next to its target and renamed when it is whole. A later run removes what a killed one
-left there.
+A file is created in a hidden folder next to its target and renamed when complete. A later run removes leftovers of a
+killed one.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ NEEDED_BYTES: Final = 64 << 20
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: The errors of `link` on a file system without hard links.
 _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EACCES, errno.EXDEV)
-#: The end of a name; a number goes before it.
+#: The ending of a name, before which a number is inserted.
 _ENDING: Final = regex(r"((?:\.rank\d+)?(?:\.(?:trace|report|annotated))?(?:\.(?:json|csv|txt))?(?:\.gz)?|\.[^.]+)$")
-#: The environment variable with the folder into which the recorders of a script write, wherever they were told to.
+#: Environment variable with the folder into which a script's recorders write, regardless of their arguments.
 TRACES_FOLDER: Final = "OPANATOMY_TRACES_FOLDER"
-#: The hidden folder in which a file is made, and the age at which it must be left from a killed run.
+#: The hidden folder for incomplete files, and the age from which they count as left by a killed run.
 _HIDDEN, _PARTIAL, _LEFT_SECONDS = ".opanatomy-", ".partial", 86_400
 
 
@@ -110,9 +110,9 @@ class OutputFile(Struct, kw_only=True):
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the name of a file beside `path`; if the block succeeds it takes its place, whole or not at all.
+    """Yield the name of a file beside `path`; if the block succeeds, that atomically replaces `path`.
 
-    The name ends as that of `path` does. No file of the user is written so: `output_file` is.
+    The name has the ending of `path`. Not for the user's files, which are written by `output_file`.
     """
     partial = path.with_name(f".partial-{secrets.token_hex(4)}.{path.name}")
     try:
@@ -133,7 +133,8 @@ def output_file(
 ) -> OutputFile:
     """Return the file of this name; raise `OutputError` if it exists already or cannot be written.
 
-    `force` allows a name that exists (`forced_by` says how to); a `numbered` name counts up to the next free one.
+    `force` allows an existing name (`forced_by` is the option to mention); a `numbered` name counts up to the next free
+    one.
     """
     try:
         if os.path.isdir(path):
@@ -191,7 +192,7 @@ def name_of_rank(path: Path, rank: int) -> Path:
 
 
 def same_file(first: Path, second: Path) -> bool:
-    """Return whether two names, existing or not, are one regular file; `False` if the current folder is gone."""
+    """Return whether two names, existing or not, denote the same regular file; `False` without a working directory."""
     try:
         return os.path.realpath(first) == os.path.realpath(second) and not _is_stream(first)
     except OSError:
@@ -206,7 +207,7 @@ def folder_of_traces() -> Path | None:
 
 @contextmanager
 def temporary(name: str, what: str) -> Iterator[Path]:
-    """Yield a name in a temporary folder that is removed afterwards; `what` says what the file is for."""
+    """Yield a name in a temporary folder that is removed afterwards; `what` describes the file in messages."""
     process = os.getpid()
     try:
         folder = tempfile.mkdtemp(prefix="opanatomy-")
@@ -371,7 +372,7 @@ def _download(scheme: str, name: str, file: str) -> str:
 # Files at store addresses (`s3://`, `gs://`, `hf://`, `zip://`, `memory://`), by fsspec.
 
 
-#: The fields of a store's object that change only with its content, and those that say when it changed.
+#: Fields of a store's object that change only with its content, and fields with its modification time.
 _BY_CONTENT: Final = (
     "ETag",
     "etag",
@@ -438,7 +439,7 @@ class Address(Struct, frozen=True):
 
 
 class Identity(Struct, frozen=True):
-    """What a store says of an object's content; `by_content` if it tells contents apart, not only times."""
+    """A store's identification of an object's content; `by_content` if it depends on content, not only on times."""
 
     text: str
     by_content: bool
@@ -509,7 +510,7 @@ def write_bytes(address: Address, data: bytes) -> None:
 
 
 def identity_of(address: Address) -> Identity | None:
-    """Return what the store says of the object and of each archive around it; `None` if it says nothing."""
+    """Return the store's identity of the object and of each enclosing archive; `None` if there is none."""
     parts = address.text.split("::")
     properties: list[tuple[str, Any]] = []
     by_content, changed = True, None

@@ -1,4 +1,4 @@
-"""Run a part of opanatomy in a process of its own."""
+"""Run a part of opanatomy in a separate process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def started(module: str, *arguments: str, **options: Any) -> subprocess.Popen[Any]:
-    """Start `main` of a module with these arguments and this process's path of modules; its output comes in a pipe.
+    """Start `main` of a module with these arguments and this process's module path; its output is piped.
 
-    numpy takes one thread there. `options` are of `Popen`.
+    numpy uses one thread there. `options` are passed to `Popen`.
     """
     words = [sys.executable, "-c", f"from {module} import main; main()", *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}

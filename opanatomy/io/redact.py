@@ -30,22 +30,22 @@ USER: Final = "<user>"
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of a table."""
+    """Return a table's words."""
     return frozenset(text.split())
 
 
 # --- names under which a secret stands ---
 
 _PARTS: Final = regex(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z]+")
-#: Searched for in the joined words of a name: `db_password`, `PGPASSWORD`, `authToken`, `secretkey`.
+#: Searched for in a name's words joined together: `db_password`, `PGPASSWORD`, `authToken`, `secretkey`.
 _SECRET: Final = regex(
     r"secret|passw(?:or)?d|passphrase|credential|authorization|bearer|cookie|oauth|(?:ssh|db|pg|mysql)pass"
     r"|(?:access|auth|api|refresh|session|user|bot|git(?:hub|lab))token"
     r"|(?:api|access|private|ssh|auth|signing|encryption|session|account|license|service|wandb)key"
 )
-#: A name that ends in one of these holds a secret.
+#: A name ending in one of these denotes a secret.
 _SECRET_ENDINGS: Final = words("token auth pat creds cred jwt dsn")
-#: In capital letters, as the name of a variable, these are secrets wherever they stand: `SIGN_KEY`, `TOKENS_2`.
+#: In uppercase variable names these denote secrets at any position: `SIGN_KEY`, `TOKENS_2`.
 _OF_VARIABLE: Final = words("pass pwd pw key keys token tokens auth pat signature sas pin")
 #: Tokens of a tokenizer or a model, and passes of a step.
 _NO_SECRET: Final = {
@@ -88,7 +88,7 @@ def is_secret_name(name: str) -> bool:
 
 # --- secrets by their form, or by the name before them ---
 
-#: Every name of a secret contains one of these; a text without any of them, in small letters, has no such secret.
+#: Every name of a secret contains one of these; a text with none of them, in lowercase, has no such secret.
 _NAME_WORDS: Final = (
     "token",
     "secret",
@@ -156,7 +156,7 @@ _PLAIN_VALUE: Final = regex(
 
 
 def _masked(match: re.Match[str]) -> str:
-    """Return what a pattern found with `REDACTED` in place of its value."""
+    """Return a match with its value replaced by `REDACTED`."""
     value = match["value"]
     if value is None:  # a private key is nothing but its value
         return REDACTED
@@ -186,7 +186,7 @@ _CUT_LENGTH: Final = 12
 #: The number of values to look for, the longest first.
 _MAX_VALUES: Final = 500
 _MAX_DEPTH: Final = 32
-#: Words of operators, modules, ranges and settings: `CACHE_KEY=aten::mm` and `SORT_KEY=layer_norm` are no secrets, and
+#: Words of operators, modules, ranges and settings: `CACHE_KEY=aten::mm` and `SORT_KEY=layer_norm` are not secrets, and
 #: masking them in a trace would change its figures.
 _WORDS: Final = words(
     "aten prims torch nn functional autograd engine evaluate function functions profiler profile cpu cuda op module"
@@ -229,14 +229,14 @@ _LOGINS: Final = regex(
     r"|;\s*pwd\s*=\s*([^;]{1,1024})",
     re.IGNORECASE,
 )
-#: What may stand between the letters and digits of a value: any other character, or its escape in JSON (Kineto writes
-#: a slash for a backslash), Python, a URL, HTML. A backslash and the letter after it can have become one character.
+#: What may occur between a value's letters and digits: any other character, or its escape in JSON (Kineto writes a
+#: slash for a backslash), Python, a URL, HTML. A backslash and the next letter may have become one character.
 _BETWEEN: Final = (
     r"(?:[^A-Za-z0-9]|[\\/](?:[bfnrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})|%[0-9a-f]{2}|&#?\w{2,5};){1,64}[bfnrt]?"
 )
 _SPLIT: Final = regex(r"(?:\\[bfnrt]|[^A-Za-z0-9])+")
 
-#: What was once a secret of the process stays one: code that reads its token may remove it from the environment.
+#: Secrets of the process at any time remain secret: code that reads its token may remove it from the environment.
 _seen: Final[set[str]] = set()
 
 
@@ -248,7 +248,7 @@ def remember_environment_secrets() -> set[str]:
 
 
 def know_secrets(secrets: Iterable[str]) -> None:
-    """Take these for secrets of this process: those of one for which it writes."""
+    """Treat these as secrets of this process, on behalf of a process for which it writes."""
     _seen.update(secrets)
 
 
@@ -258,7 +258,7 @@ def _secrets_in_variable(name: str, value: str) -> frozenset[str]:
 
 
 def _leaves(name: str, value: object, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield the texts in a value with the names they stand under; a text that is JSON has further ones in it."""
+    """Yield the texts in a value with their keys, also inside JSON texts."""
     if depth > _MAX_DEPTH:
         return
     if isinstance(value, dict):
@@ -278,7 +278,7 @@ def _leaves(name: str, value: object, depth: int = 0) -> Iterator[tuple[str, str
 
 
 def _secrets_of(name: str, text: str) -> set[str]:
-    """Return the secrets in a text under a name: all of it, its items or lines, and those of logins and pairs in it."""
+    """Return the secrets in a text with this key: the whole text, its items or lines, and those in logins and pairs."""
     values = []
     for pattern in _PAIRS if not text.isalnum() else ():
         for match in pattern.finditer(text):
@@ -296,7 +296,7 @@ def _secrets_of(name: str, text: str) -> set[str]:
 
 
 def is_worth(value: str) -> bool:
-    """Return whether a secret is distinct from other text: no word, number, path or row of asterisks."""
+    """Return whether a secret is distinctive enough to search for: not a word, number, path or asterisks."""
     if len(value) < _MIN_LENGTH or len(set(value)) < 4 or _NO_VALUE.fullmatch(value) or _KNOWN_NAME.fullmatch(value):
         return False
     parts = _WORD_PART.findall(value) if _WORD_NAME.fullmatch(value) else [value]
@@ -304,7 +304,7 @@ def is_worth(value: str) -> bool:
 
 
 def _spelled(value: str) -> str:
-    """Return an expression for a value in any case and however it is escaped; a single word only as it is."""
+    """Return a case-insensitive expression for a value in any escaping; a single word only matches literally."""
     if _WORD.fullmatch(value):
         return rf"(?<![A-Za-z0-9])(?-i:{value})(?![A-Za-z0-9])"
     runs = [run for run in _SPLIT.split(value) if run]
@@ -318,7 +318,7 @@ def _spelled(value: str) -> str:
 
 @lru_cache(maxsize=16)
 def _search(secrets: frozenset[str]) -> tuple[re.Pattern[str] | None, tuple[str, ...]]:
-    """Return the pattern of these secrets, and the small letters and digits of which any text with one has some."""
+    """Return the pattern for these secrets, and the lowercase letters and digits that any text with one contains."""
     longest = sorted(secrets, key=lambda value: (-len(value), value))[:_MAX_VALUES]
     begins = [value[:_CUT_LENGTH] for value in longest if len(value) > _CUT_LENGTH and "://" not in value]
     begins = [begin for begin in dict.fromkeys(begins) if is_worth(begin) and not _WORD.fullmatch(begin)]
@@ -377,7 +377,7 @@ def _without_people(text: str) -> str:
 
 # --- masking ---
 
-#: A text that is longer is no name; with `everything` it is left out unread.
+#: A longer text is not a name; with `everything` it is dropped unread.
 _MAX_NAME_LENGTH: Final = 1 << 16
 _CACHED_LENGTH: Final = 1000
 
@@ -404,7 +404,7 @@ _mask_once: Final = lru_cache(maxsize=1 << 15)(_mask)
 
 
 class Redactor:
-    """Mask the texts of one report, trace or message; learn more secrets from the metadata of traces.
+    """Mask the texts of one report, trace or message; collect further secrets from trace metadata.
 
     The secrets of the process itself, in its environment and on its command line, are always known. `everything` also
     masks paths, addresses, hosts and users.
@@ -422,7 +422,7 @@ class Redactor:
             self.add_secrets(metadata)
 
     def add_secrets(self, metadata: Mapping[str, object]) -> None:
-        """Add the secrets in the metadata of a trace, and the hosts and users that they name."""
+        """Add the secrets, hosts and users in a trace's metadata."""
         own = metadata.get(METADATA_KEY)
         command = own.get("command") if isinstance(own, dict) else None
         leaves = [*_leaves("", {**metadata, METADATA_KEY: command})]
@@ -441,7 +441,7 @@ class Redactor:
 
     @property
     def triggers(self) -> tuple[str, ...]:
-        """Return parts of texts; a text without any of these, in small letters, has no secret."""
+        """Return substrings; a text with none of them, in lowercase, has no secret."""
         return _TRIGGERS + _search(self._secrets)[1]
 
     def text(self, text: str) -> str:
@@ -467,7 +467,7 @@ class Redactor:
 
 
 def mask_secrets(text: str) -> str:
-    """Mask a line for stderr: the secrets of this process, and anything in the form of a secret."""
+    """Mask a line for stderr: this process's secrets, and anything that looks like a secret."""
     return Redactor().text(text)
 
 
@@ -478,7 +478,7 @@ def mask_secrets(text: str) -> str:
 
 Record = TypeVar("Record")
 
-#: Fields of our own words, which are written as they are.
+#: Fields with our own text, written unchanged.
 OWN: Final = words("source formula rule term quantity unit conventions created")
 #: Fields with names of operators, kernels, data types, devices and versions, which are masked as in the trace; all
 #: other texts are sentences.
@@ -486,11 +486,11 @@ NAMES: Final = words(
     "operator operators part_of first_operator kernel kernels saved_by collective dtype kind head activation device"
     " other_devices device_kind torch cuda driver transformers python processor lists list_arguments profiler_times_ns"
 )
-#: Fields with paths of modules, which are masked as their ranges in the trace.
+#: Fields with module paths, masked like their ranges in the trace.
 MODULES: Final = words("module modules gradients")
-#: What `everything` leaves of fields that say who ran what from where; of several ranks their number stays.
+#: What `everything` leaves of fields with who ran what from where; for several ranks the number stays.
 PLACES: Final = {"command": REDACTED, "trace": PATH, "max_trace": PATH, "file": PATH}
-#: Fields with the arguments of a call.
+#: Fields with a call's arguments.
 ARGUMENTS: Final = words("signature signatures")
 
 _RANKS: Final = regex(r"(\d+ ranks): .*", re.DOTALL)
@@ -498,7 +498,7 @@ _TENSOR: Final = regex(r"(?:\?|[a-z][a-z0-9_]*)\[[\d,]*\](?: sparse \d+| without
 
 
 def redacted(record: Record, redactor: Redactor) -> Record:
-    """Return the record, and all records in it, redacted; the same object if nothing is masked."""
+    """Return the record redacted, including nested records; the same object if nothing is masked."""
     result: Record = _value(record, "", redactor)
     return result
 
@@ -583,12 +583,12 @@ NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
-#: What profilers write of themselves; all other metadata, those of the user too, are left out.
+#: Metadata written by profilers; all other metadata, including the user's, is dropped.
 _METADATA: Final = words(
     "schemaVersion deviceProperties distributedInfo displayTimeUnit baseTimeNanoseconds trace_id record_shapes"
     " profile_memory with_stack with_flops with_modules"
 )
-#: The arguments of events that are texts, or have some in them, and that `everything` keeps; numbers always stay.
+#: Event arguments that are or contain texts and that `everything` keeps; numbers always stay.
 _ARGUMENTS: Final = frozenset((
     "name", "labels", "Input Dims", "Input dims", "Input type", "Input Strides", "Concrete Inputs", "Collective name",
     "dtype", "Process Group Name", "Process Group Description", "Process Group Ranks", "In split size",
@@ -596,14 +596,14 @@ _ARGUMENTS: Final = frozenset((
     "kernel_hash", "kernel_kwargs", "kernel_file", "grid", "block", "blocks per SM", "est. achieved occupancy %",
     "kind", "copy kind", "scope", "cuda_sync_kind", "size", "bytes", "src", "dst", "ptr",
 ))  # fmt: skip
-#: The keys of an event whose texts `everything` keeps.
+#: Event keys whose texts `everything` keeps.
 _EVENT: Final = words("ph cat name pid tid ts dur id bp s cname args")
 _ENVIRONMENT: Final = words("env environ environment")
 _PYTHON_FRAME: Final = regex(r"^.*?\((\d+)\): ")
 _PROCESS: Final = regex(r"python[\d.]*|CPU|[A-Z]{2,5}(?: \d+)?|Spans|Traces|opanatomy")
 _THREAD: Final = regex(r"((?:thread|stream) -?\w+)(?: .*)?")
 
-#: The strings of JSON. With escapes in the text, quotes alone do not tell where one ends.
+#: The strings of JSON. With escapes in the text, quotes alone do not show where one ends.
 _STRINGS: Final = regex(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 #: The number of clean strings to remember, and their greatest length.
 _REMEMBERED, _REMEMBERED_LENGTH = 200_000, 1000
@@ -612,7 +612,7 @@ _MAX_DIRTY: Final = 20
 
 
 class Redaction:
-    """The redaction of one trace; it takes the metadata first."""
+    """Redact one trace; takes the metadata first."""
 
     def __init__(self, metadata: Mapping[str, object], *, everything: bool = False) -> None:
         self.everything = everything
@@ -628,7 +628,7 @@ class Redaction:
         return self._left_out + self.redactor.changes
 
     def metadata(self, metadata: Mapping[str, object] | None = None) -> dict[str, object]:
-        """Return the metadata, or those given, redacted."""
+        """Return the trace's or the given metadata, redacted."""
         kept: dict[str, object] = {}
         for key, value in (self._metadata if metadata is None else metadata).items():
             if key == METADATA_KEY and (capture := _as_capture(value)) is not None:
@@ -654,7 +654,7 @@ class Redaction:
         return b",\n".join(filter(None, kept))
 
     def _dirty_in(self, text: bytes) -> list[bytes]:
-        """Return the strings, as they are in the text of events, that must not be written unchanged."""
+        """Return the strings in a text of events, as written there, that must not be written unchanged."""
         if b"\\" in text:
             distinct = set(_STRINGS.findall(text))
         else:
@@ -721,7 +721,7 @@ class Redaction:
         return value
 
     def _value(self, key: str, value: Any, mask: Callable[[str], str], depth: int = 0) -> Any:
-        """Return a value with every text in it masked, and nothing of one under the name of a secret."""
+        """Return a value with every text in it masked, and without values of secret keys."""
         if depth > _MAX_DEPTH or (value and (is_secret_name(key) or key in _ENVIRONMENT)):
             self._left_out += 1
             return REDACTED

@@ -27,7 +27,7 @@ _ENDINGS: Final = (".json", ".json.gz")
 #: Memory snapshots of ranks, of a folder without traces.
 _SNAPSHOT_ENDINGS: Final = (".pickle", ".pickle.gz", ".pkl", ".pkl.gz")
 _ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
-#: The most that a zip can shrink a packed trace, as a factor; a file that shrinks more is not one.
+#: Maximum factor by which a zip can shrink a compressed trace; a file that shrinks more is not one.
 _MAX_REPACKED: Final = 20
 _GZIP_HEAD: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _LOCAL_HEAD: Final = struct.Struct("<4s5H3L2H")
@@ -97,7 +97,7 @@ def sources_of(paths: Sequence[Path | Address]) -> list[Source]:
     return sources
 
 
-#: Files that other tools write: their ending, the bytes that they begin with, what they are and what to do.
+#: Files of other tools: extension, first bytes, what they are and what to do.
 _OTHERS: Final = (
     (".pftrace", b"", "a Perfetto trace in its binary form - export the profiler's trace as JSON:"
      " profiler.export_chrome_trace('trace.json.gz')"),
@@ -165,8 +165,8 @@ def _in_folder(folder: Path) -> list[Source]:
 
 
 def left_out_of(paths: Sequence[Path | Address]) -> list[str]:
-    """Return a line for each folder whose memory snapshots are skipped beside traces, and for each zip with members
-    skipped because of their names; system files are not counted."""
+    """Return a line per folder whose memory snapshots are skipped beside traces, and per zip with members skipped for
+    their names; system files do not count."""
     lines = []
     for path in paths:
         if isinstance(path, Address):
@@ -288,7 +288,7 @@ _BEGINNINGS: Final = (b"{", b"[", b"\x1f\x8b", b"PK")
 def spooled(paths: Sequence[Path | Address]) -> Iterator[list[Path | Address]]:
     """Yield the paths, with pipes and `-` (stdin) saved as files that are removed afterwards.
 
-    Raises `TraceError` if nothing comes, if it is not a trace, or for a device.
+    Raises `TraceError` for empty input, for input that is not a trace, or for a device.
     """
     with ExitStack() as stack:
         files: list[Path | Address] = []

@@ -1,4 +1,4 @@
-"""Let torch take tensors without values on a GPU that is not here, so that a step makes the calls of that GPU.
+"""Let torch run fake tensors on an absent GPU, so that a step makes the calls of that GPU.
 
 Autocast's lists, dropout's mask, the implementation of attention and the optimizers' defaults follow the device of a
 tensor. A fake tensor may be of any device, but three questions go past it to the CUDA runtime: autograd asks for the
@@ -37,7 +37,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def absent_gpu(gpu: Gpu) -> Iterator[None]:
-    """Answer torch's questions about the device `cuda:0` as if it were this one.
+    """Make torch treat `cuda:0` as if it were this GPU.
 
     Raises `EstimateError` if this torch cannot do that.
     """
@@ -104,13 +104,13 @@ _MULTIPROCESSORS: Final = 108
 
 # ----- what autograd asks the CUDA runtime
 
-#: Where a library keeps the guard of each kind of device, and CUDA's place among them (c10::DeviceType).
+#: Symbol of the array of device guards by kind of device, and CUDA's index in it (c10::DeviceType).
 _GUARDS: Final = "_ZN3c104impl26device_guard_impl_registryE"
 _CUDA: Final = 1
 #: Returns the object that answers questions about CUDA (ATen/detail/CUDAHooksInterface.h).
 _HOOKS: Final = "_ZN2at6detail12getCUDAHooksEv"
-#: The object's virtual functions that are looked at: those of `AcceleratorHooksInterface` come first, and two words
-#: before them are no functions.
+#: Number of virtual functions of the hooks searched: those of `AcceleratorHooksInterface` come first, after two words
+#: that are not functions.
 _FUNCTIONS, _HEADER = 60, 2
 _POINTER: Final = ctypes.sizeof(ctypes.c_void_p)
 #: What the runtime calls from here on must stay in memory.
@@ -120,8 +120,8 @@ _kept: list[Any] = []
 def _answer_autograd() -> None:
     """Answer what autograd asks about a CUDA device if nothing in this process does.
 
-    CUDA's hooks then say that CUDA is built in and has a context. Which two of their functions are asked differs
-    between releases: each question is put, and the function that changes the answer is the one.
+    CUDA's hooks then report that CUDA is built in and has a context. Which two virtual functions are queried differs
+    between releases: they are found by trying which one changes the answer.
     """
     if _runs_backward():
         return
@@ -158,7 +158,7 @@ _NOT_ANSWERED: Final = (
 
 
 def _set_guard(guards: Any) -> None:
-    """Let torch set CUDA's guard to one that does nothing: it does so where the one in place counts no devices."""
+    """Make torch install its no-op CUDA guard, which it does if the current one counts no devices."""
     import torch
 
     if guards[_CUDA]:
@@ -211,7 +211,7 @@ def _runs_backward() -> bool:
 
 @contextmanager
 def _attention_of(gpu: Gpu) -> Iterator[None]:
-    """Let `scaled_dot_product_attention` call what this GPU would run, by the rules of sdp_utils.cpp of torch."""
+    """Make `scaled_dot_product_attention` call this GPU's implementation, by the rules in torch's sdp_utils.cpp."""
     import torch
 
     made_by: Any = torch.library
@@ -268,9 +268,9 @@ def _attention_of(gpu: Gpu) -> Iterator[None]:
         library._destroy()
 
 
-#: The heads of flash attention: their sizes are padded to a multiple of this, and are at most this.
+#: Head sizes of flash attention: padded to a multiple of the first, at most the second.
 _FLASH_STEP, _FLASH_MOST = 8, 256
-#: A mask is padded to rows of a multiple of this many elements.
+#: Mask rows are padded to a multiple of this many elements.
 _MASK_STEP: Final = 16
 
 
@@ -297,7 +297,7 @@ def _efficient_fits(gpu: Gpu, query: torch.Tensor, key: torch.Tensor, value: tor
 
 # ----- operators that torch makes of others where a device has no kernel of them
 
-#: They have a body of other operators, and kernels on the CPU and on CUDA.
+#: Operators composed of others that have kernels on the CPU and on CUDA.
 _WHOLE: Final = ("silu_backward", "mish_backward")
 
 

@@ -1,4 +1,4 @@
-"""Estimate a step on a device that is not here: the calls that it would make, their time, its memory."""
+"""Estimate a step on an absent device: its calls, their time, its memory."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ _NS: Final = 10**9
 
 
 class Efficiency(Struct, frozen=True, kw_only=True):
-    """The share of the sheet's peak that calls of eager mode reach: products, fused attention, convolutions."""
+    """Fractions of the data sheet's peak attained in eager mode: contractions, fused attention, convolutions."""
 
     products: float
     attention: float
     convolutions: float
 
 
-#: By the major compute capability, of products in half precision. Fitted on the 46 runs of MPT decoders of 125 M to 7 B
-#: on 8 GPUs in bfloat16 that mosaicml/llm-foundry publishes (commit 8c8dd48): A100 18 and 18 runs, H100 10; the spread
-#: about them is 5 %. Those of the H100, 0.50 and 0.20, are of 2023; bfloat16 products in traces of today reach 0.73, so
-#: the middle is taken. Others take those of their neighbour: nothing was fitted there. The shares of convolutions are
-#: assumed, chosen with Lambda's runs of ResNet-50 in view: these judge nothing.
+#: For half precision contractions, by major compute capability. Fitted on the 46 runs of MPT decoders of 125 M to 7 B
+#: on 8 GPUs in bfloat16 published by mosaicml/llm-foundry (commit 8c8dd48): A100 18 and 18 runs, H100 10; the spread is
+#: 5 %. The H100's fitted values, 0.50 and 0.20, are of 2023; bfloat16 contractions in current traces reach 0.73, so the
+#: middle is used. Other devices use their neighbour's values, unfitted. The convolution fractions are assumed, chosen
+#: knowing Lambda's runs of ResNet-50, which therefore validate nothing.
 _AMPERE: Final = Efficiency(products=0.68, attention=0.40, convolutions=0.30)
 _HOPPER: Final = Efficiency(products=0.57, attention=0.25, convolutions=0.25)
 _HALVES: Final = {7: _AMPERE, 8: _AMPERE, 9: _HOPPER, 10: _HOPPER, 12: _AMPERE}
@@ -71,8 +71,8 @@ _WIDE_EFFICIENCY: Final = Efficiency(products=0.75, attention=0.50, convolutions
 _GROUPED, _DEPTHWISE = 0.27, 0.007
 _WIDE_TYPES: Final = (FLOAT32, "float64")
 _FITTED: Final = (8, 9)
-#: The share of the memory's bandwidth that calls of a class reach: the medians of 3,740 operators of 60 GPU traces, of
-#: those that take 0.1 ms and more.
+#: Fraction of memory bandwidth attained by calls of a class: medians over 3,740 operators of 60 GPU traces that take at
+#: least 0.1 ms.
 _BANDWIDTH: Final = {
     OperatorClass.TENSOR_CONTRACTION: 0.80,
     OperatorClass.ELEMENTWISE: 0.85,
@@ -91,14 +91,14 @@ _CONVOLUTION_NS: Final = 150_000
 _CALL_NS: Final = 1_200
 #: The share of the bandwidth that the fastest streams reach.
 _STREAMS: Final = 0.92
-#: The share of the bytes of work other than products that is left by torch.compile, which fuses it: 0.51, 0.52 and 0.59
-#: by Inductor's own count (torch 2.13) of steps of GPT-2, a Llama and BERT. The share of the host's time is assumed.
+#: Fraction of non-contraction bytes remaining after fusion by torch.compile: 0.51, 0.52 and 0.59 by Inductor's own
+#: count (torch 2.13) in steps of GPT-2, a Llama and BERT. The fraction of host time is assumed.
 _FUSED: Final = 0.54
 _LAUNCHED: Final = 0.3
 _COMPILED: Final = "compiled: 54 % of the bytes besides products, 30 % of the host's time, memory as in eager mode"
 #: How far from "as is" the ends of the range are: all of the runs it was fitted on are inside.
 _RANGE: Final = 1.26
-#: What the operators of a fused attention and of a convolution, forward or backward, have in their names.
+#: Parts of operator names that identify fused attention and convolution, forward or backward.
 _ATTENTION: Final = "_attention"
 _CONVOLUTION: Final = "convolution"
 
@@ -117,9 +117,9 @@ def estimate_of(
 ) -> Anatomy:
     """Return the anatomy of a step on the first of these devices, with time and memory on each; nothing is run.
 
-    With `ranks` so many of a device train together over a `link`; `sweep` has the sizes of a row each. MFUs by formula
-    are those of the estimate, or of `tokens_per_second` that a device was measured to make. Raises `UsageError` for a
-    device without a data sheet, `EstimateError` if the step cannot be followed.
+    With `ranks` this many devices train together over a `link`; `sweep` has the sizes, one row each. MFUs by formula
+    are computed from the estimate, or from measured `tokens_per_second`. Raises `UsageError` for a device without a
+    data sheet, `EstimateError` if the step cannot be simulated.
     """
     limits = [sheet_limit(name) for name in devices]
     rates = [_rates_of(limit, compiled=options.compile, tf32=tf32) for limit in limits]
@@ -173,7 +173,7 @@ def estimate_of(
     return redacted(_anatomy(step, rates[0], estimated, command), Redactor(everything=options.redact))
 
 
-#: The options that can be swept, by how a row's size is said.
+#: Options that can be swept -> how a row's size is written.
 _SWEPT: Final = {"batch": "batch", "seq": "length"}
 
 
@@ -195,7 +195,7 @@ def _swept(options: RunOptions, sweep: str) -> Iterator[RunOptions]:
 
 
 def sheet_limit(name: str) -> Limit:
-    """Return the memory of the device of this name; of several like ones that with the largest peak and memory."""
+    """Return the memory of the device with this name; of several variants the one with the largest peak and memory."""
     if name.casefold() == CPU:
         return limit_of(CPU)
     plain = _plain(name)
@@ -223,13 +223,13 @@ def _plain(name: str) -> str:
     return _BRAND.sub("", re.sub(r"[\s_-]+", "", name.casefold()))
 
 
-#: A size alone is no name.
+#: A size alone is not a device name.
 _SIZE: Final = re.compile(r"\d+(?:\.\d+)?[kmgt]?i?b")
 _BRAND: Final = re.compile("^(?:nvidia|amd)?(?:geforce|tesla|instinct)?")
 
 
-#: What a device sends by its NVLink, in each direction, by compute capability; and by PCIe, 16 lanes of generation 3, 4
-#: and 5 (NVIDIA's data sheets: 300, 600, 900 and 1,800 GB/s of NVLink are both directions together).
+#: NVLink bandwidth per direction by compute capability; and PCIe's, 16 lanes of generation 3, 4 and 5 (NVIDIA's data
+#: sheets give both NVLink directions together: 300, 600, 900 and 1,800 GB/s).
 _NVLINK: Final = {(7, 0): 150e9, (8, 0): 300e9, (9, 0): 450e9, (10, 0): 900e9}
 _PCIE: Final = {7: 16e9, 8: 32e9, 9: 64e9, 10: 64e9, 12: 64e9}
 #: The share of a link that messages of NCCL reach: 370 of 450 GB/s in a ring on H100 (NVIDIA/nccl-tests issue 212), 230
@@ -258,7 +258,7 @@ def link_of(text: str | None, limit: Limit) -> float:
 
 
 class _Rates(Struct, frozen=True, kw_only=True):
-    """How fast a device is, and how its calls use that: float32 products in TF32, element-wise work fused."""
+    """A device's rates and how calls use them: float32 contractions in TF32, element-wise work fused."""
 
     ceilings: Ceilings
     efficiency: Efficiency
@@ -284,7 +284,7 @@ def _rates_of(limit: Limit, *, compiled: bool, tf32: bool) -> _Rates:
 
 
 class _Timed(Struct, frozen=True):
-    """One call on a device: its time as is, and at what is attained; whether it launches work there."""
+    """One call on a device: its estimated and its attained time; whether it launches work there."""
 
     as_is_ns: float
     attained_ns: float
@@ -297,10 +297,10 @@ class _Timed(Struct, frozen=True):
 def estimated_on(
     step: SimulatedStep, limit: Limit, *, link: float | None = None, compiled: bool = False, tf32: bool = False
 ) -> DeviceEstimate:
-    """Return the time and the memory of a step on a device; of one of several, with a link of so many bytes a second.
+    """Return a step's time and memory on a device; on one of several, given the link's bytes per second.
 
-    What collectives take is hidden behind other work or not, but for those of layers that are cut, which all wait for:
-    "as is" is the middle of both, the range has both.
+    Collectives may or may not overlap with other work, except those of sharded layers, which block: the estimate is the
+    middle of both cases, the range covers both.
     """
     rates = _rates_of(limit, compiled=compiled, tf32=tf32)
     device = attained = host = transfer = 0.0
@@ -354,7 +354,7 @@ def estimated_on(
 
 
 def collectives_of(step: SimulatedStep) -> tuple[Collective, ...]:
-    """Return the collectives of a step of one rank, their sizes as nccl-tests counts them, without times."""
+    """Return one rank's collectives per step, with sizes as in nccl-tests and without times."""
     found: dict[tuple[str, str | None], list[int]] = {}
     for call in step.calls:
         known = classify_operator(call.operator)
@@ -386,20 +386,20 @@ def collectives_of(step: SimulatedStep) -> tuple[Collective, ...]:
     )
 
 
-#: Collectives that make their result, and what waits for them.
+#: Functional collectives, and the operator that waits for them.
 _FUNCTIONAL: Final = "_c10d_functional"
 _WAIT: Final = "wait_tensor"
 
 
 def _wire_bytes(row: Collective) -> float:
-    """Return what the busiest link carries."""
+    """Return the bytes on the busiest link."""
     return (row.bytes or 0) * (bus_factor(row.collective, row.group_size) or 0.0)
 
 
 def _conventions(
     step: SimulatedStep, row: DeviceEstimate, ceilings: Ceilings, rate: float | None
 ) -> Iterator[FlopConvention]:
-    """Yield the FLOPs of a token of a training of words by each formula, and as counted here; with MFUs of a device."""
+    """Yield the training FLOPs per token by each formula, and as counted here; with a device's MFUs."""
     if step.decoder is None or not row.tokens or step.workload.inference or row.sequence_length is None:
         return
     counted: Counter[bool] = Counter()
@@ -493,7 +493,7 @@ def _timed(call: SimulatedCall, rates: _Rates) -> _Timed:
 
 
 def _flops(costs: Cost) -> int:
-    """Return what a kernel computes: a fused attention leaves out what a causal mask hides."""
+    """Return a kernel's computed FLOPs: fused attention skips what a causal mask hides."""
     return costs.flops if costs.causal_flops is None else costs.causal_flops
 
 

@@ -75,7 +75,7 @@ class CachedRun(Struct, frozen=True, kw_only=True):
     name: str
     trace: Path
     report: Path
-    #: Other results: the times of its repetitions, what it leaves the same.
+    #: Further results: times of repetitions, comparison of outcomes.
     results: Path
 
 
@@ -112,7 +112,7 @@ class Store:
                     self.folder.rmdir()
 
     def kept(self, name: str, options: RunOptions) -> CachedRun:
-        """Return the files of a run; delete those of a run with other options."""
+        """Return the files of a run; delete files of a run with other options."""
         kept = CachedRun(
             name=name,
             trace=self.folder / f"{name}.trace.json.gz",
@@ -202,7 +202,7 @@ class Runs(Struct, frozen=True, kw_only=True):
         return anatomy
 
     def followed(self, variants: Sequence[Variant]) -> Iterator[Followed]:
-        """Yield what each step would call and allocate, in turn, or why that is unknown."""
+        """Yield the simulated calls and allocations of each step, in order, or why they are unknown."""
         results = workers.simulate_in_process([variant.options for variant in variants])
         for variant in variants:
             self.progress.stage(f"{variant.name}: prediction")
@@ -221,7 +221,7 @@ class Runs(Struct, frozen=True, kw_only=True):
         return run_job(workers.kept_outcome, baseline.options, str(folder))
 
     def sameness(self, variant: Variant, baseline: Variant, folder: Path, loss: float | None) -> Sameness:
-        """Compare one step with that of the baseline in the folder."""
+        """Compare one step with the baseline's in the folder."""
         self.progress.stage(f"{variant.name}: the same training?")
         arguments = (variant.options, baseline.options, str(folder), loss)
         return self._remembered(variant, "sameness", Sameness, lambda: run_job(workers.compared, *arguments))
@@ -235,7 +235,7 @@ class Runs(Struct, frozen=True, kw_only=True):
         )
 
     def underflow(self, variant: Variant) -> Underflow:
-        """Return the gradients of one step that float16 makes zero, with the loss scaled and without."""
+        """Return the gradients of one step that underflow in float16, with and without loss scaling."""
         self.progress.stage(f"{variant.name}: gradients in float16")
         return self._remembered(variant, "underflow", Underflow, lambda: run_job(workers.underflow, variant.options))
 
@@ -248,12 +248,12 @@ class Runs(Struct, frozen=True, kw_only=True):
 
 #: The true median is in a range with at least this probability, given six repetitions or more.
 _CONFIDENCE: Final = 0.95
-#: How often to time each: as many as steps fit into this time, within these bounds.
+#: Number of repetitions: as many steps as fit into this time, within these bounds.
 _MIN_TIMINGS, _MAX_TIMINGS, _TIMED_NS = 3, 10, 1e9
 
 
 def repetitions_for(step_ns: float | None) -> int:
-    """Return how often to time each run of an experiment with a step of this length: short ones vary more."""
+    """Return the number of repetitions for a step of this length: short steps vary more."""
     return _MIN_TIMINGS if not step_ns else min(max(round(_TIMED_NS / step_ns), _MIN_TIMINGS), _MAX_TIMINGS)
 
 
@@ -319,9 +319,9 @@ _ADVISED: Final = 3
 
 
 def advice_of(report: Techniques) -> tuple[Advice, ...]:
-    """Return advice: what makes the step fit if that is asked, else the largest savings of memory and of time.
+    """Return advice: what makes the step fit if requested, else the largest savings of memory and time.
 
-    What makes it fit is in the order in which it was tried.
+    Advice on fitting is in the order tried.
     """
     known = [advice for row in report.rows[1:] if (advice := _advice(row, report)) is not None]
     if report.limit is not None:
@@ -332,7 +332,7 @@ def advice_of(report: Techniques) -> tuple[Advice, ...]:
 
 
 def _advice(row: TechniqueRow, report: Techniques) -> Advice | None:
-    """Return what a technique saves and costs; `None` if it saves next to nothing."""
+    """Return a technique's savings and costs; `None` if it saves almost nothing."""
     base, figures = figures_of(report.baseline), figures_of(row)
     if base is None or figures is None:
         return None
@@ -389,7 +389,7 @@ _MAX_NAMED_OPERATORS = 3
 
 
 def measured_figures(anatomy: Anatomy) -> StepFigures:
-    """Return the figures of a capture that followed its memory."""
+    """Return the measured figures of a capture with traced memory."""
     memory, steps = anatomy.memory, max(anatomy.step.count, 1)
     class_ns: dict[str, float] = defaultdict(float)
     phase_ns: dict[str, float] = defaultdict(float)
@@ -422,7 +422,7 @@ def measured_figures(anatomy: Anatomy) -> StepFigures:
 def predicted_figures(
     step: SimulatedStep, rates: Rates | None, unseen: Mapping[str, int], unseen_peak: int
 ) -> StepFigures:
-    """Return the predicted figures of a step; without `rates`, or those of its products, its time is unknown.
+    """Return a step's predicted figures; without `rates`, or without those of its contractions, its time is unknown.
 
     `unseen` are bytes of each component of the baseline that fake tensors do not show, `unseen_peak` those at its peak.
     """
@@ -460,7 +460,7 @@ def predicted_figures(
 
 
 def contraction_flops(step: SimulatedStep) -> dict[str, int]:
-    """Return the FLOPs of a step's tensor contractions by phase; empty if one of them has no formula."""
+    """Return the FLOPs of a step's contractions by phase; empty if one has no formula."""
     flops: dict[str, int] = defaultdict(int)
     for call in step.calls:
         if work_of(call.operator, call.signature).operator_class is OperatorClass.TENSOR_CONTRACTION:
@@ -603,7 +603,7 @@ def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:
 
 
 def load_of(anatomy: Anatomy) -> float:
-    """Return the share of the machine that other work took during a run, 0.0 if that is not known."""
+    """Return the share of the machine used by other work during a run, 0.0 if unknown."""
     load = anatomy.environment.load
     return 0.0 if load is None else max(load.before or 0.0, load.after or 0.0)
 
@@ -713,7 +713,7 @@ class Experiment:
     # ----------------------------------------------------------------------------------------------- the same training
 
     def _compare(self) -> None:
-        """Compare with the baseline one step of each variant that must keep the training, and losses of the others."""
+        """Compare with the baseline: one step of variants that must preserve training, losses of the others."""
         baseline, *others = self._running()
         if self.options.inference:
             if others:
@@ -783,7 +783,7 @@ class Experiment:
         return redacted(replace(report, advice=advice_of(report)), self.runs.redactor)
 
     def _doubts_about_times(self, rows: Sequence[TechniqueRow]) -> Iterator[str]:
-        """Yield what forbids claims from the times of the repetitions: other work, or too few of them."""
+        """Yield reasons against claims from the repetitions' times: load by other work, or too few of them."""
         timed = [(row, row.measured) for row in rows if row.repetitions_ns and row.measured is not None]
         busy = [(row.name, figures.load) for row, figures in timed if figures.load is not None and figures.load.busy]
         if busy:

@@ -1,4 +1,4 @@
-"""Simulate a step of a run: what it would call and allocate, without weights and without running it."""
+"""Simulate a step of a run on fake tensors: its calls and allocations, without weights or execution."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 def fake_tensors(*, full_masks: bool = True) -> Iterator[FakeTensorMode]:
     """Make every tensor inside without values; restore the random states afterwards.
 
-    `full_masks` says what `mask.all()` is: with texts of several lengths a mask is not full.
+    `full_masks` is the value of `mask.all()`: with texts of several lengths a mask is not full.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensor
@@ -98,7 +98,7 @@ def _copied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
 
 
 def _replaced(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
-    """Let `Module.to` and its like replace parameters: a fake tensor has weak references, so no swap works."""
+    """Make `Module.to` and similar replace parameters: fake tensors have weak references, which prevents swapping."""
     import torch
 
     made: dict[int, torch.nn.Parameter] = {}
@@ -120,7 +120,7 @@ def _replaced(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor
 
 @cache
 def fake_mode(full_masks: bool) -> type[FakeTensorMode]:
-    """Return a class like `FakeTensorMode` whose tensors also answer what depends on their values."""
+    """Return a `FakeTensorMode` subclass whose tensors also answer value-dependent queries."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -152,7 +152,7 @@ def fake_mode(full_masks: bool) -> type[FakeTensorMode]:
 
 
 def _truth(tensor: Any, value: bool) -> Any:
-    """Return one truth value, which `_item` knows."""
+    """Return a boolean tensor whose value `_item` knows."""
     import torch
 
     made = tensor.new_empty((), dtype=torch.bool)
@@ -201,14 +201,15 @@ def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *_: Any) -> tuple[
 # it holds the last reference; under a dispatch mode it always makes a third tensor, as large as a table of words.
 
 
-#: How often a tensor and its storage are held.
+#: Reference counts of a tensor and its storage.
 Held: TypeAlias = tuple[int, int]
 
 
 def summed_in_place(function: Any, args: tuple[Any, ...], sole: Held | None) -> torch.Tensor | None:
     """Add two gradients, in place if a real step would do that; return `None` for other calls.
 
-    A real step adds into the first if only the engine holds it: `sole` is how often it is then held (`engine_alone`).
+    A real step adds into the first if only the engine references it: `sole` is its reference count then
+    (`engine_alone`).
     """
     import torch
 
@@ -225,7 +226,7 @@ def summed_in_place(function: Any, args: tuple[Any, ...], sole: Held | None) -> 
 
 
 def _held(tensor: torch.Tensor) -> Held | None:
-    """Return how often a tensor and its storage are held; `None` if this torch does not say."""
+    """Return the reference counts of a tensor and its storage; `None` if this torch does not expose them."""
     import torch
 
     count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
@@ -236,7 +237,7 @@ def _held(tensor: torch.Tensor) -> Held | None:
 
 @cache
 def engine_alone() -> Held | None:
-    """Return how often a gradient and its storage are held if only autograd's engine and a mode have it.
+    """Return the reference counts of a gradient and its storage if only autograd's engine and a mode reference it.
 
     Call it outside of a mode's own calls, where autograd is off.
     """
@@ -261,14 +262,14 @@ def engine_alone() -> Held | None:
 
 
 _NONE: Final = -1
-#: The address of a workspace, which no storage has.
+#: Address of a workspace, distinct from any storage's.
 _WORKSPACE: Final = -2
 #: The operators of cuBLAS. Its handle is a thread's own, and so is the work space that it gets at the first call.
 _OF_BLAS: Final = frozenset({
     "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv", "aten::dot", "aten::addbmm",
     "aten::_scaled_mm", "aten::_int_mm",
 })  # fmt: skip
-#: The address of what a kernel needs while it runs.
+#: Address of a kernel's scratch memory.
 _SCRATCH: Final = -3
 #: Namespaces of operators that only ask for a tensor's properties, or are ranges.
 _QUESTIONS: Final = frozenset({"prim", "profiler"})
@@ -280,7 +281,7 @@ _CUDA_BLOCK: Final = 512
 class Recording:
     """The events of a step, numbered by `now`; nothing is noted before `started`.
 
-    A storage is known by the address of its record, which is unique while it lives.
+    A storage is identified by the address of its storage object, which is unique while that is alive.
     """
 
     device: str
@@ -294,7 +295,7 @@ class Recording:
     #: What was allocated at the start.
     before: int = 0
     live: dict[int, int] = field(default_factory=dict)
-    #: The storages whose memory is freed while they live.
+    #: Storages whose memory is freed while they are alive.
     emptied: set[int] = field(default_factory=set)
     moments: list[Moment] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
@@ -312,7 +313,7 @@ class Recording:
     recomputations: list[int] = field(default_factory=list)
     #: What an allocator is asked for: an address with its bytes, 0 bytes to free it.
     requests: list[tuple[int, int]] = field(default_factory=list)
-    #: The bytes of cuBLAS' work space, 0 if it is not known; whose handles have one: forward's, backward's.
+    #: Bytes of cuBLAS's workspace, 0 if unknown; which handles have one: forward's, backward's.
     blas_bytes: int = 0
     blas_handles: set[bool] = field(default_factory=set)
 
@@ -339,7 +340,7 @@ class Recording:
                 weakref.finalize(storage, self._gone, address).atexit = False
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """Note another size of a storage: sharded weights are freed and come back so."""
+        """Record a storage's new size: sharded weights are freed and reallocated this way."""
         address = address_of(storage)
         if address in self.live or address in self.emptied:
             known = address in self.emptied
@@ -380,7 +381,7 @@ class Recording:
         return self.now
 
     def context(self, operator: str | None = None, *, casts_weight: bool = False) -> Context:
-        """Return what is open now."""
+        """Return the current context."""
         import torch
 
         module = self.open_modules[-1] if self.open_modules else None
@@ -395,7 +396,7 @@ class Recording:
     # ---------------------------------------------------------------------------------------------------------- calls
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Note one call and the storages that it made."""
+        """Record one call and the storages it created."""
         import torch
 
         name = function._schema.name
@@ -431,7 +432,7 @@ class Recording:
             self.requests += [(_SCRATCH, scratch), (_SCRATCH, 0)]
 
     def add_workspaces(self, sizes: Mapping[CallKey, int]) -> None:
-        """Note at the end of each call what its kernel allocates besides its results, and frees."""
+        """Record the temporary memory of each call's kernel, allocated and freed besides its results."""
         more = [
             (index, self._rounded(size), context)
             for key, size in sizes.items()
@@ -449,7 +450,7 @@ class Recording:
         self.moments = [*moments, *self.moments[done:]]
 
     def simulated_calls(self) -> tuple[SimulatedCall, ...]:
-        """Return the calls, equal ones together, in the order of the first of each."""
+        """Return the calls, merging equal ones, in order of first occurrence."""
         return tuple(
             SimulatedCall(operator=name, signature=signature, phase=phase, calls=calls, module=module)
             for (name, signature, phase, module), calls in self.calls.items()
@@ -473,7 +474,7 @@ class Recording:
             self.recomputations[-1] = self.now
 
     def _sequence(self, module: str | None) -> None:
-        """Note that from this number on autograd's nodes belong to operators that `module` calls."""
+        """Record that autograd nodes from this number on belong to operators called by `module`."""
         import torch
 
         autograd: Any = torch._C._autograd
@@ -499,10 +500,10 @@ class Recording:
 
 
 def _scratch_bytes(name: str, args: tuple[Any, ...]) -> int:
-    """Return what a kernel of attention's backward allocates while it runs, by torch's code, 0 for any other call.
+    """Return the temporary bytes of an attention backward kernel, by torch's code; 0 for other calls.
 
-    The gradient of the queries is summed in float32; flash attention sums in blocks of 128 rows, and a head that
-    several queries share has the gradients of each.
+    The query gradient is summed in float32; flash attention sums in blocks of 128 rows, and a key-value head shared by
+    several query heads has one gradient per query head.
     """
     if name == "aten::_scaled_dot_product_flash_attention_backward":
         query, key = args[1], args[2]
@@ -518,10 +519,10 @@ def _scratch_bytes(name: str, args: tuple[Any, ...]) -> int:
 
 @contextmanager
 def recording(module: torch.nn.Module, device: str, phase_of: Callable[[], Phase]) -> Iterator[Recording]:
-    """Note what runs inside; the paths of modules are those of `module`.
+    """Record what runs inside the block; module paths are relative to `module`.
 
-    No dispatch mode sees the states of the host's generator being made that checkpointing keeps, nor storages that
-    change their size, which is no operator.
+    Dispatch modes do not see the host generator states saved by checkpointing, nor storage resizing, which is not an
+    operator.
     """
     import torch
 
@@ -650,10 +651,10 @@ ALLOCATOR: Final = "fake tensors"
 
 
 def simulate(options: RunOptions, sampling: Sampling | None = None, gpu: Gpu | None = None) -> SimulatedStep:
-    """Simulate the second step of the run on fake tensors; the first makes what later ones use (the optimizer's state).
+    """Simulate the second step of the run on fake tensors; the first creates persistent state (the optimizer's).
 
-    With a `gpu` the step makes the calls of that GPU, which need not be here: only in a process that then ends.
-    With `sampling` its distinct calls are run for real: the memory has the workspaces of their kernels. Raises
+    With a `gpu` the step makes the calls of that GPU, which may be absent: only in a process that then ends. With
+    `sampling` its distinct calls are executed on real tensors, so that memory includes kernel workspaces. Raises
     `EstimateError`, with the reason, if the step cannot run without values.
     """
     if options.compile:
@@ -719,7 +720,7 @@ def _simulated(options: RunOptions, sampling: Sampling | None, gpu: Gpu | None, 
 def _second_step(
     stepper: Stepper, module: torch.nn.Module, record: Recording, options: RunOptions, sampling: Sampling | None
 ) -> MemoryObservations:
-    """Run the step and note its memory like the observation of a real one."""
+    """Run the step and record its memory in the form of a real step's observations."""
     tensors = components_before(holders_of(stepper, module))
     earlier = Before(storages={name: storages_of(some, options.device) for name, some in tensors.items()})
     observer = SimulatedObserver(
@@ -760,7 +761,7 @@ class SimulatedObserver(MemoryObserver):
         self.record = record
 
     def saved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Note what autograd saves, but not our own questions about it."""
+        """Record what autograd saves, except for our own queries."""
         self.record.paused = True
         try:
             return super().saved(tensor)

@@ -27,16 +27,16 @@ from opanatomy.trace.read import read_trace
 # The time of each call of a run, from its trace, for the calls that another run would make.
 
 
-#: Operators that do their work in a copy that they call.
+#: Operators whose work is done by a copy that they call.
 _COPIES: Final = frozenset({
     "aten::_to_copy", "aten::clone", "aten::contiguous", "aten::zeros", "aten::zeros_like", "aten::ones_like",
     "aten::full", "aten::full_like", "aten::new_zeros", "aten::new_full", "aten::index_select", "aten::arange",
 })  # fmt: skip
-#: The element size of a tensor if no argument has a data type.
+#: Element size assumed if no argument has a data type.
 _ELEMENT_BYTES: Final = 4
 #: Data type and shape of each tensor of a call, including those in lists.
 Tensors: TypeAlias = tuple[tuple[str | None, tuple[int, ...]], ...]
-#: What calls of like work share: the operator, its tensors, and numbers that are sizes.
+#: Key shared by calls with the same work: operator, tensors, and numbers that are sizes.
 CallKey: TypeAlias = tuple[str, Tensors, tuple[int, ...]]
 #: Smaller numbers are dimensions, strides and data types, which the profiler writes in its own way.
 _SIZE: Final = 64
@@ -60,7 +60,7 @@ class Timed(Struct, frozen=True):
 
 
 class CallTimes(Struct, frozen=True, kw_only=True):
-    """The times of one run's calls, children included."""
+    """Times of one run's calls, including children."""
 
     #: By operator and tensors.
     exact: dict[CallKey, Timed]
@@ -91,7 +91,7 @@ def call_times(path: Path, of: Callable[[list[int]], float] = median) -> CallTim
 
 
 def phase_times(path: Path) -> dict[tuple[str, Phase], float]:
-    """Return the time of each operator in each phase of a step, in nanoseconds, children included."""
+    """Return each operator's time in each phase of a step, in nanoseconds, including children."""
     calls, measured, steps = _calls_of(path)
     times = inclusive_times(calls)
     sums: dict[tuple[str, Phase], float] = defaultdict(float)
@@ -120,7 +120,7 @@ def inclusive_times(calls: TraceCalls) -> Int64:
 
 
 def key_of(operator: str, signature: Signature) -> CallKey:
-    """Return what calls of like work share; the rows of a gradient's table are a number beside its tensors."""
+    """Return the key of a call's work; the row count of a gradient's table is a number beside its tensors."""
     tensors: Tensors = tuple((tensor.dtype, tensor.shape) for tensor in signature.tensors())
     if not tensors:
         tensors = tuple((None, sizes) for sizes in _sizes(signature))
@@ -135,7 +135,7 @@ def _sizes(signature: Signature) -> Iterator[tuple[int, ...]]:
 
 
 def work_of(operator: str, signature: Signature) -> Work:
-    """Return the work of a call; that of a view, or of any operator that does nothing, is 0."""
+    """Return the work of a call; 0 for a view, or any operator that does nothing."""
     known = classify_operator(operator)
     tensors = signature.tensors()
     dtype = next((tensor.dtype for tensor in tensors if tensor.dtype), None)
@@ -154,8 +154,8 @@ def _bytes(signature: Signature) -> int:
     return size or sum(prod(sizes) * _ELEMENT_BYTES for sizes in _sizes(signature))
 
 
-#: The factor by which a call may take more or less than predicted; a whole step stays within the factor of its worst
-#: part. Measured: docs/techniques.md has every prediction next to its result.
+#: Factor by which a call's time may deviate from the prediction; a whole step's deviation stays within its worst
+#: part's. Measured: docs/techniques.md lists every prediction with its result.
 FACTOR: Final = {
     Basis.SAME_CALL: 1.15,
     Basis.SAMPLED: 1.3,
@@ -164,9 +164,9 @@ FACTOR: Final = {
     Basis.NOTHING: 1.4,
     Basis.UNMEASURED: 1.4,
 }
-#: Calls by themselves are not further off than this factor as a class: beyond it is what happened to one of them.
+#: Maximum factor by which sampled calls of a class are off; beyond it one call was disturbed.
 _MAX_FACTOR_APART: Final = 1.5
-#: Beyond this share of other work the range is no wider: it says nothing then.
+#: Beyond this load by other work the range is not widened further: it becomes meaningless.
 _MOST_LOAD: Final = 0.75
 #: The widest range, from the middle to either end: 1.8 from low to high.
 _MAX_FACTOR: Final = 1.8**0.5
@@ -174,7 +174,7 @@ _MAX_FACTOR: Final = 1.8**0.5
 _MIN_WORK_SHARE: Final = 0.25
 #: Beyond this many times the work of the largest known call the rate of the class is used.
 _FAR: Final = 16
-#: The shortest time of a call: what it costs the host.
+#: Minimum time of a call: its host overhead.
 _MIN_NS: Final = 1000.0
 #: The class whose time is proportional to FLOPs.
 _CONTRACTION: Final = OperatorClass.TENSOR_CONTRACTION
@@ -194,9 +194,9 @@ Kind: TypeAlias = tuple[OperatorClass, str | None]
 class Rates(Struct, frozen=True, kw_only=True):
     """The rates of a run: the times of its calls, the time of a unit of work by class, the time between calls.
 
-    `sampled` are the times of calls run by themselves; `inside` is how much longer a call of each class takes in the
-    step. `between_ns` is the time between the `calls` of a step. The time of each call is to be multiplied by `scale`.
-    `load` is the share of the machine that other work took, by which each range is wider.
+    `sampled` are times of calls run in isolation; `inside` is the factor for a call of each class in the step.
+    `between_ns` is the time between the `calls` of a step. Each call's time is multiplied by `scale`. `load` is the
+    share of the machine taken by other work, which widens each range.
     """
 
     times: CallTimes
@@ -210,7 +210,7 @@ class Rates(Struct, frozen=True, kw_only=True):
 
     @property
     def spread(self) -> float:
-        """Return how much longer a step takes whose device other work takes that share of."""
+        """Return the slowdown when other work takes this share of the device."""
         return 1 / (1 - min(self.load, _MOST_LOAD))
 
 
@@ -223,10 +223,10 @@ def rates_of(
     profiled_ns: float | None = None,
     load: float = 0.0,
 ) -> Rates:
-    """Return the rates of a run whose step takes `wall_ns`, the sum of its calls and the time between them.
+    """Return the rates of a run whose step takes `wall_ns`: its calls plus the time between them.
 
-    If the profiled step, `profiled_ns`, was quicker, the machine was quicker, calls and all; if it was slower, the
-    profiler took the time, first between the calls.
+    If the profiled step, `profiled_ns`, was faster, the machine was faster, including all calls; if it was slower, the
+    profiler caused that, primarily between the calls.
     """
     steps = baseline.batches or (baseline.calls,)
     count = sum(call.calls for calls in steps for call in calls) / len(steps)
@@ -253,7 +253,7 @@ def rates_of(
 
 
 def _inside(times: CallTimes, sampled: Mapping[CallKey, float]) -> dict[OperatorClass, float]:
-    """Return how much longer calls of each class took in the step than by themselves: the median, by their time."""
+    """Return the factor from isolated calls to calls in the step by class: the time-weighted median."""
     known: dict[OperatorClass, list[tuple[float, float]]] = defaultdict(list)
     for key, alone in sampled.items():
         timed = times.exact.get(key)
@@ -276,14 +276,14 @@ def _weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _kind(work: Work) -> Kind:
-    """Return the kind of work whose time goes by one amount."""
+    """Return the kind of a call's work, within which time depends on one amount."""
     return work.operator_class, work.dtype if work.operator_class is _CONTRACTION else None
 
 
 def predicted_time(step: SimulatedStep, rates: Rates) -> PredictedTime:
     """Return the time of the step at these rates; for a run on texts, the mean of the batches.
 
-    The rows of a mean are those of all batches, each with its part of it.
+    The rows of a mean are the rows of all batches, weighted.
     """
     if not step.batches:
         return _time_of_calls(step.calls, rates)
@@ -340,7 +340,7 @@ def _row(call: SimulatedCall, rates: Rates) -> PredictedRow:
 
 
 def _merged(rows: Iterable[PredictedRow]) -> Iterable[PredictedRow]:
-    """Merge rows of one operator in one phase and on one basis."""
+    """Merge rows of one operator in one phase with the same basis."""
     grouped: dict[tuple[object, ...], list[PredictedRow]] = defaultdict(list)
     for row in rows:
         grouped[row.operator, row.phase, row.operator_class, row.basis].append(row)
@@ -360,7 +360,7 @@ def _merged(rows: Iterable[PredictedRow]) -> Iterable[PredictedRow]:
 
 
 def _time(call: SimulatedCall, rates: Rates) -> tuple[float, Basis]:
-    """Return the time of one call, and how it is known."""
+    """Return the time of one call, and its basis."""
     key = key_of(call.operator, call.signature)
     exact = rates.times.exact.get(key)
     if exact is not None:
@@ -383,7 +383,7 @@ def _time(call: SimulatedCall, rates: Rates) -> tuple[float, Basis]:
 def _scaled(known: tuple[Timed, ...], work: Work, rate: ClassRate | None) -> float:
     """Return the time of that much work, from the operator's calls with the nearest amounts.
 
-    Far beyond the largest of them, whose time may be mostly the cost of the call, the rate of the class applies.
+    Far beyond the largest of them, whose time may be mostly call overhead, the class's rate applies.
     """
     above = [timed for timed in known if timed.work.amount >= work.amount]
     below = [timed for timed in known if timed.work.amount < work.amount]

@@ -1,7 +1,7 @@
 """Simulate one rank of a training on several GPUs that are not here: its collectives, and its part of the memory.
 
-torch's process group for tests (`fake`) takes every collective and does nothing. Weights are sharded and layers cut by
-the code of a real run, so that a rank makes the calls of one; only DDP, which reads values in C++, is written again.
+torch's process group for tests (`fake`) accepts every collective and does nothing. Weights and layers are sharded by
+the code of a real run, so that a rank makes its calls; only DDP, which reads values in C++, is reimplemented.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Nothing:
-    """A stream or an event of a GPU that is not here: whatever it is asked to do, it does nothing."""
+    """A stream or event of an absent GPU, all of whose methods do nothing."""
 
     def __init__(self, *_: object, **__: object) -> None: ...
 
@@ -36,7 +36,7 @@ class _Nothing:
 
 @contextmanager
 def absent_ranks(ranks: int) -> Iterator[Any]:
-    """Make this process the first of so many ranks, the others of which are not there; yield the mesh of all."""
+    """Make this process the first of this many ranks, the others being absent; yield the mesh of all."""
     import torch
     from torch import distributed
     from torch.distributed.device_mesh import init_device_mesh
@@ -125,7 +125,7 @@ _FIRST_BUCKET: Final = 1 << 20
 
 
 class _Copies(Training):
-    """The training of one rank under DDP: gradients are copied into buckets, each reduced as soon as it is full."""
+    """One rank's training under DDP: gradients are copied into buckets, each reduced when full."""
 
     def __init__(self, module: torch.nn.Module, options: RunOptions, ranks: int) -> None:
         self._ranks, self._is_view, self._reduces = ranks, options.bucket_view, True

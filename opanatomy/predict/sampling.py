@@ -1,7 +1,7 @@
-"""Run the calls of a simulated step by themselves: how long each takes here, and what its kernel allocates meanwhile.
+"""Run the calls of a simulated step in isolation: their time here, and their kernels' temporary memory.
 
-A step on fake tensors shows which calls a technique makes, not what they cost. Each distinct call is made again with
-real tensors of the same shapes, strides and data types, whose values mean nothing.
+A step on fake tensors shows which calls a technique makes, but not their cost. Each distinct call is repeated with real
+tensors of the same shapes, strides and data types and arbitrary values.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _RANGE: Final = "opanatomy.sample/"
 #: Repeat a call for this long, once at least and at most so often.
 _REPEAT_S: Final = 0.05
 _MAX_REPEATS: Final = 10
-#: Calls that are sampled again with new ones: if they take longer now, so do the new ones.
+#: Number of known calls sampled again as controls: if they are slower now, new ones are scaled accordingly.
 _CONTROLS: Final = 5
-#: The arguments of a call may take this part of the memory that is free.
+#: Maximum fraction of free memory for a call's arguments.
 _MAX_MEMORY_SHARE: Final = 0.5
-#: Namespaces of operators whose results are all that they allocate, but for what a library's kernel takes.
+#: Namespaces of operators that only allocate their results, apart from library kernels' workspaces.
 _OF_TORCH: Final = frozenset({"aten", "prims"})
-#: Those of libraries whose whole numbers are states of an optimizer, not places.
+#: Library namespaces whose integer arguments are optimizer state, not indices.
 _KNOWN: Final = frozenset({"bitsandbytes", "torchao"})
-#: Calls that take more bytes find them outside of the caches, whose size is assumed where the system does not say it.
+#: Calls that touch more bytes find them outside the caches, whose size is assumed if the system does not report it.
 _COLD: Final = 4 << 20
 _CACHE: Final = 64 << 20
 #: Calls that read their random state on the host (aten/src/ATen/native/transformers/cuda/attention_backward.cu): fake
@@ -75,10 +75,10 @@ class Template(NamedTuple):
 
     @classmethod
     def of(cls, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Template | None:
-        """Return the template of a call; `None` if it cannot be made again with values that mean nothing.
+        """Return the template of a call; `None` if it cannot be repeated with arbitrary values.
 
-        Sparse tensors hold places in their values. So may whole numbers of an operator that is not torch's, which need
-        not look whether these are valid.
+        Values of sparse tensors include indices. So may integer tensors of operators outside torch, which may not
+        validate them.
         """
         import torch
 
@@ -105,7 +105,7 @@ def _blanked(value: Any) -> Any:
 
 
 class Sampling:
-    """The samples of calls on one device, each taken once, until `deadline` by the clock.
+    """Samples of calls on one device, each taken once, until `deadline`.
 
     Not `whole`, it only takes operators of other libraries, which may call any others inside.
     """
@@ -119,16 +119,16 @@ class Sampling:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.device, self.whole, self.deadline, self.clock = device, whole, deadline, clock
-        #: The shortest time of each call, in nanoseconds, as that of a call in a trace.
+        #: Minimum time of each call, in nanoseconds, comparable to a call in a trace.
         self.times: dict[CallKey, float] = {}
         #: Bytes that a call allocates beyond its results and frees before it returns.
         self.workspaces: dict[CallKey, int] = {}
-        #: The largest share of the device that other work took meanwhile.
+        #: Maximum share of the device taken by other work meanwhile.
         self.load = 0.0
         self._tried: dict[CallKey, Template] = {}
 
     def take(self, templates: Mapping[CallKey, Template | None]) -> None:
-        """Sample the calls that were not sampled yet; one that cannot run without true values has no sample."""
+        """Sample the calls not sampled yet; a call that needs real values gets no sample."""
         import torch
         from torch.utils._python_dispatch import _disable_current_modes
 
@@ -237,7 +237,7 @@ def _filled(template: Template) -> tuple[Any, Any]:
 
 
 def _bytes_of(template: Template) -> int:
-    """Return the bytes of the tensors that a call takes."""
+    """Return the bytes of a call's tensor arguments."""
     blanks = _tensor_specs((template.args, tuple(template.kwargs.values())))
     return sum(blank.elements * blank.dtype.itemsize for blank in blanks)
 
@@ -277,7 +277,7 @@ def _random(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
 
 
 def _calls_in(roots: Sequence[Any], device: torch.device) -> Iterator[tuple[int, int, int]]:
-    """Yield each sampled call: its number, what it held at most beyond what it returned, and its operators' time."""
+    """Yield each sampled call: its number, its peak memory beyond its results, and its operators' time."""
     from torch._C._profiler import _EventType
 
     for root in roots:

@@ -1,7 +1,7 @@
 """Suggest for a run that was just profiled the techniques that would save most, by prediction.
 
-Only techniques are suggested that keep the training the same, or almost: one that trains fewer weights or by another
-rule saves more, but is no advice. docs/techniques.md has their predictions next to measurements
+Only techniques that preserve training, or almost, are suggested: training fewer weights or with another optimizer saves
+more, but is a different training. docs/techniques.md compares their predictions with measurements
 (`benchmarks/predictions.py`). A user's own function is not called again for this.
 """
 
@@ -28,7 +28,7 @@ from opanatomy.predict.workers import Followed
 from opanatomy.records.anatomy import TECHNIQUE, Advice, Anatomy, Evidence
 from opanatomy.records.experiment import SimulatedStep
 
-#: How many to show, and the least share of the peak or the time that a suggestion saves.
+#: Maximum number shown, and the minimum share of peak or time that a suggestion saves.
 _MAX_SUGGESTIONS: Final = 3
 _MIN_SAVED_SHARE: Final = 0.03
 
@@ -69,7 +69,7 @@ def suggestions_for(
 
 
 def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
-    """Return the run as it is, and the techniques that apply to it."""
+    """Return the unchanged run, and the applicable techniques."""
     from opanatomy.capture.model.user_function import is_function
 
     if not SUGGESTED or options.inference or options.generate or options.compile or is_function(options.model):
@@ -132,7 +132,7 @@ def _saved(advice: Advice) -> float:
 
 
 def _best(known: Sequence[tuple[Variant, Advice | None]]) -> tuple[Advice, ...]:
-    """Return the worthwhile advice, larger savings first; only the best of those that set the same option."""
+    """Return the worthwhile advice, largest savings first, and of techniques that set the same option only the best."""
     worth = [
         (variant, advice) for variant, advice in known if advice is not None and _saved(advice) >= _MIN_SAVED_SHARE
     ]

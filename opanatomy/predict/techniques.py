@@ -67,7 +67,7 @@ def variants_of(
 
 
 def _techniques(texts: Sequence[str], flag: str) -> list[Lever]:
-    """Return the techniques that an option names; each text may have several with commas between."""
+    """Return the techniques named by an option; each text may contain several, separated by commas."""
     return [_technique(name, flag) for text in texts for name in text.split(",")]
 
 

@@ -1,4 +1,4 @@
-"""Run each job in a fresh process: what one run leaves behind (a cache, a setting, an override) affects no other."""
+"""Run each job in a fresh process, so that no cache, setting or override of one run affects another."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 #: The seconds that a finished process may take to end.
 _GRACE_S: Final = 30
-#: The module that each process has already imported.
+#: The module imported in advance in each process.
 _PRELOAD: Final = "opanatomy.predict.preload"
 
 
@@ -45,7 +45,7 @@ class _Outcome(Struct, frozen=True, kw_only=True):
 
 @cache
 def _context() -> Any:
-    """Return a context whose processes fork from a server that has imported torch, else new interpreters."""
+    """Return a context that forks processes from a server with torch imported, else new interpreters."""
     if sys.platform == "win32":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -64,7 +64,7 @@ def _once(job: Callable[..., Result], *arguments: Any) -> Iterator[Result]:
 
 
 def run_jobs(job: Callable[..., Iterable[Result]], *arguments: Any) -> Iterator[Result]:
-    """Yield each result of `job` in a fresh process as soon as it is there; raise `JobFailed` if it breaks off."""
+    """Yield each result of `job` in a fresh process as it arrives; raise `JobFailed` if the job fails."""
     context = _context()
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(theirs, dict(os.environ), job, arguments), daemon=False)
@@ -101,7 +101,7 @@ def _died(code: int | None) -> str:
 def _child(connection: Any, environment: dict[str, str], job: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     """Run the job and send its results one after the other, then its outcome.
 
-    The server keeps its first environment; secrets are known by the environment of the process that asks.
+    The server keeps its initial environment; secrets are taken from the requesting process's environment.
     """
     os.environ.clear()
     os.environ.update(environment)
@@ -166,7 +166,7 @@ Samples: TypeAlias = Literal["all", "foreign", "none"]
 class Followed(Struct, frozen=True, kw_only=True):
     """A step on fake tensors, or why it cannot be followed, and the calls that were run by themselves for it.
 
-    `load` is the share of the device that other work took while they ran.
+    `load` is the share of the device taken by other work during sampling.
     """
 
     step: SimulatedStep | str
@@ -182,11 +182,11 @@ def followed(
     samples: Samples = "all",
     gpu: Gpu | None = None,
 ) -> Iterator[Followed]:
-    """Yield the step of each run in turn; fake tensors leave nothing behind for the next.
+    """Yield each run's simulated step in turn; fake tensors leave nothing behind for the next.
 
-    Calls are sampled until `deadline`, and a step that would end later, going by the one before, is not followed; the
-    first two always are. `samples` are all calls, those of other libraries' operators alone, whose memory fake tensors
-    show nothing of, or none. With a `gpu` the steps are those of that GPU, and nothing is sampled.
+    Calls are sampled until `deadline`, and a step that would end later, judging by the previous one, is not simulated;
+    the first two always are. `samples` selects all calls, only those of other libraries' operators, whose memory fake
+    tensors do not show, or none. With a `gpu` the steps run on that simulated GPU, and nothing is sampled.
     """
     from opanatomy.capture.device.environment import choose_device
     from opanatomy.predict.fake import simulate
@@ -219,7 +219,7 @@ def simulate_in_process(
 ) -> Iterator[Followed]:
     """Yield `followed` of each run in turn, from a fresh process.
 
-    If that ends, a call did not stand values that mean nothing: the runs that are left are followed without samples.
+    If that process dies, a call crashed on arbitrary values: the remaining runs are simulated without samples.
     """
     left = list(runs)
     while left:
@@ -243,7 +243,7 @@ def kept_outcome(options: RunOptions, folder: str) -> float | None:
 
 
 def compared(options: RunOptions, baseline: RunOptions, folder: str, loss: float | None) -> Sameness:
-    """Compare the result of one step with the kept one, and find the first operator that differs."""
+    """Compare one step's outcome with the stored one, and find the first operator that differs."""
     from opanatomy.capture.run.unprofiled import compare_outcome, first_difference
 
     sameness = compare_outcome(options, Path(folder), loss)
@@ -258,7 +258,7 @@ def losses(options: RunOptions, steps: int) -> tuple[float, ...]:
 
 
 def underflow(options: RunOptions) -> Underflow:
-    """Return the gradients that float16 makes zero."""
+    """Return the gradients that underflow in float16."""
     from opanatomy.capture.run.unprofiled import gradient_underflow
 
     return gradient_underflow(options)

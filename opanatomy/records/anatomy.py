@@ -211,9 +211,9 @@ class Timeline(Record, frozen=True, kw_only=True):
 
     @property
     def lacks_work(self) -> bool:
-        """Return whether what is counted of device work is a lower bound: 1 % of the launches or of the time has none.
+        """Return whether counted device work is a lower bound: 1 % of launches or time lacks its records.
 
-        The trace lacks the work of these launches, or work that the host waited for in this time.
+        The trace lacks the launches' work, or the work that the host waited for during that time.
         """
         lost = 0 if self.launching is None else self.launching.lost_calls
         calls = 0 if self.launching is None else self.launching.calls
@@ -423,7 +423,7 @@ class Ceilings(Record, frozen=True, kw_only=True):
     source: str
     matrix_flops_per_second: dict[str, float] = field(default_factory=dict)
     vector_flops_per_second: dict[str, float] = field(default_factory=dict)
-    #: The part of a matrix peak that the fastest products attain; all of it without an entry, as of measured peaks.
+    #: Fraction of a matrix peak that the fastest contractions attain; 1 without an entry, as for measured peaks.
     attained_share: dict[str, float] = field(default_factory=dict)
     bandwidth_bytes_per_second: float | None = None
     memory_bytes: int | None = None
@@ -437,7 +437,7 @@ class Ceilings(Record, frozen=True, kw_only=True):
 
     @property
     def reference(self) -> Ceilings:
-        """Return the ceilings with the known value wherever the user gave less, for checks against second sources."""
+        """Return the ceilings, with the known value wherever the user gave a lower one, for second-source checks."""
         less = {one.name: known for one in self.given if (known := one.known_per_second or 0) > one.per_second}
         if not less:
             return self
@@ -460,7 +460,7 @@ class Ceilings(Record, frozen=True, kw_only=True):
         return peak / 3 if peak is not None and dtype == THREE_TF32 else peak
 
     def matrix_name(self, dtype: str | None, *, tf32: bool = False) -> str | None:
-        """Return the key of the peak of matrix products of `dtype` in `matrix_flops_per_second`."""
+        """Return the key in `matrix_flops_per_second` for matrix products of `dtype`."""
         if dtype is None:
             return None
         if dtype == FLOAT32 and tf32:
@@ -523,7 +523,7 @@ class Measured(Record, frozen=True, kw_only=True):
     tried: tuple[str, ...] = ()
     #: The size of the last cache, as reported by the system or the driver.
     cache_bytes: int | None = None
-    #: What other work took of the device before and after.
+    #: Device load by other work before and after.
     load: MachineLoad | None = None
     #: Its clocks while it was measured.
     state: DeviceState | None = None
@@ -540,7 +540,7 @@ class Measured(Record, frozen=True, kw_only=True):
         return max((rate.measured for rate in (*self.peaks.values(), *self.bandwidths.values())), default="")[:10]
 
     def over(self, older: Measured | None) -> Measured:
-        """Return these rates, filled up with those of `older` that are missing here."""
+        """Return these rates, with missing ones taken from `older`."""
         if older is None:
             return self
         return Measured(
@@ -652,11 +652,11 @@ class Generation(Record, frozen=True, kw_only=True):
 
 # --- advice: what to change, and how much that could gain at most ---
 
-#: Advice about the step's time gains at least this part of the step.
+#: Advice on time must gain at least this fraction of the step.
 WORTH: Final = 0.02
-#: So many pieces of advice come first, and have their gain together.
+#: This many pieces of advice come first, with a combined gain.
 FIRST: Final = 3
-#: Ids of advice that is no rule on the figures of the step: what makes a step fit, and a predicted technique.
+#: Ids of advice not from rules on the step's figures: what makes a step fit, and a predicted technique.
 OUT_OF_MEMORY, TECHNIQUE = "out_of_memory", "technique"
 
 
@@ -840,7 +840,7 @@ class Span(Record, frozen=True, kw_only=True):
 
     @property
     def spent_ns(self) -> int:
-        """Return the time by which events are compared: its own, or on a device all of it."""
+        """Return the time by which events are compared: self time, on a device the duration."""
         return self.duration_ns if self.own_ns is None else self.own_ns
 
 
@@ -1095,7 +1095,7 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
 
     @cached_property
     def lines(self) -> tuple[LineRow, ...]:
-        """Return one row for each stack of lines of the user's code, phase and class; none without `--lines`."""
+        """Return one row per stack of user code lines, phase and class; none without `--lines`."""
         return line_rows(self.work)
 
     @cached_property
@@ -1133,19 +1133,19 @@ class Metric(Struct, frozen=True, kw_only=True):
 
 
 class CollectiveCalls(Struct, frozen=True, kw_only=True):
-    """Collective calls of a rank, one row each, in the order of their starts.
+    """Collective calls of a rank, one row each, ordered by start.
 
     A call lasts from the start of its first device event to the end of its last one; on the CPU it is the annotation
     that the backend leaves on its own threads.
     """
 
-    #: `all_reduce` and the like, by the host's record if there is one (`named`), else by the kernel's name.
+    #: Canonical name such as `all_reduce`, from the host record if there is one (`named`), else from the kernel name.
     collective: Categorical[str]
     named: Bool
-    #: The process group by its name and its ranks, as far as the trace has them; none if it has neither.
+    #: The process group's name and ranks, as far as recorded; none if neither is.
     group: Categorical[str]
     group_size: Int64
-    #: The number of the call within its group, if the trace has one.
+    #: Number of the call within its group, if recorded.
     sequence: Int64
     dtype: Categorical[str]
     sent_bytes: Int64
@@ -1206,5 +1206,5 @@ class RankSummary(Struct, frozen=True, kw_only=True):
     #: When the rank computed for the steps of the window while one of `calls` ran.
     hiding: Spans
     steps: StepSpans
-    #: The first device over each step that counts, of many of those nearest to their mean.
+    #: The first device over each counted step; of many steps, those closest to their mean.
     lanes: tuple[Lanes, ...] = ()

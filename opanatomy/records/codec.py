@@ -40,7 +40,7 @@ class _Plain(str):
 
 
 def _informative(record: Record) -> Iterator[tuple[str, Any]]:
-    """Yield the fields that the repr shows, with their values."""
+    """Yield the fields shown in the repr, with their values."""
     for field in fields(record):
         value = getattr(record, field.name)
         if value is not None and value != field.default and value not in ((), {}):

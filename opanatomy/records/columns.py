@@ -73,14 +73,14 @@ class Launches(Struct, frozen=True, kw_only=True):
 class ProfilerEvents(Struct, frozen=True, kw_only=True):
     """The profiler's events about itself ("Buffer Flush"; `thread` is -1), and the starts of Python functions.
 
-    Functions of libraries that take less than 0.1 ms are without name (-1) and duration, others without name.
+    Library functions that take less than 0.1 ms have no name (-1) and no duration, other library functions no name.
     """
 
     name: Int64
     start_ns: Int64
     duration_ns: Int64
     thread: Int64
-    #: Of a function that is no library's its number in `Trace.functions`, else -1.
+    #: Index in `Trace.functions` of a function outside libraries, else -1.
     function: Int64
 
 
@@ -107,17 +107,17 @@ class DeviceWork(Struct, frozen=True, kw_only=True):
     occupancy: Float64
     #: The number of its grid and block in `Trace.grids`, -1 if not recorded.
     grid: Int64
-    #: The node of a CUDA graph, its graph above 32 bits (0: of none); and what torch's annotations say of it: the
-    #: number of its module or marked name in `Trace.scopes`, -1 for none, and 1 of work of autograd's backward.
+    #: The node of a CUDA graph, its graph above 32 bits (0: none); and from torch's annotations: the index of its
+    #: module or marked name in `Trace.scopes`, -1 for none, and 1 for work of autograd's backward.
     node: Int64
     scope: Int64
     of_backward: Int64
 
 
 class TraceDevice(Struct, frozen=True, kw_only=True):
-    """A device that worked, with what the trace's header says of it; `None` is "not recorded".
+    """A device that worked, with its data in the trace's header; `None` means not recorded.
 
-    `unnamed` has the candidate names if the trace does not tell which one belongs to this device number.
+    `unnamed` has the candidate names if the trace does not show which belongs to this device number.
     """
 
     number: int
@@ -293,8 +293,8 @@ class HostTable(Struct, frozen=True, kw_only=True):
     self_ns: Int64
     signature: Int64
     annotation: Int64
-    #: Kineto's number of the event; the sequence number it was dispatched with (of an autograd node: that of its
-    #: forward operator); and of a node the thread that ran the forward, as the profiler numbers it. Below 1: none.
+    #: Kineto's number of the event; its sequence number (of an autograd node: its forward operator's); and for a node
+    #: the thread that ran the forward, as numbered by the profiler. Below 1: none.
     external_id: Int64
     sequence: Int64
     forward_thread: Int64
@@ -337,7 +337,7 @@ class WorkTable(Struct, frozen=True, kw_only=True):
 class CallTable(Struct, frozen=True, kw_only=True):
     """One row for each call: an operator call that does work itself, or device work without an operator.
 
-    Costs are those of the call, 0 for a call that is part of another one; -1 is "not known".
+    Costs are per call, 0 for a call that is part of another one; -1 means unknown.
     """
 
     operator: Categorical[str]
@@ -363,9 +363,9 @@ class CallTable(Struct, frozen=True, kw_only=True):
     normalization_flops: Int64
     #: True for copies between host and device, which no bandwidth of the device bounds.
     crosses_host_link: Bool
-    #: The type in which float32 operands were computed, as far as the kernels' names tell.
+    #: Compute type of float32 operands, as far as kernel names show it.
     compute_type: Categorical[str]
-    #: The lines of the user's code that it comes from, the outermost first: `train.py:31 main;model.py:12 forward`.
+    #: Originating lines of user code, outermost first: `train.py:31 main;model.py:12 forward`.
     stack: Categorical[str]
 
 
@@ -390,11 +390,11 @@ class KernelTable(Struct, frozen=True, kw_only=True):
     module: Categorical[str]
     #: The class of its call; without a call the class by its name.
     operator_class: Categorical[OperatorClass]
-    #: The class by the kernel's name; if the name says nothing, by its call.
+    #: Class by kernel name; if the name is uninformative, by its call.
     kernel_class: Categorical[OperatorClass]
     kernel_rule: Categorical[str]
-    #: 1 if its name says that it uses tensor cores, 0 if it says that it does not, -1 if it does not tell, `NO_UNITS`
-    #: on a device without them.
+    #: 1 if its name shows use of tensor cores, 0 if it rules it out, -1 if it is inconclusive, `NO_UNITS` on a device
+    #: without them.
     tensor_cores: Int64
 
     @property
@@ -415,12 +415,12 @@ class CollectiveTable(Struct, frozen=True, kw_only=True):
 
 
 class Overlay(Struct, frozen=True, kw_only=True):
-    """The attribution that an annotated trace adds: one row for each device event, on the CPU for each call.
+    """The attribution added to a trace: one row per device event, on the CPU per call.
 
     `flops` and `bytes` are the event's share of its call by time, so that they add up; -1 is "not known".
     """
 
-    #: The names that `track` indexes: a stream of a device, or a thread on the host.
+    #: Names indexed by `track`: a stream of a device, or a host thread.
     tracks: tuple[str, ...]
     operators: tuple[str, ...]
     modules: tuple[str, ...]
@@ -442,7 +442,7 @@ class Overlay(Struct, frozen=True, kw_only=True):
 
 
 class MemoryEvents(Struct, frozen=True, kw_only=True):
-    """Allocations (`bytes` above 0) and frees (below 0) of the allocators, in the order of the file.
+    """Allocations (`bytes` above 0) and frees (below 0) by the allocators, in file order.
 
     `address`, `total_allocated` and `total_reserved` are -1 if the trace does not record them, as in 2021. On the CPU
     `total_allocated` counts from when memory was first profiled. `device_type` is torch's number of the type.
@@ -459,7 +459,7 @@ class MemoryEvents(Struct, frozen=True, kw_only=True):
 
 
 class MemoryMarks(Struct, frozen=True, kw_only=True):
-    """A capture's marks among the memory events of a step: one row for each storage, address -1 without storages.
+    """Marks of a capture among a step's memory events: one row per storage, address -1 without storages.
 
     `event` is the row of the mark among the events, `kind` an index into `MARK_KINDS`, `tensor` an index into a list of
     shapes and data types; -1 is none.
@@ -473,7 +473,7 @@ class MemoryMarks(Struct, frozen=True, kw_only=True):
 
 
 class HostCalls(Struct, frozen=True, kw_only=True):
-    """The host events around the memory events of a trace: each row's parent comes before it, -1 is none."""
+    """Host events around a trace's memory events: parents come before children, -1 means none."""
 
     name: Categorical[str]
     module: Categorical[str]
@@ -488,7 +488,7 @@ class HostCalls(Struct, frozen=True, kw_only=True):
 
 
 class StepCalls(Struct, frozen=True, kw_only=True):
-    """The operators around the memory events of an observed step: one row for like calls, after their caller (-1 none).
+    """Operators around the memory events of an observed step: one row per like calls, after their caller (-1 none).
 
     `recomputed_until_ns` is the end of the outermost module range inside a backward, -1 outside of one.
     """

@@ -9,7 +9,7 @@ from opanatomy.records.codec import SCHEMA, Record
 from opanatomy.records.experiment import StepFigures, TechniqueRow
 from opanatomy.records.taxonomy import OperatorClass, StrEnum
 
-#: A difference with a smaller p-value is called significant: of twenty pairs of the same, about one in six has one.
+#: A difference with a smaller p-value is significant: of twenty comparisons without effect, about one in six has one.
 SIGNIFICANT = 0.01
 
 
@@ -64,7 +64,7 @@ class Work(Record, frozen=True, kw_only=True):
     modules: tuple[str, ...] = ()
     phases: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
-    #: Calls of the operator in a step; kernels if it is not known or ran more than one kernel.
+    #: Calls of the operator per step; kernels if unknown or if it ran more than one kernel.
     calls: float = 0.0
     #: FLOPs of one call, if its cost is known.
     flops: float | None = None
@@ -217,7 +217,7 @@ class MemoryChange(Record, frozen=True, kw_only=True):
 
     @property
     def change_bytes(self) -> int:
-        """Return the difference; those of all lines sum to that of the peaks."""
+        """Return the difference; over all lines these sum to the difference of the peaks."""
         return self.after_bytes - self.before_bytes
 
 
@@ -305,7 +305,7 @@ def time_agrees(row: TechniqueRow, baseline: TechniqueRow) -> bool | None:
 
 
 def peaks_differ(predicted: int | None, measured: int | None) -> bool:
-    """Return True if a predicted peak is off by more than 2 % of the measured one; False if one is not known."""
+    """Return True if a predicted peak is off by more than 2 % of the measured one; False if either is unknown."""
     if predicted is None or not measured:
         return False
     return abs(predicted / measured - 1) > MEMORY_AGREES

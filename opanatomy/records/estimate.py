@@ -122,8 +122,8 @@ class Estimated(Record, frozen=True, kw_only=True):
 
     devices: tuple[DeviceEstimate, ...]
     assumed: tuple[str, ...] = ()
-    #: Of a training of a decoder of words, on the first device; at `tokens_per_second` of it, if these were given.
+    #: For training of a text decoder, on the first device; at its `tokens_per_second`, if given.
     conventions: tuple[FlopConvention, ...] = ()
     tokens_per_second: float | None = None
-    #: How estimates of this kind came out.
+    #: How estimates of this kind compared with published runs.
     tried: Tried | None = None

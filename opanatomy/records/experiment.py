@@ -111,7 +111,7 @@ class StepFigures(Record, frozen=True, kw_only=True):
     """
 
     peak_bytes: int | None = None
-    #: What it takes of the GPU that was named.
+    #: Its use of the named GPU.
     occupied: Occupied | None = None
     components: dict[str, int] = field(default_factory=dict)
     at_peak: dict[str, int] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class StepFigures(Record, frozen=True, kw_only=True):
 
     @property
     def most_bytes(self) -> int | None:
-        """Return the most that the step takes: of a GPU its process, else its peak."""
+        """Return the step's maximum memory: its process's on a GPU, else its peak."""
         return self.peak_bytes if self.occupied is None else self.occupied.high_bytes
 
     @property
@@ -145,12 +145,12 @@ class StepFigures(Record, frozen=True, kw_only=True):
 
     @property
     def samples_per_second(self) -> float | None:
-        """Return samples of the batch over the time of the step."""
+        """Return the samples per second of the step."""
         return None if self.samples is None or not self.step_ns else self.samples / (self.step_ns / 1e9)
 
     @property
     def backward_ratio(self) -> float | None:
-        """Return FLOPs of contractions in backward, recomputation included, over those of forward."""
+        """Return contraction FLOPs of backward, including recomputation, over forward's."""
         forward = self.flops.get(Phase.FORWARD)
         if not forward:
             return None
@@ -333,7 +333,7 @@ class SimulatedCall(Record, frozen=True, kw_only=True):
     signature: Signature
     phase: Phase
     calls: int
-    #: The path of the module that makes the call, in backward that whose gradient it makes; `None` in none.
+    #: Path of the calling module, in backward of the module whose gradient is computed; `None` if there is none.
     module: str | None = None
 
 
@@ -344,12 +344,11 @@ class SimulatedStep(Record, frozen=True, kw_only=True):
     device: str
     calls: tuple[SimulatedCall, ...]
     memory: MemoryObservations
-    #: The calls of a step on each batch of a run on texts; `calls` are those of the profiled batch, `memory` is of the
-    #: longest.
+    #: Calls of a step on each batch of a run on texts; `calls` are for the profiled batch, `memory` for the longest.
     batches: tuple[tuple[SimulatedCall, ...], ...] = ()
     #: What the allocator of a GPU is asked for from the weights on, in order: an address with its bytes, 0 to free it.
     requests: tuple[tuple[int, int], ...] = ()
     #: The layers of the longest stack, 0 if the model has none.
     layers: int = 0
-    #: The sizes of a decoder of words; `None` for another model.
+    #: Sizes of a text decoder; `None` for another model.
     decoder: DecoderShape | None = None

@@ -35,7 +35,7 @@ class MemoryComponent(Record, frozen=True, kw_only=True):
     shown_bytes: int | None = None
 
 
-#: Names of the snapshots, in the order of a run.
+#: Snapshot names, in the order of a run.
 START, CONTEXT, WEIGHTS = "before_the_device", "context", "weights"
 AFTER_FORWARD, AFTER_BACKWARD, AFTER_OPTIMIZER, PEAK = "after_forward", "after_backward", "after_optimizer", "peak"
 
@@ -45,7 +45,7 @@ class MemorySnapshot(Record, frozen=True, kw_only=True):
 
     name: str
     allocated_bytes: int | None = None
-    #: Device memory held by the allocator, including blocks that are free for use again.
+    #: Device memory reserved by the allocator, including free blocks.
     reserved_bytes: int | None = None
     #: Memory in use on the whole device (or MIG instance), by all processes, according to NVML.
     nvml_used_bytes: int | None = None
@@ -77,11 +77,11 @@ class MemoryFailure(Record, frozen=True, kw_only=True):
     message: str
     requested_bytes: int | None = None
     allocated_bytes: int | None = None
-    #: True if the components are those of the moment of the failure.
+    #: True if the components are from the moment of the failure.
     seen: bool = True
-    #: The line of the program that asked.
+    #: The line of user code that made the request.
     line: str | None = None
-    #: What the allocator held then, how much of it at most was not in use, and what was free on the device beside it.
+    #: Bytes reserved by the allocator then, the maximum of these not in use, and the bytes free on the device.
     reserved_bytes: int | None = None
     unused_bytes: int | None = None
     device_free_bytes: int | None = None
@@ -130,7 +130,7 @@ class ModelShape(Record, frozen=True, kw_only=True):
     labels: int = 0
     #: The head of the model: "classification", "language_model", "none".
     head: str = "none"
-    #: Bytes of a dropout-mask element: 1 on CUDA, those of the activations on the CPU.
+    #: Bytes of a dropout mask element: 1 on CUDA, on the CPU as for activations.
     mask_bytes: int | None = None
     dropout: float = 0.0
     attention_dropout: float = 0.0
@@ -174,10 +174,10 @@ class MemoryPoint(Record, frozen=True, kw_only=True):
     time_ns: int
     phase: Phase
     allocated_bytes: int
-    #: Device memory held by the allocator, including blocks that are free for use again.
+    #: Device memory reserved by the allocator, including free blocks.
     reserved_bytes: int | None = None
     components: dict[str, int] = field(default_factory=dict)
-    #: Of a memory snapshot the lines of the program with most of it, largest first.
+    #: For a memory snapshot: the lines of user code with most memory, largest first.
     lines: dict[str, int] = field(default_factory=dict)
 
 
@@ -398,7 +398,7 @@ class Memory(Record, frozen=True, kw_only=True):
 
     @property
     def allocated_then(self) -> int | None:
-        """Return what is allocated at the moment that blocks and parts are of: the peak, if no other is shown."""
+        """Return the bytes allocated at the moment described by blocks and parts: the peak, unless another is shown."""
         return self.peak_bytes if self.moment is None else self.shown_bytes
 
     @property
@@ -419,13 +419,13 @@ class Memory(Record, frozen=True, kw_only=True):
 # without memory left to load a library.
 
 
-#: Messages that memory ran out. Sources: `c10/cuda/CUDACachingAllocator.cpp`, its XPU and MPS counterparts and NPU's
-#: plug-in ("... out of memory. Tried to allocate ..."); the CUDA and HIP runtimes' own "out of memory", also in
-#: Triton's and NCCL's messages; `c10/core/impl/alloc_cpu.cpp` ("can't allocate memory", on Windows "not enough
-#: memory"); the C library ("Cannot allocate memory") and C++; `aten/src/ATen/cuda/Exceptions.h`, which gives the status
-#: of cuBLAS, cuSOLVER and cuDNN by its name and that of cuSPARSE by its text; cuDNN 9's own two; hipBLAS, rocBLAS,
-#: MIOpen and cuFFT by name; NCCL's `alloc.h`; Level Zero and the unified runtime below XPU; AMD's device driver;
-#: numpy's and TensorFlow's allocators.
+#: Out-of-memory messages. Sources: `c10/cuda/CUDACachingAllocator.cpp`, its XPU and MPS counterparts and NPU's plug-in
+#: ("... out of memory. Tried to allocate ..."); the CUDA and HIP runtimes' own "out of memory", also in Triton's and
+#: NCCL's messages; `c10/core/impl/alloc_cpu.cpp` ("can't allocate memory", on Windows "not enough memory"); the C
+#: library ("Cannot allocate memory") and C++; `aten/src/ATen/cuda/Exceptions.h`, which gives the status of cuBLAS,
+#: cuSOLVER and cuDNN by name and cuSPARSE's by text; cuDNN 9's own two; hipBLAS, rocBLAS, MIOpen and cuFFT by name;
+#: NCCL's `alloc.h`; Level Zero and the unified runtime below XPU; AMD's device driver; numpy's and TensorFlow's
+#: allocators.
 _SAYS: Final = regex(
     r"out of memory\b|outofmemory|out_of_memory|not enough memory|bad_alloc|\bcan(?:'|no)t allocate memory"
     r"|(?:cublas|cudnn|cusolver|cusparse|cutensor|cudss|curand|hipblas|hipblaslt|hipsolver|hipsparse|hiprand|hipdnn|rocblas|rocsparse)"
@@ -440,7 +440,7 @@ _SAYS: Final = regex(
 #: Messages with these words but another meaning: the loader's block for thread-local variables of libraries (glibc),
 #: the on-chip memory of one kernel (Triton: "out of resource: shared memory", older: "out of memory: shared memory").
 _IS_NOT: Final = regex(r"static TLS block|shared memory, required|out of (?:memory|resource)s?: shared memory", re.I)
-#: Errors of a program, whatever their text: more memory would not help.
+#: Programming errors, whatever their text: more memory would not help.
 _OF_PROGRAMS: Final = (
     ValueError,
     TypeError,
@@ -489,7 +489,7 @@ def _says_so(error: BaseException) -> bool:
 
 
 def is_starved(error: BaseException) -> bool:
-    """Return True if the error is that of a process without memory left to load a library or start a thread."""
+    """Return True if the error indicates a process without memory to load a library or start a thread."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
     return isinstance(error, (RuntimeError, ImportError)) and any(words in str(error).lower() for words in _STARVED)

@@ -1,4 +1,4 @@
-"""Regular expressions that are compiled when they are first used: a run uses half of them."""
+"""Regular expressions compiled at first use: a run needs half of them."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from opanatomy.records.codec import Record
 class SlowStep(Record, frozen=True, kw_only=True):
     """A step of the run that took far longer than the others, and what of it is known."""
 
-    #: From 1 on, as the loop runs them.
+    #: Numbered from 1 in loop order.
     number: int
     wall_ns: int
     #: Parts of it: waiting for a loader, Python's garbage collection, compiling, evaluating, saving.
@@ -76,7 +76,7 @@ class UpdatedBy(Record, frozen=True, kw_only=True):
     recorded: bool
 
 
-#: Reasons for a clock that is no usual one: the device's heat, its supply, a setting.
+#: Reasons for an unusual clock: the device's heat, its power supply, a setting.
 _HOLDS: Final = ("heat", "hardware slowdown", "power brake", "set clocks")
 
 
@@ -107,12 +107,12 @@ class DeviceState(Record, frozen=True, kw_only=True):
 
     @property
     def clock_share(self) -> float | None:
-        """Return the clock as a part of the highest that the device has."""
+        """Return the clock as a fraction of the device's maximum."""
         return self.clock_mhz / self.clock_limit_mhz if self.clock_mhz and self.clock_limit_mhz else None
 
     @property
     def held_by(self) -> str | None:
-        """Return what holds the clock down in most readings beside the power cap, under which cards train as a rule."""
+        """Return the main reason for a reduced clock besides the power cap, under which GPUs train normally."""
         held = {name: count for name, count in self.reasons.items() if name in _HOLDS}
         most = max(held, key=lambda name: held[name], default=None)
         return most if most is not None and 2 * held[most] > self.readings else None
@@ -143,7 +143,7 @@ class RunClock(Record, frozen=True, kw_only=True):
     #: Steps in which something was saved, and the time in the calls that save.
     checkpoints: int = 0
     checkpointing_ns: int = 0
-    #: Steps of more than twice the time that three quarters of all take at most: how many, and the longest of them.
+    #: Number of steps longer than twice the third quartile of step times, and the longest of them.
     slow_steps: int = 0
     slow: tuple[SlowStep, ...] = ()
     graph_breaks: tuple[CompilerEvent, ...] = ()
@@ -159,12 +159,12 @@ class RunClock(Record, frozen=True, kw_only=True):
 
     @property
     def input_share(self) -> float:
-        """Return the part of the steps in which the loop waits for its input."""
+        """Return the share of the steps spent waiting for input."""
         return self._usual_share(self.input_ns, "input_ns")
 
     @property
     def collecting_share(self) -> float:
-        """Return the part of the steps in which Python collects garbage."""
+        """Return the share of the steps spent in Python's garbage collection."""
         return self._usual_share(self.collecting_ns, "collecting_ns")
 
     def _usual_share(self, part_ns: int, name: str) -> float:
@@ -236,5 +236,5 @@ class RunTrends(Record, frozen=True, kw_only=True):
     growth: tuple[Growth, ...] = ()
     peak: VaryingPeak | None = None
     left_out: tuple[LeftOut, ...] = ()
-    #: Of the run as a whole, evaluations and checkpoints included, where the steps' batch is known.
+    #: Over the whole run, including evaluations and checkpoints, if the batch size of its steps is known.
     samples_per_second: float | None = None

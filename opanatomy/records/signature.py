@@ -105,7 +105,7 @@ class Signature(Struct, frozen=True):
 
     @property
     def compute_dtype(self) -> str | None:
-        """Return the data type that the operator computes in: that of its first floating-point tensor.
+        """Return the operator's compute type: the data type of its first floating-point tensor.
 
         Without one it is an integer type (an int8 product).
         """

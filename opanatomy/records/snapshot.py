@@ -8,18 +8,18 @@ from msgspec import Struct
 
 from opanatomy.records.columns import Bool, Int64
 
-#: What the allocator does (`TraceEntry::Action` in c10/core/CachingDeviceAllocator.h); a column has their places.
+#: The allocator's actions (`TraceEntry::Action` in c10/core/CachingDeviceAllocator.h); columns index into this.
 ACTIONS: Final = (
     "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
     "snapshot", "oom",
 )  # fmt: skip
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, SNAPSHOT, OOM = range(9)
-#: The states of a block, by their places in a column.
+#: States of a block; columns index into this.
 STATES: Final = ("active_allocated", "active_pending_free", "inactive")
 ALLOCATED, PENDING, INACTIVE = range(3)
 
 
-#: What `opanatomy.snapshot` notes beside each allocation: the path of the module whose forward runs.
+#: Recorded by `opanatomy.snapshot` with each allocation: the path of the module whose forward runs.
 MODULE_METADATA: Final = "opanatomy.module/"
 
 
@@ -32,7 +32,7 @@ class Frame(NamedTuple):
 
 
 class Annotation(NamedTuple):
-    """A range of the program that the allocator was told of (`Optimizer.step#AdamW.step`), in microseconds."""
+    """A range of the program recorded by the allocator (`Optimizer.step#AdamW.step`), in microseconds."""
 
     name: str
     device: int
@@ -41,11 +41,11 @@ class Annotation(NamedTuple):
 
 
 class History(Struct, frozen=True, kw_only=True):
-    """What the allocator of one device did, in order.
+    """Actions of one device's allocator, in order.
 
-    `action` is a place in `ACTIONS`, -1 of one that is not known; sizes are requested bytes. `stack` and `metadata` are
-    places in the snapshot's, -1 for none, and `compiled` is one in its `metadata`: the compiled region. The address of
-    an `oom` is the bytes that were free on the device.
+    `action` is an index into `ACTIONS`, -1 if unknown; sizes are requested bytes. `stack` and `metadata` are indices
+    into the snapshot's, -1 for none, and `compiled` is an index into its `metadata`: the compiled region. The address
+    of an `oom` is the number of free bytes on the device.
     """
 
     device: int
@@ -60,9 +60,9 @@ class History(Struct, frozen=True, kw_only=True):
 
 
 class Segments(Struct, frozen=True, kw_only=True):
-    """The memory that the allocators hold of all devices, at the end.
+    """The memory reserved by all devices' allocators, at the end.
 
-    `pool` is a place in the snapshot's pools.
+    `pool` is an index into the snapshot's pools.
     """
 
     device: Int64
@@ -77,7 +77,7 @@ class Segments(Struct, frozen=True, kw_only=True):
 class SegmentBlocks(Struct, frozen=True, kw_only=True):
     """The blocks of all segments, by address: `state` is a place in `STATES`, `segment` the row of its segment.
 
-    `requested` is what was asked for, `size` with what the allocator added; `stack` as in `History`.
+    `requested` is the requested size, `size` includes the allocator's rounding; `stack` as in `History`.
     """
 
     segment: Int64
@@ -103,5 +103,5 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     pools: tuple[tuple[int, int], ...]
     annotations: tuple[Annotation, ...]
     settings: dict[str, str]
-    #: Actions in the histories that are not known here.
+    #: Unknown actions found in the histories.
     unknown_actions: tuple[str, ...] = ()

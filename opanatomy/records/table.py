@@ -1,4 +1,4 @@
-"""Tables of interned values and whole numbers, with one way to choose rows, to sum them and to write them."""
+"""Tables of interned values and integers, with one way to select, sum and serialize rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from opanatomy.records.columns import Bool, Categorical, Int64, categorical_of, concat, unique
 
-#: A figure that is not known.
+#: An unknown figure.
 NOT_KNOWN: Final = np.iinfo(np.int64).min
 #: Keys are combined into one number up to this.
 _MAX_COMBINED_KEY: Final = 2**62
@@ -21,10 +21,10 @@ _VALUES, _CODES = "values", "codes"
 
 
 class Column(Struct, frozen=True, kw_only=True):
-    """What a column holds: a key, or a figure that is summed over rows.
+    """The contents of a column: a key, or a figure that is summed over rows.
 
-    `unit` is that of a figure, empty for a key. `values` makes the values of a key of plain ones; `text` says how its
-    texts are masked: as a `name`, the path of a `module`, the `arguments` of a call, or not, as our `own` words.
+    `unit` is a figure's unit, empty for a key. `values` converts a key's plain values; `text` determines how its texts
+    are masked: as a `name`, the path of a `module`, the `arguments` of a call, or not at all, as our `own` words.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Column(Struct, frozen=True, kw_only=True):
 
 
 class Table:
-    """Rows with keys, whose values are interned (`None` is none), and figures, whole numbers or `NOT_KNOWN`.
+    """Rows with interned keys (`None` means none) and integer figures, possibly `NOT_KNOWN`.
 
     Tables are equal if they have the same names and rows in the same order.
     """
@@ -72,15 +72,15 @@ class Table:
         )
 
     def parts(self, *names: str) -> Iterator[tuple[tuple[Any, ...], Int64]]:
-        """Yield the distinct values of these keys, in the order of their codes, with the rows that have them."""
+        """Yield the distinct values of these keys, ordered by code, with their rows."""
         order, starts = self._grouped(names)
         values = zip(*(self.keys[name].take(order[starts]).decoded() for name in names), strict=True)
         yield from zip(values, np.split(order, starts[1:]) if len(starts) else (), strict=True)
 
     def by(self, *names: str) -> Table:
-        """Return a row for each distinct combination of these keys, with the sums of all figures.
+        """Group by these keys and sum all figures.
 
-        A sum is over what is known; it is not known where nothing is.
+        A sum covers the known values; it is unknown if all are.
         """
         order, starts = self._grouped(names)
         return Table(
@@ -89,11 +89,11 @@ class Table:
         )
 
     def with_columns(self: Kind, keys: Mapping[str, Categorical[Any]], figures: Mapping[str, Int64]) -> Kind:
-        """Return the rows with these columns added, or in place of those of the same name."""
+        """Return the rows with these columns added, or replacing those with the same name."""
         return type(self)({**self.keys, **keys}, {**self.figures, **figures})
 
     def compact(self: Kind) -> Kind:
-        """Return the rows with keys that hold no other values than theirs, in the same order."""
+        """Return the same rows with only the key values that occur."""
         keys: dict[str, Categorical[Any]] = {}
         for name, key in self.keys.items():
             used = unique(key.codes)
@@ -102,7 +102,7 @@ class Table:
         return type(self)(keys, self.figures)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield each row as its values by name; what is not known is `None`."""
+        """Yield each row as a mapping of names to values; unknown figures are `None`."""
         columns = [key.decoded() for key in self.keys.values()]
         columns += [_known(figure.tolist()) for figure in self.figures.values()]
         names = (*self.keys, *self.figures)
@@ -110,14 +110,14 @@ class Table:
             yield dict(zip(names, row, strict=True))
 
     def plain(self) -> dict[str, Any]:
-        """Return the table as plain values by the names of its columns; a column that is the same in all rows once."""
+        """Serialize the table as plain values by column name; a constant column is stored once."""
         columns: dict[str, Any] = {"rows": len(self)}
         for name, key in self.compact().keys.items():
             columns[name] = {_VALUES: list(key.values), _CODES: _once(key.codes.tolist())}
         return columns | {name: _once(_known(figure.tolist())) for name, figure in self.figures.items()}
 
     def _grouped(self, names: Sequence[str]) -> tuple[Int64, Int64]:
-        """Return the rows in the order of these keys, and where each combination of them begins."""
+        """Return the rows sorted by these keys, and where each combination begins."""
         index, most = np.zeros(len(self), dtype=np.int64), 1
         for name in names:
             key = self.keys[name]
@@ -131,14 +131,14 @@ class Table:
 
 
 def empty(kind: type[Kind], columns: Sequence[Column]) -> Kind:
-    """Return a table of this kind with these columns and without rows."""
+    """Return an empty table of this kind with these columns."""
     none = np.zeros(0, dtype=np.int64)
     keys: dict[str, Categorical[Any]] = {column.name: Categorical(none, ()) for column in columns if not column.unit}
     return kind(keys, {column.name: none for column in columns if column.unit})
 
 
 def concatenated(tables: Sequence[Kind]) -> Kind:
-    """Return the rows of all tables; where one lacks a column its rows have none, or it is not known."""
+    """Concatenate tables; columns that a table lacks are none or unknown in its rows."""
     keys: dict[str, Any] = {name: None for table in tables for name in table.keys}
     figures: dict[str, Any] = {name: None for table in tables for name in table.figures}
     for name in keys:
@@ -150,7 +150,7 @@ def concatenated(tables: Sequence[Kind]) -> Kind:
 
 
 def table_of_columns(keys: Mapping[str, Sequence[Any]], figures: Mapping[str, Sequence[int | None]]) -> Table:
-    """Return the table of these columns, in which `None` is none, of a figure not known."""
+    """Build a table from these columns, in which `None` means none, or an unknown figure."""
     interned = {}
     for name, values in keys.items():
         numbers: dict[Any, int] = {None: -1}
@@ -160,9 +160,9 @@ def table_of_columns(keys: Mapping[str, Sequence[Any]], figures: Mapping[str, Se
 
 
 def table_of(plain: Any, types: Mapping[str, Callable[[Any], Any]]) -> Table:
-    """Return the table of plain values, those of a key in their type.
+    """Deserialize a table from plain values, converting keys to their types.
 
-    Raise `ValueError` or `TypeError` if these are no table, or columns have other lengths.
+    Raise `ValueError` or `TypeError` if this is not a table, or columns differ in length.
     """
     rows = plain.get("rows") if isinstance(plain, dict) else None
     if type(rows) is not int or rows < 0:
@@ -204,7 +204,7 @@ def _known(values: list[int]) -> list[int | None]:
 
 
 def figure(column: Int64 | Bool, known: Bool | None = None) -> Int64:
-    """Return a column of numbers or marks as a figure, which is not known where `known` is not set."""
+    """Return numbers or booleans as a figure, unknown where `known` is not set."""
     whole = column.astype(np.int64)
     return whole if known is None else np.where(known, whole, NOT_KNOWN)
 

@@ -100,7 +100,7 @@ CAUSE_LABELS: Final = {
 }  # fmt: skip
 
 
-#: A class or phase in a column is its index here; -1 is "none".
+#: Columns store a class or phase as its index here; -1 means none.
 CLASSES: Final = tuple(OperatorClass)
 PHASES: Final = tuple(Phase)
 #: The phases that divide a step.
@@ -113,13 +113,13 @@ FLOAT32, TF32 = "float32", "tf32"
 THREE_TF32: Final = "3 x tf32"
 #: Types in which float32 operands are computed; a column has the index.
 COMPUTE_TYPES: Final = (FLOAT32, TF32, THREE_TF32)
-#: The peak against which each of them is measured.
+#: The peak that applies to each of them.
 PEAK_OF_COMPUTE_TYPE: Final = {FLOAT32: FLOAT32, TF32: TF32, THREE_TF32: TF32}
 #: Codes of the phases in a column.
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
     PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
 )
-#: Phases in which a model goes forward, in a training step or a generation.
+#: Phases with a forward pass, in a training step or a generation.
 FORWARDS: Final = tuple(PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.PREFILL, Phase.DECODING))
 #: Phases with different bounds: many tokens at once, and one by one.
 OF_GENERATION: Final = (Phase.PREFILL, Phase.DECODING)
@@ -243,7 +243,7 @@ class Optimizer(Struct, frozen=True, kw_only=True):
     compiled: bool = False
     #: The package with the class if it is not torch, and our extra that installs it.
     package: str | None = None
-    #: Other names of it, from transformers' `OptimizerNames`.
+    #: Aliases from transformers' `OptimizerNames`.
     aliases: tuple[str, ...] = ()
 
     def state_bytes(self, item_bytes: int) -> float:
@@ -253,13 +253,13 @@ class Optimizer(Struct, frozen=True, kw_only=True):
         return self.state_copies * item_bytes
 
     def full_parameters(self, small: int, embeddings: int) -> int:
-        """Return how many parameters have 32-bit state while the others have 8-bit state."""
+        """Return the number of parameters with 32-bit state while the others have 8-bit state."""
         if self.state_bytes_per_parameter is None:
             return 0
         return small + (embeddings if self.full_embeddings else 0)
 
     def update_bytes(self, item_bytes: int) -> float:
-        """Return the most bytes that an update needs for each trained parameter: its state and temporaries."""
+        """Return the peak bytes of an update per trained parameter: state and temporaries."""
         return self.state_bytes(item_bytes) + self.update_copies * item_bytes
 
 

@@ -1,7 +1,7 @@
 """The work of the steps as one table, and the tables that are questions to it.
 
-A row of the work is an operator with a signature, in a module, a phase and a class, by a kernel, in steps of a kind.
-Its figures are sums, so that every table that is made of it has the same sums.
+A row of the work is an operator with a signature, in a module, phase and class, run by a kernel, in steps of a kind.
+Its figures are sums, so that every derived table has the same totals.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def _figure(name: str, unit: str, meaning: str) -> Column:
     return Column(name=name, unit=unit, meaning=meaning)
 
 
-#: The columns of the work. Figures are over the steps that count, `like_...` over like steps, of which some may not
-#: count; where a row has no part in the one or the other, these are not known.
+#: Columns of the work. Figures cover the counted steps, `like_...` cover like steps, some of which may not count; in a
+#: row outside either, its figures are unknown.
 COLUMNS: Final = (
     _key("operator", "the operator that launched the work; none if it is not known", "name"),
     _key("signature", "shapes and data types of its arguments, as text", "arguments", SignatureText),
@@ -76,14 +76,14 @@ COLUMNS_OF: Final[Mapping[type[Table], tuple[Column, ...]]] = {Table: COLUMNS, S
 
 
 def plain(value: object) -> Any:
-    """Return the plain form of a value that `msgspec` does not know: a table, the text of a signature."""
+    """Return the plain form of a value unknown to `msgspec`: a table, a signature text."""
     return value.plain() if isinstance(value, Table) else str(value)
 
 
 def typed(kind: Any, value: Any) -> Any:
-    """Return the value of this kind whose plain form this is; raise `ValueError` or `TypeError` if it is none.
+    """Convert a plain form to this type; raise `ValueError` or `TypeError` if it does not match.
 
-    Columns that another version added are left out, and those that it lacks are none or not known.
+    Columns added by other versions are dropped, and missing ones are none or unknown.
     """
     if kind not in COLUMNS_OF:
         return kind(value)
@@ -99,7 +99,7 @@ def typed(kind: Any, value: Any) -> Any:
 
 #: Values of `bound_by` of an operator.
 COMPUTE, MEMORY = "compute", "memory"
-#: The phases of a backward, recomputation included.
+#: Phases of a backward, including recomputation.
 BACKWARD: Final = (Phase.BACKWARD, Phase.RECOMPUTE)
 
 
@@ -347,7 +347,7 @@ class StepKind(Record, frozen=True, kw_only=True):
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Return the distinct numbers of the steps, without steps that have no number."""
+        """Return the distinct step numbers, without unnumbered steps."""
         return _numbers(self.steps)
 
     @property
@@ -385,7 +385,7 @@ class Breakdown(Record, frozen=True, kw_only=True):
 
 
 def _rows_in(work: Table, table: str) -> Int64:
-    """Return the rows of the steps that count that this table is made of."""
+    """Return the rows of the counted steps that this table derives from."""
     only = work.keys["only"]
     rows: Int64 = np.flatnonzero((work.figures["calls"] != NOT_KNOWN) & ((only.codes < 0) | only.equals(table)))
     return rows
@@ -397,11 +397,11 @@ def _rows_of(work: Table, table: str, *keys: str) -> Iterator[dict[str, Any]]:
 
 
 def _record(record: type[Record], row: Mapping[str, Any], **others: Any) -> Any:
-    """Return a record with those values of a row that it has, and these others."""
+    """Build a record from the matching values of a row, and these further values."""
     return record(**{name: row[name] for name in record.__struct_fields__ if name in row} | others)
 
 
-#: The keys of a row of the operators, which has one bound.
+#: Keys of an operator row, which has one bound.
 _OF_OPERATORS: Final = (
     "operator",
     "signature",
@@ -455,7 +455,7 @@ def class_rows(work: Table, operators: Sequence[OperatorRow]) -> tuple[ClassRow,
 
 
 def with_bounds(work: Table, operators: Iterable[OperatorRow]) -> Table:
-    """Return the work with the bounds of its operators, each in as many parts as the rows that have its calls."""
+    """Return the work with its operators' bounds, each divided among the rows with its calls."""
     bounds = {tuple(getattr(row, name) or None for name in _OF_OPERATORS): row for row in operators}
     ns, by = np.full(len(work), NOT_KNOWN), np.full(len(work), -1)
     rows = _rows_in(work, "operators")
@@ -471,7 +471,7 @@ def with_bounds(work: Table, operators: Iterable[OperatorRow]) -> Table:
 
 
 def headroom_ns(rows: Iterable[OperatorRow]) -> int:
-    """Return the time above the bounds, operator by operator; `rows` are of one class and phase.
+    """Return the time above the bounds, summed over operators; `rows` are from one class and phase.
 
     An operator that caches made faster than memory allows has 0, not less.
     """
@@ -483,9 +483,9 @@ def headroom_ns(rows: Iterable[OperatorRow]) -> int:
 
 
 def module_rows(work: Table) -> tuple[ModuleRow, ...]:
-    """Return one row per module, phase and class, in the order of the modules in the work.
+    """Return one row per module, phase and class, in module order.
 
-    Work outside known modules has none.
+    Work outside known modules is omitted.
     """
     order = {path: index for index, path in enumerate(work.keys["module"].values)}
     keys = ("module", "module_kind", "phase", "operator_class")
@@ -500,7 +500,7 @@ def module_rows(work: Table) -> tuple[ModuleRow, ...]:
 
 
 def line_rows(work: Table) -> tuple[LineRow, ...]:
-    """Return one row per stack of lines, phase and class, longest first; none if no line is known."""
+    """Return one row per line stack, phase and class, longest first; empty if no line is known."""
     if not work.keys["stack"].values:
         return ()
     rows = [
@@ -532,16 +532,15 @@ def kernel_rows(work: Table) -> tuple[KernelRow, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.kernel)))
 
 
-#: A forward of less than this part of its backward is next to nothing; no ratio exceeds the inverse.
+#: A forward below this fraction of its backward is negligible; no ratio exceeds the inverse.
 _NEXT_TO_NOTHING: Final = 0.01
 
 
 def ratios_of(classes: Iterable[ClassRow], theory: Iterable[TheoryRow]) -> tuple[Ratio, ...]:
     """Return one row per class that has work in forward and in backward (recompute counts as backward).
 
-    A ratio covers all the work of a class or is unknown: one call without a formula makes that of FLOPs and bytes
-    `None`. A forward that is next to nothing has no ratio: it would say that the work is in the backward only, not how
-    the two compare.
+    A ratio covers all work of a class or is unknown: one call without a formula makes the FLOPs and bytes ratios
+    `None`. A negligible forward has no ratio: it would only show that the work is in backward, not how the two compare.
     """
     expected = {row.operator_class: row for row in theory}
     rows = tuple(classes)
@@ -564,7 +563,7 @@ def ratios_of(classes: Iterable[ClassRow], theory: Iterable[TheoryRow]) -> tuple
 
 
 def _costed(rows: Sequence[ClassRow], name: str) -> int | None:
-    """Return the sum of a cost; `None` if a part of the time has no cost."""
+    """Return the sum of a cost; `None` if part of the time has unknown cost."""
     values = [getattr(row, name) for row in rows]
     return None if None in values or any(row.uncosted_ns for row in rows) else sum(values)
 
@@ -581,9 +580,9 @@ def _over(backward: int | None, forward: int | None) -> float | None:
 
 
 def breakdown_of(work: Table, kinds: Sequence[StepKind]) -> Breakdown:
-    """Return the work of like steps, operator by operator, with the sums of the steps of each kind.
+    """Return the work of like steps by operator, with the sums of each kind of steps.
 
-    On the CPU a part of another call also has that call's name, as it has its class.
+    On the CPU a part of another call has that call's name and class.
     """
     kind, on_device = work.keys["step_kind"], bool(work.keys["kernel"].values)
     liked, part_of = work.figures["like_events"] != NOT_KNOWN, () if on_device else ("part_of",)
@@ -626,7 +625,7 @@ def work_of_tables(
     modules: Iterable[ModuleRow] = (),
     breakdown: Breakdown | None = None,
 ) -> Table:
-    """Return a work table whose tables are these, each made of rows of its own."""
+    """Return a work table from which these tables derive, each from rows of its own."""
     rows = [_plain_row(row, "classes") | {"events": row.kernels, "bound_ns": None} for row in classes]
     rows += [_plain_row(row, "operators") for row in operators]
     rows += [_plain_row(row, "modules") | {"module_kind": row.kind, "calls": 0} for row in modules]

@@ -199,7 +199,7 @@ class EventColumns(Struct, frozen=True, kw_only=True):
 
 
 class LineFrame(Record, frozen=True, kw_only=True):
-    """A line of the user's code and the stack that it was called from, by its number; -1 is none."""
+    """A line of user code, and the number of the stack that called it; -1 means none."""
 
     #: `model.py:31`; without a number some line of the function.
     line: str
@@ -221,7 +221,7 @@ class ContextColumns(Struct, frozen=True, kw_only=True):
     module: Packed
     casts_weight: Packed
     recomputed_until_ns: Packed
-    #: A number of `StepObservations.lines`, -1 for none; nothing without lines.
+    #: An index into `StepObservations.lines`, -1 for none; empty without lines.
     line: Packed = b""
 
 
@@ -337,17 +337,17 @@ class MemoryObservations(Struct, frozen=True, kw_only=True):
     failure: MemoryFailure | None = None
 
 
-#: Prefixes of the ranges that a capture puts into the trace: `<prefix><phase>` and `<prefix><module path>`.
+#: Prefixes of a capture's ranges in the trace: `<prefix><phase>` and `<prefix><module path>`.
 PHASE_RANGE = "opanatomy.phase/"
 #: Prefix of ranges around a call in the user's own loop; `loop_spans` finds the phases between two of them.
 LOOP_RANGE = f"{PHASE_RANGE}loop/"
 MODULE_RANGE = "opanatomy.module/"
-#: The step after the profiled ones that runs line by line, and the range of each line: a number of `Capture.lines`.
+#: Name of the extra step traced line by line, and prefix of its line ranges: an index into `Capture.lines`.
 LINES_STEP = "opanatomy.lines"
 LINE_RANGE = "opanatomy line #"
 
 
-#: The metadata key of a trace for what Kineto does not record.
+#: The trace metadata key for data that Kineto does not record.
 METADATA_KEY = "opanatomy"
 
 
@@ -363,7 +363,7 @@ class MachineLoad(Record, frozen=True, kw_only=True):
 
     @property
     def busy(self) -> bool:
-        """Return True if other work made the measured times longer, by how much nobody knows."""
+        """Return True if other work lengthened the measured times by an unknown amount."""
         return max(self.before or 0.0, self.after or 0.0) > BUSY
 
     @property
@@ -498,7 +498,7 @@ class Workload(Record, frozen=True, kw_only=True):
 
     @property
     def micro_batch(self) -> int | None:
-        """Return the samples of one forward."""
+        """Return the number of samples per forward."""
         return None if self.batch is None else self.batch // (self.accumulate or 1)
 
 
@@ -535,7 +535,7 @@ class SharedWeights(Record, frozen=True, kw_only=True):
     ranks: int
     gathered_bytes: int
     reduced_bytes: int
-    #: The weights themselves, and the trained ones; under FSDP each rank keeps one part in `ranks`.
+    #: Bytes of the weights, and of the trained ones; under FSDP each rank keeps one part in `ranks`.
     weight_bytes: int
     trained_bytes: int
     regathered: bool = False
@@ -560,7 +560,7 @@ class SystemUse(Record, frozen=True, kw_only=True):
     page_faults: int = 0
 
     def since(self, before: SystemUse) -> SystemUse:
-        """Return what was used since then."""
+        """Return the use since then."""
         return SystemUse(system_ns=self.system_ns - before.system_ns, page_faults=self.page_faults - before.page_faults)
 
 
@@ -603,16 +603,16 @@ class Capture(Record, frozen=True, kw_only=True):
     #: Time of each operator by name in the profiler's own tree of events, as in its `key_averages`: device work that it
     #: launched, on the CPU its self time, over all profiled steps.
     profiler_times_ns: dict[str, int] = field(default_factory=dict)
-    #: Module path -> which of its products need a gradient, as observed in a step: "weight", "input", "both", "none". A
-    #: module without weights has products of activations: "both" or "none".
+    #: Module path -> which of its contractions' operands need gradients, as observed: "weight", "input", "both",
+    #: "none". A module without weights multiplies activations: "both" or "none".
     gradients: dict[str, str] = field(default_factory=dict)
     #: The texts of the run.
     texts: TextObservations | None = None
     #: Weights that ranks share by DDP or FSDP; empty if they share none, or not in a known way.
     shared: tuple[SharedWeights, ...] = ()
-    #: The nodes of CUDA graphs that torch has annotated, by their numbers with the graph's above 32 bits.
+    #: CUDA graph nodes annotated by torch, by their number with the graph's above 32 bits.
     graph_nodes: dict[str, GraphNode] = field(default_factory=dict)
-    #: The lines that a step more ran, by the numbers of their ranges.
+    #: The lines of the extra step, by range number.
     lines: tuple[LineFrame, ...] = ()
     #: The run around the steps, where a loop was recorded.
     run: RunClock | None = None
@@ -632,8 +632,8 @@ class Capture(Record, frozen=True, kw_only=True):
 #: Begin and end in ns, and the phase.
 Span: TypeAlias = "tuple[int, int, Phase]"
 
-#: The phase between a marked call (`None`: the beginning of the step) and the next one. Between two forwards the call
-#: after them decides. All else, such as data loading after an optimizer, belongs to no pass.
+#: The phase between a marked call (`None`: the beginning of the step) and the next one. Between two forwards the next
+#: call decides. Everything else, such as data loading after an optimizer, belongs to no pass.
 _BETWEEN: Final[Mapping[tuple[Phase | None, Phase], Phase]] = {
     (None, Phase.BACKWARD): Phase.FORWARD,
     (Phase.FORWARD, Phase.BACKWARD): Phase.FORWARD,
@@ -713,7 +713,7 @@ def loop_spans(calls: Iterable[MarkedCall], step_begins: Sequence[int]) -> tuple
 
 
 def flattened(spans: Sequence[Span]) -> tuple[list[int], list[Phase | None]]:
-    """Return times, and the phase from each on: that of the running span that began last."""
+    """Return times and the phase from each on: the phase of the running span that began last."""
     ordered = sorted(spans)
     starts: list[int] = []
     phases: list[Phase | None] = []

@@ -43,7 +43,7 @@ def terminal_report(
 ) -> str:
     """Return the report as lines of at most `width` cells, with ANSI colours if `color`, and the `top` operators.
 
-    `brief` is its first screen alone, `sections` those parts alone.
+    `brief` selects only the first screen, `sections` only these parts.
     """
     from opanatomy.report.formats import terminal
     from opanatomy.report.section import Page

@@ -1,7 +1,7 @@
-"""Describe the pictures of a report with altair: one description for the page, a still picture, a file and a notebook.
+"""Describe a report's charts with altair, for the page, still images, files and notebooks.
 
-A picture shows figures of the report and computes none: its data are raw values in base units next to their texts, as
-the text report writes them. A report without the data of a picture raises `NoChart` with the reason.
+A chart shows the report's figures and computes none: its data are raw values in base units with their texts as
+formatted in the text report. A report without the data for a chart raises `NoChart` with the reason.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class NoChart(OpanatomyError):
 
 
 def chart_of(report: Report, name: str, *, still: bool = False) -> Chart:
-    """Return the picture of this name; raise `UsageError` for an unknown one, `NoChart` if the report lacks its data.
+    """Return the chart with this name; raise `UsageError` for an unknown name, `NoChart` if the report lacks its data.
 
-    One that is to stand `still` in a page has fewer marks, if it has many.
+    A `still` chart on a page has fewer marks, if it has many.
     """
     charts = CHARTS[kind_of(report)]
     if name not in charts:
@@ -66,24 +66,24 @@ def chart_of(report: Report, name: str, *, still: bool = False) -> Chart:
 
 
 def asked_for(report: Report, name: str | None) -> Chart:
-    """Return the picture that a file shows: the first of the report if none was named."""
+    """Return the chart for an image file: the report's first if none was named."""
     return chart_of(report, next(iter(CHARTS[kind_of(report)])) if name is None else name)
 
 
 def kind_of(report: Report) -> type[Report]:
-    """Return which kind of report it is, also of one that a user holds."""
+    """Return the kind of report, also for a subclass."""
     return next(kind for kind in CHARTS if isinstance(report, kind))
 
 
 # ----- how all of them look
 
 
-#: Pictures are this wide; a page scales them to its width.
+#: Width of charts; a page scales them to its width.
 _WIDTH: Final = 1000
 _BACKGROUND: Final = "transparent"
 _INK: Final = "currentColor"
 _GREY: Final = "#8a8a8a"
-#: Two colours that stand in one picture differ by 10 or more (CIEDE2000), also those of classes.
+#: Colours in one chart differ by 10 or more (CIEDE2000), including the classes' colours.
 _OF_CAUSE: Final = {
     IdleCause.PROFILER: "#333333", IdleCause.COMPILATION: "#4b2991", IdleCause.INPUT: "#6b3f2a",
     IdleCause.ALLOCATOR: "#7a7a1f", IdleCause.SLOW_LAUNCH: "#f4a582", IdleCause.SYNCHRONIZATION: "#a31621",
@@ -121,9 +121,9 @@ _LONGEST_NAME: Final = 60
 
 
 def _finished(chart: Any, report: Report, name: str, title: str) -> Chart:
-    """Return the picture with the look of all of them: what it shows, of what, and words for those who cannot see it.
+    """Return the chart in the common style, with title, subject and an alternative text.
 
-    What the picture says about itself stands below its title.
+    The chart's own explanation goes below its title.
     """
     from altair import Undefined
 
@@ -174,12 +174,12 @@ def _finished(chart: Any, report: Report, name: str, title: str) -> Chart:
     return made
 
 
-#: Characters of a line below the title of a picture.
+#: Characters per line below a chart's title.
 _TITLE_WIDTH: Final = 150
 
 
 def subject_of(report: Report) -> str:
-    """Return what a report is about, and on which device it ran."""
+    """Return a report's subject and device."""
     if isinstance(report, Comparison):
         devices = {side.device for side in report.sides if side.device}
         return ", ".join((" against ".join(side.name for side in report.sides), *sorted(devices)))
@@ -194,7 +194,7 @@ def subject_of(report: Report) -> str:
 
 
 def _values(rows: Iterable[Datum]) -> Any:
-    """Return rows as the data of a picture, each text of them in visible characters."""
+    """Return rows as chart data, with visible characters only."""
     from altair import Data
 
     shown = [{key: printable(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows]
@@ -220,7 +220,7 @@ def _si(unit: str) -> str:
 
 
 def _coloured(field: str, looks: Mapping[str, str], **legend: Any) -> Any:
-    """Return the colour of each value of a field, in their order, with its legend below."""
+    """Return a colour encoding for a field's values, in order, with its legend below."""
     from altair import Color, Legend, Scale
 
     below = Legend(title=None, orient="bottom", **legend)
@@ -234,7 +234,7 @@ def _by_phase(phases: Sequence[Phase]) -> Any:
 
 
 def _ink_on(colour: str) -> str:
-    """Return black or white, whichever stands out on this colour (the threshold of WCAG's relative luminance)."""
+    """Return black or white, whichever contrasts with this colour (by WCAG's relative luminance)."""
     channels = [int(colour[index : index + 2], 16) / 255 for index in (1, 3, 5)]
     red, green, blue = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels)
     return "black" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "white"
@@ -244,7 +244,7 @@ def _ink_on(colour: str) -> str:
 
 
 def _step(anatomy: Anatomy) -> Any:
-    """Return the parts of the mean step, one after the other; their sum is the step."""
+    """Return a bar of the mean step's parts, which sum to the step."""
     import altair as alt
 
     parts = list(parts_of_step(anatomy))
@@ -294,10 +294,10 @@ def _step(anatomy: Anatomy) -> Any:
 
 
 def parts_of_step(anatomy: Anatomy) -> Iterator[Datum]:
-    """Yield the parts of the mean step that take time: their sum is the step without other steps' work.
+    """Yield the mean step's parts that take time; they sum to the step without other steps' work.
 
-    Classes of work, exposed communication with the waiting in it, idle time by cause, what is not recorded, on the CPU
-    loaders, the framework and the profiler.
+    Classes of work, exposed communication including waiting, idle time by cause, unrecorded time, and on the CPU
+    loaders, framework and profiler.
     """
     costs, steps = costs_of(anatomy), steps_of_window(anatomy)
     communication = COLOUR[OperatorClass.COMMUNICATION]
@@ -329,7 +329,7 @@ def parts_of_step(anatomy: Anatomy) -> Iterator[Datum]:
 
 
 _TITLE_OF_ADVICE: Final = "The step now, after each of the first changes, and after all of them together"
-#: What a bar says; where a gain is only bounded, the least time, as a bar that is open to the eye but not to a pointer.
+#: Labels of bars; if a gain is only bounded, the minimum time is drawn as an open bar that still reacts to the pointer.
 _NOW, _REPLAYED, _RANGE, _BOUND = (
     "now",
     "after it, by replaying the trace",
@@ -401,7 +401,7 @@ def _advice(anatomy: Anatomy) -> Any:
 # ----- all steps of the recording
 
 
-#: Steps that are drawn, the first ones.
+#: Maximum number of steps drawn, from the first.
 _MOST_STEPS_DRAWN: Final = 60
 _BAR: Final = 20
 
@@ -496,7 +496,7 @@ def _steps(anatomy: Anatomy) -> Any:
 
 
 def parts_of_row(step: StepRow) -> Iterator[Datum]:
-    """Yield the parts of one step, as those of the mean step are: they sum to it."""
+    """Yield one step's parts, like those of the mean step; they sum to it."""
     exposed = step.exposed_communication_ns or 0
     classes = [item for item in OperatorClass if item is not OperatorClass.COMMUNICATION and item in step.class_ns]
     work, computing = sum(step.class_ns[item] for item in classes), max((step.busy_ns or 0) - exposed, 0)
@@ -521,7 +521,7 @@ def parts_of_row(step: StepRow) -> Iterator[Datum]:
 # ----- the run over its length
 
 
-#: Parts of a run's steps, with their fields and colours: the rest is the step as it usually is.
+#: Parts of a run's steps, with fields and colours; the rest is the usual step.
 _OF_RUN: Final = (
     ("waiting for input", "input_ns", _OF_CAUSE[IdleCause.INPUT]),
     ("evaluation", "evaluating_ns", "#0072b2"),
@@ -538,7 +538,7 @@ _OF_MEMORY: Final = (
 
 
 def _run(anatomy: Anatomy) -> Any:
-    """Return the steps of the run in order: how long the usual one is, what comes on top of it, and the memory."""
+    """Return the run's steps in order: the usual duration, what adds to it, and the memory."""
     import altair as alt
 
     series = None if anatomy.run is None else anatomy.run.series
@@ -617,7 +617,7 @@ def _run(anatomy: Anatomy) -> Any:
 # ----- one step over time
 
 
-#: What lanes have besides classes, phases and causes of idle time: in words, and the colour.
+#: Lane contents besides classes, phases and idle causes: their words and colours.
 _WORDS: Final = {
     lanes.COMPUTING: ("computing", "#2c4052"), lanes.EXPOSED: ("exposed communication", "#cc79a7"),
     lanes.WAITING_FOR_RANKS: ("waiting for other ranks", _OF_WAITING), lanes.COPIES: ("exposed copies", "#b5e0b0"),
@@ -628,13 +628,13 @@ _WORDS: Final = {
     lanes.RUNTIME: ("other runtime calls", "#ecd3ba"), lanes.PYTHON: ("Python", _OF_CAUSE[IdleCause.PYTHON]),
     lanes.FRAMEWORK: ("framework", _OF_FRAMEWORK),
 }  # fmt: skip
-#: Rectangles of the picture, at most, and of the still one in a page.
+#: Maximum number of rectangles of the chart, and of a still one on a page.
 _MOST_DRAWN: Final = 2400
 _MOST_STILL: Final = 500
 
 
 def _lanes(anatomy: Anatomy, most: int = _MOST_DRAWN) -> Any:
-    """Return the lanes of one step, phases above, then devices, streams and threads, with at most so many rectangles.
+    """Return the lanes of one step: phases, devices, streams and threads, with at most this many rectangles.
 
     The page draws the lanes itself, with every span that the report has: see `timeline_of`.
     """
@@ -700,7 +700,7 @@ def _drawn(anatomy: Anatomy) -> Lanes:
 
 
 def title_of_lanes(anatomy: Anatomy) -> str:
-    """Return which step is drawn, how long it is beside the mean, and on which clock the lanes of ranks are."""
+    """Return which step is drawn, its duration relative to the mean, and the clock of rank lanes."""
     drawn = _drawn(anatomy)
     number = "the step" if drawn.step is None else f"step {drawn.step}"
     said = [f"{number}, {units.duration(drawn.wall_ns)}"]
@@ -720,7 +720,7 @@ def title_of_lanes(anatomy: Anatomy) -> str:
 
 
 def timeline_of(anatomy: Anatomy) -> dict[str, Any]:
-    """Return what the page draws of one step: its lanes, words and colours of what they show, and all spans.
+    """Return the page's data for one step: its lanes, their words and colours, and all spans.
 
     Raise `NoChart` if the report has no lanes.
     """
@@ -751,7 +751,7 @@ def timeline_of(anatomy: Anatomy) -> dict[str, Any]:
 
 
 def _word_of(kind: str) -> tuple[str, str]:
-    """Return what a span is in words, and its colour."""
+    """Return a span's label and colour."""
     if kind in _WORDS:
         return _WORDS[kind]
     if kind.startswith(lanes.IDLE):
@@ -765,7 +765,7 @@ def _word_of(kind: str) -> tuple[str, str]:
 # ----- classes by phase
 
 
-#: The figures that the classes are compared by, with the way to write one.
+#: Figures by which classes are compared, each with its formatter.
 _FIGURES: Final = (("time", units.duration), ("FLOPs", units.flops), ("bytes", units.size))
 
 
@@ -875,7 +875,7 @@ def _classes(anatomy: Anatomy) -> Any:
 # ----- roofline
 
 
-#: Operators with less of the time than this have no point, and those with fewer FLOPs per byte: they copy.
+#: Operators below this share of time get no point, nor do those with fewer FLOPs per byte, which copy.
 _LEAST_POINT: Final = 0.001
 _LEAST_INTENSITY: Final = 0.01
 _MOST_POINTS: Final = 300
@@ -885,7 +885,7 @@ _ROOF_HEIGHT: Final = 420
 
 
 def _roofline(anatomy: Anatomy) -> Any:
-    """Return the operators below the ceilings of the device, by FLOPs per byte and FLOPs a second, log by log."""
+    """Return the operators below the device's ceilings, by FLOPs per byte and FLOPs per second, on log scales."""
     import altair as alt
 
     device, steps = anatomy.device, steps_of(anatomy)
@@ -999,7 +999,7 @@ def _roofline(anatomy: Anatomy) -> Any:
 def _largest_named(
     points: Sequence[Datum], across: Sequence[float], up: tuple[float, float]
 ) -> tuple[list[Datum], list[Datum]]:
-    """Return the numbers of the largest points, of points that lie together in one place, and the list of their names.
+    """Return the numbers of the largest points, merging those that coincide, and the list of their names.
 
     `across` and `up` are the ends of the axes.
     """
@@ -1085,7 +1085,7 @@ def _modules(anatomy: Anatomy) -> Any:
 
 
 def _lines(anatomy: Anatomy) -> Any:
-    """Return the lines of the user's code by what they call, as wide as their time."""
+    """Return the call tree of user code lines, with width as time."""
     if not anatomy.lines:
         raise NoChart("no line is known: profile with --lines, or a trace with with_stack=True")
     return _icicle(anatomy, line_tree(anatomy.lines), "the step", "line")
@@ -1179,7 +1179,7 @@ def _icicle(anatomy: Anatomy, root: Node, name: str, what: str) -> Any:
 
 
 class _Width(Struct, frozen=True):
-    """What the width of a module means: an amount in some phases, as a part of the whole."""
+    """What a module's width represents: an amount in some phases, as a fraction of the whole."""
 
     phases: tuple[Phase, ...]
     value_of: Callable[[Amount], float]
@@ -1192,7 +1192,7 @@ class _Width(Struct, frozen=True):
 
 
 def _rectangles(node: Node, name: str, path: str, depth: int, at: float, wide: _Width) -> Iterator[Datum]:
-    """Yield a module and all inside it from left to right, as parts of the whole; what it does itself stays empty."""
+    """Yield a module and its descendants from left to right, as fractions of the whole; its own work stays blank."""
     value = wide.of(node)
     if depth >= _MAX_MODULE_DEPTH or not value or value < _LEAST_MODULE * wide.whole:
         return
@@ -1213,7 +1213,7 @@ def _rectangles(node: Node, name: str, path: str, depth: int, at: float, wide: _
 
 
 def _activations(anatomy: Anatomy) -> Iterator[Datum]:
-    """Yield what forward saved for backward, by module, as such a tree."""
+    """Yield forward's saved tensors by module as a tree."""
     sizes: dict[tuple[str, ...], int] = {}
     for row in anatomy.memory.activations:
         parts = tuple(row.module.split(".")) if row.module else ()
@@ -1261,14 +1261,14 @@ def _largest(rows: list[Datum]) -> list[Datum]:
 
 #: Components with less than this part of the largest have no bar.
 _LEAST_COMPONENT: Final = 0.002
-#: The curve has this many points at most: the highest of each part of the window.
+#: Maximum number of points of the curve: the maximum of each part of the window.
 _MOST_POINTS_OF_CURVE: Final = 240
 _CURVE_HEIGHT: Final = 320
 _OF_SOURCE: Final = {"measured": "#0072b2", "theory": "#e69f00"}
 
 
 def _looks_of_components(anatomy: Anatomy) -> dict[str, str]:
-    """Return the colour of each component that has memory at some time, in the order of the report."""
+    """Return the colour of each component with memory at any time, in report order."""
     memory = anatomy.memory
     names = [part.component for part in memory.components]
     names += [name for point in memory.timeline for name, size in point.components.items() if size]
@@ -1408,7 +1408,7 @@ _MAP_ROWS: Final = 24
 
 
 def _segments(anatomy: Anatomy) -> Any:
-    """Return the memory that the allocator held at the moment shown as a map: row by row, a span a component."""
+    """Return the allocator's memory at the moment shown as a map: row by row, one span per component."""
     import altair as alt
 
     spans = anatomy.memory.spans
@@ -1469,7 +1469,7 @@ def _segments(anatomy: Anatomy) -> Any:
 
 
 def thinned(points: Sequence[MemoryPoint], most: int) -> list[MemoryPoint]:
-    """Return at most so many points: the first, the last, and the highest of each equal part of the window."""
+    """Return at most this many points: the first, the last, and the maximum of each equal part of the window."""
     if len(points) <= most:
         return list(points)
     first, span = points[0].time_ns, max(points[-1].time_ns - points[0].time_ns, 1)
@@ -1530,7 +1530,7 @@ def _components(anatomy: Anatomy) -> Any:
 # ----- ranks
 
 
-#: Ranks and steps of the heat map, at most; of more the slowest and evenly spread others.
+#: Maximum number of ranks and steps in the heat map; beyond it the slowest and evenly sampled others.
 _MOST_RANKS: Final = 128
 _MOST_STEPS: Final = 60
 
@@ -1627,7 +1627,7 @@ def _ranks(anatomy: Anatomy) -> Any:
 
 
 def _spread_out(ranks: Sequence[Any], most: int, time_of: Callable[[Any], float]) -> list[Any]:
-    """Return at most so many ranks in their order: half of them the slowest, the others evenly spread."""
+    """Return at most this many ranks in order: half of them the slowest, the others evenly sampled."""
     if len(ranks) <= most:
         return list(ranks)
     slowest = sorted(range(len(ranks)), key=lambda index: -time_of(ranks[index]))[: most // 2]
@@ -1638,7 +1638,7 @@ def _spread_out(ranks: Sequence[Any], most: int, time_of: Callable[[Any], float]
 # ----- two runs compared
 
 
-#: Changes below this part of the largest one are one step together.
+#: Changes below this fraction of the largest one are merged.
 _LEAST_CHANGE: Final = 0.01
 _MOST_CHANGES: Final = 16
 
@@ -1713,7 +1713,7 @@ def _difference(comparison: Comparison) -> Any:
 
 
 def _techniques(report: Techniques) -> Any:
-    """Return peak and time of each technique: the baseline's, the predicted one with its range, the measured one."""
+    """Return each technique's peak and time: the baseline's, the prediction with its range, the measurement."""
     import altair as alt
 
     names = [row.name for row in report.rows]
@@ -1767,7 +1767,7 @@ _BY: Final = ("baseline", "predicted", "measured")
 def _dumbbells(
     report: Techniques, text: Callable[[float], str], value_of: Callable[[StepFigures], float | None], *, ranged: bool
 ) -> Iterator[Datum]:
-    """Yield the points of each technique: the baseline's best known value, its own predicted and measured one."""
+    """Yield each technique's points: the baseline's best known value, its predicted and its measured one."""
     begins = (value_of(known) for known in (report.baseline.measured, report.baseline.predicted) if known is not None)
     begin = next((value for value in begins if value is not None), None)
     for row in report.rows:
@@ -1787,7 +1787,7 @@ def _dumbbells(
 
 
 class Picture(Struct, frozen=True):
-    """A picture of a kind of report: the function that describes it, its title, and a smaller one to stand still."""
+    """A chart of a kind of report: its function, its title, and a smaller variant for still images."""
 
     make: Callable[[Any], Any]
     title: str
@@ -1822,7 +1822,7 @@ _IDS: Final = regex(r'(id="|url\(#)([a-z]+_?)(\d+)')
 
 
 def still_of(chart: Chart, prefix: str = "") -> str:
-    """Return a picture as SVG; its ids, which are one of a whole page, begin with `prefix`."""
+    """Return a chart as SVG; its ids, which must be unique on a page, begin with `prefix`."""
     import vl_convert
 
     svg: str = vl_convert.vegalite_to_svg(chart.to_dict(validate=False), vl_version=_version())
@@ -1832,7 +1832,7 @@ def still_of(chart: Chart, prefix: str = "") -> str:
 
 
 def for_a_notebook(chart: Chart) -> Chart:
-    """Return the picture, which a notebook then shows as SVG: altair has it load a script from a CDN."""
+    """Return a chart that a notebook shows as SVG: altair's default loads a script from a CDN."""
     kind: Any = type(chart)
     object.__setattr__(chart, "__class__", _shown_still(kind))
     return chart
@@ -1847,7 +1847,7 @@ def _shown_still(kind: type[Chart]) -> type[Chart]:
 
 
 def png_of(chart: Chart, scale: float = 2) -> bytes:
-    """Return a picture as PNG on white, `scale` pixels for one."""
+    """Return a chart as PNG on white, with `scale` pixels per unit."""
     import vl_convert
 
     made: dict[str, Any] = chart.to_dict(validate=False)
@@ -1857,14 +1857,14 @@ def png_of(chart: Chart, scale: float = 2) -> bytes:
 
 
 def _version() -> str:
-    """Return the version of Vega-Lite that altair describes pictures in."""
+    """Return the Vega-Lite version that altair targets."""
     from altair import SCHEMA_VERSION
 
     return ".".join(SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 
 
 def library() -> str:
-    """Return the script that draws descriptions in a page: Vega, Vega-Lite and Vega-Embed; kept once it is made."""
+    """Return the script that renders charts on a page: Vega, Vega-Lite and Vega-Embed; cached once built."""
     from importlib.metadata import version
 
     import vl_convert

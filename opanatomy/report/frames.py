@@ -31,9 +31,9 @@ from opanatomy.report.metrics import metrics_of, metrics_of_comparison
 
 #: The table of `metrics()`, with units.
 METRICS: Final = "metrics"
-#: The table of which others are sums.
+#: The table from which others are summed.
 WORK: Final = "work"
-#: Short names of tables that are parts of a part; the others have the names of the JSON report.
+#: Short names of nested tables; the others have their names in the JSON report.
 _SHORT_NAMES: Final = {
     "steps": "step.steps",
     "memory": "memory.components",
@@ -77,7 +77,7 @@ class Column(Struct, frozen=True, kw_only=True):
 
 
 def table_names(report: type[Report] = Anatomy) -> tuple[str, ...]:
-    """Return the names of all tables of a report type, short if they have a short one; an experiment has no metrics."""
+    """Return the names of all tables of a report type, short where possible; an experiment has no metrics."""
     short = {path: name for name, path in _short(report).items()}
     metrics = () if issubclass(report, Techniques) else (METRICS,)
     return (*(short.get(path, path) for path in _tables(report)), *metrics)
@@ -116,7 +116,7 @@ def _columns_at(report: Report, path: str) -> list[Column]:
 
 
 def _table_columns(table: Table) -> Iterator[Column]:
-    """Yield the columns of a table, without those that have a value in no row of it."""
+    """Yield the columns of a table, without columns that are empty in all rows."""
     kinds: dict[object, str] = {bool: "bool", int: "int"}
     values_of = {column.name: column.values for column in COLUMNS_OF[type(table)]}
     for name, key in table.keys.items():
@@ -137,7 +137,7 @@ def _short(report: type[Report]) -> dict[str, str]:
 
 
 def _by_side(columns: Iterable[Column], comparison: Comparison) -> Iterator[Column]:
-    """Yield the columns, with one for each side in place of the column of values; a change is of two sides."""
+    """Yield the columns, with one per side in place of the column of values; a change requires two sides."""
     for column in columns:
         if column.name != "values":
             if column.name != "change" or len(comparison.sides) == 2:
@@ -225,7 +225,7 @@ def write_tables(report: Report, folder: Path) -> tuple[str, ...]:
 
 
 def _in_a_cell(value: Any) -> object:
-    """Return a value as CSV has it: nothing if it is not known, a list as its parts."""
+    """Return a value as a CSV cell: empty if unknown, a list by its parts."""
     if isinstance(value, list):
         value = "; ".join("" if one is None else str(one) for one in value)
     return "" if value is None else cell_of(value)
@@ -265,12 +265,12 @@ def _tables_of(kind: types.Type, prefix: str) -> Iterator[tuple[str, type]]:
             yield from _tables_of(inner, f"{place}.")
 
 
-#: The tables that stand in place of the fields of an `Anatomy` from which they are made.
+#: Tables that replace the fields of an `Anatomy` from which they derive.
 _MADE: Final = {"work": VIEWS, "theory": (), "step_kinds": ("breakdown",)}
 
 
 def _fields(kind: types.Type) -> Iterator[types.Field]:
-    """Yield the fields of a record; of an `Anatomy` with the tables that are made of its work."""
+    """Yield the fields of a record; for an `Anatomy` including the tables derived from its work."""
     is_anatomy = isinstance(kind, types.StructType) and issubclass(kind.cls, Anatomy)
     for field in kind.fields if isinstance(kind, types.StructType) else ():
         if is_anatomy and field.name in _MADE:
@@ -309,7 +309,7 @@ def _columns(record: type, rows: list[Any]) -> list[Column]:
 
 
 def _field_columns(name: str, kind: types.Type, values: list[Any]) -> Iterator[Column]:
-    """Yield the columns of a field: one, of a mapping one for each key, of a record one for each of its fields."""
+    """Yield the columns of a field: one, for a mapping one per key, for a record one per field."""
     if isinstance(kind, types.DictType):
         keys = dict.fromkeys(str(key) for value in values for key in value or ())
         plain = [{str(key): item for key, item in (value or {}).items()} for value in values]
@@ -333,5 +333,5 @@ def _field_columns(name: str, kind: types.Type, values: list[Any]) -> Iterator[C
 
 
 def _plain(value: Any, *, as_text: bool) -> Any:
-    """Return a value as the libraries know it: an enumeration and a signature are texts."""
+    """Return a value in a form the libraries support: enumerations and signatures as texts."""
     return str(value) if as_text and value is not None else value

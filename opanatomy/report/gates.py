@@ -1,7 +1,7 @@
 """Judge gates on a comparison, or on one report: whether each is met, and the reason in one line.
 
-Values are compared exactly. A gate is met if its condition is known not to hold. One that cannot be decided (an unknown
-figure, a lower bound on the wrong side, sides that are not comparable) is unknown, and so not met.
+Values are compared exactly. A gate is met if its condition is known not to hold. An undecidable gate (an unknown
+figure, a lower bound on the wrong side, incomparable sides) is unknown, and so not met.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _MAX_GATE_LENGTH: Final = 120
 _PERCENT: Final = Fraction(1, 100)
 _DECIMAL: Final = {prefix: Fraction(1000**power) for power, prefix in enumerate(("", "k", "m", "g", "t", "p"))}
 _BINARY: Final = {f"{prefix}i": Fraction(1024**power) for power, prefix in enumerate("kmgtp", 1)}
-#: Each unit in the base unit of a figure, by that and in small letters.
+#: Each unit in a figure's base unit, by base unit and lowercase name.
 _UNITS: Final[Mapping[str, Mapping[str, Fraction]]] = {
     "ns": {
         "ns": Fraction(1),
@@ -102,7 +102,7 @@ _NAMED_UNITS: Final = {
 
 
 def gates_of(texts: Iterable[str]) -> tuple[Gate, ...]:
-    """Return the gates in these texts; raise `UsageError` that says what is wrong with one and how to write it."""
+    """Parse these gates; raise `UsageError` that says what is wrong with one and how to write it."""
     return tuple(map(_gate, texts))
 
 
@@ -402,7 +402,7 @@ def _shown(gate: Gate, row: FigureRow, figures: _Figures, side: int) -> str:
 
 
 def _both_as_text(value: float | None, other: float, unit: str) -> tuple[str, str]:
-    """Return both as text, with every digit if rounding would make them the same, or the first no more than a bound."""
+    """Return both as text, with all digits if rounding would make them equal, or the first look within the bound."""
     texts = units.in_unit(value, unit), units.in_unit(other, unit)
     if value is None or value == other or (texts[0] != texts[1] and texts[0][0] not in "<>"):
         return texts

@@ -1,4 +1,4 @@
-"""Read reports that a user gives in place of a trace: recognized by their content, under any name."""
+"""Read reports given in place of a trace, recognized by content under any name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _EVENTS: Final = "traceEvents"
 
 
 class _Kind(Struct, frozen=True):
-    """A kind of our documents: its keys, those that each one has, and why it is not read if it is no report."""
+    """A kind of our documents: its keys, the mandatory ones, and why it cannot be shown if it is not a report."""
 
     keys: frozenset[str]
     sure: tuple[str, ...]
@@ -49,7 +49,7 @@ class _Kind(Struct, frozen=True):
     refusal: str = ""
 
 
-#: Tables that reports of schema 1 and 2 have.
+#: Tables in reports of schema 1 and 2.
 _OLDER: Final = ("classes", "ratios", "operators", "kernels", "modules", "breakdown")
 _KINDS: Final = (
     _Kind(frozenset((*Anatomy.__struct_fields__, *_OLDER, "kind")), ("schema", "provenance"), is_report=True),
@@ -76,7 +76,7 @@ _KINDS: Final = (
 
 
 def report_in(path: Path) -> Anatomy | None:
-    """Do as `document_in` for a report of one run; raise `OpanatomyError` for one of several."""
+    """Read the report of one run like `document_in`; raise `OpanatomyError` for a report of several."""
     document = document_in(path)
     if document is None or isinstance(document, Anatomy):
         return document
@@ -90,18 +90,18 @@ def report_in(path: Path) -> Anatomy | None:
 
 
 def kind_in_words(document: Report) -> str:
-    """Return what kind of saved report it is."""
+    """Return the kind of saved report in words."""
     if isinstance(document, Anatomy):
         return "a report"
     return "a saved comparison" if isinstance(document, Comparison) else "a report of techniques"
 
 
 def document_in(path: Path) -> Report | None:
-    """Return the report of a run, a comparison or techniques in a JSON file of ours, packed or not; `None` for others.
+    """Read our JSON report of a run, a comparison or techniques, compressed or not; return `None` for other files.
 
-    A trace is known by its first bytes and not read further. `None` also for a folder, a pipe or an unreadable file,
-    which the reader of traces reports. Raises `OpanatomyError` for a damaged report, one of another schema and measured
-    ceilings.
+    A trace is recognized by its first bytes and not read further. Also returns `None` for a folder, a pipe or an
+    unreadable file, which the trace reader reports. Raises `OpanatomyError` for a damaged report, another schema, and
+    measured ceilings.
     """
     try:
         if not os.path.isfile(path):
@@ -120,7 +120,7 @@ def document_in(path: Path) -> Report | None:
 
 
 def _read(path: Path, text: bytes, kind: _Kind, *, certain: bool) -> Report | None:
-    """Return the document; `certain` if its beginning has the key of the kind."""
+    """Return the document; `certain` if its beginning contains the kind's key."""
     try:
         keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -142,7 +142,7 @@ def _damaged(path: Path, what: str) -> OpanatomyError:
 
 
 def _kind_of(keys: list[str]) -> _Kind | None:
-    """Return the kind of document that has most of these keys; none for keys of no kind, or of a trace."""
+    """Return the kind of document with most of these keys; `None` for unknown keys, or a trace's."""
     if not keys or _EVENTS in keys:
         return None
     kind = max(_KINDS, key=lambda kind: len(kind.keys.intersection(keys)))
@@ -168,7 +168,7 @@ def _keys(text: bytes) -> list[str]:
 
 
 def _head(path: Path) -> bytes:
-    """Return the first text of a file, as far as it can be unpacked."""
+    """Return the beginning of a file's text, as far as it can be decompressed."""
     with path.open("rb") as file:
         raw = file.read(_HEAD_BYTES)
     if not raw.startswith(_GZIP):

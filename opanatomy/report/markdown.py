@@ -40,7 +40,7 @@ _BAR: Final = "&#124;"
 
 
 def markdown_text(text: str) -> str:
-    """Return Markdown on one line that is rendered as `text`, in a paragraph, a list or the cell of a table.
+    """Return one-line Markdown that renders as `text` in a paragraph, list or table cell.
 
     Invisible characters have a mark; surrounding spaces are removed.
     """
@@ -48,7 +48,7 @@ def markdown_text(text: str) -> str:
 
 
 def markdown_line(parts: Sequence[tuple[str, bool]]) -> str:
-    """Return Markdown on one line for texts and, if the flag is set, names: as code if they stand between spaces."""
+    """Return one-line Markdown for texts and, if flagged, names: as code if delimited by spaces."""
     texts = [printable(text) for text, _ in parts]
     line: list[str] = []
     run = ""
@@ -62,13 +62,13 @@ def markdown_line(parts: Sequence[tuple[str, bool]]) -> str:
 
 
 def markdown_code(name: str, *, in_cell: bool = True) -> str:
-    """Return the name as code; `in_cell` of a table a bar in it stands between two parts of code."""
+    """Return the name as code; inside a table cell (`in_cell`) a bar is placed between two code spans."""
     text = printable(name).strip(" ")
     return _BAR.join(map(_code, text.split("|"))) if in_cell else _code(text)
 
 
 def _words(text: str, *, begins: bool) -> str:
-    """Return the words, active ones as code; if the line `begins` with them, also a first one that opens a block."""
+    """Return the words, escaping active ones as code; if they begin the line, also a first word that opens a block."""
     words = text.lstrip(" ").split(" ") if begins else text.split(" ")
     first = begins and _BLOCK.match(words[0]) is not None
     return " ".join(
@@ -92,9 +92,9 @@ TEXT: Final = 1000
 
 
 def markdown_cell(cell: Cell, unit: str = "", *, name: int = NAME, text: int = TEXT) -> str:
-    """Return a cell or a phrase as one line of Markdown; figures without their `unit` if that is written elsewhere.
+    """Return a cell or phrase as one line of Markdown; figures omit `unit` if that is written elsewhere.
 
-    Names and other texts longer than so many characters are cut in the middle, figures never.
+    Names and other texts over the maximum length are cut in the middle, figures never.
     """
     parts = cell.parts if isinstance(cell, Phrase) else (cell,)
     return markdown_line([_part(part, unit, name, text) for part in parts])
@@ -109,7 +109,7 @@ def shortened(name: str, most: int) -> str:
 
 
 def _abridged(text: str, most: int) -> str:
-    """Return the two ends of a text of more than `most` characters, cut between words if it has any, not in figures."""
+    """Return both ends of a text longer than `most` characters, cut between words if possible, never inside figures."""
     if len(text) <= most or " " not in text:
         return shortened(text, most)
     head, tail = text[: most // 2].rpartition(" ")[0], text[len(text) - most // 2 :].partition(" ")[2]

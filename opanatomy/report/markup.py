@@ -1,7 +1,7 @@
-"""Write sections as HTML elements: tables, facts and notes, which a page or a notebook gives a look.
+"""Render sections as HTML elements: tables, facts and notes, styled by a page or notebook.
 
-The templates in `page` escape every text; a name from a trace is shown as text, whatever it is. A cell with a number
-has its exact value in base units as `data-v`.
+The templates in `page` escape every text, including names from a trace. A numeric cell has its exact value in base
+units in `data-v`.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-#: Cells of a name; a longer one loses its middle, and the tooltip shows the whole.
+#: Maximum width of a name; a longer one is cut in the middle, with a full tooltip.
 _NAME_WIDTH: Final = 100
 #: Nobody reads a tooltip of more characters.
 _TITLE_MOST: Final = 2000
 
-#: What stands between backticks in a text is code.
+#: Text between backticks is code.
 _CODE: Final = regex("`([^`]+)`")
 
 
 @cache
 def templates() -> Environment:
-    """Return the templates of pages, which escape what they show."""
+    """Return the page templates, with autoescaping."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
@@ -70,13 +70,13 @@ def templates() -> Environment:
 
 
 def elements(section: Section) -> str:
-    """Return the table, the facts and the notes of a section; a title is a strong line."""
+    """Return a section's table, facts and notes; a title is set in bold."""
     module: Any = templates().get_template("elements.html").module
     return str(module.elements(section, lambda *_: "", None))
 
 
 def _sha256(script: str) -> str:
-    """Return the digest of a script, as the policy of a page names it."""
+    """Return a script's digest as used in the page's security policy."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -88,7 +88,7 @@ def _depth(cell: Cell) -> float:
 
 
 def number_of(cell: Cell) -> float | None:
-    """Return the number in a cell, in base units; `None` if it holds none, or one that is not known."""
+    """Return the number in a cell in base units; `None` if it has none or an unknown one."""
     if cell is None or isinstance(cell, (str, OperatorClass, Name, Phrase)) or not is_known(cell):
         return None
     if isinstance(cell, Share):

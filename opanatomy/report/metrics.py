@@ -1,10 +1,10 @@
 """Return every headline figure of an anatomy as one flat dictionary, for loggers, gates and benchmarks.
 
-Figures are of one step, in base units: means over the steps that count. A record's sum over them is divided by their
-number: the mean step of a rank. Unknown figures are left out. `Metric.lower_bound` marks lower bounds: `mfu` and `hfu`
-if `mfu_covered` is below 1, `waiting_ns` if ranks are missing, busy and idle time if some of the window is not
-recorded, and all that is counted of device work if the trace lacks that of some launches. What the missing work could
-make larger or smaller (a share of the recorded work, communication that it may hide) is not known then.
+Figures are per step in base units: means over the counted steps, with a record's sums divided by their number (the mean
+step of a rank). Unknown figures are omitted. `Metric.lower_bound` marks lower bounds: `mfu` and `hfu` if `mfu_covered`
+is below 1, `waiting_ns` if ranks are missing, busy and idle time if part of the window is unrecorded, and all counts of
+device work if the trace lacks the work of some launches. Figures that missing work could change in either direction (a
+share of recorded work, communication that it may hide) are then unknown.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _PLACEHOLDER: Final = regex(r"\\\{(\w+)\\\}")
 
 
 class Definition(Struct, frozen=True, kw_only=True):
-    """One metric, or one for each class, phase, component or figure of ranks if the name has a part in braces.
+    """One metric, or one per class, phase, component or rank figure if the name has a placeholder in braces.
 
-    `meaning` gives its source in the JSON report; "/ step" stands for "divided by the number of steps".
+    `meaning` gives its source in the JSON report; "/ step" means divided by the number of steps.
     """
 
     name: str
@@ -194,7 +194,7 @@ ALIASES: Final = {
     "costed": "ledger.costed_share",
     "unknown": "ledger.unknown_share",
 }
-#: The report's words for a class whose name differs.
+#: The report's word for a class, where it differs from the name.
 _CLASSES: Final = {
     "contraction": OperatorClass.TENSOR_CONTRACTION,
     "normalization": OperatorClass.STATISTICAL_NORMALIZATION,
@@ -205,7 +205,7 @@ _OF: Final = {"class": tuple(OperatorClass), "phase": tuple(Phase)}
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    """Return the pattern of the names that a declared one stands for."""
+    """Return the pattern of the names covered by a declared one."""
 
     def alternatives(place: re.Match[str]) -> str:
         values = _OF.get(place[1])
@@ -223,7 +223,7 @@ def definition_of(name: str) -> Definition | None:
 
 
 def metric_named(name: str) -> str:
-    """Return the name of the metric that `name` means: its own, a short one, one without its unit.
+    """Return the metric that `name` denotes: by its full name, a short one, or one without unit.
 
     Case, blanks and `-` for `_` do not matter. The metric may still be unknown in an anatomy. Raises `UsageError`, with
     near names, for an unknown name.
@@ -246,7 +246,7 @@ def metric_named(name: str) -> str:
 
 
 def _expanded(name: str) -> Iterable[str]:
-    """Return the names that a declared one stands for, as far as they can be listed."""
+    """Return the names covered by a declared one, as far as enumerable."""
     for place, values in _OF.items():
         if f"{{{place}}}" in name:
             return [name.replace(f"{{{place}}}", value) for value in values]
@@ -292,7 +292,7 @@ def metrics_of(anatomy: Anatomy) -> dict[str, Metric]:
     return metrics | dict(_bounded(anatomy, metrics))
 
 
-#: Figures that are at most so much larger as time is not recorded, and what of device work lost launches add to.
+#: Figures with an upper bound given by unrecorded time, and figures of device work that lost launches would increase.
 _BUSY_AND_IDLE: Final = ("busy_ns", "idle_ns", "host_idle_ns", "stream_idle_ns", "other_idle_ns")
 _OF_WORK: Final = regex(
     r"mfu|hfu|flops|bytes|(?:tiny_)?kernels|(?:kernel_time|busy|computation|communication|memcpy|headroom)_ns"
@@ -304,7 +304,7 @@ _NO_BOUND: Final = regex(r"exposed_\w+|bound_share|occupancy|class\.\w+\.time_sh
 
 
 def _bounded(anatomy: Anatomy, metrics: dict[str, Metric]) -> Iterator[tuple[str, Metric]]:
-    """Yield the figures whose true value may be larger, and how large it is at most where that is known."""
+    """Yield the figures whose true value may be larger, with the upper bound if known."""
     timeline, covered, waiting = anatomy.timeline, anatomy.device.mfu_covered, anatomy.waiting
     for name, metric in metrics.items():
         if (
@@ -322,7 +322,7 @@ def _bounded(anatomy: Anatomy, metrics: dict[str, Metric]) -> Iterator[tuple[str
 
 
 def _per(amount: Number | None, count: Number | None) -> Number | None:
-    """Return `amount` / `count`, a whole number if it is one; `None` if one is not known or `count` is 0."""
+    """Return `amount` / `count`, as integer if exact; `None` if either is unknown or `count` is 0."""
     if amount is None or not count:
         return None
     if isinstance(amount, int) and isinstance(count, int) and amount % count == 0:
@@ -331,7 +331,7 @@ def _per(amount: Number | None, count: Number | None) -> Number | None:
 
 
 def _step(anatomy: Anatomy) -> Iterator[Named]:
-    """Yield the step, what the driver reported while steps were recorded, the run around them, and the phases."""
+    """Yield the step, the driver's readings during recorded steps, the whole run, and the phases."""
     step, run, trends, state = anatomy.step, anatomy.run, anatomy.trends, anatomy.device_state
     plain = step.unprofiled_wall_ns
     yield "step_time_ns", step.wall_ns if plain is None else plain
@@ -466,7 +466,7 @@ def _memory(anatomy: Anatomy) -> Iterator[Named]:
 
 
 def _generation(anatomy: Anatomy) -> Iterator[Named]:
-    """Yield the figures of the tokens of a generation, and of texts of many lengths."""
+    """Yield figures of a generation's tokens, and of texts of varying length."""
     for name in (
         "first_token_ns",
         "token_ns",
@@ -486,7 +486,7 @@ def _generation(anatomy: Anatomy) -> Iterator[Named]:
 
 
 def _ranks(anatomy: Anatomy) -> Iterator[Named]:
-    """Yield the spread of the ranks, the waiting in the steps of all of them, and for whom they waited."""
+    """Yield the spread over ranks, the total waiting in their steps, and the rank waited for."""
     yield "ranks", len(anatomy.ranks) or None
     for spread in anatomy.spread:
         figure = re.sub(r"\W+", "_", spread.figure)
@@ -516,7 +516,7 @@ def _advice(anatomy: Anatomy) -> Iterator[Named]:
 
 
 def _ledger(anatomy: Anatomy) -> Iterator[Named]:
-    """Yield how much of the device work is attributed and has a cost, and what the checks do not explain."""
+    """Yield how much device work is attributed and costed, and what the checks leave unexplained."""
     ledger = anatomy.ledger
     for name in ("linked", "graph_launched", "no_launch_record", "outside_window"):
         yield f"ledger.{name}_share", _per(getattr(ledger, f"{name}_ns"), ledger.device_work_ns)

@@ -29,7 +29,7 @@ _LOOK: Final = """<style>
 
 @contextmanager
 def notebook_progress() -> Iterator[Any]:
-    """Give what shows the stage of a capture in the cell of a notebook that runs it, and nothing once it is done.
+    """Yield a progress display in the cell of the running notebook, which disappears when done.
 
     It is `None` elsewhere.
     """
@@ -52,7 +52,7 @@ class _Progress(Struct, frozen=True):
     show: Callable[[str], None]
 
     def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
-        """Show a stage, and how long one like it took."""
+        """Show a stage, and the time of a like one."""
         self.show(text if expected_ns is None else f"{text}, {duration(expected_ns)} each")
 
     def advance(self, fraction: float) -> None:
@@ -60,7 +60,7 @@ class _Progress(Struct, frozen=True):
 
 
 def notebook_html(report: Anatomy | Comparison | Techniques) -> str:
-    """Return the first screen of a report, of a comparison and an experiment the page, as one HTML element."""
+    """Return a report's first screen as one HTML element; for a comparison or experiment the whole page."""
     sections = first_screen(report) if isinstance(report, Anatomy) else sections_of(report)
     try:
         picture = still_of(asked_for(report, None))

@@ -1,7 +1,7 @@
 """List every line and column that the report prints: its meaning and its formula.
 
-It is the one source of `opanatomy explain`'s texts on a term, of the lists of terms on the pages of docs/, and of the
-notes below the report's tables. Anything new on the page is one entry in the chapter of its section.
+It is the single source for `opanatomy explain`, for the lists of terms in docs/, and for the notes below the report's
+tables. Anything new on the page needs one entry in the chapter of its section.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from opanatomy.records.taxonomy import OperatorClass, Phase
 class Term(Struct, frozen=True, kw_only=True):
     """One line or column of the report.
 
-    `names` are the report's words for it, the usual one first, then others; `{}` stands for a word that differs.
-    `meaning` is one short clause, as in the note below a table, without a full stop; `note` the whole note if that is
-    not "name: meaning". `more` is further text for `opanatomy explain`, `formula` its derivation from the keys of the
-    JSON report.
+    `names` are its names in the report, the usual one first; `{}` is a placeholder for a varying word. `meaning` is one
+    short clause, as in the note below a table, without a full stop; `note` is the whole note if that is not "name:
+    meaning". `more` is further text for `opanatomy explain`, `formula` its derivation from keys of the JSON report.
     """
 
     names: tuple[str, ...]
@@ -41,7 +40,7 @@ class Term(Struct, frozen=True, kw_only=True):
 
 
 class Chapter(Struct, frozen=True, kw_only=True):
-    """The terms of some sections of the report, named in `sections`; those without sections stand anywhere.
+    """The terms of some sections of the report, named in `sections`; terms without sections may occur anywhere.
 
     `page` is the page of docs/ that lists them.
     """
@@ -1323,7 +1322,7 @@ LEDGER: Final = Chapter(
     ),
 )
 
-#: The two figures that each check compares, and how.
+#: The two figures compared by each check, and how.
 _OF_CHECK: Final = {
     "call counts": ("calls of each operator by phase, against a dispatch mode in a warm-up step", "The mode watches"
         " the second step of the warm-up if there is one, with the random numbers of the profiled steps."),
@@ -2480,7 +2479,7 @@ WORDS: Final = Chapter(
 )
 
 
-#: In the order of the page; terms of many tables come first.
+#: In page order; terms used in many tables come first.
 CHAPTERS: Final = (
     COLUMNS, RUN, STEP, WHOLE_RUN, GENERATION, TEXTS, CLASSES, PHASES, RATIOS, OPERATORS, ROOFLINE, COMMUNICATION,
     RANKS, WAITING, COMPONENTS, PEAK, SNAPSHOTS, ACTIVATIONS, FAILURE, LEDGER, CHECKS, ADVICE, HOST, ESTIMATES,
@@ -2501,7 +2500,7 @@ def names() -> tuple[str, ...]:
 def terms_named(name: str, section: str | None = None) -> tuple[tuple[Chapter, Term], ...]:
     """Return the terms with this name in the report, in any case, with their chapters; with `section` those there.
 
-    Several if one word stands in several tables; none if no line or column has the name.
+    There may be several, if a name occurs in several tables, or none.
     """
     return tuple(
         (chapter, entry)
@@ -2524,7 +2523,7 @@ def chapter_of(section: str) -> Chapter | None:
 
 
 def note(section: str, *wanted: str) -> str:
-    """Return the note below a table on some of its columns or marks; raise `KeyError` if its chapters lack one."""
+    """Return the note below a table about some of its columns or marks; raise `KeyError` if its chapters lack one."""
     return "; ".join(_note(section, name) for name in wanted)
 
 
@@ -2536,7 +2535,7 @@ def _note(section: str, name: str) -> str:
 
 
 def term_in(section: str, name: str) -> Term | None:
-    """Return what a name means in a section: the section's own term before those that stand anywhere."""
+    """Return the meaning of a name in a section: the section's own term takes precedence over general ones."""
     known = terms_named(name, section)
     entries_of_it = [entry for chapter, entry in known if chapter.sections] or [entry for _, entry in known]
     return entries_of_it[-1] if entries_of_it else None

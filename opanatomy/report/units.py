@@ -104,9 +104,9 @@ def rate(per_second: float | None, what: str) -> str:
 
 
 def share(part: float | None, whole: float | None, *, decimals: int = 1, at_least: bool = False) -> str:
-    """Return `part` of `whole` in percent: `38.0 %`; `<0.1 %` and `>99.9 %` if rounding would say nothing or all of it.
+    """Return `part` of `whole` in percent: `38.0 %`; `<0.1 %` and `>99.9 %` where rounding would give 0 or 100 %.
 
-    Return `-` if one is not known or `whole` is 0. A lower bound (`at_least`) has the digits it needs: `≥ 0.04 %`.
+    Return `-` if either is unknown or `whole` is 0. A lower bound (`at_least`) has the digits it needs: `≥ 0.04 %`.
     """
     if part is None or not whole:
         return UNKNOWN
@@ -136,12 +136,12 @@ def change(new: float | None, old: float | None) -> str:
 
 
 def per_second(amount: float | None, ns: float | None) -> float | None:
-    """Return `amount` in `ns` nanoseconds as a rate a second; `None` if one is not known or no time passed."""
+    """Return `amount` in `ns` nanoseconds as a rate per second; `None` if either is unknown or no time passed."""
     return None if amount is None or not ns else amount * 1e9 / ns
 
 
 def plain(value: float | None) -> str:
-    """Return a number for a machine: six significant digits, no separators, no exponent, empty if it is not known."""
+    """Return a number for a machine: six significant digits, no separators or exponent; empty if unknown."""
     return "" if value is None else f"{Decimal(f'{value:.6g}'):f}"
 
 
@@ -197,7 +197,7 @@ def _bound(quantity: Quantity, value: float | None) -> str:
 
 
 def coverage(part: section.Share) -> str:
-    """Return in brackets how much of the whole a share is known for; empty if all of it, or if that is not known."""
+    """Return, in brackets, how much of the whole a share is known for; empty if all of it, or unknown."""
     return f" ({share(part.covered, 1, decimals=0)})" if part.partial and part.part is not None else ""
 
 
@@ -238,7 +238,7 @@ def _with_unit(value: float | None, scale: _Scale, unit: str) -> str:
 
 
 def _scaled(value: float, scale: _Scale) -> tuple[str, str]:
-    """Return the number at three significant digits and the prefix that goes with it."""
+    """Return the number with three significant digits and its prefix."""
     index = max((i for i, (least, _, _) in enumerate(scale) if value >= least), default=0)
     _, factor, prefix = scale[index]
     if index == 0 and value == int(value):

@@ -1,4 +1,4 @@
-"""Find the devices that worked in a trace, and what its header says of each.
+"""Find the devices that did work in a trace, with their data in its header.
 
 `deviceProperties` has an entry for each device that the process could see (Kineto, DeviceProperties.cpp), used or not.
 CUPTI numbers kernels' devices like these entries. roctracer numbers agents, processors before devices, and counts all
@@ -49,7 +49,7 @@ class UnreadRows(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Return the name with the number of events and their time."""
+        """Return the name with number and total time of events."""
         time = f", {self.duration_ns / 1e6:,.3f} ms" if self.duration_ns else ""
         return f"{self.name} ({self.events:,} event{'' if self.events == 1 else 's'}{time})"
 
@@ -57,9 +57,9 @@ class UnreadRows(Struct, frozen=True, kw_only=True):
 def unread_rows(
     category: str | None, process: Sequence[str], events: int, duration_ns: int, *, of_device: bool, beside_host: bool
 ) -> UnreadRows:
-    """Return what intervals without a rule are, by their category and by the names and labels of their process.
+    """Classify intervals without a rule by their category and their process's names and labels.
 
-    `of_device` if their arguments show a device. What a process is called says nothing of rows `beside_host` events.
+    `of_device` is set if their arguments show a device. A process name is no evidence for rows `beside_host` events.
     """
     texts = [text for text in (*(() if beside_host else process), category) if text]
     called = next((text for text in texts if _ACCELERATOR.search(text)), None)
@@ -121,9 +121,9 @@ def unlike(devices: tuple[TraceDevice, ...]) -> str | None:
 
 
 def has_accelerator(memory: MemoryEvents, names: Sequence[str]) -> str | None:
-    """Return what proves that an accelerator took part if no event is device work; else `None`.
+    """Return the evidence that an accelerator was used if no event is device work; else `None`.
 
-    `names` are those of all operators: some run on no CPU.
+    `names` are the names of all operators, some of which have no CPU implementation.
     """
     if (memory.device_type > _CPU).any():
         return "has memory events of a GPU"
@@ -134,7 +134,7 @@ def has_accelerator(memory: MemoryEvents, names: Sequence[str]) -> str | None:
 def unused_gpu(metadata: dict[str, Any], names: Sequence[str]) -> str | None:
     """Return a sentence on the GPU of the machine that a trace of the CPU was recorded on; `None` if it names none.
 
-    `names` are those of all operators: some run on the CPU alone.
+    `names` are the names of all operators, some of which only run on the CPU.
     """
     gpus = [str(entry["name"]) for entry in entries_of(metadata) if isinstance(entry.get("name"), str)]
     if not gpus:
@@ -183,7 +183,7 @@ def _entry(number: int, entries: list[dict[str, Any]], metadata: dict[str, Any])
 
 
 def _allocated(metadata: dict[str, Any], entries: list[dict[str, Any]], memory: MemoryEvents) -> TraceDevice:
-    """Return the device with most memory events; the only device if there are no such events."""
+    """Return the device with most memory events; without such events the only device."""
     numbers: Int64 = memory.device[(memory.device_type > _CPU) & (memory.device >= 0)]
     if len(numbers):
         devices = unique(numbers)

@@ -1,4 +1,4 @@
-"""Take a file apart into which the traces of several ranks were merged: a file for each rank."""
+"""Split a file of merged traces into one file per rank."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from opanatomy.trace.write import raw_events
 
 Process: TypeAlias = "int | str | None"
 
-#: A rank in the name of a process (`Rank 3 - GPU`), and the text that a merger puts before a process (`[TP03] 7`).
+#: A rank in a process name (`Rank 3 - GPU`), and the prefix that a merging tool adds to process ids (`[TP03] 7`).
 _NAMED_RANK: Final = regex(r"\brank[ _:#-]*(\d{1,9})\b", re.IGNORECASE)
 _LABELLED: Final = regex(r"^(\[[^\]]+\]) ")
-#: What another merger puts before the name of every event.
+#: The prefix that another merging tool adds to every event's name.
 _NAME_LABEL: Final = regex(rb'(?<="name")(\s*:\s*")\[R\d+\] ')
 _STEP: Final = regex(r"^ProfilerStep#\d")
-#: The most ranks to take apart: each is an open file.
+#: Maximum number of ranks to split: each is an open file.
 _MAX_PROCESSES: Final = 500
-#: A process's device work is that of the host that can have launched at least this part of it, if every other can have
-#: launched less than so much of what that one can. Work from before the recording has no launch.
+#: Device work belongs to the host that can have launched at least this fraction of it, if every other host can have
+#: launched less than this fraction of that. Work from before the recording has no launch.
 _LAUNCHED: Final = 0.5
 _MAX_OTHERS_SHARE: Final = 0.9
 
 
 def merged_ranks(trace: Trace) -> int:
-    """Return how many ranks' events are in one file: processes that launch work, or compute on the CPU; without any of
-    these, processes that have work on the same device. Ranks of one process id each have a step of the same number."""
+    """Return the number of ranks in one file: processes that launch work, or compute on the CPU; failing these,
+    processes with work on the same device. Ranks with the same process id each have a step with the same number."""
     process = {pid: number for number, pid in enumerate(dict.fromkeys(pid for pid, _ in trace.threads))}
     processes = np.array([process[pid] for pid, _ in trace.threads], dtype=np.int64)
     computing = _distinct(processes, trace.host.thread[trace.host.annotation == 0])
@@ -97,7 +97,7 @@ class _Seen(Struct):
 
 
 class TakenApart(Struct, frozen=True):
-    """A source for each rank of a file, and a line on where their numbers are from."""
+    """A source per rank of a file, and a line on the origin of the rank numbers."""
 
     sources: tuple[Source, ...]
     warning: str
@@ -105,8 +105,8 @@ class TakenApart(Struct, frozen=True):
 
 @contextmanager
 def taken_apart(path: Path, metadata: Mapping[str, Any], name: str) -> Iterator[TakenApart | None]:
-    """Yield the ranks in the file, each in a file that is removed afterwards; `None` if nothing tells whose events are
-    whose."""
+    """Yield the ranks in the file, each in a file that is removed afterwards; `None` if events cannot be assigned to
+    ranks."""
     ranks, by = _ranks(_seen(path))
     if ranks is None:
         yield None
@@ -145,7 +145,7 @@ def _identities(path: Path) -> Iterator[tuple[msgspec.Raw, _Event]]:
 
 
 def _seen(path: Path) -> dict[Process, _Seen]:
-    """Return what each process with intervals that are read shows."""
+    """Return the facts about each process with readable intervals."""
     kinds = Kinds()
     seen: dict[Process, _Seen] = {}
     for index, (_, event) in enumerate(_identities(path)):
@@ -166,8 +166,8 @@ def _seen(path: Path) -> dict[Process, _Seen]:
 
 
 def _ranks(seen: Mapping[Process, _Seen]) -> tuple[dict[Process, int] | None, str]:
-    """Return the rank of each process, and what numbers them: its events, or its name; else the order in the file, in
-    which ranks stand one after the other; else the host whose launches it has. `None` if none of these tells."""
+    """Return each process's rank, and its source: its events, or its name; else the file order, in which ranks follow
+    one another; else the host that launched its work. `None` if undetermined."""
     stated = {pid: next(iter(process.ranks)) for pid, process in seen.items() if len(process.ranks) == 1}
     named = {pid: int(match[1]) for pid, process in seen.items() if (match := _NAMED_RANK.search(process.name))}
     labels: dict[Process, str] = {
@@ -187,21 +187,21 @@ def _ranks(seen: Mapping[Process, _Seen]) -> tuple[dict[Process, int] | None, st
 
 
 def _several(ranks: Mapping[Process, int], seen: Mapping[Process, _Seen]) -> bool:
-    """Return whether all processes have a rank, of several, and each rank has a host (if any process is one)."""
+    """Return whether there are several ranks, each process has one, and each rank has a host (if any is one)."""
     hosts = {ranks[pid] for pid, process in seen.items() if process.host and pid in ranks}
     every = set(ranks.values())
     return len(ranks) == len(seen) and 1 < len(every) <= _MAX_PROCESSES and hosts in (set(), every)
 
 
 def _all_work(ranks: Mapping[Process, int], seen: Mapping[Process, _Seen]) -> bool:
-    """Return whether each rank that launches has device work, if any has: else one process has that of several."""
+    """Return whether each launching rank has device work, if any has: otherwise one process has the work of several."""
     launching = {rank for pid, rank in ranks.items() if seen[pid].launches}
     working = {rank for pid, rank in ranks.items() if seen[pid].work}
     return not working or launching <= working
 
 
 def _by_place(seen: Mapping[Process, _Seen]) -> dict[Process, int]:
-    """Number the processes so that those whose events are mixed in the file have the same number."""
+    """Number the processes by file position; processes with interleaved events get the same number."""
     ranks: dict[Process, int] = {}
     reached, number = -1, -1
     for pid, process in sorted(seen.items(), key=lambda item: item[1].first):
@@ -212,7 +212,7 @@ def _by_place(seen: Mapping[Process, _Seen]) -> dict[Process, int]:
 
 
 def _by_launches(seen: Mapping[Process, _Seen]) -> dict[Process, int]:
-    """Number the hosts, and give each process of device work the number of the only host that can have launched it."""
+    """Number the hosts, and give each process with device work the number of the only possible launching host."""
     hosts = sorted((pid for pid, process in seen.items() if process.host), key=lambda pid: (isinstance(pid, str), pid))
     ranks: dict[Process, int] = {pid: number for number, pid in enumerate(hosts)}
     for pid, process in seen.items():

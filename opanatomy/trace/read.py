@@ -82,7 +82,7 @@ from opanatomy.trace.stream import (
 Key = TypeVar("Key", bound=Hashable)
 Record = TypeVar("Record", HostEvents, Launches, DeviceWork, MemoryEvents, ProfilerEvents)
 
-#: Times are converted to nanoseconds in groups of this size.
+#: Batch size for conversion of times to nanoseconds.
 _TIMES_AT_ONCE: Final = 1 << 14
 
 
@@ -99,13 +99,13 @@ class Interner(dict[Key, int]):
 
 
 def _node_of(args: Args) -> int:
-    """Return the node of a CUDA graph with its graph above 32 bits, as Kineto writes it, or Cuspy in two numbers."""
+    """Return a CUDA graph node with its graph above 32 bits, as in Kineto; Cuspy writes two numbers."""
     graph, node = max(args.graph or 0, 0), max(args.node or 0, 0)
     return node if node >> 32 else (graph << 32) | node if graph else 0
 
 
 def _with_nodes(work: DeviceWork, scopes: tuple[str, ...], nodes: Mapping[str, GraphNode]) -> Scoped:
-    """Return the work with what a capture knows of the nodes of its graphs, and the scopes with theirs."""
+    """Return the work with a capture's annotations of graph nodes, and the scopes including theirs."""
     numbers = Interner[str]()
     numbers.of(scopes)
     scope, of_backward = work.scope.tolist(), work.of_backward.tolist()
@@ -131,7 +131,7 @@ _INSTALLED: Final = regex(r"[\\/](?:site|dist)-packages[\\/]")
 _OF_PYTHON: Final = regex(
     r"[\\/]lib[\\/]python[\d.]+[\\/](?!(?:site|dist)-)|-packages[\\/](?:torch|functorch|triton|opanatomy)[\\/]"
 )
-#: Packages that run a model, as the profiler writes their files: without the folder that they are installed in.
+#: Packages that run a model, as the profiler writes their files: relative to the installation folder.
 _TORCH: Final = frozenset(("torch", "functorch", "triton", "opanatomy", *sys.stdlib_module_names)) - {
     "cmd",
     "code",
@@ -157,7 +157,7 @@ Scoped: TypeAlias = "tuple[DeviceWork, tuple[str, ...]]"
 
 
 class Functions(dict["str | None", int]):
-    """Numbers the functions of recorded Python stacks by the names of their events; torch's and Python's have -1."""
+    """Number the functions of recorded Python stacks by event name; torch's and Python's are -1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -285,7 +285,7 @@ def nanoseconds(us: float | Decimal | None) -> int:
 # What a collective's event records of its message, from the raw texts of its arguments.
 
 
-#: Python functions are named that take so many microseconds.
+#: Minimum duration in microseconds of Python functions that are named.
 LONG_PYTHON_US: Final = 100
 _ADDRESS: Final = regex(r" object at 0x[0-9a-f]+")
 #: Raw JSON of "Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype", "Process Group Name",
@@ -340,9 +340,9 @@ def _count(value: object) -> int | None:
 
 
 _NO_ARGS: Final = Args()
-#: Separates the raw texts of a signature; JSON has no such byte.
+#: Separates a signature's raw texts; JSON contains no such byte.
 _BETWEEN: Final = b"\0"
-#: Discards what is not needed.
+#: Exhausts an iterator and discards its items.
 _forget: Final = deque[object](maxlen=0).append
 _KIND_OF_WORK: Final = {MEMCPY: columns.MEMCPY, MEMSET: columns.MEMSET}
 
@@ -373,8 +373,8 @@ class Collector:
         self._work = Table(DeviceWork, fractions=("blocks_per_sm", "occupancy"))
         self._memory = Table(MemoryEvents)
         self._profiler = Table(ProfilerEvents)
-        #: The names and labels of each process, and by process and category the number of intervals that no rule
-        #: reads, their nanoseconds, and how many of them have the arguments of device work.
+        #: Names and labels of each process; and by process and category the number of intervals that no rule reads,
+        #: their nanoseconds, and how many of them have arguments of device work.
         self._processes: dict[int | str | None, list[str]] = {}
         self._unread: dict[tuple[int | str | None, str | None], tuple[int, int, int]] = {}
         self._flow_starts: list[Event] = []
@@ -436,9 +436,9 @@ class Collector:
         return self._work.record()
 
     def profiler(self) -> ProfilerEvents:
-        """Return the profiler's own events and those of Python's stack, in the order of the file.
+        """Return the profiler's own events and the Python stack's, in file order.
 
-        Functions of libraries are left out if others are recorded: those are the user's.
+        Library functions are dropped if user functions are recorded.
         """
         events = self._profiler.record()
         of_library = np.array([*self._functions.of_library, False], dtype=bool)
@@ -478,14 +478,13 @@ class Collector:
         )
 
     def work_processes(self) -> int:
-        """Return the number of processes that have work on the same device: one, unless traces were merged."""
+        """Return the number of processes with work on the same device: one, unless traces were merged."""
         return max(Counter(device for _, device in self._work_processes).values(), default=0)
 
     def unread(self) -> tuple[UnreadRows, ...]:
         """Return the intervals that no rule reads, those with the longest sum first.
 
-        If nothing shows whose they are, and the trace has no device work, a process without operators is taken for a
-        device.
+        If their origin is unknown, and the trace has no device work, a process without operators counts as a device.
         """
         hosts = {process for process, _ in self.threads}
         rows: dict[tuple[bool, str], UnreadRows] = {}
@@ -504,12 +503,12 @@ class Collector:
         return tuple(sorted(shown, key=lambda one: (-one.duration_ns, -one.events, one.name)))
 
     def raw_signatures(self) -> list[RawArguments]:
-        """Return the distinct arguments, as `HostEvents.signature` numbers them."""
+        """Return the distinct arguments, as indexed by `HostEvents.signature`."""
         split = (key.split(_BETWEEN) for key in self._signatures)
         return [(dims, types, strides, constants, "") for dims, types, strides, constants in split]
 
     def _taker_of(self, event: type[Event]) -> Callable[[Event], object]:
-        """Return the function that takes events of one type; events of a known category are not examined one by one."""
+        """Return the function that processes events of one type; those of a known category are not examined singly."""
         category = category_of(event)
         kind = FOREIGN if category is None else self._kinds[category]
         if category == INSTANT:
@@ -640,11 +639,11 @@ class Collector:
         )
 
     def functions(self) -> tuple[str, ...]:
-        """Return the functions of recorded Python stacks that are of no library, by number."""
+        """Return the recorded Python functions outside libraries, by number."""
         return tuple(self._functions.texts)
 
     def grids(self) -> tuple[str, ...]:
-        """Return the distinct grids and blocks of kernels in words."""
+        """Return the distinct kernel grids and blocks as text."""
         shown = []
         for pair in self._grids:
             texts = (text.decode(errors="replace").strip("[] ") for text in pair if text)
@@ -704,7 +703,7 @@ class Collector:
         return list(map(number.__getitem__, threads))
 
     def _number_in_text(self, value: str | None) -> int:
-        """Return the number in a device's or stream's text; a new one below -1 for text without any."""
+        """Return the number in a device's or stream's text; for text without one a new number below -1."""
         text = "" if value is None else value
         digits = text.split()[-1] if text.split() else ""
         return int(digits) if digits.isdecimal() and len(digits) < 19 else -2 - self._texts[text]
@@ -727,7 +726,7 @@ class _Takers(dict["type[Event]", "Callable[[Event], object]"]):
 
 
 def _names_of(events: list[Event]) -> list[str]:
-    """Return the names of events that are known to have one."""
+    """Return the names of events, all of which have one."""
     return [event.name for event in events if event.name is not None]
 
 
@@ -764,10 +763,10 @@ class Trace(Struct, kw_only=True):
     capture: Capture | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    #: What changes the meaning of all figures: the trace is cut off, or has only the host.
+    #: Caveats on all figures: the trace is truncated, or has only the host.
     caveats: list[str] = field(default_factory=list)
     text_bytes: int = 0
-    #: Of the file as it is on disk, packed or not.
+    #: Digest of the file on disk, compressed or not.
     sha256: str = ""
     #: The distinct argument lists of the operators, numbered by `host.signature`.
     signatures: list[Signature | None] = field(default_factory=list)
@@ -781,18 +780,18 @@ class Trace(Struct, kw_only=True):
     graph_host_ns: Int64 = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     #: The devices that worked, the busiest first.
     devices: tuple[TraceDevice, ...] = ()
-    #: The functions of recorded Python stacks that are of no library: `model.py:12 forward`.
+    #: Recorded Python functions outside libraries: `model.py:12 forward`.
     functions: tuple[str, ...] = ()
     #: Modules and marked names of work in CUDA graphs, numbered by `work.scope`.
     scopes: tuple[str, ...] = ()
-    #: The distinct grids and blocks of kernels in words, numbered by `work.grid`.
+    #: Distinct kernel grids and blocks as text, indexed by `work.grid`.
     grids: tuple[str, ...] = ()
-    #: The processes that have work on the same device: one, unless traces were merged.
+    #: Number of processes with work on the same device: one, unless traces were merged.
     work_processes: int = 0
     #: Intervals that no rule reads: an accelerator's, or another program's.
     unread: tuple[UnreadRows, ...] = ()
-    #: Whether the trace has an accelerator's work, or launches whose work was not recorded. Calls that only ask or wait
-    #: do not count: a profiler that looks for a device makes them too.
+    #: Whether the trace has an accelerator's work, or launches whose work was not recorded. Calls that only query or
+    #: wait do not count: a profiler looking for a device makes them too.
     on_device: bool = False
 
 
@@ -908,7 +907,7 @@ def _capture(metadata: dict[str, object], warnings: list[str]) -> Capture | None
 
 
 def _tell_lists(host: HostEvents, raw: list[RawArguments], capture: Capture) -> None:
-    """Renumber the signatures with tensor lists, one for each content of the lists."""
+    """Renumber the signatures with tensor lists, one per distinct list content."""
     fresh: dict[RawArguments, int] = {}
     by_external = {
         int(key): "|".join(capture.lists[number] for number in numbers)

@@ -1,4 +1,4 @@
-"""Decode JSON text into typed events: strictly first, then after mending what is known to be broken in traces.
+"""Decode JSON text into typed events: strictly first, then after repairing known defects of traces.
 
 What still does not fit is decoded field by field, so that an odd value loses one field, not its event.
 """
@@ -27,13 +27,13 @@ _NOT_JSON = regex(rb"(?<=[:,\[\s])(?:NaN|[+-]?Infinity|[+-]?inf|[+-]?nan)(?=[,\]
 #: The same, or a whole string, inside which the word is only text.
 _STRING_OR_NOT_JSON = regex(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)|' + _NOT_JSON.pattern, re.DOTALL)
 _CONTROL = bytes(32 if code < 32 else code for code in range(256))
-#: A backslash that begins no escape of JSON, and one half of a surrogate pair.
+#: A backslash that does not begin a JSON escape, and an unpaired surrogate.
 _NO_ESCAPE = regex(rb'(?<!\\)((?:\\\\){0,50})\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _HALF_PAIR = regex(
     rb"(?<!\\)((?:\\\\){0,50})\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
 )
-#: How many escapes to mend in one batch of text: more are damage, and take memory.
+#: Maximum number of escapes repaired per batch: more means damage, and takes memory.
 _MAX_MENDED: Final = 10_000
 #: With more categories than this, events are decoded in full; so are they after this many more misfits than fits.
 _MAX_CATEGORIES: Final = 40
@@ -61,7 +61,7 @@ def mend(text: bytes) -> bytes:
 
 
 class EventDecoder:
-    """Decodes events; from the first time that a float cannot hold, times are exact decimals."""
+    """Decode events; times become exact decimals from the first one that a float cannot represent."""
 
     def __init__(self) -> None:
         self._event: type[Event] = Event
@@ -74,7 +74,7 @@ class EventDecoder:
         self._single: msgspec.json.Decoder[Event] = msgspec.json.Decoder(self._event)
 
     def many(self, text: Buffer) -> list[Event] | None:
-        """Return the events of a text of whole events with commas between; `None` if one does not fit."""
+        """Decode a text of whole comma-separated events; return `None` if one does not match."""
         array = listed(text)
         events = self._by_category.decode(array) if self._by_category else None
         if events is None:
@@ -95,7 +95,7 @@ class EventDecoder:
                 return None
 
     def one(self, text: bytes) -> Event | None:
-        """Return an event without the fields that do not fit; `None` if the text is not a JSON object."""
+        """Decode an event without its mismatched fields; return `None` if the text is not a JSON object."""
         try:
             event: Event | None = self._single.decode(text)
         except NOT_DECODABLE:
@@ -129,7 +129,7 @@ class _CategoryDecoder:
     def __init__(self) -> None:
         self._events: dict[str, type[Event]] = {}
         self._decoder: msgspec.json.Decoder[list[Event]] | None = None
-        #: Texts that fit, minus those that did not although all their categories were known.
+        #: Matching texts minus texts that did not match although all their categories were known.
         self._fitting = _MISFITS
 
     def decode(self, array: bytes) -> list[Event] | None:
@@ -255,7 +255,7 @@ class Salvaged(Struct, kw_only=True):
 
 
 def last_boundary(buffer: bytes) -> int:
-    """Return where to cut so that the text before most likely holds whole events; 0 without a boundary."""
+    """Return a position that most likely ends a whole event; 0 without a boundary."""
     low = end = len(buffer)
     step = 1 << 11
     while low > 0:

@@ -20,8 +20,7 @@ from msgspec import Meta, Raw, Struct, defstruct, field, structs
 
 OPERATOR, ANNOTATION, LAUNCH, KERNEL, MEMCPY, MEMSET, HOST_NODE, IGNORED, FOREIGN, PYTHON, OVERHEAD = range(11)
 
-#: Categories by their name in small letters (in 2021 they were capitalized). Events of another category that are on a
-#: stream are read as kernels.
+#: Categories by lowercase name (capitalized in 2021). Events of any other category on a stream are read as kernels.
 CATEGORIES: Final = {
     "cpu_op": OPERATOR, "operator": OPERATOR, "user_annotation": ANNOTATION,
     "cuda_runtime": LAUNCH, "cuda_driver": LAUNCH, "runtime": LAUNCH, "hip_runtime": LAUNCH, "driver": LAUNCH,
@@ -41,7 +40,7 @@ CATEGORIES: Final = {
     # Flows from a launch to its device work; correlation ids say the same.
     "ac2g": IGNORED, "async_cpu_to_gpu": IGNORED, "async": IGNORED,
 }  # fmt: skip
-#: The names, today's and those of 2022, of flows from an operator to its autograd node.
+#: Names, current and of 2022, of flows from an operator to its autograd node.
 DIFFERENTIATION_FLOWS: Final = frozenset(("fwdbwd", "forward_backward"))
 
 #: The process of operators, which have no category, in the lists of `torch.autograd.profiler` (torch 0.4 on).
@@ -49,7 +48,7 @@ LEGACY_OPERATORS: Final = "CPU functions"
 #: How the category of its flows from an operator to a device begins; the name of the device follows.
 LEGACY_FLOW: Final = "cpu_to_"
 
-#: The category and the name, the same in all years, of the instants at which an allocator gave or took memory.
+#: Category and name, unchanged over the years, of instant events for allocations and frees.
 INSTANT: Final = "cpu_instant_event"
 MEMORY: Final = "[memory]"
 
@@ -69,7 +68,7 @@ class Kinds(dict["str | None", int]):
 
 #: An integer that fits a column; an event with a larger one is decoded field by field, without that number.
 Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-#: Times (microseconds) that a trace can have, 1938 to 2096 if they count from 1970, and the longest duration.
+#: Valid times of a trace in microseconds, 1938 to 2096 if counted from 1970, and the maximum duration.
 TIMES_US = (-1e15, 4e15)
 LONGEST_US = 1e13
 Time: TypeAlias = Annotated[float, Meta(ge=TIMES_US[0], le=TIMES_US[1])]
@@ -101,8 +100,8 @@ class Args(Struct, gc=False):
     occupancy: float | str | None = field(default=None, name="est. achieved occupancy %")
     grid: Raw = Raw()
     block: Raw = Raw()
-    #: The node of a CUDA graph, whole or without its graph, and what torch's annotations say of it (torch 2.12 and
-    #: later): its module, `backward` or nothing, and the name that the program marked it with.
+    #: A CUDA graph node, with or without its graph, and torch's annotations of it (torch 2.12 and later): its module,
+    #: `backward` or nothing, and the name given by the program.
     graph: Number | None = field(default=-1, name="graph id")
     node: Number | None = field(default=-1, name="graph node id")
     module_fqn: Raw = Raw()
@@ -241,5 +240,5 @@ def _types_of(struct: type[Struct], names: tuple[str, ...]) -> dict[str, Any]:
 
 @cache
 def _fields_of(struct: type[Struct]) -> dict[str, structs.FieldInfo]:
-    """Return the fields of a record; their types are evaluated once."""
+    """Return a record's fields; their types are evaluated once."""
     return {item.name: item for item in structs.fields(struct)}

@@ -36,7 +36,7 @@ DTYPES = {
 
 #: A tensor of a list as a capture recorded it: `float32[2,3]`.
 _RECORDED = regex(r"^(\w*)\[((?:\d{1,15},)*\d{1,15})?\]$", re.ASCII)
-#: More dimensions than torch has (64), elements than any memory, elements of argument lists than real traces have.
+#: More dimensions than torch supports (64), elements than any memory, list elements than in real traces.
 _MAX_DIMENSIONS: Final = 64
 _MAX_ELEMENTS: Final = 1 << 50
 _MAX_VALUES: Final = 500_000
@@ -118,7 +118,7 @@ def _untyped(shape: Any) -> Argument:
 
 
 def sizes_of(shape: list[Any]) -> tuple[int, ...]:
-    """Return the sizes of a tensor; raise if no tensor can have them."""
+    """Return the sizes of a tensor; raise if they are impossible."""
     if len(shape) > _MAX_DIMENSIONS or not all(type(size) is int and size >= 0 for size in shape):
         raise _Implausible(f"{shape} are no sizes of a tensor")
     if prod(size for size in shape if size) > _MAX_ELEMENTS:
@@ -148,7 +148,7 @@ def _tensor_list(shapes: list[Any], strides: Any, recorded: str) -> Argument:
 
 
 def strides_of(shape: list[Any], stride: Any) -> tuple[int, ...] | None:
-    """Return the strides of a tensor of this shape; `None` if it has none that fit."""
+    """Return the strides of a tensor of this shape; `None` if there are no valid ones."""
     if not isinstance(stride, list) or len(stride) != len(shape) or not all(type(step) is int for step in stride):
         return None
     return tuple(stride)
@@ -180,10 +180,10 @@ def parse_constant(text: str) -> Argument:
 # Arguments that Kineto does not record but a capture observed, put into the signatures of their calls.
 
 
-#: A call as trace and capture both know it: its operator and the tensors at their places.
+#: The key of a call in both trace and capture: its operator and the tensors by position.
 Key: TypeAlias = "tuple[str, tuple[tuple[int, Tensor], ...]]"
 
-#: The observer sees the called operator; the trace also has the one that does the work, with the same arguments.
+#: The observer sees the called operator; the trace also has the one doing the work, with the same arguments.
 _WORKERS = {
     "aten::index_put": "aten::_index_put_impl_",
     "aten::index_put_": "aten::_index_put_impl_",
@@ -195,8 +195,8 @@ def fill_in_observed(
 ) -> None:
     """Fill in the arguments of observed calls; append new ones to `signatures`.
 
-    Calls of one operator on like tensors are matched in their order. If the observed step made another number of them
-    than each traced step (because routing changed, say) and they differ, nothing is filled in.
+    Calls of one operator on like tensors are matched in order. If the observed step made another number of them than
+    each traced step (because routing changed, for example) and they differ, nothing is filled in.
     """
     import json
 
@@ -233,7 +233,7 @@ def fill_in_observed(
 
 
 def _in_order(signatures: list[Signature], wanted: int) -> list[Signature]:
-    """Return the signature of each of `wanted` calls in a row; none if the calls cannot be distinguished."""
+    """Return the signature of each of `wanted` consecutive calls; none if the calls cannot be distinguished."""
     if len(set(signatures)) == 1:
         return [signatures[0]] * wanted
     if not signatures or wanted % len(signatures):

@@ -1,7 +1,7 @@
 """Read a CUDA memory snapshot (`torch.cuda.memory._dump_snapshot`), of any torch since 2.1 and any pickle protocol.
 
-A pickle is a program. It runs in a process of its own, under a limit of memory, by an unpickler that admits no class,
-so that it makes lists, dictionaries, texts and numbers, and nothing else.
+A pickle is a program. It runs in a separate process with a memory limit, in an unpickler that admits no classes, so
+that it can only create lists, dictionaries, texts and numbers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PACKED_MOST: Final = 200
 _PACKED_FROM: Final = 16 << 20
 _HEAD: Final = 1 << 12
 _CHUNK: Final = 1 << 20
-#: Objects take at most so many times the bytes of their pickle, and what there is besides them.
+#: Maximum size of the objects relative to their pickle, and the base memory.
 _OBJECTS: Final = 5
 #: Events that become columns at once; then they go.
 _EVENTS_AT_ONCE: Final = 100_000
@@ -97,7 +97,7 @@ def read_snapshot(path: Path, advance: Callable[[float], None] = lambda share: N
 
 
 class _Refused(Exception):  # told as a line, never raised to a user
-    """What is wrong with the pickle, in words."""
+    """Why the pickle is rejected, in words."""
 
 
 class _Plain(pickle.Unpickler):
@@ -111,7 +111,7 @@ class _Plain(pickle.Unpickler):
 
 
 class _ProgressFile:
-    """A file whose reader tells how far it is."""
+    """A file that reports reading progress."""
 
     def __init__(self, file: Any, size: int) -> None:
         self.file, self.size, self.at, self.told = file, max(size, 1), 0, 0.0
@@ -137,7 +137,7 @@ class _ProgressFile:
 
 
 class Sent(Struct):
-    """What the process sends: the snapshot with its columns as bytes, or what is wrong with it."""
+    """The process's message: the snapshot with its columns as bytes, or the error."""
 
     snapshot: dict[str, Any] | None = None
     error: str | None = None
@@ -191,7 +191,7 @@ def _unpacked_bytes(path: Path) -> int:
 
 
 def _limit_memory(more: int) -> None:
-    """Let this process take so much more memory, where the system can hold it to that."""
+    """Limit this process to this much more memory, where the system supports that."""
     if sys.platform == "linux":
         import resource
 
@@ -241,7 +241,7 @@ def _columns(snapshot: Any) -> dict[str, Any]:
 
 
 class _Tables:
-    """The distinct texts, frames and stacks of a snapshot, numbered as they come."""
+    """The distinct texts, frames and stacks of a snapshot, numbered in order of appearance."""
 
     def __init__(self) -> None:
         self.actions = {name: index for index, name in enumerate(ACTIONS)}
@@ -249,13 +249,13 @@ class _Tables:
         self.metadata: dict[str, int] = {}
         self.pools: dict[tuple[int, int], int] = {}
         self.stack_of: dict[tuple[int, ...], int] = {}
-        #: Frames by where they lie, which is held with them: no other one can lie there.
+        #: Frames by object address; the frame is kept alive with it, so that the address is not reused.
         self._places: dict[int, tuple[int, dict[str, Any]]] = {}
         self._frames: dict[tuple[str, str, int], int] = {}
         self._seen: dict[tuple[int, ...], int] = {}
 
     def history(self, device: int, trace: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the columns of one device's history, and take its events apart part by part."""
+        """Return one device's history as columns, releasing its events part by part."""
         parts: list[dict[str, bytes]] = []
         for begin in range(0, len(trace), _EVENTS_AT_ONCE):
             part = trace[begin : begin + _EVENTS_AT_ONCE]
@@ -281,7 +281,7 @@ class _Tables:
         return {"device": device, **{name: b"".join(part[name] for part in parts) for name in parts[0]}}
 
     def segments(self, rows: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the columns of the segments, and those of their blocks."""
+        """Return the columns of the segments, and of their blocks."""
         blocks: list[tuple[int, int, int, int, int, int]] = []
         pools = []
         for number, row in enumerate(rows):
@@ -324,7 +324,7 @@ class _Tables:
         return self.metadata.setdefault(text, len(self.metadata)) if isinstance(text, str) and text else -1
 
     def _stack(self, frames: Sequence[dict[str, Any]] | None) -> int:
-        """Return the number of a stack; frames are shared between stacks, so that they are known by their place."""
+        """Return a stack's number; frames are shared between stacks, so they are identified by address."""
         if not frames:
             return -1
         key = tuple(map(id, frames))
@@ -341,7 +341,7 @@ class _Tables:
         return known
 
 
-#: No address, size or time is larger; sums of them stay whole numbers.
+#: Maximum address, size or time, so that sums stay integers.
 _MAX_INTEGER: Final = 1 << 56
 
 

@@ -151,7 +151,7 @@ def open_text(raw: HashedFile) -> Decompressor:
 
 #: Larger text before or after the events is not examined.
 LONGEST_METADATA: Final = 16 << 20
-#: The bytes that decoded metadata may take.
+#: Maximum bytes of decoded metadata.
 _HEAVIEST: Final = 48 << 20
 
 
@@ -209,7 +209,7 @@ def check_density(path: Path, events: int, text_bytes: int) -> None:
 
 
 def without_negative(columns: Columns, warnings: list[str]) -> Columns:
-    """Return the columns with durations of at least 0; raise `TraceError` if they add up to more than int64 holds."""
+    """Return the columns with nonnegative durations; raise `TraceError` if their sum exceeds int64."""
     negative = int((columns.duration_ns < 0).sum())
     if negative:
         events = "1 event has" if negative == 1 else f"{negative:,} events have"
@@ -245,7 +245,7 @@ def check_content(
 
 
 def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> Capture:
-    """Return what a capture wrote into the trace under `name`, without impossible counts, sizes and times."""
+    """Return a capture's metadata stored under `name`, without impossible counts, sizes and times."""
     wrong: list[str] = []
     parts: dict[str, Any] = {
         "environment": _possible(capture.environment, wrong),
@@ -289,7 +289,7 @@ def _possible_memory(memory: MemoryObservations, wrong: list[str]) -> MemoryObse
 
 
 def _run_is_possible(run: RunClock) -> bool:
-    """Return whether the sums of a run are those of steps; of none there is no mean."""
+    """Return whether the sums of a run are plausible for its steps; without steps there is no mean."""
     ends = [end for end in (run.start, run.end) if end is not None]
     parts = (run, *run.slow, *ends, *run.graph_breaks, *run.recompilations, *run.lengths, *run.updated_by)
     columns = [] if run.series is None else [getattr(run.series, name) for name in run.series.__struct_fields__]
@@ -299,7 +299,7 @@ def _run_is_possible(run: RunClock) -> bool:
 
 
 def _compilation_is_possible(made: Compilation) -> bool:
-    """Return whether steps with and without compiling took time, and there are those with it."""
+    """Return whether compiled steps exist, and compiled and uncompiled steps took time."""
     times = (*made.compiled_step_ns, *made.uncompiled_step_ns)
     return bool(made.compiled_step_ns) and _all_possible(made) and all(0 < ns <= _MAX_COUNTED for ns in times)
 
@@ -330,7 +330,7 @@ def _possible(part: Part, wrong: list[str]) -> Part:
     return replace(part, **nothing)
 
 
-#: Small enough to keep the events of a batch in the processor's caches.
+#: Small enough to keep a batch's events in the CPU caches.
 CHUNK = 1 << 18
 #: gzip packs traces 15 to 75 times; a file packed better than this, after the first megabytes, is a bomb.
 _MAX_PACKED: Final = 200
@@ -451,7 +451,7 @@ class EventStream:
             )
 
     def _take(self) -> list[Event]:
-        """Return the events of the buffer, and leave in it what follows them."""
+        """Return the events in the buffer, leaving what follows them."""
         self._buffer = self._buffer.lstrip(_SEPARATORS)
         cut = 0 if self._ended else last_boundary(self._buffer)
         events = self._decoder.many(memoryview(self._buffer)[:cut]) if cut else None

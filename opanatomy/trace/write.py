@@ -1,4 +1,4 @@
-"""Write a trace again with tracks of operator classes and phases and with rates; memory does not grow with it."""
+"""Write an annotated trace, with tracks of operator classes and phases and with rates, in bounded memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from opanatomy.trace.stream import EventStream
 
 #: The category of all added events, so that they are recognized when the trace is annotated again.
 CATEGORY: Final = "opanatomy"
-#: The most points of a counter, its end included.
+#: Maximum number of points of a counter, including its end.
 POINTS: Final = 2000
 _SHORTEST_BIN_NS: Final = 1000
 
@@ -124,7 +124,7 @@ def _classes(overlay: Overlay, rows: Int64, process: int, thread: int) -> Iterat
 
 
 def _phases(overlay: Overlay, rows: Int64, process: int, thread: int) -> Iterator[str]:
-    """Yield one event for each run of work of one phase, cut where the next one begins."""
+    """Yield one event per run of work in the same phase, cut where the next one begins."""
     rows = rows[overlay.inside[rows]]
     if not len(rows):
         return
@@ -207,7 +207,7 @@ def _us(ns: int) -> str:
 _PROCESS: Final = regex(rb'"pid"\s*:\s*"?(\d{1,18})')
 #: The first process number to try: no operating system and no profiler gives one so large.
 FIRST_PROCESS: Final = 1_000_000_000
-#: The first digits of it and the next ones: a text without this has none of them.
+#: Common leading digits of this number and the next ones: a text without them contains none of the numbers.
 _PREFIX: Final = b"1000000"
 _BATCH: Final = 4096
 _PACKED_AT_ONCE: Final = 1 << 20

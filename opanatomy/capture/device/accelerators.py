@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 CUDA: Final = "cuda"
-#: Devices that torch knows by name but that run no step, or none that is recorded.
+#: Devices that torch knows by name but that cannot run or record a step.
 _NO_DEVICES: Final = ("meta", "fpga", "maia", "xla", "lazy", "vulkan", "opengl", "opencl", "ideep", "mkldnn", "ve")
 #: The profiler's activities by kind of device (`torch.profiler.ProfilerActivity`); MPS has none.
 _ACTIVITIES: Final = {"cuda": "CUDA", "xpu": "XPU", "mtia": "MTIA", "hpu": "HPU"}
@@ -55,7 +55,7 @@ def _on_cpu() -> str:
 
 
 def check_device(device: str) -> str:
-    """Return the device with its number; an error of one line says why a device cannot be profiled.
+    """Return the device with its index; raise a one-line error if it cannot be profiled.
 
     Raises `UsageError` for a device that runs nothing, `CaptureError` for one missing in this machine or torch.
     """
@@ -86,7 +86,7 @@ def check_device(device: str) -> str:
 
 
 def check_memory_in_depth(device: str) -> None:
-    """Refuse to follow every block on a device whose allocator the replay does not know."""
+    """Raise an error for block-level memory tracing on a device whose allocator the replay does not know."""
     if is_accelerator(device) and not is_cuda(device):
         raise UsageError(
             f"memory: what the allocator of {kind_of(device)} does cannot be traced - leave it out, or give cpu or cuda"
@@ -94,7 +94,7 @@ def check_memory_in_depth(device: str) -> None:
 
 
 def check_measurable(device: str) -> None:
-    """Refuse to measure a device that has no measurements."""
+    """Raise an error for a device without measurements."""
     if is_accelerator(device) and not is_cuda(device):
         raise UsageError(
             f"{_named(device)}: the ceilings of {kind_of(device)} devices are not measured - give cpu or cuda, or"
@@ -150,7 +150,7 @@ def total_memory_bytes(device: str) -> int | None:
 
 
 def multiprocessors(device: str) -> int | None:
-    """Return the number of multiprocessors (compute units) of the device; for XPU those of the whole device."""
+    """Return the number of multiprocessors (compute units); for XPU of the whole device."""
     properties = _properties(device)
     for name in ("multi_processor_count", "gpu_subslice_count"):
         if (count := getattr(properties, name, None)) is not None:
@@ -169,7 +169,7 @@ def reset_peak(device: str) -> None:
 
 
 def peak_bytes(device: str) -> int | None:
-    """Return the bytes at the peak of the device's allocator since the last reset; `None` if it keeps none."""
+    """Return the allocator's peak bytes since the last reset; `None` if it records none."""
     peak = _answer(device, "max_memory_allocated", device)
     return None if peak is None else int(peak)
 
@@ -239,7 +239,7 @@ def device_of(module: torch.nn.Module, inputs: dict[str, Any] | tuple[Any, ...])
 
 
 def devices_of(module: torch.nn.Module, device: str) -> tuple[str, ...]:
-    """Return `device`, then the other accelerators with a parameter or buffer of the module, or a part of its map."""
+    """Return `device`, then the other accelerators with a parameter, buffer or device map entry of the module."""
     held = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
     kind = kind_of(device) if is_accelerator(device) else CUDA
     for part in (getattr(module, "hf_device_map", None) or {}).values():

@@ -115,7 +115,7 @@ def _said() -> tuple[str, str]:
 
 
 def _hidden(count: int, there: str) -> str | None:
-    """Explain the effect of `CUDA_VISIBLE_DEVICES`: everything from its first entry that is no device is hidden."""
+    """Explain `CUDA_VISIBLE_DEVICES`: everything from the first invalid entry on is hidden."""
     value = os.environ.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return None
@@ -190,7 +190,7 @@ def choose_device(wanted: str) -> str:
 
 
 def no_gpu_note(wanted: str) -> str:
-    """Return the note on a run on the CPU; if that was not requested, it explains why an existing GPU is not used."""
+    """Return the note for a CPU run; unless requested, it explains why an existing GPU is not used."""
     unused = why_unused() if wanted == "auto" else None
     why, do = (f", {unused.why}", f" - {unused.do}") if unused else ("", "")
     return f"no GPU in use{why}: the CPU is the device ({processor_name()}){do}"

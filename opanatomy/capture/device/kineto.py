@@ -24,7 +24,7 @@ from opanatomy.records.patterns import regex
 
 #: From this level on CUPTI's failures are printed: they are warnings.
 _WARNING: Final = 2
-#: `Logger::Logger` of kineto: the level, the time, the process and thread, the place in its source.
+#: Format of kineto's `Logger::Logger`: level, time, process and thread, source location.
 _LINE: Final = regex(
     rb"^(?:VERBOSE|INFO|WARNING|STAGE|USDT|ERROR):\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+ [\w.]+:\d+\] (.*)$"
 )
@@ -34,7 +34,7 @@ _heard: list[str] = []
 
 
 def heard() -> tuple[str, ...]:
-    """Return the lines so far that report a failure to trace a device, without their time and place."""
+    """Return the lines so far that report a device tracing failure, without their time and location."""
     return tuple(dict.fromkeys(line for line in _heard if _FAILED.search(line)))
 
 
@@ -79,7 +79,7 @@ def toggled(profiler: Any, enable: bool) -> None:
 
 @contextmanager
 def _place(stderr: int | None) -> Iterator[IO[bytes] | None]:
-    """Yield a file to take the place of stderr; `None` without stderr, or if no temporary file can be made."""
+    """Yield a file to replace stderr; `None` without stderr or a temporary file."""
     with ExitStack() as stack:
         file = None
         if stderr is not None:
@@ -119,7 +119,7 @@ def _pass_on(text: bytes) -> None:
 
 @contextmanager
 def _level_of_warnings() -> Iterator[None]:
-    """Make Kineto print its warnings, or more if the user wants more."""
+    """Make Kineto print at least its warnings."""
     before = os.environ.get("KINETO_LOG_LEVEL")
     wanted = int(before) if before is not None and before.isdigit() else _WARNING
     os.environ["KINETO_LOG_LEVEL"] = str(min(wanted, _WARNING))

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-#: `PROC_PID_INIT_INO` of Linux: in any other namespace our own process ids are not those of the driver.
+#: `PROC_PID_INIT_INO` of Linux: in any other namespace our process ids differ from the driver's.
 _FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"
 #: CUDA and NVML differ in the memory of an instance by the driver's reserve.
 _OF_A_SIZE: Final = 0.05
@@ -33,7 +33,7 @@ class NvmlProcess(Struct, frozen=True, kw_only=True):
 
 
 class NvmlDevice(Struct, frozen=True, kw_only=True):
-    """One device, or the MIG instance of a partitioned one; bytes are then those of the instance.
+    """One device, or the MIG instance of a partitioned one, whose bytes are then the instance's.
 
     `used_bytes` counts every process and the driver's reserve (version 1 of NVML's record); it and `total_bytes` are
     `None` if the memory is the host's (GB10, Jetson) and NVML does not answer.
@@ -83,7 +83,7 @@ class Reading(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """The highest clocks of a device, the power that is enforced, and the temperature that slows it down."""
+    """The maximum clocks of a device, the enforced power limit, and the slowdown temperature."""
 
     clock_mhz: int | None
     memory_clock_mhz: int | None
@@ -148,7 +148,7 @@ def device(torch_device_index: int) -> NvmlDevice | None:
 
 
 def answer(torch_device_index: int) -> Answer:
-    """Return NVML's view of `cuda:<index>`, or why it has none; loads the CUDA driver but makes no context."""
+    """Return NVML's view of `cuda:<index>`, or why it has none; loads the CUDA driver without creating a context."""
     import torch
 
     if torch.version.hip:
@@ -231,7 +231,7 @@ def _handle(nvml: Any, uuid: str, total_bytes: int) -> tuple[Any, bool]:
 
 
 def _instance(nvml: Any, whole: Any, total_bytes: int) -> Any:
-    """Return the MIG instance of `whole` that CUDA uses: that of `CUDA_VISIBLE_DEVICES`, the only one of that size."""
+    """Return the MIG instance of `whole` that CUDA uses: by `CUDA_VISIBLE_DEVICES`, else by uniqueness or size."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
     named = _ask(nvml, "nvmlDeviceGetHandleByUUID", first) if first.startswith("MIG-") else None
     if named:
@@ -288,7 +288,7 @@ def _read(nvml: Any, handle: Any, *, mig: bool) -> NvmlDevice:
 
 
 def _own_bytes(processes: Sequence[NvmlProcess]) -> int | None:
-    """Return the bytes of this process; in a container its process id is not the one the driver knows."""
+    """Return this process's bytes; in a container its process id differs from the driver's."""
     with suppress(OSError):
         if os.readlink("/proc/self/ns/pid") != _FIRST_PID_NAMESPACE:
             return None
@@ -300,7 +300,7 @@ def _name(nvml: Any, handle: Any) -> str:
 
 
 def _ask(nvml: Any, function: str, *arguments: Any) -> Any:
-    """Call one function; return `None` if this library, driver, device or user gets no answer."""
+    """Call one NVML function; return `None` if it has no answer for this library, driver, device or user."""
     try:
         return getattr(nvml, function)(*arguments)
     except Exception:  # pynvml has a class for each code; older ones lack functions

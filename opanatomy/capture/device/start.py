@@ -1,6 +1,6 @@
 """Use a GPU for the first time; a failure is reported in one line, with the GPU's description and its users.
 
-The messages are those of CUDA's and HIP's `cudaGetErrorString`, as torch passes them on.
+The messages come from CUDA's and HIP's `cudaGetErrorString`, passed on by torch.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _name(device: str) -> str | None:
 
 
 def _holders(gpu: nvml.NvmlDevice | None) -> str:
-    """Return the processes with the most memory."""
+    """Return the processes that use most memory."""
     if gpu is None:
         return ""
     named = [

@@ -1,7 +1,7 @@
-"""Watch a device while steps run: its clocks, power and temperature, and what holds the clock down.
+"""Monitor a device while steps run: clocks, power, temperature, throttling reasons.
 
-One thread reads at most 20 times a second, and never while steps are under the profiler: there a reading comes before
-them and one after. Nothing of the device is changed.
+One thread reads at most 20 times a second, but only before and after steps under the profiler, never during them. The
+device's settings are not changed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from opanatomy.records.run import DeviceState
 
 #: The time between two readings grows with the run up to a second, so that a day has less than 100,000.
 _SHORTEST_S, _LONGEST_S, _OF_RUN = 0.05, 1.0, 200
-#: A device's counter of energy is renewed some ten times a second: a shorter time says little.
+#: A device updates its energy counter about ten times a second: shorter spans are inaccurate.
 _LEAST_S: Final = 1.0
 IDLE, HEAT = "idle", "heat"
-#: A device is cool at so many degrees C, or once it has not cooled for so many seconds; it is waited for so long.
+#: A device is cool at this temperature in degrees C, or when it has not cooled for this many seconds; maximum wait.
 _COOL_C, _COOLING_S, _MOST_SECONDS, _SECOND = 50, 5, 60, 1.0
 #: A time on `time.perf_counter_ns`.
 _Span = tuple[int, int]
@@ -96,7 +96,7 @@ class DeviceWatch:
             self.spans.append((begun, time.perf_counter_ns()))
 
     def over(self, spans: Sequence[_Span] | None = None, *, steps: int = 0, energy: _Span | None = None) -> DeviceState:
-        """Return the state within the spans (of the whole time without); the energy is that of `steps` in one span."""
+        """Return the device state within the spans (default: all the time); `energy` is one span of `steps` steps."""
         if self._why_not is not None:
             return DeviceState(why_not=self._why_not)
         readings = [
@@ -138,7 +138,7 @@ class DeviceWatch:
         )
 
     def cooled(self, told: Callable[[str], None]) -> None:
-        """Wait until nothing slows the device down for its heat and it cools no more, for a minute at most."""
+        """Wait until the device no longer throttles for heat and stops cooling, at most a minute."""
         temperatures: list[int] = []
         for _ in range(_MOST_SECONDS):
             self.read()
@@ -159,7 +159,7 @@ def _known(readings: Sequence[Reading], name: str) -> list[Any]:
 
 @contextmanager
 def _readable(index: int) -> Iterator[tuple[Limits, Callable[[], Reading]]]:
-    """Give what reads a device: NVML, on AMD what torch asks of amdsmi."""
+    """Yield a reader of the device: NVML, on AMD torch's interface to amdsmi."""
     import torch
 
     if not torch.version.hip:
@@ -193,7 +193,7 @@ _watches: dict[str, DeviceWatch] = {}
 
 @contextmanager
 def watching(device: str) -> Iterator[DeviceWatch | None]:
-    """Give the process's watch of a device, which runs as long as anyone uses it; `None` where it is no GPU."""
+    """Yield the process's watch of a device, shared by all users; `None` if it is not a GPU."""
     if not device.startswith("cuda"):
         yield None
         return

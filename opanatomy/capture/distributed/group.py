@@ -22,7 +22,7 @@ class Place(Struct, frozen=True):
 
 
 def place_in_group() -> Place | None:
-    """Return the place of this process in its process group, or in its launch before that; `None` if it is alone."""
+    """Return this process's place in its process group, or before that in its launch; `None` if it is alone."""
     from torch import distributed
 
     if distributed.is_available() and distributed.is_initialized():

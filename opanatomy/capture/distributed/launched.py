@@ -1,4 +1,4 @@
-"""Find the place of this process among those of a launcher: torchrun, accelerate launch, mpirun, srun."""
+"""Find this process's rank as set by a launcher: torchrun, accelerate launch, mpirun, srun."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOCAL_WORLD: Final = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_L
 
 
 class Launched(Struct, frozen=True, kw_only=True):
-    """One of `world_size` processes; `local_rank` is its place among those of this machine."""
+    """One of `world_size` processes; `local_rank` is its index on this machine."""
 
     rank: int
     world_size: int
@@ -36,7 +36,7 @@ class Launched(Struct, frozen=True, kw_only=True):
 
 
 def launched(environment: Mapping[str, str] | None = None) -> Launched | None:
-    """Return the place of this process among those of its launcher; `None` if it is the only one."""
+    """Return this process's place among its launcher's processes; `None` if it is the only one."""
     environment = os.environ if environment is None else environment
     rank, world = (_first(environment, names) for names in (_RANK, _WORLD))
     if rank is None or world is None or world < 2:

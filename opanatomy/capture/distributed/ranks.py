@@ -74,7 +74,7 @@ def launch(command: Sequence[str], processes: int, device: str) -> None:
 
 
 def check_devices(local_processes: int) -> None:
-    """Refuse more processes on this machine than it has GPUs."""
+    """Raise `UsageError` for more processes on this machine than GPUs."""
     import torch
 
     count = torch.cuda.device_count()
@@ -158,7 +158,7 @@ def _is_set(variable: str) -> bool:
 
 
 def is_sharded(parallel: str) -> bool:
-    """Return whether each rank holds a part of the weights by FSDP2."""
+    """Return whether FSDP2 shards the weights over the ranks."""
     return parallel in (FSDP2, CHECKPOINTED, HSDP)
 
 
@@ -180,7 +180,7 @@ def sharding_of(options: RunOptions, parallel: str) -> Any:
 
 
 def mesh_of(parallel: str, world_size: int) -> Any:
-    """Return Accelerate's configuration of a mesh of the ranks; `None` if they are one group."""
+    """Return Accelerate's device mesh configuration; `None` if the ranks form one group."""
     if parallel not in (HSDP, TP):
         return None
     try:
@@ -192,7 +192,7 @@ def mesh_of(parallel: str, world_size: int) -> Any:
     return ParallelismConfig(dp_replicate_size=2, dp_shard_size=world_size // 2)
 
 
-#: A rank whose step failed waits this long for the others to report the same; then it raises its own error.
+#: A rank whose step failed waits this long for the others to report failure too; then it raises its own error.
 _FAILED_TOO_SECONDS: Final = 20.0
 _FAILED, _DONE = b"failed", b"done"
 
@@ -202,7 +202,7 @@ class Ranks(Struct, kw_only=True):
 
     rank: int
     world_size: int
-    #: The device of this rank.
+    #: This rank's device.
     device: str
     #: How many steps were tried together.
     tries: int = 0
@@ -288,7 +288,7 @@ def rank_group(options: RunOptions, place: Launched) -> Iterator[RankGroup]:
 
 
 def _join(options: RunOptions, place: Launched) -> RankGroup:
-    """Return the ranks of this launch once all are present; raises `UsageError` for a run they do not support."""
+    """Join the ranks of this launch once all are present; raise `UsageError` for an unsupported run."""
     try:
         from accelerate import Accelerator
         from accelerate.utils import (
@@ -349,7 +349,7 @@ class Meant(Struct, frozen=True, kw_only=True):
 
 
 def single_process_warnings() -> tuple[str, ...]:
-    """Return the warning for a run on one process whose launcher was told to start several; empty if all is well."""
+    """Return a warning for a single process whose launcher was configured for several; empty otherwise."""
     if launched() is not None or not any(name.startswith("ACCELERATE_") for name in os.environ):
         return ()
     try:

@@ -1,4 +1,4 @@
-"""Turn a subject of one process into that of a rank: its samples, and its model and optimizer from Accelerate."""
+"""Convert a one-process subject to a rank's: its samples, and model and optimizer prepared by Accelerate."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Dealt(Struct, frozen=True, kw_only=True):
 
 
 class Samples:
-    """A data set of as many batches as there are ranks; each is made when one of its samples is requested."""
+    """A data set with one batch per rank; each is created when one of its samples is requested."""
 
     def __init__(self, module: torch.nn.Module, shape: Shape, seed: int, batches: int) -> None:
         self._module, self._shape, self._seed, self._count = module, shape, seed, batches * shape.batch
@@ -41,7 +41,7 @@ class Samples:
         return self._count
 
     def __getitem__(self, sample: int) -> tuple[int, dict[str, Any]]:
-        """Return the number of a sample, and its part of each input."""
+        """Return a sample's number, and its slice of each input."""
         number, index = divmod(sample, self._shape.batch)
         if number not in self._made:
             self._made[number] = make_batch(self._module, self._shape, self._seed + number)
@@ -60,7 +60,7 @@ def deal(module: torch.nn.Module, shape: Shape, seed: int, group: RankGroup) -> 
 
 
 def _together(samples: list[tuple[int, dict[str, Any]]]) -> Dealt:
-    """Return a batch of samples; values other than tensors are the same for all."""
+    """Collate samples into a batch; values other than tensors are the same for all."""
     import torch
 
     rows = [inputs for _, inputs in samples]
@@ -95,7 +95,7 @@ def shared(subject: Subject, plan: Plan | None, options: RunOptions, group: Rank
 
 
 def for_rank(subject: Subject) -> Subject:
-    """Return the subject; if ranks share its module already, as one of them runs it, by a call on each."""
+    """Return the subject; if its module is already distributed, as a rank runs it when called on each."""
     kind, place = parallel_kind([subject.module]), place_in_group()
     if kind is None or place is None:
         return subject

@@ -73,8 +73,8 @@ class _Model:
 def sharded_classes(module: torch.nn.Module) -> list[str]:
     """Return the classes whose instances are gathered separately.
 
-    They are those that the model declares unsplittable, except holders of the input embeddings, which Accelerate
-    gathers separately; else those of its layers.
+    These are the classes that the model declares unsplittable, except owners of the input embeddings, which Accelerate
+    gathers separately; else the classes of its layers.
     """
     embeddings = _Model(module).input
     with_embeddings = {
@@ -110,7 +110,7 @@ def tied_modules(module: torch.nn.Module) -> list[list[torch.nn.Module]]:
 def shared_weights(modules: Iterable[torch.nn.Module], paths: Mapping[int, str]) -> tuple[SharedWeights, ...]:
     """Return the weights that ranks share; the outer of `modules` may be wrappers, `paths` has each path by `id`.
 
-    Call it after a step, which settles the gathers that FSDP repeats. Data that this torch does not expose is left out.
+    Call it after a step, when FSDP's repeated gathers are settled. Data that this torch does not expose is omitted.
     """
     shared: list[SharedWeights] = []
     for module in modules:
@@ -142,7 +142,7 @@ def _bytes(parameters: Iterable[torch.Tensor]) -> int:
 
 
 def bucket_bytes(module: torch.nn.Module) -> int | None:
-    """Return the bytes of the buckets in which DDP reduces gradients; 0 if gradients are views of them.
+    """Return the size in bytes of DDP's gradient buckets; 0 if gradients are views of them.
 
     `None` without DDP, or if it does not report them.
     """
@@ -233,7 +233,7 @@ def cut(module: torch.nn.Module, accelerator: Accelerator) -> None:
 class RankTraining(Training):
     """Training on one rank of DDP/FSDP, where the module synchronizes gradients itself."""
 
-    #: In the second step DDP rebuilds its buckets in the order in which gradients came, and tells the other ranks.
+    #: In the second step DDP rebuilds its buckets in gradient order and broadcasts that order to the other ranks.
     counted_step = 3
 
     def __init__(self, ranks: Ranks) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Batch(Struct, frozen=True, kw_only=True):
     """The samples of a step (`None`: not known) and the micro-batches of an update.
 
-    `unlike` are the different numbers of samples that calls, or updates, of the step take.
+    `unlike` lists the different sample counts of calls, or of updates, in the step.
     """
 
     samples: int | None = None
@@ -27,7 +27,7 @@ class Batch(Struct, frozen=True, kw_only=True):
 class _Call(Struct, frozen=True, kw_only=True):
     """An outermost call of a module with parameters.
 
-    It `learns` if a gradient of it may be wanted; its input is `derived` if it was computed from something that learns.
+    It `learns` if its gradient may be needed; its input is `derived` if computed by a call that learns.
     """
 
     module: int
@@ -48,7 +48,7 @@ class StepCalls:
     _open: list[_Call | None] = field(default_factory=list)
     #: The calls and backwards of each update, by its optimizer.
     _updates: list[tuple[int, list[_Call | None]]] = field(default_factory=list)
-    #: The batch and the length of the first sequences that a module inside the current call has met.
+    #: Batch size and length of the first sequences seen by a module inside the current call.
     _sequences: tuple[int, int | None] | None = None
 
     def inner(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -91,7 +91,7 @@ class StepCalls:
     def batch(self) -> Batch:
         """Return the batch of the step, over all updates of each optimizer.
 
-        Without a backward it is that of all calls.
+        Without a backward all calls count.
         """
         updates = [(optimizer, events) for optimizer, events in self._updates if any(events)] or [(0, self._open)]
         learning = any(event is _BACKWARD for _, events in self._updates for event in events) or _BACKWARD in self._open
@@ -115,7 +115,7 @@ class StepCalls:
 
 
 def batch_of(steps: Sequence[Batch]) -> Batch:
-    """Return the batch of most of several steps; not known without one."""
+    """Return the batch that most of the steps have; unknown if there is none."""
     if not steps:
         return Batch()
     chosen, count = Counter(steps).most_common(1)[0]
@@ -135,7 +135,7 @@ def _calls_of(events: Iterable[_Call | None]) -> list[_Call]:
 def _parts(events: Sequence[_Call | None]) -> list[list[_Call]]:
     """Return the calls of each micro-batch of an update: those before each backward, or as many for each.
 
-    The backwards may come after all forwards. A backward without a forward of its own is another one of the same calls.
+    The backwards may all follow the forwards. A backward without preceding forward repeats that of the same calls.
     """
     parts: list[list[_Call]] = [[]]
     for event in events:
@@ -156,7 +156,7 @@ def _parts(events: Sequence[_Call | None]) -> list[list[_Call]]:
 
 
 def _samples_of_calls(calls: Sequence[_Call]) -> set[int]:
-    """Return the different numbers of samples that calls take, of those whose input no other one has made."""
+    """Return the distinct sample counts of calls whose input is not another call's output."""
     sources = [call for call in calls if not call.derived] or calls
     known = {call.samples for call in sources}
     return {samples for samples in known if samples is not None} if None not in known else set()
@@ -170,10 +170,10 @@ def samples_of(
     outputs: Iterable[torch.Tensor],
     sequences: tuple[int, int | None] | None = None,
 ) -> int | None:
-    """Return the samples of a call by the first dimensions of its tensors; `None` if these leave it open.
+    """Return a call's sample count from the first dimensions of its tensors; `None` if ambiguous.
 
-    `sequences` are the batch and the length that a module inside the call has met: they say if the length comes first.
-    An index before the batch, positions and masks have other sizes.
+    `sequences` are batch size and length seen by a module inside the call, which show whether the length comes first.
+    Indices, positions and masks have other sizes.
     """
     shapes = [tuple(tensor.shape) for tensor in inputs if tensor.dim()]
     if not shapes or any(type(size) is not int for shape in shapes for size in shape):
@@ -216,7 +216,7 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 def _sequences_of(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[int, int | None] | None:
-    """Return the batch and the length of the sequences that a module of torch takes; `None` for another one."""
+    """Return batch size and length of the sequences passed to a torch sequence module; `None` for other modules."""
     from torch import nn
 
     known: Any = module

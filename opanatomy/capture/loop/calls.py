@@ -1,8 +1,8 @@
-"""Find the steps of a script in which no optimizer of torch's makes any: by its backwards, else by calls of its models.
+"""Find the steps of a script without torch optimizers: from its backwards, else from calls of its models.
 
 A step then lasts from the end of one backward to the end of the next, or from the end of one call of an outermost
-module to the end of the next; of several modules that are called in turn (an encoder and a decoder, a network 50 times
-and another once) it has a call of each.
+module to the end of the next; of several modules called in a cycle (an encoder and a decoder, a network 50 times and
+another once) it comprises the whole cycle.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from opanatomy.capture.loop.modules import LoopModules, hooked
 from opanatomy.capture.loop.phases import replaced, unseen_by_warnings
 from opanatomy.capture.loop.updates import Cycle
 
-#: After so many calls no more outermost modules are looked for.
+#: After this many calls the search for outermost modules stops.
 _LOOKED_FOR: Final = 64
 
 
 class Calls:
     """Call `ended` after each backward or call that ends a step, until an optimizer is made.
 
-    `changed` is called when the steps so far were no whole ones: another module, the first backward, an optimizer.
+    `changed` is called when earlier steps turn out to be wrong: another module, the first backward, an optimizer.
     """
 
     def __init__(self, ended: Callable[[], None], changed: Callable[[], None]) -> None:
         self._ended, self._changed = ended, changed
         self._cycle = Cycle()
-        #: What looks for outermost modules, and what notices the calls of those that are known.
+        #: Hooks that search for outermost modules, and hooks on the known ones.
         self._looking, self._noticing = ExitStack(), ExitStack()
         self._thread: int | None = None
         self._depth, self._is_inside = 0, False
         self._outer: Any = None
-        #: The outermost modules by their `id`, as long as the script has them.
+        #: Outermost modules by `id`, as long as they exist in the script.
         self._modules: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._names: dict[int, str] = {}
         self._classes: set[type] = set()
         self._count = self._backwards = 0
-        #: Whether `Tensor.backward` runs; whether a backward that it does not run has ended, and the step with it.
+        #: Whether `Tensor.backward` is running; whether a backward outside it has ended, and with it the step.
         self._in_backward = self._is_due = False
         self._is_over = self._has_compiled = False
         #: Whether `torch.func` runs backwards, in which no hook watches; whether modes were taken off between calls.
@@ -72,7 +72,7 @@ class Calls:
 
     @property
     def what(self) -> str | None:
-        """Return what ends a step; `None` while nothing has, or optimizers do."""
+        """Return what ends a step; `None` if nothing has yet, or optimizers do."""
         if self._backwards:
             return "a backward"
         if self._is_over:
@@ -81,10 +81,10 @@ class Calls:
         return f"a call of {' and of '.join(names)}" if names else None
 
     def backward(self, *, always: bool) -> None:
-        """Note the end of an outermost backward; `always` is one that ends a step though optimizers were made.
+        """Record the end of an outermost backward; with `always` it ends a step even if optimizers exist.
 
-        The step ends with it, but outside of all that runs it: behind `Tensor.backward` or a function of `torch.func`,
-        else at the next call.
+        The step ends once its caller has returned: after `Tensor.backward` or the `torch.func` function, else at the
+        next call.
         """
         self._is_due = not self._is_over or always
         if self._is_due and not self._in_backward and not self._modules:
@@ -163,7 +163,7 @@ class Calls:
                 self._notice(module)
 
     def _compiles(self, *_: Any) -> None:
-        """Take everything off before code is compiled for the first time: calls are noticed from outside of it."""
+        """Remove all hooks before code is first compiled: calls are then observed from outside compiled code."""
         if self._has_compiled:
             return
         self._has_compiled, outer = True, self._outer if self._depth else None
@@ -227,7 +227,7 @@ class Calls:
 
 
 def _is_transformed() -> bool:
-    """Return whether `torch.func` runs the code around, where weights are tensors of its own."""
+    """Return whether `torch.func` runs the surrounding code, where weights are wrapped tensors."""
     import torch
 
     level = getattr(torch._C._functorch, "maybe_current_level", None)
@@ -235,9 +235,9 @@ def _is_transformed() -> bool:
 
 
 def _kept_modes() -> bool:
-    """Have dispatch modes that are on their stack see what is called, and return whether they did not before.
+    """Enable dispatch modes on the stack to see calls, and return whether they were disabled.
 
-    A block of `inference_mode` whose begin came before theirs takes them off at its end.
+    Leaving an `inference_mode` block entered before them disables them.
     """
     import torch
 

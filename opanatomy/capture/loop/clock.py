@@ -1,4 +1,4 @@
-"""Keep the clock of a whole run: its steps, what they wait for, evaluations, checkpoints, memory, compilations."""
+"""Time a whole run: steps, waits, evaluations, checkpoints, memory, compilations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from opanatomy.capture.loop.phases import replaced
 from opanatomy.capture.step.ranges import compiling_ns
 from opanatomy.records.run import CompilerEvent, RunClock, RunSeries, SlowStep, StepLengths, UpdatedBy
 
-#: A slow step takes more than so many times what this part of the steps take at most; so many of them are kept.
+#: A slow step takes more than this many times the given quantile of step times; maximum number kept.
 _SLOW_FACTOR: Final = 2
 _SLOW_QUANTILE: Final = 0.75
 _MAX_SLOW_STEPS: Final = 5
@@ -31,25 +31,25 @@ _LONGEST_REASON: Final = 200
 #: The times of a step that are parts of it, and the figures of memory after it.
 _TIMES: Final = ("input", "backward", "optimizer", "collecting", "compiling", "evaluating", "checkpointing")
 _BYTES: Final = ("allocated", "reserved", "peak", "host")
-#: Of twice so many rows each two become one; a report has at most so many.
+#: At twice this many rows, pairs are merged; a report has at most this many rows.
 _MAX_SERIES_ROWS, _MAX_REPORTED_ROWS = 1 << 15, 200
-#: So many steps are counted at once: one by one each would pay for caches that the step before has filled.
+#: This many steps are processed at once: processing one by one would run with cold caches each time.
 _STEPS_AT_ONCE: Final = 256
-#: Lengths of steps are told apart by this part of a power of two, about 9 %.
+#: Step lengths are binned by this fraction of a power of two, about 9 %.
 _PARTS_OF_TWO: Final = 8
-#: Memory is read at most so often: a step of a millisecond is not to pay for it.
+#: Minimum interval between memory readings, so that millisecond steps are not slowed down.
 _MEMORY_EVERY_NS: Final = 100_000_000
 
 
 class Clock:
     """The clock of a run. `install` begins it; after it, `step_ended` is called at the end of each step.
 
-    What it costs is a few readings of the clock a batch, a backward, a step and a collection. Only the thread that ends
-    the steps waits for their input, evaluates and saves.
+    The overhead is a few clock readings per batch, backward, step and collection. Input waits, evaluations and saves
+    only count on the thread that ends the steps.
     """
 
     def __init__(self, updating_ns: Callable[[], int] = lambda: 0) -> None:
-        #: How long optimizers have updated so far.
+        #: Total time of optimizer updates so far.
         self._updating_ns = updating_ns
         self._steps = _Steps()
         self._start: SlowStep | None = None
@@ -91,7 +91,7 @@ class Clock:
         stack.callback(self._close)
 
     def step_ended(self, number: int, *, counted: bool, optimizer: str = "") -> int | None:
-        """End the step with this number, and begin the next; return how long it took, if it is not the first.
+        """End the step with this number and begin the next; return its duration, except for the first step.
 
         `optimizer` names the one that made its last update, if one did.
         """
@@ -137,7 +137,7 @@ class Clock:
             self._watched_from = number
 
     def resume(self) -> None:
-        """Begin the step now: what was done since the last one's end is not the run's."""
+        """Begin the step now: time since the end of the last one is excluded."""
         self._begin_ns = time.perf_counter_ns()
         self._nothing_yet()
 
@@ -146,13 +146,13 @@ class Clock:
         self._evaluating_ns = self._saving_ns = self._evaluated = 0
 
     def forget(self) -> None:
-        """Leave out the steps so far: they were no whole ones."""
+        """Discard the steps so far, which were not whole steps."""
         self._steps = _Steps()
         self._collections = self._evaluations = self._checkpoints = 0
         self._is_begun = False
 
     def read(self, recorded: Container[str] = ()) -> RunClock | None:
-        """Return what was measured so far; `None` before a step was. `recorded` are optimizers of recorded steps."""
+        """Return the measurements so far; `None` before any step. `recorded` are the optimizers of recorded steps."""
         steps = self._steps
         steps.take_up()
         if not steps.columns[0]:
@@ -188,7 +188,7 @@ class Clock:
         self._forget_evaluation()
 
     def _after_the_last(self) -> SlowStep:
-        """Return what came after the last step: the last evaluation and checkpoint mostly."""
+        """Return the time after the last step, mostly the last evaluation and checkpoint."""
         now = time.perf_counter_ns()
         if self._evaluation is not None:
             self._evaluation.ends(self._evaluation.last_ns or now, is_over=True)
@@ -302,7 +302,7 @@ class Clock:
     # ----------------------------------------------------------------------------------------------- evaluations
 
     def evaluated(self, took: int) -> None:
-        """Count an evaluation that is over."""
+        """Count a finished evaluation."""
         self._evaluating_ns += took
         self._evaluated += 1
         self._evaluation = None
@@ -325,26 +325,26 @@ _MIN_EVALUATED_BATCHES: Final = 2
 
 
 class _Evaluation:
-    """A stretch that may be an evaluation: from `eval()` of a module, or from a batch that is loaded without gradients.
+    """A possible evaluation: from a module's `eval()`, or from the first batch loaded without gradients.
 
-    It ends where the module trains again, or where the loader has no more batches. Where a backward comes first, the
-    module was one that does not train.
+    It ends when the module trains again, or the loader is exhausted. If a backward comes first, the module is one that
+    never trains.
     """
 
     def __init__(self, clock: Clock, module: Any, begun: int) -> None:
         self.module = module
-        #: What the loop saved meanwhile, and what it waited for batches.
+        #: Time spent saving meanwhile, and time waiting for batches.
         self.other_ns = self.waited_ns = 0
         self._clock, self._begun, self._batches = clock, begun, 0
-        #: When the last batch was there, and what was saved until then.
+        #: When the last batch arrived, and the time spent saving until then.
         self.last_ns = self._saved_ns = 0
 
     def is_left(self) -> bool:
-        """Return whether the module trains again, as far as it is known."""
+        """Return whether the module trains again, as far as known."""
         return self.module is None or bool(self.module.training)
 
     def has_waited(self, begun: int, now: int, *, is_over: bool) -> None:
-        """Note a wait for a batch, or for the last one."""
+        """Record a wait for a batch, or for the end of the loader."""
         self.last_ns, self._saved_ns = now, self.other_ns
         self._batches += 1
         self.waited_ns += now - begun
@@ -352,7 +352,7 @@ class _Evaluation:
             self.ends(now, is_over=True)
 
     def ends(self, now: int, *, is_over: bool) -> None:
-        """Count the stretch if it was an evaluation; without `is_over` it is told by what the module does now."""
+        """Count the period if it was an evaluation; without `is_over` the module's current state decides."""
         if not is_over and (not self.is_left() or (self.module is None and self._batches < _MIN_EVALUATED_BATCHES)):
             return
         end = now if is_over or self.module is not None else self.last_ns
@@ -360,7 +360,7 @@ class _Evaluation:
 
 
 class _Steps:
-    """The steps of a run. What a step pays for is one tuple in a list; `take_up` counts many of them at once.
+    """The steps of a run. A step costs one tuple in a list; `take_up` processes many at once.
 
     `columns` are number, how many steps, wall time, longest, usual, parts, bytes. A long run has several steps a row.
     """
@@ -369,12 +369,12 @@ class _Steps:
         self.columns = tuple(array("q") for _ in range(5 + len(_TIMES) + len(_BYTES)))
         self._new: list[tuple[int, ...]] = []
         self._optimizers: list[str] = []
-        #: How many steps a row has; slow steps among those that are no rows of their own, and what is slow for them.
+        #: Steps per row; slow steps among merged rows, and their threshold.
         self._stride, self._slow_steps, self._slow_ns = 1, 0, 0
-        #: Steps, and their usual times, by the length of it; and by what made their last update.
+        #: Step counts and usual times, by step length and by what made the last update.
         self._by_length: dict[int, list[int]] = {}
         self._by_optimizer: dict[str, list[int]] = {}
-        #: The longest steps beside evaluation and checkpoints: that time, and what was noted of them.
+        #: The longest steps without evaluation and checkpoints: that time, and their row.
         self._longest: list[tuple[int, tuple[int, ...]]] = []
 
     def append(self, step: tuple[int, ...], optimizer: str) -> None:
@@ -423,12 +423,12 @@ class _Steps:
             column.frombytes(values.tobytes())
 
     def longest(self, above: int) -> tuple[SlowStep, ...]:
-        """Return the longest steps that took more than so long, in their order."""
+        """Return the longest steps above this duration, in order."""
         steps = sorted(step for alone, step in self._longest if alone > above)
         return tuple(_slow_step(number, wall, parts[: len(_TIMES)]) for number, wall, *parts in steps)
 
     def lengths(self) -> tuple[StepLengths, ...]:
-        """Return how many steps are of each length."""
+        """Return the number of steps by length."""
         return tuple(
             StepLengths(from_ns=round(2 ** (length / _PARTS_OF_TWO)), steps=steps, usual_ns=usual_ns)
             for length, (steps, usual_ns) in sorted(self._by_length.items())
@@ -450,7 +450,7 @@ class _Steps:
         return self._quantile(0.5, [wall // count for wall, count in zip(walls, steps, strict=True)])
 
     def slow(self) -> tuple[int, int]:
-        """Return how many steps are slow, and the time that most take at most."""
+        """Return the number of slow steps, and the upper bound of the other steps' time."""
         _, steps, _, longest, usual, *_ = self.columns
         if self._stride > 1:
             each = [each // count for each, count in zip(usual, steps, strict=True)]
@@ -492,8 +492,7 @@ class _Steps:
         return RunSeries(**dict(zip(names, map(tuple, merged), strict=True)))
 
 
-#: How numpy makes one row of steps: the first number, sums, the longest; the least of what stays, the most of what is
-#: held.
+#: How numpy merges rows of steps: first number, sums, longest; minimum of remaining memory, maximum of used.
 _WAYS: Final = (
     "minimum",
     "add",
@@ -508,7 +507,7 @@ _WAYS: Final = (
 
 
 def _merged(columns: Iterable[Any], begins: Iterable[int]) -> list[Any]:
-    """Return one row of each stretch of rows, by where these begin; columns of int64."""
+    """Merge rows into one per stretch, given where stretches begin; columns of int64."""
     import numpy as np
 
     at = np.array(list(begins))
@@ -532,9 +531,9 @@ def _slow_step(number: int, wall: int, parts: Sequence[int]) -> SlowStep:
 
 
 def _memory_now() -> tuple[int, int, int, int]:
-    """Return bytes allocated and reserved on the device that is in use, their peak, and those of the host's own pages.
+    """Return bytes allocated and reserved on the device in use, their peak, and the host's private pages.
 
-    0 where there is no such figure.
+    0 if a figure is unavailable.
     """
     import torch
 
@@ -585,7 +584,7 @@ def _place(file: str | None, line: int | None, function: str | None) -> str:
 
 
 def _events(seen: Iterable[tuple[str, str]]) -> Iterator[CompilerEvent]:
-    """Yield what happened at each place for one reason, the most frequent first."""
+    """Yield events by place and reason, most frequent first."""
     for (place, reason), count in Counter((place, _sentence(text)) for place, text in seen).most_common():
         yield CompilerEvent(place=place, reason=reason, count=count)
 

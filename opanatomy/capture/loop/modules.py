@@ -1,4 +1,4 @@
-"""Track the modules of a loop (those given, or those it calls): their names, and hooks on their calls."""
+"""Track the modules of a loop (given, or discovered by their calls): names and hooks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opanatomy.records.workload import MODULE_RANGE
 if TYPE_CHECKING:
     import torch
 
-#: Called for a module that is called, and for one that is done with its positional and keyword arguments and output.
+#: Called on entering a module, and on leaving it with positional and keyword arguments and output.
 _Enter = Callable[["torch.nn.Module"], None]
 _Leave = Callable[["torch.nn.Module", tuple[Any, ...], dict[str, Any], Any], None]
 
@@ -26,7 +26,7 @@ class LoopModules:
     """The outermost modules: those given, else all that the loop calls."""
 
     given: Mapping[str, torch.nn.Module] = field(default_factory=dict)
-    #: In the order of their first calls.
+    #: In order of first call.
     called: list[torch.nn.Module] = field(default_factory=list)
     #: Path -> module, for all inside the outermost ones; those inside compiled code are separate.
     paths: dict[str, torch.nn.Module] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class LoopModules:
 
     @property
     def trained(self) -> tuple[torch.nn.Module, ...]:
-        """Return the outermost modules that have parameters; a loss has none."""
+        """Return the outermost modules with parameters; a loss has none."""
         return tuple(module for module in self.outermost if _is_trained(module))
 
     @property
@@ -59,13 +59,13 @@ class LoopModules:
         return self._ids
 
     def knows(self, module: torch.nn.Module) -> bool:
-        """Return whether a module is one of the loop's."""
+        """Return whether a module belongs to the loop."""
         return id(module) in self._known
 
     def add(self, module: torch.nn.Module) -> bool:
-        """Register a module called by the loop; return `False` if modules were given and this is not one of them.
+        """Register a module called by the loop; return `False` if modules were given and this is not among them.
 
-        Names of other modules stay, since ranges already have them.
+        Other modules keep their names, which ranges already use.
         """
         if self.given:
             return False
@@ -80,7 +80,7 @@ class LoopModules:
         return True
 
     def rename(self) -> None:
-        """Rename the modules that the loop has called, now that all are known."""
+        """Rename the loop's modules, now that all are known."""
         if self.given:
             return
         inside = {id(part) for module in self.called for part in module.modules() if part is not module}
@@ -105,7 +105,7 @@ class LoopModules:
             self._name_all(name, module)
 
     def _name_all(self, name: str, module: torch.nn.Module) -> None:
-        """Give the modules inside one their paths, unless they have one already."""
+        """Assign paths to the modules inside one, unless they have one."""
         inside = compiled_modules(module)
         self.compiled |= has_compiled_parts(module)
         self._known.update(id(part) for part in module.modules())
@@ -116,7 +116,7 @@ class LoopModules:
 
 
 def by_class(modules: Sequence[torch.nn.Module]) -> dict[str, torch.nn.Module]:
-    """Return the modules by their class names; the only one with parameters is the model, and has no name."""
+    """Return the modules by class name; a single module with parameters is the model and has an empty name."""
     trained = [module for module in modules if _is_trained(module)]
     named: dict[str, torch.nn.Module] = {}
     for module in modules:
@@ -140,7 +140,7 @@ def _is_trained(module: torch.nn.Module) -> bool:
 
 
 def _is_like(module: torch.nn.Module, other: torch.nn.Module) -> bool:
-    """Return whether both have one class and no parameters, such as losses made at each call."""
+    """Return whether both have the same class and no parameters, such as losses created at each call."""
     return type(module) is type(other) and not _is_trained(module) and not _is_trained(other)
 
 
@@ -190,7 +190,7 @@ def hooked(modules: LoopModules, enter: _Enter, leave: _Leave) -> Iterator[None]
 
 
 def _unseen_hooks(stack: ExitStack) -> None:
-    """Have warnings of a forward point at its caller: torch calls it in one more function where there are hooks."""
+    """Make warnings in a forward point at its caller despite hooks, which add a frame inside torch."""
     import torch
 
     call: Any = torch.nn.Module._call_impl
@@ -228,7 +228,7 @@ def _hook_outside(
 
 
 def _hook_compiled_call(stack: ExitStack, module: Any, before: Callable[..., None], after: Callable[..., None]) -> None:
-    """Add the hooks to a module compiled in place, whose own hooks are part of its code."""
+    """Hook a module compiled in place, whose own hooks are part of its compiled code."""
     original = module._compiled_call_impl
 
     def call(*args: Any, **kwargs: Any) -> Any:

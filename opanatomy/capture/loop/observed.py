@@ -1,4 +1,4 @@
-"""The workload as a loop shows it: its calls and their arguments, its optimizers and data types."""
+"""The workload as observed in a loop: calls and their arguments, optimizers, data types."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ObservedWorkload:
     sequence_length: int | None = None
     inputs: tuple[str, ...] = ()
     inputs_learn: bool | None = None
-    #: Whether forward operators ran again in backward, and how.
+    #: Whether, and how, forward operators were recomputed in backward.
     checkpointing: str | None = None
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:

@@ -19,7 +19,7 @@ from opanatomy.records.workload import LOOP_RANGE, PHASE_RANGE, between
 if TYPE_CHECKING:
     import torch
 
-#: Calls directly inside these, and the work between them, have phases of their own.
+#: Calls directly inside these phases, and the work between them, have phases of their own.
 _OPEN = (None, Phase.OPTIMIZER)
 
 
@@ -38,7 +38,7 @@ class _Call:
 
 
 def _nodes_made() -> int:
-    """Return how many nodes autograd has made on this thread."""
+    """Return the number of autograd nodes created on this thread."""
     import torch
 
     autograd: Any = torch._C._autograd
@@ -56,7 +56,7 @@ class LoopPhases:
     decide: Callable[[Phase], None] = lambda phase: None
     log: list[str] = field(default_factory=list)
     calls: StepCalls = field(default_factory=StepCalls)
-    #: A hash of all modules that were called, and of the shapes that they took.
+    #: A hash of all called modules and their input shapes.
     _called: int = 0
     _first_node: int = field(default_factory=_nodes_made)
     #: Whether the engine keeps gradient mode on in the running backward (`create_graph`).
@@ -73,7 +73,7 @@ class LoopPhases:
 
     @property
     def is_here(self) -> bool:
-        """Return whether this thread is the one followed."""
+        """Return whether this is the followed thread."""
         return threading.get_ident() == self._thread
 
     @property
@@ -92,7 +92,7 @@ class LoopPhases:
         return any(call.phase is Phase.OPTIMIZER for call in self._calls)
 
     def new_step(self) -> None:
-        """Begin a step: close all that is still open from the one before."""
+        """Begin a step: close everything still open from the previous one."""
         self._close_above(1)
         self.decide(Phase.OTHER)
         self._calls = [_Call(None)]
@@ -102,9 +102,9 @@ class LoopPhases:
 
     @property
     def way(self) -> list[str]:
-        """Return the actions of the step, a hash of the modules called inside them, and how many nodes autograd made.
+        """Return the step's control flow: its actions, a hash of the called modules, and the number of autograd nodes.
 
-        Branches differ in these, also those that the watched steps take alike by chance.
+        Different branches differ in these, even branches that the observed steps happen to take alike.
         """
         return [*self.log, f"modules {self._called}", f"nodes {_nodes_made() - self._first_node}"]
 
@@ -122,7 +122,7 @@ class LoopPhases:
         return True
 
     def note_call(self, path: str, arguments: tuple[Any, ...]) -> None:
-        """Note a call of a module, by its path and the shape of its first argument."""
+        """Record a module call, by path and shape of the first argument."""
         import torch
 
         shape = getattr(arguments[0], "shape", None) if arguments and not torch._C._is_tracing() else None
@@ -261,7 +261,7 @@ class LoopPhases:
 # Hooks on torch's functions that report the calls of a loop; all are removed afterwards.
 
 
-#: The methods of a gradient scaler, each a part of a pass.
+#: Methods of a gradient scaler by the phase that they belong to.
 _OF_SCALER = {"scale": Phase.BACKWARD, "unscale_": Phase.OPTIMIZER, "step": Phase.OPTIMIZER, "update": Phase.OPTIMIZER}
 
 #: A function of torch -> its replacement.
@@ -310,12 +310,12 @@ def replaced(stack: ExitStack, owner: Any, name: str, wrap: _Wrap) -> None:
 
 
 def unseen_by_warnings(function: Any) -> None:
-    """Have `warnings.warn(..., stacklevel=2)` in what a wrapper calls point where it does without the wrapper."""
+    """Hide a wrapper's frame from `warnings.warn(..., stacklevel=2)` in what it calls."""
     function.__code__ = unseen(function.__code__)
 
 
 def unseen(code: CodeType) -> CodeType:
-    """Return code whose frames `warnings` does not count: Python knows its import system's by words in their file."""
+    """Return code whose frames `warnings` skips like the import system's, recognized by words in the file name."""
     return code.replace(co_filename=f"{code.co_filename} (not counted, as importlib._bootstrap)")
 
 

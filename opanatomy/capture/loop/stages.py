@@ -75,7 +75,7 @@ class Session:
     points: Snapshots
     inputs: Inputs = field(default_factory=Inputs)
     observation: Observation | None = None
-    #: The `LoopPhases.way` of the step whose calls are counted; then that and the counts of one more.
+    #: `LoopPhases.way` of the step with counted calls; then those of a second step and its counts.
     way: list[str] | None = None
     way_again: list[str] | None = None
     counts_again: tuple[ObservedCount, ...] = ()
@@ -93,20 +93,20 @@ class Session:
     unlike: str | None = None
     #: What is taken back at the end of the recording.
     until_end: ExitStack = field(default_factory=ExitStack)
-    #: What reads the device's clocks, how many spans it had before, and that of the steps on the clock.
+    #: The reader of the device's clocks, its previous number of spans, and the span of the timed steps.
     watch: DeviceWatch | None = None
     spans_before: int = 0
     timed_span: tuple[int, int] | None = None
 
     def watch_device(self) -> DeviceWatch | None:
-        """Begin to read the device's clocks, unless that is done; `None` where it has none."""
+        """Start reading the device's clocks, unless running; `None` if it has none."""
         if self.watch is None:
             self.watch = self.until_end.enter_context(watching(self.device))
             self.spans_before = 0 if self.watch is None else len(self.watch.spans)
         return self.watch
 
     def device_state(self) -> DeviceState | None:
-        """Return what the device did while the recorded steps ran."""
+        """Return the device state during the recorded steps."""
         if self.watch is None:
             return None
         return self.watch.over(
@@ -119,13 +119,13 @@ class Session:
         return self.seen.device or self.device_at_first
 
     def synchronize(self) -> None:
-        """Wait for every device that has a part of the model."""
+        """Synchronize every device with a part of the model."""
         for module in self.modules.outermost:
             synchronize(devices_of(module, self.device))
         synchronize((self.device,))
 
     def holders(self) -> Holders:
-        """Return the current holders of the tensors of a step."""
+        """Return the current holders of a step's tensors."""
         return Holders(
             device=self.device,
             modules=self.modules.outermost,
@@ -243,7 +243,7 @@ class Timed(Stage):
 
 
 def memory_after(session: Session) -> MemoryObservations:
-    """Return the storages after a step; gradients that the loop has freed keep their last sizes."""
+    """Return the storages after a step; gradients freed by the loop count with their last sizes."""
     observations = storages_observed(session.holders(), session.saved_bytes, session.cast_bytes)
     if "gradients" in observations.storage_bytes or not session.gradient_bytes:
         return observations
@@ -262,12 +262,11 @@ class DiscoverModules(Stage):
 
 
 class Profiled(Stage):
-    """Steps under the profiler, with hooks only while one runs.
+    """Steps under the profiler, with hooks only during a step.
 
-    With `warm` the profiler warms up in one more step before them; with `lines` one more follows that says which line
-    runs what. Unless they are `contiguous`, work between two steps (logging, an evaluation, the next batches) is not in
-    the trace of a CPU. It is if Kineto records a device: nobody has shown that its events can be turned off and on
-    again without loss.
+    With `warm` the profiler warms up in an extra step before them; with `lines` an extra step traced line by line
+    follows. Unless they are `contiguous`, work between steps (logging, an evaluation, the next batches) is not in a CPU
+    trace. It is if Kineto records a device, since pausing device events without loss is unproven.
     """
 
     def __init__(
@@ -293,7 +292,7 @@ class Profiled(Stage):
         self.stack.callback(self.profiler.stop)
 
     def begin(self) -> None:
-        """Begin a step, without hooks if the profiler warms up in it."""
+        """Begin a step, without hooks if it is the profiler's warm-up."""
         self.session.synchronize()
         if self._is_paused:
             toggled(self.profiler.profiler, True)
@@ -303,7 +302,7 @@ class Profiled(Stage):
         self.profiler.begin(None if self._is_warming else len(self.logs))
 
     def end(self) -> None:
-        """End the step, and keep what was observed unless it is the one line by line."""
+        """End the step, and keep its observations unless it is the one traced line by line."""
         self.session.synchronize()
         if self._is_warming:
             self._is_warming = False
@@ -340,7 +339,7 @@ class Profiled(Stage):
 
 
 class CountCalls(Stage):
-    """A step whose calls are counted a second time; the first of two also has forward's saves for backward."""
+    """A step with a second count of its calls; the first of two also counts forward's saved tensors."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, 1)
@@ -396,7 +395,7 @@ class CountCallsAgain(CountCalls):
 
 
 class _Saves(PointWatch):
-    """The maximum of live autograd saves when a backward begins, and of the gradients after one."""
+    """The maximum of live saved tensors at the begin of a backward, and of gradients after one."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session.points)
@@ -450,7 +449,7 @@ class _Saves(PointWatch):
 
 
 class TraceMemory(Stage):
-    """A step whose memory is traced, allocation by allocation."""
+    """A step with memory traced per allocation."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, 1)

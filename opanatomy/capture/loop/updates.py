@@ -1,7 +1,7 @@
 """Find the steps of a training from outside: each is a cycle of its optimizers' updates, from end to end.
 
-An update is a call of an optimizer's `step`, or of a gradient scaler's for it, which may skip it. Batches that are
-accumulated have one update, a GAN has two a step, one that trains its critic five times as often has six.
+An update is a call of an optimizer's `step`, or of a gradient scaler's `step`, which may skip it. Accumulated batches
+share one update; a GAN has two per step, or six if its critic is trained five times as often.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from opanatomy.capture.loop.phases import replaced, unseen_by_warnings
 if TYPE_CHECKING:
     import torch
 
-#: No cycle has more updates than this.
+#: Maximum number of updates in a cycle.
 _MAX_CYCLE: Final = 64
-#: An optimizer that has not stepped is waited for during so many updates of the others; one that has, for as many as
-#: there were before it.
+#: An optimizer that has not stepped yet is waited for during this many updates of others; one that has, for as many as
+#: preceded it.
 _WAITED_UPDATES: Final = 8
-#: The order of the updates may change so often; after that what comes in between is noted and no more.
+#: The order of updates may change this often; later irregular updates are only counted.
 _MAX_CHANGES: Final = 3
 
 
 class Cycle:
-    """Learn from a sequence of keys the cycle in which they come, and say which of them end one.
+    """Learn the cycle in a sequence of keys, and decide which keys end a cycle.
 
-    A key that does not come for long is no part of it, until it comes: then the cycle is learned anew.
+    A key that stays away for long is dropped from the cycle; when it reappears the cycle is learned anew.
     """
 
     def __init__(self) -> None:
         self._keys: deque[int] = deque(maxlen=2 * _MAX_CYCLE)
-        #: Of each key the number of its last update, and how many updates after the one before that was.
+        #: By key: the number of its last update, and the distance from the one before it.
         self._last: dict[int, tuple[int, int]] = {}
         self._count = self._changes = self._unknown = 0
         #: The keys of one cycle, once known.
         self.keys: tuple[int, ...] = ()
         self._index = 0
-        #: Keys that came in another order than that of the cycle.
+        #: Number of keys that came out of order.
         self.others = 0
 
     def ends_with(self, key: int, known: int) -> bool | None:
-        """Return whether this key ends a cycle; `None` while none is known. `known` keys may come."""
+        """Return whether this key ends a cycle; `None` while none is known. `known` keys may still come."""
         self._count += 1
         last = self._last.get(key, (0, 0))[0]
         self._last[key] = (self._count, self._count - last)
@@ -92,9 +92,9 @@ def _repeats(keys: list[int], length: int) -> bool:
 
 
 class Updates:
-    """Call `ended` after each update that ends a step, in the thread that makes the updates.
+    """Call `ended` after each update that ends a step, on the updating thread.
 
-    `changed` is called when an update shows that the steps so far were no whole ones, `made` when an optimizer is made.
+    `changed` is called when an update shows earlier steps to be wrong, `made` when an optimizer is created.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Updates:
     ) -> None:
         self._ended, self._changed, self._made = ended, changed, made
         self._names: dict[int, str] = {}
-        #: What made the last update: an optimizer's class, and the tensors that it was made for.
+        #: What made the last update: an optimizer's class and its tensors.
         self.last = ""
         #: The same of the step that ends now.
         self.of_step: set[str] = set()
@@ -115,11 +115,11 @@ class Updates:
         self._depth = 0
         self._thread: int | None = None
         self.is_over = False
-        #: How many updates were seen, how many of them a scaler skipped, how many came in the middle of a backward.
+        #: Number of updates seen, of those skipped by a scaler, and of those inside a backward.
         self.count = self.skipped = self.inside_backward = 0
         #: Whether an optimizer was made.
         self.were_made = False
-        #: How long the updates took so far.
+        #: Total time of the updates so far.
         self.update_ns = 0
         self._begun_ns = 0
         self._ran = False
@@ -128,12 +128,12 @@ class Updates:
 
     @property
     def length(self) -> int:
-        """Return how many updates a step has; 0 while that is not known."""
+        """Return the number of updates per step; 0 if unknown."""
         return len(self._cycle.keys)
 
     @property
     def irregular(self) -> int:
-        """Return how many updates came in another order than that of the steps."""
+        """Return the number of updates out of the order of the steps."""
         return self._cycle.others
 
     def install(self, stack: ExitStack) -> None:
@@ -163,7 +163,7 @@ class Updates:
         return __init__
 
     def _wrap_profile_hook_step(self, original: Any) -> Any:
-        """Wrap what torch makes of each class's `step` when its first optimizer is made."""
+        """Wrap torch's hooking of each class's `step`, which happens at its first optimizer."""
 
         def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
             inner = original.__func__(function)
@@ -207,7 +207,7 @@ class Updates:
         return step
 
     def _outside_dynamo(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return what begins and ends an update, as `torch.compile` does not look into it where it runs the step."""
+        """Return the functions that begin and end an update, hidden from Dynamo where `torch.compile` runs the step."""
         dynamo = sys.modules.get("torch._dynamo")
         if dynamo is None or _evaluated_frames()() is None:
             return self._begin_update, self._end_update
@@ -255,7 +255,7 @@ class Updates:
 
 @functools.cache
 def _evaluated_frames() -> Callable[[], Any]:
-    """Return what says how torch.compile looks at each frame that runs now: with `None` outside of its code."""
+    """Return the getter of Dynamo's frame evaluation callback, which is `None` outside compiled code."""
     from torch._C._dynamo import eval_frame
 
     # A torch without this says nothing: as if inside.
@@ -266,7 +266,7 @@ _OURS: Final = "_opanatomy_follows"
 
 
 def _unwrap(optimizer: Any) -> None:
-    """Give each class its own `step` back, unless other code has replaced it."""
+    """Restore each class's own `step`, unless other code has replaced it."""
     for kind in optimizer.__subclasses__():
         step = vars(kind).get("step")
         if getattr(step, _OURS, False) and hasattr(step, "__wrapped__"):

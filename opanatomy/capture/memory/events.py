@@ -33,7 +33,7 @@ from opanatomy.records.workload import (
 #: Ranges without length that tie a moment of Python to the allocations around it: `<prefix><number>`.
 MARK_RANGE: Final = "opanatomy.mark/"
 _CASTS: Final = ("aten::to", "aten::_to_copy")
-#: The events' name for a device, if torch has another: ROCm's allocator is c10/hip's, the device is `cuda` there.
+#: Device name in the events, if torch's differs: ROCm's allocator is c10/hip's, the device is `cuda` there.
 _ALSO_CALLED: Final = {"cuda": "hip"}
 _NONE: Final = -1
 NO_LINES: Final[Mapping[int, int]] = MappingProxyType({})
@@ -69,10 +69,10 @@ class _Enclosing(NamedTuple):
 class Context(NamedTuple):
     """The recorded surroundings of an event; equal ones are shared.
 
-    `caller` is the number of the context that the operator was called in, -1 for none. `sequence` is that of the
-    autograd node, if no module is known. `recomputed_until` is the end of the outermost module range inside a backward,
-    -1 outside one. `line` is the number of the line of the user's code, -1 for none, `line_of` the number of the
-    autograd node from whose forward it comes instead.
+    `caller` is the number of the context that called the operator, -1 for none. `sequence` is the autograd node's
+    sequence number, if no module is known. `recomputed_until` is the end of the outermost module range inside a
+    backward, -1 outside one. `line` is the number of the line of user code, -1 for none; `line_of` is the number of the
+    autograd node whose forward gives the line instead.
     """
 
     operator: str | None
@@ -86,7 +86,7 @@ class Context(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """An allocation (bytes above 0), a free (below 0) or a mark (`mark` its number) in one context."""
+    """An allocation (bytes above 0), a free (below 0) or a mark (its number in `mark`) in one context."""
 
     time_ns: int
     bytes: int
@@ -259,7 +259,7 @@ def _is_of(device: Any, wanted: str) -> bool:
 def _contexts(
     contexts: Sequence[Context], module_of_sequence: Callable[[int], str | None], line_of_sequence: Mapping[int, int]
 ) -> tuple[ContextColumns, Int64]:
-    """Return the contexts with the modules that sequence numbers lead to, and the row of each by its number."""
+    """Return the contexts, with modules resolved from sequence numbers, and the row of each by number."""
     operators: dict[str, int] = {}
     modules: dict[str, int] = {}
     distinct: dict[tuple[int, int, int, int, int, int], int] = {}

@@ -86,7 +86,7 @@ def observations_of_failure(
 
 
 def _without_profiler(stepper: Stepper, module: torch.nn.Module, snapshots: Snapshots) -> MemoryObservations:
-    """Return autograd's saves and the other storages where the step breaks; temporary buffers stay unknown."""
+    """Return saved tensors and other storages at the failure; temporary buffers stay unknown."""
     known = [*module.parameters(), *module.buffers(), *tensors_in(stepper.micro_batches)]
     saves = ForwardSaves(known, snapshots)
     outer, stepper.watch = stepper.watch, saves

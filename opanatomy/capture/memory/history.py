@@ -14,12 +14,12 @@ from opanatomy.records.snapshot import MODULE_METADATA
 if TYPE_CHECKING:
     import torch
 
-#: Events that are kept, the latest ones: some steps of a large model, and some hundred megabytes of the host.
+#: Number of latest events kept: some steps of a large model, and some hundred megabytes of host memory.
 MOST_EVENTS: Final = 500_000
 
 
 def is_recordable() -> bool:
-    """Return whether torch has an accelerator whose allocator keeps a history."""
+    """Return whether torch has an accelerator whose allocator records history."""
     import torch
 
     return torch.cuda.is_available() and hasattr(torch.cuda.memory, "_record_memory_history")
@@ -32,7 +32,7 @@ class AllocatorHistory:
     when the error arrives, what filled the memory is freed.
     """
 
-    #: Torch takes observers and lets none go; this one is shared, and does nothing without a history that runs.
+    #: Torch cannot remove observers; this one is shared, and inactive without a running history.
     _running: AllocatorHistory | None = None
     _is_observed = False
 
@@ -76,7 +76,7 @@ class AllocatorHistory:
             pickle.dump(take(), file)
 
     def ends(self) -> None:
-        """Write what is there where memory runs out, once; nothing that goes wrong here hides that error."""
+        """Write the state when memory runs out, once; errors here never hide that error."""
         if not self.is_written:
             with suppress(Exception):
                 self.write(self.where_it_ends)
@@ -90,7 +90,7 @@ def _observed(*_: int) -> None:
 
 @contextmanager
 def modules_noted(modules: Mapping[str, torch.nn.Module]) -> Iterator[None]:
-    """Tell the allocator inside in which module's forward it is asked, where torch can (from 2.10 on)."""
+    """Attach the running module's path to allocations inside the block, where torch supports it (from 2.10 on)."""
     import torch
 
     note: Any = getattr(torch.cuda.memory, "_set_memory_metadata", None)

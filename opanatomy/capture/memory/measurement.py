@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 #: torch's own caching allocator, as `torch.cuda.get_allocator_backend` calls it.
 NATIVE: Final = "native"
-#: Our name for torch's own allocator without caching: each allocation is one of the driver's.
+#: Our name for torch's allocator without caching: each allocation goes to the driver.
 UNCACHED: Final = "uncached"
 #: The variables that name a backend; the first since torch 2.9.
 _CONFIGURED_BY: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -54,7 +54,7 @@ class AllocatedBlock(Struct, frozen=True, kw_only=True):
 
 
 class DeviceAllocator(Struct, frozen=True):
-    """The allocator of one accelerator that torch calls `cuda`, on ROCm too."""
+    """The allocator of an accelerator called `cuda` in torch, including ROCm."""
 
     device: str
 
@@ -90,13 +90,13 @@ class DeviceAllocator(Struct, frozen=True):
         return self._counted(torch.cuda.memory_reserved)
 
     def peak_bytes(self) -> int | None:
-        """Return the most bytes allocated since `reset_peak`."""
+        """Return the peak of allocated bytes since `reset_peak`."""
         import torch
 
         return self._counted(torch.cuda.max_memory_allocated)
 
     def reserved_peak_bytes(self) -> int | None:
-        """Return the most bytes reserved since `reset_peak`."""
+        """Return the peak of reserved bytes since `reset_peak`."""
         import torch
 
         return self._counted(torch.cuda.max_memory_reserved)
@@ -176,7 +176,7 @@ def allocator_name(allocator: DeviceAllocator) -> str:
 
 
 def why_no_blocks(allocator: DeviceAllocator) -> str:
-    """Return why the blocks of a step are not known, and the remedy."""
+    """Return why a step's blocks are unknown, and the remedy."""
     match allocator.backend:
         case "cudaMallocAsync":
             variable = next((name for name in _CONFIGURED_BY if "cudaMallocAsync" in os.environ.get(name, "")), None)
@@ -194,7 +194,7 @@ def why_no_blocks(allocator: DeviceAllocator) -> str:
 
 
 def _answer(ask: Callable[[], Any]) -> Any:
-    """Return the answer; `None` if torch has none: a CPU build asserts, the backends raise errors of their own."""
+    """Return the answer; `None` if torch has none: a CPU build asserts, backends raise their own errors."""
     try:
         return ask()
     except Exception:
@@ -254,7 +254,7 @@ class PeakMeter:
     def __init__(self, device: str) -> None:
         self.device = device
         self.on_host, self.on_cuda = not accelerators.is_accelerator(device), accelerators.is_cuda(device)
-        #: Bytes of the process that are not the step's: copies that the recording keeps.
+        #: Bytes of the process not due to the step: copies kept by the recording.
         self.own_bytes = 0
 
     @property
@@ -345,7 +345,7 @@ def limited_to_available() -> Iterator[None]:
 
 @contextmanager
 def room_for(extra_bytes: int) -> Iterator[None]:
-    """Let the process take `extra_bytes` beyond its limit inside the block, up to its hard limit."""
+    """Raise the process's limit by `extra_bytes` inside the block, up to its hard limit."""
     if sys.platform == "win32":
         yield
         return
@@ -369,7 +369,7 @@ def give_back() -> None:
 
 
 def could_have(extra_bytes: int) -> bool:
-    """Return whether `room_for` can give the process that much."""
+    """Return whether `room_for` can raise the limit by this much."""
     if sys.platform == "win32":
         return True
     hard, held = resource.getrlimit(resource.RLIMIT_DATA)[1], held_bytes()
@@ -386,7 +386,7 @@ def storages_observed(
 ) -> MemoryObservations:
     """Return the storages on a device after a step, by component, and the elements of its parameters.
 
-    `saved_bytes` are those that forward saved, `cast_bytes` those of autocast's casts of weights.
+    `saved_bytes` are saved by forward, `cast_bytes` belong to autocast's weight casts.
     """
     device = holders.device
     parameters = on_device(holders.parameters(), device)
@@ -418,7 +418,7 @@ def element_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 @dataclass(slots=True)
 class Snapshots:
-    """Snapshots of one device; taking one again replaces the first."""
+    """Snapshots of one device; taking one again replaces it."""
 
     device: str
     taken: tuple[MemorySnapshot, ...] = ()
@@ -467,7 +467,7 @@ class Snapshots:
 
 
 def _has_context(index: int) -> bool:
-    """Return whether this process has a context on the device already; asking makes none."""
+    """Return whether this process already has a context on the device, without creating one."""
     import torch
 
     cuda: Any = torch.cuda  # its functions have no types

@@ -1,4 +1,4 @@
-"""Observe one more step by the profiler's memory events: the owner of each byte at the peak and over the step."""
+"""Trace memory in one more step through the profiler: the owner of each byte at the peak and over time."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ if TYPE_CHECKING:
 class Before(Struct, frozen=True, kw_only=True):
     """The memory before a step: the storages of each component, and on a device the blocks of its allocator.
 
-    On the CPU `references` tell whether a storage still lives: its allocator does not report frees of blocks that it
-    allocated before it was profiled.
+    On the CPU `references` show whether a storage is alive: frees of blocks allocated before profiling are not
+    reported.
     """
 
     storages: dict[str, Storages]
     references: dict[int, Any] = msgspec.field(default_factory=dict)
     #: `None` on the CPU, or if the allocator does not report them.
     blocks: tuple[AllocatedBlock, ...] | None = None
-    #: The allocated bytes by the device's allocator; `None` on the CPU, or if it does not report them.
+    #: Allocated bytes of the device's allocator; `None` on the CPU, or if not reported.
     allocated_bytes: int | None = None
     workspaces: frozenset[int] = frozenset()
 
@@ -119,7 +119,7 @@ class CacheMarks:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note them inside the block."""
+        """Set the marks inside the block."""
         module = self.generator.module
         with ExitStack() as stack:
             stack.enter_context(forward_hooks(module, None, self._behind_forward, always=False))
@@ -169,14 +169,15 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
                 yield from _tensors(item)
 
 
-#: The profiler's own need to begin and to end, over a memory limit if necessary: threads, tables, its event tree.
+#: The profiler's memory need at start and stop, granted beyond a memory limit if necessary: threads, tables, event
+#: tree.
 PROFILER_BYTES: Final = 256 << 20
 #: The need of its threads and records while the step runs.
 _SLACK_BYTES: Final = 16 << 20
 #: The record of a memory step is larger than this only with more than half a million allocations; readers of traces
 #: take 16 MiB of metadata.
 _MAX_PACKED_BYTES: Final = 8 << 20
-#: The backend of the CPU's figures: torch's wrapper that counts while a profiler asks it to.
+#: Name of the CPU's allocator backend: torch's wrapper, which counts while a profiler requests it.
 _OF_CPU: Final = "cpu"
 
 
@@ -205,7 +206,7 @@ class MemoryObserver(StepObserver):
     holders: Callable[[], Holders]
     device: str
     snapshots: Snapshots
-    #: The module after whose parts freed storages are noted; `None` if it can have no hooks.
+    #: The module after whose submodules freed storages are recorded; `None` if it cannot have hooks.
     module: torch.nn.Module | None = None
     #: The generator of a step that is a generation.
     generator: Generator | None = None
@@ -217,7 +218,7 @@ class MemoryObserver(StepObserver):
 
     @contextmanager
     def forward(self) -> Iterator[None]:
-        """Note saved tensors in forward only: in backward they are those of a recomputation.
+        """Record saved tensors only in forward: in backward they belong to a recomputation.
 
         Replaced storages (a buffer, a cache, a weight) are searched after each module if the allocator does not report
         them.
@@ -284,7 +285,7 @@ class MemoryObserver(StepObserver):
         self.snapshots.take(AFTER_FORWARD)
 
     def after_backward(self) -> None:
-        """Note the gradients of parameters, of inputs, and of leaves that no module holds."""
+        """Record the gradients of parameters, inputs, and leaves outside any module."""
         self._look_for_gone()
         self._mark(MarkKind.GRADIENTS, self._storages(self.holders().gradients()))
         self._mark(MarkKind.AFTER_BACKWARD)
@@ -329,9 +330,8 @@ def observe_step(
 ) -> ObservedStep:
     """Run one more step under the memory profiler; an error of the step comes with the observations.
 
-    Compiled code runs without hooks, and so does a model that cannot have them if `hooked` is false: storages that live
-    through forward are activations there. With `own`, files that are the user's though they are installed, it runs line
-    by line.
+    Compiled code runs without hooks, as does a model if `hooked` is false: there, storages that survive forward count
+    as activations. With `own`, installed files that count as user code, it runs line by line.
     """
     stepper.free_gradients()
 
@@ -409,7 +409,7 @@ class MemoryProfiler:
         self._profiler: Any = profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True)
 
     def start(self) -> int:
-        """Start it; return the bytes that it took."""
+        """Start; return the bytes used by starting."""
         held = held_bytes() or 0
         with room_for(PROFILER_BYTES), kineto.listening(self.device):
             self._profiler.start()
@@ -436,7 +436,7 @@ def observations_of(
     device: str,
     allocator: AllocatorObservation | None = None,
 ) -> StepObservations:
-    """Return the observations of a step, with the current figures of its allocator unless given."""
+    """Return a step's observations, with its allocator's current figures unless given."""
     components = enumerate(earlier.storages.values())
     rows = [(index, address, size) for index, some in components for address, size in some.items()]
     component, address, size = zip(*rows, strict=True) if rows else ((), (), ())
@@ -483,7 +483,7 @@ def why_not_kept(step: StepObservations) -> str | None:
 
 
 def _allocator(events: ObservedEvents, earlier: Before, device: str) -> AllocatorObservation:
-    """Return the allocator's figures; call it when the step is done, before the peak is reset again."""
+    """Return the allocator's figures; call it after the step, before the peak is reset."""
     if device == "cpu":
         return AllocatorObservation(name="torch's CPU allocator", backend=_OF_CPU)
     allocator = DeviceAllocator(device)

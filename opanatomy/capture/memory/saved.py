@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StorageSet:
-    """Storages by identity, not by an address that a later one may reuse; none is kept alive.
+    """A set of storages by identity, not by address, which could be reused; none is kept alive.
 
-    With a `device` those elsewhere are left out.
+    With a `device`, storages elsewhere are ignored.
     """
 
     device: str | None = None
@@ -85,10 +85,10 @@ class SavedTensors:
 
 
 def saved_form(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor to save in place of `tensor`, with the same memory.
+    """Return the tensor to save instead of `tensor`, sharing its memory.
 
-    A saved output would hold the node that holds it, and a step that breaks would never free them; a leaf that requires
-    a gradient, which no node has made, is saved as is.
+    A saved output and its node would reference each other, and a failed step would never free them; a leaf that
+    requires a gradient has no node and is saved as is.
     """
     import torch
 
@@ -100,7 +100,7 @@ def saved_form(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def saved_tensors(known: Iterable[torch.Tensor], device: str | None = None) -> Iterator[SavedTensors]:
-    """Count autograd's saves inside the block, on `device` alone if given."""
+    """Count tensors saved by autograd inside the block, only on `device` if given."""
     import torch
 
     saved = SavedTensors(storages(known), StorageSet(device=device))
@@ -109,7 +109,7 @@ def saved_tensors(known: Iterable[torch.Tensor], device: str | None = None) -> I
 
 
 def uncompiled(hook: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Return the hook, kept from `torch.compile`, which would translate it in compiled code."""
+    """Return the hook, hidden from `torch.compile`, which would otherwise trace it."""
     import torch
 
     if "torch._dynamo" not in sys.modules:
@@ -166,7 +166,7 @@ class PointWatch(StepObserver):
 
 
 class ForwardSaves(PointWatch):
-    """Counts of forward's saves, and snapshots; a recomputation in backward is not counted again.
+    """Count forward's saved tensors, with snapshots; recomputation in backward is not counted again.
 
     `bytes` are those alive when forward is done; with `look_for_casts` without the casts of `weights`, which are
     `cast_bytes`.

@@ -32,12 +32,12 @@ def storages_of(tensors: Iterable[torch.Tensor], device: str) -> Storages:
 
 
 def address_of(storage: torch.UntypedStorage) -> int:
-    """Return the address of a storage; without memory (meta and fake tensors) that of its own record."""
+    """Return a storage's address; without memory (meta and fake tensors) the storage object's address."""
     return storage.data_ptr() or storage._cdata
 
 
 def weakly(tensors: Iterable[torch.Tensor], device: str) -> dict[int, Any]:
-    """Return address of each storage -> a reference that does not keep it and knows whether it is `expired()`."""
+    """Return storage address -> a weak reference with `expired()`."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
     reference: Any = StorageWeakRef
@@ -56,7 +56,7 @@ def other_devices(module: torch.nn.Module, device: str) -> tuple[str, ...]:
 
 
 def on_device(tensors: Iterable[Tensor], device: str | None) -> list[Tensor]:
-    """Return the tensors on `device`, or all without one."""
+    """Return the tensors on `device`; all if it is `None`."""
     return [tensor for tensor in tensors if device is None or same_device(str(tensor.device), device)]
 
 
@@ -77,7 +77,7 @@ def unpacked(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer | None) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return (state of every element, step counters): a counter is one number, kept for each parameter."""
+    """Return (per-element state, step counters): a counter is a single number per parameter."""
     state: list[torch.Tensor] = []
     counters: list[torch.Tensor] = []
     if optimizer is not None:
@@ -102,7 +102,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 @dataclass(slots=True, kw_only=True)
 class Holders:
-    """The holders of a step's tensors on `device`; `other_leaves` have gradients that belong to no parameter."""
+    """The holders of a step's tensors on `device`; `other_leaves` are leaves with gradients that are not parameters."""
 
     device: str
     modules: tuple[torch.nn.Module, ...]

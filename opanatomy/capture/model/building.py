@@ -173,10 +173,10 @@ def check_peft(rank: int | None) -> None:
 
 
 def add_adapters(module: torch.nn.Module, rank: int | None) -> None:
-    """Put adapters of that rank into `module`, in place: the paths of its own modules stay unchanged.
+    """Insert adapters of this rank into `module` in place, keeping the paths of its own modules.
 
-    They go to peft's layers for this type of model if it knows it, else to all linear layers except those of the head.
-    All else is frozen except the head of a classifier, which is new for its task and trained as peft does it.
+    They go to peft's default layers for this model type, else to all linear layers except the head's. Everything else
+    is frozen except a classifier's head, which is new for its task and trained as peft does.
     """
     if rank is None:
         return
@@ -275,7 +275,7 @@ _FROZEN: Final[dict[str, Callable[[Any, str, str], list[Any]]]] = {
 def checkpointing_warnings(module: torch.nn.Module) -> list[str]:
     """Warn if the output of frozen embeddings is made to require a gradient, as transformers does for checkpointing.
 
-    Backward then goes down through frozen layers that it could leave out.
+    Backward then runs through frozen layers that it could otherwise skip.
     """
     if not getattr(module, "_require_grads_hooks", None):
         return []
@@ -317,7 +317,7 @@ def _what_there_is(module: torch.nn.Module) -> str:
 
 
 def fuse_loss(module: torch.nn.Module) -> None:
-    """Make the head of `module` give logits that its cross entropy computes chunk by chunk, never whole."""
+    """Make the head of `module` return lazy logits, whose cross entropy is computed in chunks."""
     import torch
 
     model: Any = module
@@ -385,7 +385,7 @@ class Logits:
         return self
 
     def view(self, *shape: int) -> Logits:
-        """Return the logits as a table of one row for each token."""
+        """Return the logits as a matrix with one row per token."""
         if len(shape) != 2 or shape[-1] not in (-1, self.shape[-1]):
             raise _refused(f"view{shape}")
         rows = self.states.reshape(-1, self.states.shape[-1])
@@ -394,7 +394,7 @@ class Logits:
     reshape = view
 
     def __getitem__(self, key: Any) -> Logits:
-        """Return the logits of some of the tokens: all words of them."""
+        """Return the logits of some tokens, over the whole vocabulary."""
         indices = key if isinstance(key, tuple) else (key,)
         every = slice(None)
         words = indices[-1] if Ellipsis in indices or len(indices) == self.dim() else every
@@ -463,9 +463,9 @@ for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "neg", "ma
 
 
 def checkpoint_in_segments(module: torch.nn.Module, kind: str, every: int | None, first: int | None) -> None:
-    """Make every stack of `module` run its layers again in segments of `every` (1), the last shorter if necessary.
+    """Checkpoint every stack of `module` in segments of `every` (1) layers; the last may be shorter.
 
-    With `first` only so many layers of each stack, from the first on.
+    With `first` only the first so many layers of each stack.
     """
     stacks, name = stacks_of(module), type(module).__name__
     asked = as_flag(CHECKPOINT_EVERY, every) if first is None else as_flag(CHECKPOINT_LAYERS, first)
@@ -544,7 +544,7 @@ class _Segment:
         return checkpoint(run, hidden, *values, use_reentrant=self.kind == "reentrant")
 
     def _states(self, output: Any) -> Any:
-        """Return the hidden states of a layer's output; the next layer takes nothing else of it."""
+        """Return the hidden states in a layer's output, the only part passed to the next layer."""
         if not isinstance(output, (tuple, list)):
             return output
         if any(value is not None for value in output[1:]):
@@ -552,7 +552,7 @@ class _Segment:
         return output[0]
 
     def _check(self, index: int, hidden: Any, others: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Refuse a call of another layer than the first that does not fit the segment's results for it."""
+        """Raise an error if a call of a later layer does not match the segment's precomputed result."""
         if self.arguments is None or hidden is not self._states(self.result):
             raise self._refused("does not get the hidden states of the layer before as they are")
         first, first_named = self.arguments
@@ -605,7 +605,7 @@ def apply_techniques(module: torch.nn.Module, options: RunOptions) -> None:
 
 
 def _require_gradients_of_inputs(module: torch.nn.Module) -> None:
-    """Make the output of frozen embeddings require a gradient: without one the reentrant kind gives the layers none.
+    """Make the output of frozen embeddings require a gradient: otherwise the reentrant kind gives the layers none.
 
     transformers does that itself if the inputs are token ids.
     """

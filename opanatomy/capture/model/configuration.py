@@ -25,7 +25,7 @@ TIMEOUT_SECONDS = 4.0
 
 
 def download_configuration(name: str) -> Path:
-    """Return the path of the `config.json` of the Hub model `name`, cached unless the Hub has changed it."""
+    """Return the path of the Hub model's `config.json`, from the cache unless the Hub has changed it."""
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import (
         EntryNotFoundError,
@@ -74,7 +74,7 @@ def _instead(name: str) -> str:
 
 
 def hub_answers() -> bool:
-    """Return whether the Hub is switched on and its host, or the proxy before it, connects; known within seconds.
+    """Return within seconds whether the Hub is enabled and its host, or the proxy, accepts a connection.
 
     huggingface_hub tries five more times with growing waits, 23 seconds in all, if a name cannot be resolved.
     """
@@ -226,7 +226,7 @@ LAYER_KEYS = (
     "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "num_encoder_layers",
     "num_decoder_layers", "depths",
 )  # fmt: skip
-#: Layers that are skipped at random make one step differ from the next.
+#: Random layer dropping, which makes steps differ.
 LAYER_DROP_KEYS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
 
 

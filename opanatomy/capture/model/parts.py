@@ -13,12 +13,12 @@ from opanatomy.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-#: A stack has at least this share of the weights in lists of modules.
+#: Minimum share of a stack in the weights of all module lists.
 _MIN_SHARE: Final = 0.1
 
 
 class Stack(Struct, frozen=True, kw_only=True):
-    """A list of like layers that run one after another, by its path."""
+    """A list of like layers that run in sequence, by path."""
 
     path: str
     layers: tuple[torch.nn.Module, ...]
@@ -32,8 +32,8 @@ class Stack(Struct, frozen=True, kw_only=True):
 def stacks_of(module: torch.nn.Module) -> tuple[Stack, ...]:
     """Return the model's stacks in their order in the model: with an encoder and a decoder the encoder's first.
 
-    A stack is an `nn.ModuleList` in no other one, whose members are of one class, or as many as the configuration has
-    layers; one with less than a tenth of the weights of all of them (a convolutional stem) is left out.
+    A stack is an `nn.ModuleList` not inside another, with members of one class or as many as the configuration has
+    layers; one with less than a tenth of the weights of all of them (a convolutional stem) is skipped.
     """
     import torch
 
@@ -52,8 +52,8 @@ def stacks_of(module: torch.nn.Module) -> tuple[Stack, ...]:
 def embeddings_of(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """Return the modules that make the first vectors, by path.
 
-    They are look-ups (of words, positions, types), patches and all that is in a module named an embedding; modules
-    inside a layer of a stack (T5's relative positions) are part of the layer.
+    These are look-ups (of words, positions, types), patch projections and everything in a module named an embedding;
+    modules inside a stack's layer (T5's relative positions) belong to the layer.
     """
     import torch
 
@@ -77,8 +77,8 @@ def trained_tables(module: torch.nn.Module) -> list[torch.Tensor]:
 def head_of(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """Return the weights outside the base model (`base_model` of transformers), by name.
 
-    If a model is its own base, they are those of an output layer. A head that shares all its weights with the base
-    model has none.
+    If a model is its own base, the weights of its output layer. A head that shares all its weights with the base model
+    has none.
     """
     model: Any = module
     base = getattr(model, "base_model", module)
@@ -103,7 +103,7 @@ def _size(module: torch.nn.Module) -> int:
 # Remove the wrappers and subclasses of DDP and FSDP to get the model's own paths and classes.
 
 
-#: The classes that run another module, and their names for it.
+#: Classes that wrap another module, and their attribute for it.
 _WRAPPERS: Final = {
     "DistributedDataParallel": "module",
     "FullyShardedDataParallel": "_fsdp_wrapped_module",
@@ -136,12 +136,12 @@ def class_name(module: torch.nn.Module) -> str:
 
 
 def _shards(kind: type) -> bool:
-    """Return whether it is one of the classes that FSDP2 adds to that of a module."""
+    """Return whether this is an FSDP2-generated class."""
     return any(base.__name__ == _SHARDED for base in kind.__mro__)
 
 
 def own_modules(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Yield (path, module) for all inside one, as `named_modules` of the model before it was wrapped."""
+    """Yield (path, module) of all submodules, as `named_modules` of the unwrapped model."""
     yield from _own(module, "", set())
 
 
@@ -163,8 +163,8 @@ _CACHE_MODULE, _CACHE_NAME = "transformers.cache_utils", "Cache"
 def is_cache(value: Any, *, name: str, module: Any) -> bool:
     """Return whether an item of a module's output is what its next call takes: keys and values, recurrent states.
 
-    transformers makes an object of a class of caches, whatever the output calls it. Some models return lists instead;
-    a model that is set to use a cache takes such a list again under the same `name`, or it has a tuple for each layer.
+    transformers returns an object of a cache class under any name. Some models return lists instead; a model configured
+    to use a cache takes such a list back under the same `name`, or the list has a tuple per layer.
     """
     kinds = type(value).__mro__
     if any(kind.__module__ == _CACHE_MODULE or kind.__name__.endswith(_CACHE_NAME) for kind in kinds):
@@ -178,7 +178,7 @@ def is_cache(value: Any, *, name: str, module: Any) -> bool:
 
 
 def _is_layer_cache(value: Any) -> bool:
-    """Return whether it is the keys and values of a layer, with those of cross-attention if there are any."""
+    """Return whether this is a layer's keys and values, with cross-attention's if there are any."""
     import torch
 
     return (
@@ -205,13 +205,13 @@ def check_generates(module: torch.nn.Module, option: str) -> None:
 # The windows that the attention of layers slides over, from a model's configuration.
 
 
-#: The kinds of layers whose attention sees, and keeps, all tokens or those in a window.
+#: Kinds of layers whose attention covers, and caches, all tokens or those in a window.
 _FULL: Final = frozenset({"full_attention"})
 _SLIDING: Final = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
 
 
 def windows_of(module: torch.nn.Module) -> tuple[int, ...]:
-    """Return the tokens that the causal attention of each layer slides over, 0 for all; empty without such a window."""
+    """Return the sliding window of causal attention in tokens for each layer, 0 for full; empty without windows."""
     config: Any = getattr(module, "config", None)
     if not hasattr(config, "get_text_config") or config.is_encoder_decoder:
         return ()
@@ -225,7 +225,7 @@ def windows_of(module: torch.nn.Module) -> tuple[int, ...]:
 
 
 def layer_windows(text: Any, layers: int | None) -> tuple[int, ...] | None:
-    """Return the window of each layer, 0 without one; `None` if a layer is of another kind or its window not known."""
+    """Return the window of each layer, 0 without one; `None` if a layer is of another kind or its window is unknown."""
     if layers is None:
         return None
     kinds = getattr(text, "layer_types", None)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Group texts into batches and choose their length: all padded to one length, to the longest of each batch, by length.
 
 
-#: This many batches are run, evenly spread over all.
+#: The number of batches that are run, evenly spread over all.
 RUN_BATCHES: Final = 8
 
 
@@ -61,7 +61,7 @@ class Batches(Struct, frozen=True, kw_only=True):
 
 
 def batches_of(lengths: Sequence[int], size: int, padding: str, maximum: int, seed: int) -> Batches:
-    """Return the full batches of `size` texts of these lengths; remaining texts make none."""
+    """Return the full batches of `size` texts with these lengths; a remainder is dropped."""
     draw = Random(seed)
     draws = [draw.random() for _ in lengths]
     order = sorted(range(len(lengths)), key=draws.__getitem__)
@@ -196,7 +196,7 @@ Row: TypeAlias = "dict[str, Any]"
 
 
 class TextDataset(Struct, frozen=True, kw_only=True):
-    """Texts that are not empty; `more` if more of them exist than were read."""
+    """Non-empty texts; `more` if not all were read."""
 
     file: str | None = None
     column: str | None = None
@@ -212,7 +212,7 @@ class _Source(Struct, frozen=True, kw_only=True):
 
     @property
     def form(self) -> str:
-        """Return the ending that names its format, without that of compression."""
+        """Return the extension that gives its format, without the compression's."""
         return Path(self.path.name.removesuffix(".gz")).suffix.lower()
 
     def wrong(self, what: str) -> UsageError:
@@ -253,7 +253,7 @@ def _source_of(asked: str) -> _Source:
 
 
 def _texts_in(source: _Source) -> tuple[str | None, Iterator[str]]:
-    """Return the column of the texts, and the texts one after the other."""
+    """Return the text column, and the texts."""
     if source.form in _PARQUET:
         return _parquet(source)
     if source.form in _JSON_LINES:
@@ -278,7 +278,7 @@ def _opened(source: _Source) -> IO[str]:
 
 
 def _texts_in_rows(source: _Source, rows: Callable[[], Iterable[Row]]) -> tuple[str, Iterator[str]]:
-    """Return the texts in a column of rows, the column chosen by the first of them."""
+    """Return the texts in a column of rows; the first rows determine the column."""
     first = list(islice(rows(), 100))
     columns: dict[str, bool] = {}
     for row in first:
@@ -297,7 +297,7 @@ def _is_number(text: str) -> bool:
 
 
 def _column(source: _Source, columns: dict[str, bool]) -> str:
-    """Return the given column, the only one of words, or one with a usual name."""
+    """Return the given column, the only one with words, or one with a common name."""
     listed = ", ".join(columns)
     if source.column is not None:
         if source.column not in columns:
@@ -412,7 +412,7 @@ class TextPlan:
         return self.batches.lengths[self.batches.profiled]
 
     def inputs(self) -> TextInputs:
-        """Return the tensors of the batches; real ones, even under a mode that makes tensors without values."""
+        """Return the batches' tensors; real ones even under a fake tensor mode."""
         from torch.utils._python_dispatch import _disable_current_modes
 
         run, made = self.batches.run, dict[int, dict[str, Any]]()
@@ -454,7 +454,7 @@ class TextPlan:
         return TextBatch(lengths=tuple(len(self.ids[text]) for text in texts), length=self.batches.lengths[number])
 
     def _targets(self, texts: Sequence[int], length: int, ids: torch.Tensor) -> dict[str, Any]:
-        """Return the labels for the loss: the same for a text in every batch."""
+        """Return the labels for the loss; a text has the same labels in every batch."""
         import torch
 
         task, rows = self.shape.task, [self.ids[text] for text in texts]

@@ -1,4 +1,4 @@
-"""Choose the tokenizer of a model: its own if available, else one trained on the texts; fast, or truly slow."""
+"""Choose a model's tokenizer: its own if available, else one trained on the texts; fast or slow (pure Python)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from opanatomy.records.workload import ObservedTokenizer
 # Train a tokenizer on the texts, for a model without its own: WordPiece for models like BERT, else BPE.
 
 
-#: The most tokens of a trained vocabulary, as many as BERT has.
+#: Maximum size of a trained vocabulary, as large as BERT's.
 _MAX_TOKENS: Final = 30_000
 #: The WordPiece tokenizers in transformers.
 _WORDPIECE: Final = frozenset(
@@ -36,7 +36,7 @@ _SPECIAL_OF_BPE: Final = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<
 
 
 def trained_tokenizer(config: Any, texts: Sequence[str], vocabulary: int) -> Any:
-    """Return a fast tokenizer of transformers with at most `vocabulary` tokens, the special ones as in `config`."""
+    """Return a fast transformers tokenizer with at most `vocabulary` tokens and the special tokens of `config`."""
     from transformers import PreTrainedTokenizerFast
     from transformers.models.auto import tokenization_auto
 
@@ -58,7 +58,7 @@ def trained_tokenizer(config: Any, texts: Sequence[str], vocabulary: int) -> Any
 
 
 def _train(texts: Sequence[str], size: int, special: tuple[str, ...], *, wordpiece: bool) -> Any:
-    """Return the core of a tokenizer, its special tokens first; the same for the same texts."""
+    """Train a tokenizer core with special tokens first; deterministic for the same texts."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     if wordpiece:
@@ -138,7 +138,7 @@ Ids: TypeAlias = "list[list[int]]"
 
 
 class OfModel(Struct, frozen=True, kw_only=True):
-    """The model that a tokenizer has to fit."""
+    """The model that the tokenizer is for."""
 
     #: On the meta device.
     module: Any
@@ -154,12 +154,12 @@ class OfModel(Struct, frozen=True, kw_only=True):
 
     @property
     def vocabulary(self) -> int:
-        """Return the number of tokens that the model knows."""
+        """Return the model's vocabulary size."""
         return int(getattr(self.config, "text_config", self.config).vocab_size)
 
 
 class Tokenized(Struct, frozen=True, kw_only=True):
-    """The texts as token ids, none of them empty, and the special ones for making batches."""
+    """The texts as token ids, none empty, and the special token ids for building batches."""
 
     ids: tuple[tuple[int, ...], ...]
     pad: int
@@ -230,7 +230,7 @@ def _ids(tokenizer: Any, texts: Sequence[str]) -> Ids:
 def _own(model: OfModel, texts: Sequence[str]) -> _Chosen | None:
     """Return the model's own tokenizer from its folder or the cache; `None` if it has none there.
 
-    From a folder without its files transformers makes a tokenizer that knows only its special tokens.
+    Without tokenizer files transformers would create a tokenizer that knows only special tokens.
     """
     from transformers import AutoTokenizer
 
@@ -302,7 +302,7 @@ def _python_wordpiece(kind: Any, tokenizer: Any) -> Any:
 def _timed(
     tokenizers: Sequence[Any], texts: Sequence[str], trained_because: str | None
 ) -> tuple[ObservedTokenizer, ...]:
-    """Time each on the same texts, the used one first, and compare their ids."""
+    """Time both on the same texts, the used one first, and compare their ids."""
     few = list(texts[:_TIMED_TEXTS])
     observed: list[ObservedTokenizer] = []
     reference: Ids = []

@@ -39,7 +39,7 @@ _BROUGHT: Final[dict[str, str]] = {}
 
 
 def file_and_function(model: str) -> tuple[Path, str] | None:
-    """Return the file and the function in `file.py:function`; `None` if `model` is no Python file.
+    """Split `file.py:function`; return `None` if `model` is not a Python file.
 
     Raises `ModelError` if the file is missing, or the function is not named.
     """
@@ -205,7 +205,7 @@ def is_function(model: str) -> bool:
 def call_function(model: str, batch: int | None = None) -> tuple[torch.nn.Module, dict[str, Any] | tuple[Any, ...]]:
     """Return the module and the inputs from a user's function, called without arguments, or with a `batch`.
 
-    If it takes no `batch`, inputs without values get that many samples, their first dimension; others are an error.
+    If it takes no `batch`, inputs without values get that many samples in their first dimension; others are an error.
     Inputs may be a mapping (keyword arguments), a tuple or list (positional) or one tensor. A file can import its
     neighbours, and `package.module:function` the working directory, as with `python -m`.
     """

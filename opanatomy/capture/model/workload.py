@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 #: Samples in a batch by default.
 BATCH: Final = 8
-#: Options that a function decides if it makes its own model.
+#: Options that do not apply if a function creates the model.
 _OF_THE_MODEL: Final = frozenset(
     {"seq", "layers", "settings", "task", "attention", "weights", "hub", "texts", "padding", "tokenizer"}
 )
@@ -55,7 +55,7 @@ class Prepared:
     """A module and its inputs (a dict of keyword arguments or a tuple), both on the device, ready for a step.
 
     `changes` lists the effects of settings, such as `layers 24 -> 2`; `attention` is the implementation in use, `None`
-    for a model without attention; `seed` is that of weights and batch if they were made here.
+    for a model without attention; `seed` is set if weights and batch were created here.
     """
 
     module: torch.nn.Module
@@ -251,7 +251,7 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
 
 @contextmanager
 def _readable(name: str, options: RunOptions) -> Iterator[None]:
-    """Report any failure caused by a configuration, which can hold anything, in one line."""
+    """Convert any failure caused by a configuration, which can contain anything, to a one-line error."""
     given = ", ".join(f"{key}={value}" for key, value in options.settings)
     try:
         yield
@@ -336,12 +336,12 @@ def either(parts: list[str]) -> str:
 
 
 def listed(parts: list[str], last: str) -> str:
-    """Join the parts as words of a sentence, with `last` before the last of them: "a, b and c"."""
+    """Join the parts with commas, and `last` before the last: "a, b and c"."""
     return f" {last} ".join([*([", ".join(parts[:-1])] if parts[:-1] else []), parts[-1]])
 
 
 def batch_and_length(batch: int | None, length: int | None) -> list[str]:
-    """Return the sizes of the batch that can be lowered: known numbers above 1."""
+    """Return the batch sizes that can be reduced: known and above 1."""
     names = [name for name, size in (("--batch", batch), ("--seq", length)) if size is not None and size > 1]
     return [f"lower {either(names)}"] if names else []
 

@@ -1,4 +1,4 @@
-"""Advise on lowering memory when it ran out, by options that have an effect in that phase and are not used yet."""
+"""Suggest memory savings after an out-of-memory error: unused options that help in that phase."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def less_memory(phase: Phase, subject: Subject, options: RunOptions, *, recorded
     return either(parts or ["take a smaller model"])
 
 
-#: Options that a run always has a value of, which another takes the place of.
+#: Options that always have a value, which a technique would replace.
 _REPLACED: Final = ("dtype", "optimizer", "beams")
 
 
 def _pulled(levers: list[Lever], context: Context, *, in_code: bool) -> list[str]:
-    """Return how levers are pulled, each by the one option that it changes; several values of one are a choice."""
+    """Return how to apply levers, each by the one option it changes; several values of an option are alternatives."""
     ways: dict[str, list[str]] = {}
     for lever in levers:
         ((name, value),) = lever.changes(context).items()

@@ -39,7 +39,7 @@ _CHUNK: Final = 1 << 20
 #: Kineto writes its own keys, and those of `add_metadata`, before the events.
 _LONGEST_HEAD: Final = 64 << 20
 _EVENTS: Final = regex(rb'(?<!\\)"traceEvents"\s*:\s*\[')
-#: Kineto's separator of two events; no string of JSON has a line end in it.
+#: Kineto's separator of two events; JSON strings contain no line ends.
 _BETWEEN: Final = b"\n  },\n  {"
 _END: Final = b"\n  }"
 #: Kineto writes names unescaped, even quotes and backslashes; nothing else in an event is a user's own text.
@@ -60,9 +60,9 @@ def export_trace(
 ) -> None:
     """Write the trace of `profiler` and the metadata of `capture` to `path`; gzip if the name ends in `.gz`.
 
-    `add_metadata_json` takes effect only while the profiler runs, and part of the metadata is known only after. With
-    `everything` paths, arguments, hosts and users are left out too. `renamed` maps our own names, in quotes, to their
-    replacements.
+    `add_metadata_json` only takes effect while the profiler runs, but part of the metadata is known only afterwards.
+    With `everything` paths, arguments, hosts and users are removed too. `renamed` maps our own names, in quotes, to
+    their replacements.
     """
     with _exported(profiler, path) as source, _opened(path) as target:
         copy_redacted(source, target, capture, everything=everything, renamed=renamed)
@@ -90,7 +90,7 @@ HANDED_OVER_BYTES: Final = 16 << 20
 
 
 class _Job(Struct, frozen=True, kw_only=True):
-    """What the process that writes a trace has to know; secrets that are not in its environment any more too."""
+    """Input of the process that writes a trace, including secrets no longer in its environment."""
 
     target: str
     #: How the target is published; `None` for a temporary file, which is written as it is.
@@ -102,7 +102,7 @@ class _Job(Struct, frozen=True, kw_only=True):
 
 
 class _Done(Struct, frozen=True, kw_only=True):
-    """How it ended: the name of the trace as its user knows it and as it is, or what could not be written."""
+    """Result: the trace's name as the user knows it and its actual path, or the error."""
 
     path: str = ""
     target: str = ""
@@ -110,12 +110,12 @@ class _Done(Struct, frozen=True, kw_only=True):
 
 
 class TraceWriter:
-    """A trace that is being written to its file, whole or not at all, while the training goes on.
+    """A trace being written to its file, atomically, while training continues.
 
-    Only Kineto's own export waits. A process of its own redacts and packs a large trace, at low priority and with no
-    tie to this one: it ends its work if the training is killed, and no signal, child or `os.wait()` of the script has
-    to do with it. What Kineto has written has no name by then, so nothing of it stays on the disk, however all ends. A
-    small trace is written at once, and so is every one where the process cannot be started.
+    Only Kineto's own export blocks. A detached process redacts and compresses a large trace at low priority: it
+    finishes even if the training is killed, and is independent of the script's signals, children and `os.wait()`.
+    Kineto's file is unlinked by then, so that nothing of it stays on disk in any case. A small trace is written at
+    once, as is any trace if the process cannot be started.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class TraceWriter:
                 self._source = os.fdopen(os.dup(source.fileno()), "rb")
 
     def is_done(self) -> bool:
-        """Return whether `wait` has nothing to wait for."""
+        """Return whether `wait` returns at once."""
         if self._said is None:
             return True
         poll = select.poll()
@@ -187,7 +187,7 @@ class TraceWriter:
 
 
 def _write(source: BinaryIO, output: OutputFile | Path, job: _Job) -> None:
-    """Write the trace that Kineto has written to `source`."""
+    """Write the final trace from Kineto's in `source`."""
     renamed = {old.encode(): new.encode() for old, new in job.renamed}
     with ExitStack() as stack:
         path = output if isinstance(output, Path) else stack.enter_context(output.written())
@@ -196,7 +196,7 @@ def _write(source: BinaryIO, output: OutputFile | Path, job: _Job) -> None:
 
 
 def _handed_over(source: BinaryIO, job: _Job) -> BinaryIO:
-    """Start a process that does the job, and return what it says at its end; it is no child of this process."""
+    """Start a detached process for the job, and return the pipe on which it reports its result."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     code = f"import sys; sys.path[:] = [{root!r}, *sys.path, *sys.argv[4:]]; from {__name__} import main; main()"
     reads, writes = os.pipe()
@@ -220,7 +220,7 @@ def _handed_over(source: BinaryIO, job: _Job) -> BinaryIO:
 
 
 def main() -> None:
-    """Redact and pack a trace, in a process of its own."""
+    """Redact and compress a trace in a separate process."""
     with suppress(OSError):
         os.setsid()
         os.nice(10)
@@ -245,9 +245,9 @@ def main() -> None:
 
 
 def with_run(path: Path, run: RunClock, *, everything: bool = False) -> None:
-    """Put the clock of the whole run into a trace that `export_trace` has written, in whose first line it belongs.
+    """Add the run's clock to the metadata line of a written trace.
 
-    The file is replaced as a whole: who reads it finds the old one or the new one.
+    The file is replaced atomically.
     """
     with replacing(path) as partial, _read(path) as source, _opened(partial) as target:
         first = source.readline()
@@ -276,7 +276,7 @@ def copy_redacted(
 ) -> None:
     """Copy the trace in `source`, as Kineto writes it, with `capture` before it and without secrets.
 
-    An event without a secret keeps its text; memory does not grow with the trace.
+    Events without secrets keep their text; memory use is independent of the trace's size.
     """
     head, rest = _head(source)
     metadata = {METADATA_KEY: msgspec.to_builtins(capture), **head}
@@ -322,7 +322,7 @@ def _is_sound(line: bytes) -> bool:
 
 
 def _chunks(source: BinaryIO, text: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Yield whole events, and whether they are the last, with the text after them."""
+    """Yield chunks of whole events, whether it is the last, and the text after it."""
     while more := source.read(_CHUNK):
         text += more
         end = text.rfind(_BETWEEN)
@@ -333,7 +333,7 @@ def _chunks(source: BinaryIO, text: bytes) -> Iterator[tuple[bytes, bool]]:
 
 
 def _cleaned(chunk: bytes, redaction: Redaction, then: bytes = b"") -> bytes:
-    """Return the redacted events of a chunk, which ends with one, and their separator; unchanged without secrets."""
+    """Return the redacted events of a chunk ending at an event, and their separator; unchanged without secrets."""
     is_sound = _are_events(chunk)
     if is_sound and not redaction.touches(chunk):
         return chunk + then
@@ -366,7 +366,7 @@ def _as_json(text: bytes) -> bytes:
 
 
 def _last(text: bytes, redaction: Redaction) -> bytes:
-    """Return the last events and the keys after them, one of them the name of Kineto's file."""
+    """Return the redacted last events and the keys after them, including the name of Kineto's file."""
     end = _END_OF_ALL.search(text)
     if end is None:
         if text.lstrip().startswith(b"]"):
@@ -409,8 +409,8 @@ def capture_of(
 ) -> Capture:
     """Return the description of a profile: `facts` are fields of `Capture`, the rest is asked of torch.
 
-    `observation` is the second count of the step number `observed_step`; how profiled steps may be `unlike` it is why
-    a difference is no mistake. `not_observed` says why there is none. `load` is that of the machine.
+    `observation` is the second count, of step number `observed_step`; `unlike` says why profiled steps may legitimately
+    differ from it. `not_observed` says why there is none. `load` is the machine's load.
     """
     from opanatomy.version import __version__
 
@@ -435,7 +435,7 @@ def capture_of(
 
 
 def annotated_nodes() -> dict[str, GraphNode]:
-    """Return what torch knows of the nodes of CUDA graphs: it writes that into no trace (torch 2.12 and later).
+    """Return torch's annotations of CUDA graph nodes, which are in no trace (torch 2.12 and later).
 
     A program annotates its graphs itself, `torch.cuda.graph(..., enable_annotations=True)` and `mark_kernels`.
     """
@@ -467,10 +467,10 @@ class _RecordedEvents(Struct):
 
 
 def _recorded_events(profiler: Any, *, on_device: bool) -> _RecordedEvents:
-    """Walk the tree in which torch has put the events of a profile, once: a microsecond or two for each.
+    """Walk torch's event tree of a profile once: one or two microseconds per event.
 
-    The training waits for it, so it asks each event as little as can be: `key_averages`, whose sums these are, takes
-    fifty times as long.
+    Training waits meanwhile, so each event is queried as little as possible: `key_averages`, which gives the same sums,
+    takes fifty times as long.
     """
     from torch._C._profiler import _EventType
 
@@ -505,7 +505,7 @@ def _recorded_events(profiler: Any, *, on_device: bool) -> _RecordedEvents:
 
 
 def _end_of_steps(roots: Sequence[Any]) -> float:
-    """Return when the step begins that runs line by line and is none of the profiled ones."""
+    """Return when the step traced line by line begins, which is not one of the profiled steps."""
     begins: list[int] = [event.start_time_ns for event in roots if event.name == LINES_STEP]
     return begins[0] if begins else math.inf
 
@@ -522,7 +522,7 @@ def _launched_ns(profiler: Any) -> Counter[int]:
 
 
 def _may_take_lists(name: str) -> bool:
-    """Return whether a call of this name may have a tensor list; autograd's nodes have tensors alone."""
+    """Return whether a call with this name may have a tensor list; autograd nodes only have tensors."""
     import torch
 
     if name.startswith("autograd::engine::") or _NODE.fullmatch(name):

@@ -26,11 +26,11 @@ def gradients_by_path(paths: Mapping[int, str]) -> Iterator[dict[str, str]]:
 
     Gives path -> "weight", "input", "both" or "none" for each module that runs.
 
-    For a module with weights of its own (a linear layer, a convolution) it says whether these and its input need
-    gradients; for one without, whose products are of activations (attention), "both" if its output does. A gradient
-    needed in one of several calls counts: reentrant checkpointing runs forward a first time without gradients. A module
-    whose input comes by keyword only is left out unless its weights decide. It uses one global hook, removed
-    afterwards: no module of the user gets one.
+    For a module with weights of its own (a linear layer, a convolution) it states whether these and its input need
+    gradients; for one without, which multiplies activations (attention), "both" if its output does. A gradient needed
+    in any of several calls counts: reentrant checkpointing first runs forward without gradients. A module with keyword
+    inputs only is skipped unless its weights decide. It uses one global hook, removed afterwards, and no hooks on the
+    user's modules.
     """
     from torch.nn.modules.module import register_module_forward_hook
 

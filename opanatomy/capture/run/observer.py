@@ -36,8 +36,8 @@ BY_HAND = "counted by hand"
 class SecondCount(Struct, frozen=True):
     """The second count of the FLOPs of an operator.
 
-    `arguments` takes the arguments and result of a call, and keeps a cheap, comparable part: the shapes for torch's
-    `formula`, or the FLOPs themselves (or `None`) without one.
+    `arguments` maps the arguments and result of a call to a cheap, comparable value: the shapes for torch's `formula`,
+    or without one the FLOPs themselves (or `None`).
     """
 
     source: str
@@ -57,7 +57,7 @@ def second_count_of(function: Any) -> SecondCount | None:
 
 
 def flops_of(second: SecondCount, arguments: Any) -> int | None:
-    """Return the FLOPs of a call from the result of `second.arguments`; `None` if they are not known."""
+    """Return a call's FLOPs from the result of `second.arguments`; `None` if unknown."""
     if second.formula is None or arguments is None or isinstance(arguments, int):
         return None if arguments is None else int(arguments)
     args, kwargs, result = arguments
@@ -81,7 +81,7 @@ def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
     )
 
 
-#: The destination of a result does not affect its FLOPs, and a registry's formula does not take it.
+#: Output arguments do not affect FLOPs, and formulas of the registry do not accept them.
 _DESTINATIONS = frozenset({"out"})
 
 
@@ -197,7 +197,7 @@ def _convolution_backward(
 
 
 def _attention(result: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Count (b, h, s, d) @ (b, h, d, t), then (b, h, s, t) @ (b, h, t, e); the heads are those of the query."""
+    """Count (b, h, s, d) @ (b, h, d, t), then (b, h, s, t) @ (b, h, t, e); heads as in the query."""
     return 2 * int(query.shape[:-1].numel()) * int(key.shape[-2]) * int(query.shape[-1] + value.shape[-1])
 
 
@@ -249,7 +249,7 @@ def _all_layers_backward(result: Any, x: Any, weights: Any, *rest: Any, **named:
 
 
 def _grouped(result: Any, a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """Count each row with the matrix of its group: over all groups the rows are those of the one matrix.
+    """Count each row with its group's matrix: the total equals all rows with a single matrix.
 
     (m, k) @ (g, k, n), (g, m, k) @ (k, n), (g, m, k) @ (g, k, n), and (m, k) @ (k, n) with the groups along k, where
     each element of the g results sums only over its own group's part of k.
@@ -271,7 +271,7 @@ def _trilinear(
     *_: Any,
     **__: Any,
 ) -> int:
-    """Count torch's pairwise products, one after the other, over the dimensions of each."""
+    """Count torch's pairwise products in order, over the dimensions of each."""
     total = first.dim() + len(expand1)
     sizes = [
         {index: int(tensor.shape[at]) for at, index in enumerate(p for p in range(total) if p not in missing)}
@@ -439,15 +439,15 @@ def _tensor(value: torch.Tensor) -> dict[str, Any] | None:
 
 _PHASES = tuple(Phase)
 _BACKWARD, _RECOMPUTE = _PHASES.index(Phase.BACKWARD), _PHASES.index(Phase.RECOMPUTE)
-#: The start of a backward without a given gradient.
+#: Operator that starts a backward without a given gradient.
 _SEED = "aten::ones_like"
-#: The place of calls whose phase is not known yet.
+#: Index of calls whose phase is still unknown.
 _UNDECIDED = len(_PHASES)
 
 
 @dataclass(slots=True)
 class _Operator:
-    """One operator: the handling of its calls, looked up once, and their number in each phase."""
+    """One operator: how its calls are handled, looked up once, and their number per phase."""
 
     name: str
     #: Whether Kineto drops some of its arguments.
@@ -500,12 +500,12 @@ class Observation:
     incomplete: list[ObservedCall] = field(default_factory=list)
     #: The higher-order operators whose calls the mode did not see.
     unseen: set[str] = field(default_factory=set)
-    #: By the identity of the overload, which torch keeps.
+    #: By `id` of the overload, which torch keeps alive.
     operators: dict[int, _Operator] = field(default_factory=dict)
-    #: How a forward was run again in backward, if one was.
+    #: How forward was recomputed in backward, if it was.
     checkpointing: str | None = None
-    #: The calls of the running autograd node, and how many of them are recomputation: up to the last one known to be,
-    #: including the part of the forward before it that ran without gradients too.
+    #: Calls of the running autograd node, and how many of them are recomputation: up to the last one known to be,
+    #: including preceding forward calls without gradients.
     _pending: list[tuple[_Operator, Any]] = field(default_factory=list)
     _recomputed: int = 0
     _node: Any = None
@@ -520,7 +520,7 @@ class Observation:
             self._recomputed = len(self._pending)
 
     def _settle(self) -> None:
-        """Count the calls of a node; one that ends in a seed of ones differentiates a scalar of its own."""
+        """Count a node's calls; if they end in a seed of ones, the node differentiates its own scalar."""
         if self._pending and self._pending[-1][0].name == _SEED:
             self._recomputed = 0
         for number, (operator, operands) in enumerate(self._pending):
@@ -541,7 +541,7 @@ class Observation:
         self._node = None
 
     def counts(self) -> tuple[ObservedCount, ...]:
-        """Return calls by operator, overload and phase, and the FLOPs of those that have a second formula."""
+        """Return calls by operator, overload and phase, and FLOPs where a second formula exists."""
         counts = [
             operator.count(index)
             for operator in self.operators.values()
@@ -557,9 +557,9 @@ def observing(
 ) -> Iterator[Observation]:
     """Count every operator that runs inside the block; `phase_of` returns the current phase of the step.
 
-    `None` is a phase that `Observation.decide` assigns later. Calls that checkpointing runs again in an autograd node
-    are recomputation, and so are its earlier calls; but not if the engine leaves gradient mode on, which it turns off
-    otherwise, as `differentiates_again` reports (`create_graph`).
+    `None` is a phase that `Observation.decide` assigns later. Calls rerun by checkpointing in an autograd node are
+    recomputation, as are the node's earlier calls; but not if the engine keeps gradient mode on (`create_graph`), as
+    `differentiates_again` reports.
     """
     observation = Observation()
     try:
@@ -569,14 +569,14 @@ def observing(
         observation.close()
 
 
-#: Torch releases a graph whose nodes Python has seen by recursion: 35,000 in a row take 8 MB of stack (torch 2.13).
-#: From so many on, only those that may recompute are asked for.
+#: Torch releases a graph whose nodes Python has seen recursively: 35,000 in a row take 8 MB of stack (torch 2.13).
+#: Beyond this number only nodes that may recompute are queried.
 _MOST_NODES: Final = 10_000
 
 
 @dataclass(slots=True)
 class _CallCounter:
-    """A counter of the dispatch mode's calls; each takes only a few microseconds."""
+    """Counts the dispatch mode's calls, in a few microseconds each."""
 
     observation: Observation
     phase_of: Callable[[], Phase | None]
@@ -585,7 +585,7 @@ class _CallCounter:
     strided: Any
     current_node: Callable[[], Any]
     is_grad_enabled: Callable[[], bool]
-    #: How many autograd nodes were asked for.
+    #: Number of autograd nodes queried.
     nodes: int = 0
     #: By the identity of the phase, which is faster than its hash.
     phase_indices: dict[int, int] = field(
@@ -645,8 +645,8 @@ class _CallCounter:
 def checkpointing_of(node: Any) -> str | None:
     """Return the kind of checkpointing whose forward runs again in an autograd node now; `None` for backward's calls.
 
-    A Python function has no gradient mode while it runs again. The backward of a function of the user's own that turns
-    the mode on, to call a module, differentiates: nothing was checkpointed.
+    A rerun Python function has no gradient mode. A user-defined backward that enables the mode to call a module
+    differentiates; it is not checkpointing.
     """
     import torch
 
@@ -737,7 +737,7 @@ def _run_inside(observation: Observation, mode: Any, function: Any, args: tuple[
 
 
 def _is_composite(function: Any) -> bool:
-    """Return whether all devices run the operator by its decomposition; some with one have kernels of their own."""
+    """Return whether all devices run the operator by its decomposition; some decomposable ones have kernels."""
     from torch._C import DispatchKey
 
     own = (DispatchKey.CPU, DispatchKey.CUDA, DispatchKey.CompositeExplicitAutograd)

@@ -46,7 +46,7 @@ def capture_model(
     command: str = "",
     group: RankGroup | None = None,
 ) -> None:
-    """Build the model, run its step and write the trace; raises an `OpanatomyError` that says what to do.
+    """Build the model, run its step and write the trace; raise an `OpanatomyError` with a remedy on failure.
 
     `command` is the trace's record of its origin. With a `group` the step is shared by all its ranks, and the trace
     is that of this one.

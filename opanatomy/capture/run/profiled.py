@@ -21,10 +21,10 @@ STEP_RANGE: Final = "ProfilerStep#"
 class StepProfiler:
     """The profiler, with calls at the begin and end of its steps.
 
-    With `warm` the first of them (`None` is its number) runs while the profiler is ready but records nothing, as in
-    `torch.profiler.schedule`: the first use of CUPTI is not in the figures, nor in the trace.
-    With `lines` one more step follows, in a range of its own, that says which line of the user's code runs what; `own`
-    are files that are the user's though they are installed. Its time is no step's.
+    With `warm` the first step (number `None`) runs while the profiler is ready but records nothing, as in
+    `torch.profiler.schedule`: CUPTI's first use is neither in the figures nor in the trace. With `lines` one more step,
+    traced line by line, follows in a range of its own; `own` are installed files that count as user code. Its time does
+    not count.
     """
 
     def __init__(self, device: str, *, steps: int, warm: bool, lines: bool = False, own: Collection[str] = ()) -> None:
@@ -33,7 +33,7 @@ class StepProfiler:
         self.device, self.warm = device, warm
         plan = schedule(wait=0, warmup=1, active=steps + lines, repeat=1) if warm else None
         self.steps, self.lines, self._own = steps, lines, own
-        #: The stacks of lines by number, once the step that has them is done.
+        #: The stacks of lines by number, after the step traced line by line.
         self.frames: list[LineFrame] = []
         self._line_ranges, self._undisturbed = ExitStack(), ExitStack()
         #: Whether that step was run, and to its end; whether something else traced Python then.
@@ -43,9 +43,9 @@ class StepProfiler:
         # With a schedule torch would write its own ranges, numbered from the warm-up on, around more than the step.
         self.profiler.record_steps = False
         self.times_ns: list[int] = []
-        #: What torch had compiled when the last of the steps ended: one that is traced line by line adds to it.
+        #: Compilations by torch when the last regular step ended: line tracing causes more.
         self.compilations = 0
-        #: How long the profiler took to stop: Kineto's own work on each event.
+        #: The time the profiler took to stop: Kineto's own processing of each event.
         self.stop_ns = 0
         self._range: Any = None
         self._begin_ns = 0
@@ -88,7 +88,7 @@ class StepProfiler:
 
     @property
     def why_no_lines(self) -> str | None:
-        """Return why the lines are not known that were asked for."""
+        """Return why requested lines are unknown."""
         if not self.lines or self.frames:
             return None
         if not self._begun_by_line:
@@ -122,10 +122,10 @@ def profile_steps(
 ) -> StepProfiler:
     """Run `steps` steps under the profiler, each in its range `ProfilerStep#N`, `N` from 0 on.
 
-    With `lines` one more runs line by line, as `StepProfiler` has it.
+    With `lines` one more step is traced line by line, as in `StepProfiler`.
 
-    `begin` is called before each with its number, off the clock. With `warm` the profiler warms up in one more step
-    before them, whose number is `None`; the default is to do so if Kineto records the device.
+    `begin` is called before each with its number, untimed. With `warm` the profiler warms up in one more step before
+    them, with number `None`; this is the default if Kineto records the device.
     """
     warm = accelerators.kineto_records(device) if warm is None else warm
     profiler = StepProfiler(device, steps=steps, warm=warm, lines=lines, own=own)

@@ -33,10 +33,10 @@ from opanatomy.records.workload import MemoryObservations
 def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Progress | None = None) -> None:
     """Run the step and write its trace to `trace` (`.json` or `.json.gz`).
 
-    It runs on `options.device`; the device "auto" is the one that the module and its inputs are on. The module has its
-    modes, buffers, gradients and, without an optimizer, its weights back afterwards, the process its random states and
-    settings; after an error and an interrupt too. Raises `OutOfMemory` if the step does not fit, `CaptureError` if it
-    cannot run.
+    It runs on `options.device`; "auto" is the device of the module and its inputs. Afterwards, even after an error or
+    an interrupt, the module's modes, buffers, gradients and, without an optimizer, weights are restored, as are the
+    process's random states and settings. Raises `OutOfMemory` if the step does not fit, `CaptureError` if it cannot
+    run.
     """
     if options.device == DEVICE.default:
         options = replace(options, device=device_of(subject.module, subject.inputs))

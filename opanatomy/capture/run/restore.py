@@ -17,7 +17,7 @@ from opanatomy.options import RunOptions
 if TYPE_CHECKING:
     import torch
 
-#: Copies may take one part in this many of the available memory: the step needs the rest.
+#: Copies may take at most one in this many parts of available memory: the step needs the rest.
 _MEMORY_DIVISOR: Final = 16
 
 
@@ -82,7 +82,8 @@ class RandomState:
 class SavedState:
     """Random states, buffers, gradients, modes and flags of a module, and the values of parameters and inputs.
 
-    Copies are kept on the host, in the little memory that a step can spare; `left_out` has those that did not fit.
+    Copies are kept on the host, within the little memory that a step can spare; `left_out` lists tensors that did not
+    fit.
     """
 
     random: RandomState
@@ -156,7 +157,7 @@ class SavedState:
                 leaf.grad = gradient
 
     def changed(self) -> int:
-        """Return the bytes that were too many to copy and have been written since."""
+        """Return the bytes of tensors too large to copy that have been written since."""
         return sum(
             tensor.numel() * tensor.element_size() for tensor, version in self.left_out if _version(tensor) != version
         )

@@ -26,8 +26,8 @@ def scale_of(stepper: Stepper) -> float | None:
 def prepared_loss_scale(stepper: Stepper, kept: SavedState, progress: Progress) -> list[str]:
     """Find the scale at which no gradient overflows, in steps before the warm-up that are undone; return warnings.
 
-    It is the default one if nothing overflows at it, else half of the largest power of two at which nothing does: a
-    factor of two to spare for the steps that follow. By bisection, in at most seven runs.
+    It is the default scale if nothing overflows, else half of the largest power of two without overflow, which leaves a
+    factor of two for later steps. Found by bisection in at most seven runs.
     """
     optimizer = stepper.optimizer
     if optimizer is None or stepper.inference:

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def step_environment(options: RunOptions) -> Iterator[None]:
-    """Enter what every step runs in: its device, the host's free memory, quiet libraries, the settings of the options.
+    """Enter the environment of every step: its device, the host's free memory, quiet libraries, option settings.
 
     All are restored at the end.
     """
@@ -83,7 +83,7 @@ def step_environment(options: RunOptions) -> Iterator[None]:
 
 
 def annotated_graphs() -> AbstractContextManager[Any]:
-    """Have torch.compile annotate the kernels of CUDA graphs with their modules, where this torch can."""
+    """Make torch.compile annotate CUDA graph kernels with their modules, if this torch can."""
     from torch._inductor import config
 
     name = "cudagraph_kernel_annotations"
@@ -122,7 +122,7 @@ def make_stepper(subject: Subject, options: RunOptions) -> Stepper:
 
 
 def _other_leaves(inputs: Any, parameters: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Return the inputs that backward makes a gradient of."""
+    """Return the inputs that get a gradient in backward."""
     known = {id(parameter) for parameter in parameters}
     return tuple(
         tensor for tensor in tensors_in(inputs) if tensor.requires_grad and tensor.is_leaf and id(tensor) not in known
@@ -138,9 +138,9 @@ _TIMED_NS: Final = 10**9
 #: Rounds over the batches of texts are repeated up to this number, or until they have taken this long.
 _ROUNDS: Final = 5
 _ROUNDS_NS: Final = 2 * 10**9
-#: A first step no longer than this is followed by a second one to count in, unless warm-up steps were requested.
+#: After a first step no longer than this a second one is counted, unless warm-up steps were requested.
 _COUNTED_AGAIN_NS: Final = 5 * 10**9
-#: At most this many more warm-up steps follow while `torch.compile` still compiles in them.
+#: Maximum number of extra warm-up steps while `torch.compile` still compiles.
 _COMPILING_STEPS: Final = 4
 
 
@@ -164,7 +164,7 @@ class StepRunner:
     #: Whether a part of the model is compiled, and whether every step compiles it again.
     compiled: bool = False
     compiles_always: bool = False
-    #: Of an option to compile: what that took, and steps with and without it.
+    #: With a compile option: compile time, and step times with and without it.
     compilation: Compilation | None = None
     #: How many steps have run between two waits for the devices, and what the device did in the timed ones.
     steps_run: int = 0
@@ -259,7 +259,7 @@ class StepRunner:
             export_trace(profiled.profiler, capture, trace, everything=self.options.redact)
 
     def _load(self) -> float | None:
-        """Return what other work takes of the device; ranks would measure each other."""
+        """Return the device load by other work; `None` on several ranks, which would measure each other."""
         return None if self.training.is_shared else load_of(self.options.device)
 
     def _warm_up(self) -> int:
@@ -284,7 +284,7 @@ class StepRunner:
         return last
 
     def _warm_up_step(self, number: int) -> int:
-        """Run a warm-up step, the first under all instruments; a later one is counted again, free of one-time work.
+        """Run a warm-up step, the first under all instruments; a later one is counted again, without one-time work.
 
         Both draw the same random numbers.
         """
@@ -321,7 +321,7 @@ class StepRunner:
         synchronize(self.devices)
 
     def _timed(self, expected: int) -> list[int]:
-        """Return the wall times of unprofiled steps: as many as requested, more short ones; none that starts cold."""
+        """Return wall times of unprofiled steps: the requested number, more if short; none starts cold."""
         times: list[int] = []
         cold = not expected
         planned = self._planned(expected or _TIMED_NS)
@@ -353,9 +353,9 @@ class StepRunner:
         return times
 
     def _beside_uncompiled(self, compiling: int, times: list[int]) -> Compilation:
-        """Return the wall times of steps without compiling, in turns with compiled ones where these are short.
+        """Return wall times of uncompiled steps, alternating with compiled ones if these are short.
 
-        Where an uncompiled step does not fit into memory, there are none.
+        Empty if an uncompiled step does not fit into memory.
         """
         compiled_module, short = self.stepper.module, min(times) < _TIMED_NS
         turns = self._planned(min(times)) if short else 1
@@ -385,9 +385,9 @@ class StepRunner:
     def _timed_texts(self, texts: TextInputs, expected: int) -> list[int]:
         """Return the wall times of unprofiled steps on the profiled batch and on the others.
 
-        The batches take turns, so that a machine that drifts affects all alike. An uncounted round comes first where a
-        first step on a new length does more than later ones. Then run a step on the longest batch, which stays the
-        current one for the memory.
+        The batches alternate, so that machine drift affects all alike. An uncounted round comes first if the first step
+        on a new length does extra work. Finally run a step on the longest batch, which stays current for the memory
+        measurement.
         """
         compilations_before, scale = compilations(), scale_of(self.stepper)
         cold = self.compiled or self.options.device != "cpu" or not expected
@@ -479,7 +479,7 @@ class StepRunner:
         )
 
     def _profile(self, expected: int) -> tuple[StepProfiler, dict[str, str]]:
-        """Return the profile, and the modules that have ranges there."""
+        """Return the profile, and the modules with ranges in it."""
         before = compilations()
         ranges = not self.options.compile
         profiled, modules = self._profile_once(expected, ranges=ranges)

@@ -52,7 +52,7 @@ def ready_to_step(
 # The wall time of steps without profiler, hooks or observers.
 
 
-#: Steps are repeated within these numbers, or until they have taken this long.
+#: Minimum and maximum number of repeated steps, and the time after which repetition stops.
 _MIN_STEPS, _MAX_STEPS, _LONG_NS = 3, 50, 2 * 10**9
 #: The default number of warm-up steps: the first makes the optimizer's state, the second settles.
 _WARMUP: Final = 2
@@ -83,7 +83,7 @@ def _clocked(stepper: Stepper) -> int:
 
 
 def _mean_over(batches: Sequence[dict[str, Any]], stepper: Stepper) -> int:
-    """Return the mean time of a step on each batch."""
+    """Return the mean step time over the batches."""
     total = 0
     for batch in batches:
         stepper.take(batch)
@@ -96,7 +96,7 @@ def _mean_over(batches: Sequence[dict[str, Any]], stepper: Stepper) -> int:
 
 #: The unit of rounding of float32, the type of all comparisons.
 _EPSILON: Final = float(np.finfo(np.float32).eps)
-#: Results of one operator that differ by more than this part of the sum of magnitudes differ beyond rounding.
+#: An operator's results differ beyond rounding if they differ by more than this fraction of the sum of magnitudes.
 _DIFFERS: Final = 1e-4
 
 
@@ -186,7 +186,7 @@ def compare_outcome(options: RunOptions, folder: Path, loss: float | None) -> Sa
 
 
 def first_difference(options: RunOptions, baseline: RunOptions) -> str | None:
-    """Return the first operator of the step whose result differs from that of the like call of the baseline.
+    """Return the first operator of the step whose result differs from the like call of the baseline.
 
     `None` if all results agree, the steps have no like calls, or this torch cannot tell.
     """
@@ -201,7 +201,7 @@ def first_difference(options: RunOptions, baseline: RunOptions) -> str | None:
 
 
 def losses(options: RunOptions, steps: int) -> tuple[float, ...]:
-    """Return the loss of each of `steps` steps, one after the other on the one batch."""
+    """Return the loss of each of `steps` consecutive steps on the same batch."""
     with ready_to_step(options, without_dropout) as (_, stepper):
         watch = LossWatch()
         stepper.watch = watch
@@ -261,7 +261,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def without_dropout(module: torch.nn.Module) -> None:
-    """Remove every dropout from a model: it draws another number for each way to run the same step."""
+    """Remove all dropout from a model: random numbers depend on how a step is run."""
     import torch
 
     for child in module.modules():
@@ -286,7 +286,7 @@ def _squares(array: Any) -> float:
 
 
 def _units(difference: float, size: float) -> float:
-    """Return the norm of a difference over the norm of its operand, in units of rounding."""
+    """Return the relative norm of a difference, in units of rounding."""
     if not difference:
         return 0.0
     return float("inf") if not size else (difference / size) ** 0.5 / _EPSILON
@@ -338,7 +338,7 @@ def gradient_underflow(options: RunOptions) -> Underflow:
 
 
 def _runner(stepper: Stepper, loss_scale: LossScale) -> Callable[[float | None], None]:
-    """Return a function that makes the gradients of a step at a scale of the loss, or without autocast for `None`.
+    """Return a function that computes a step's gradients at a loss scale, or without autocast for `None`.
 
     Each step draws the same random numbers.
     """
@@ -355,7 +355,7 @@ def _runner(stepper: Stepper, loss_scale: LossScale) -> Callable[[float | None],
 
 
 def _check_float16(stepper: Stepper) -> None:
-    """Refuse if a product under autocast is not float16: its gradients would show nothing."""
+    """Raise an error if contractions under autocast are not float16: their gradients would show nothing."""
     import torch
 
     factor = torch.ones(1, 1, device=stepper.device)

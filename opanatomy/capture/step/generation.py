@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Generator:
     """Generations of `new_tokens` for each sample: no sampling, and no end before the last token.
 
-    A phase lasts from the preparation of a forward to that of the next: forward, the choice of the token, and the
-    reordering of the cache for the beams. Prefill is all to the end of the first, decoding the rest.
+    A phase lasts from the preparation of one forward to the next: forward, token selection, and cache reordering for
+    beams. Prefill extends to the end of the first, decoding is the rest.
     """
 
     module: Any

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: `torch.amp.GradScaler`'s own first scale and the smallest one tried, as powers of two.
 MAX_EXPONENT: Final = 16
 FIRST: Final = 2.0**MAX_EXPONENT
-#: Updates without an overflow before it would grow, which makes a later step overflow: never in a profile.
+#: Number of updates without overflow before the scale would grow: never, since growth makes a later step overflow.
 _NEVER: Final = 2**31 - 1
 
 

@@ -74,13 +74,13 @@ def _is_compiled(value: Any) -> bool:
 
 
 def compilations() -> int:
-    """Return how often `torch.compile` has translated code in this process; disabled code does not count."""
+    """Return the number of `torch.compile` compilations in this process, without disabled code."""
     utils = sys.modules.get("torch._dynamo.utils")
     return 0 if utils is None else int(utils.counters["frames"]["total"])
 
 
 def compiling_ns() -> int:
-    """Return how long `torch.compile` has compiled in this process, by torch's own record."""
+    """Return the time spent in `torch.compile` in this process, by torch's own record."""
     times = getattr(sys.modules.get("torch._dynamo.utils"), "cumulative_time_spent_ns", None)
     return int(times.get("entire_frame_compile", 0) + times.get("entire_backward_compile", 0)) if times else 0
 
@@ -102,7 +102,7 @@ def phase_range(phase: Phase) -> Iterator[None]:
 
 
 class OpenRanges:
-    """The ranges of the running modules; `names` has the name of each range by the `id` of its module."""
+    """Ranges of the running modules; `names` gives each module's range name by `id`."""
 
     def __init__(self, names: dict[int, str]) -> None:
         self.names = names
@@ -175,10 +175,10 @@ def forward_hooks(
 ) -> Iterator[None]:
     """Call `before` and `after` around the forward of submodules inside the block; with `always` also if it fails.
 
-    Global hooks, not hooks of the modules: `nn.TransformerEncoderLayer` and others take another path through their code
-    when they have a hook, copies that a forward makes of its modules would have them too, and nothing must stay behind
-    on the user's model. Global hooks make `torch.compile` compile again: a model with compiled parts has hooks on the
-    modules outside these.
+    These are global hooks, not module hooks: `nn.TransformerEncoderLayer` and others take another code path when they
+    have a hook, copies made of modules in a forward would inherit them, and nothing must stay on the user's model.
+    Global hooks make `torch.compile` recompile: in a model with compiled parts the modules outside these are hooked
+    instead.
     """
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 

@@ -53,7 +53,7 @@ def shape_of(module: torch.nn.Module, device: str) -> ModelShape | None:
 
 
 def decoder_of(module: torch.nn.Module) -> DecoderShape | None:
-    """Return the sizes of a decoder of words; `None` for another model, or one that does not say them."""
+    """Return the sizes of a text decoder; `None` for another model, or if its configuration lacks them."""
     import torch
 
     model: Any = module
@@ -91,13 +91,13 @@ def decoder_of(module: torch.nn.Module) -> DecoderShape | None:
     )
 
 
-#: What modules of feed-forward parts are called, and the routers in them.
+#: Names of feed-forward modules, and of routers in them.
 _INNER: Final = ("mlp", "ffn", "feed_forward", "moe")
 _ROUTERS: Final = ("gate", "router")
 
 
 def _inner_weights(module: torch.nn.Module, experts: int | None, used: int | None) -> tuple[int, int]:
-    """Return the feed-forward weights that a token is multiplied with, and those of experts that it does not use."""
+    """Return the feed-forward weights used per token, and the weights of unused experts."""
     inner = idle = 0
     for name, weight in module.named_parameters():
         parts = name.split(".")
@@ -118,12 +118,12 @@ def _named(config: Any, *names: str) -> Any:
 # Read the numbers in a model's configuration that determine the key-value cache of its generations.
 
 
-#: Configurations with one of these do not keep keys and values of one size in each layer.
+#: Configurations with one of these do not cache keys and values of equal size in each layer.
 _OTHERWISE: Final = (
     "kv_lora_rank", "v_head_dim", "kv_sharing_modes", "num_kv_shared_layers", "multi_query", "num_kv_heads",
     "new_decoder_architecture", "cross_attention_layers", "state_size",
 )  # fmt: skip
-#: The names of a prompt; other inputs besides it are repeated for each beam too.
+#: Names of a prompt input; other inputs are also repeated for each beam.
 _PROMPTS: Final = ("input_ids", "inputs", "input_features")
 
 

@@ -65,7 +65,7 @@ def materialized(output: Any) -> Any:
 def backward_roots(output: Any, module: Any) -> Roots:
     """Return the tensors that backward starts from; `CaptureError` if nothing requires a gradient.
 
-    The keys and values that a decoder returns for its next call are no output of this one.
+    Keys and values that a decoder returns for its next call do not count as output.
     """
     leaves = list(_leaves(output, "output", "", set(), 0, module))
     # The tensor called `loss` on the outermost level that has one, if it is the only one there.
@@ -101,10 +101,10 @@ def backward_roots(output: Any, module: Any) -> Roots:
 
 
 def averaged(roots: Roots, parts: int) -> tuple[torch.Tensor, ...]:
-    """Return the tensors that the backward of one of that many micro-batches starts from.
+    """Return the backward roots of one of this many micro-batches.
 
-    A single number, which is a mean over its samples, is divided; outputs that start with a gradient of ones are summed
-    over the samples as they are.
+    A scalar, which is a mean over its samples, is divided; outputs that start with a gradient of ones are left as they
+    are, since they sum over the samples.
     """
     return tuple(
         root / parts if gradient is None else root
@@ -126,7 +126,7 @@ def _ones(leaves: list[_Leaf]) -> str:
 
 
 def _leaves(value: Any, path: str, name: str, seen: set[int], depth: int, module: Any) -> Iterator[_Leaf]:
-    """Yield every tensor in an output of `module`, each once, in its order there; those of caches are left out."""
+    """Yield every tensor in an output of `module` once, in order; those in caches are skipped."""
     import torch
 
     if id(value) in seen:
@@ -234,7 +234,7 @@ class Training:
         torch.autograd.backward(loss if scale is None else scale.scaled(loss), roots.gradients)
 
     def clip(self, parameters: Iterable[torch.Tensor], norm: float) -> None:
-        """Scale the gradients down to this norm of all of them."""
+        """Clip the gradients to this total norm."""
         from torch.nn.utils import clip_grad_norm_
 
         clip_grad_norm_(parameters, norm)
@@ -267,7 +267,7 @@ class Training:
     def all_failed(self, *, failed: bool) -> bool:
         """Return whether an attempted step failed on this rank, and on all others too, so that all try again.
 
-        Raises `CaptureError` if it failed only on some: these have left the others behind.
+        Raises `CaptureError` if it failed only on some ranks, which have left the others waiting.
         """
         return failed
 
@@ -275,7 +275,7 @@ class Training:
 # The state left by the finished updates of an optimizer, so that an interrupted update can run again.
 
 
-#: The name in `torch.optim` and bitsandbytes for a parameter's number of updates: a number or a tensor of one.
+#: The name of a parameter's update counter in `torch.optim` and bitsandbytes: a number or a one-element tensor.
 _COUNTER: Final = "step"
 
 
@@ -294,7 +294,7 @@ class FinishedState:
             self._look()
 
     def updated(self) -> None:
-        """Note a complete update; the cost is that of its new state, usually in the first."""
+        """Record a complete update; the cost depends on its new state, usually in the first one."""
         if self.updates is not None:
             self.updates += 1
         if len(self.optimizer.state) != len(self.names):
@@ -304,9 +304,9 @@ class FinishedState:
         self.names = {parameter: tuple(state) for parameter, state in self.optimizer.state.items()}
 
     def restore(self) -> None:
-        """Drop the beginnings of a broken update and count it back; values of moments stay as they are.
+        """Drop state created by a failed update and decrement its counters; moments keep their values.
 
-        The next update would take a state with only some of its entries for complete, and then miss the others.
+        The next update would take partial state for complete, and then fail on missing entries.
         """
         state = self.optimizer.state
         for parameter in [*state]:
@@ -320,7 +320,7 @@ class FinishedState:
                     state[parameter][_COUNTER] -= 1
 
     def clear(self) -> None:
-        """Forget all of it."""
+        """Forget all state."""
         self.optimizer.state.clear()
         self.names, self.updates = {}, 0
 
@@ -331,9 +331,8 @@ class FinishedState:
 def keep_embeddings_in_32_bits(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> None:
     """Make `optimizer`, which has not stepped yet, keep the state of every look-up of `module` in 32 bits.
 
-    bitsandbytes asks a `GlobalOptimManager`, one for the whole process, whose overrides are by the place of a parameter
-    in its group: the next optimizer would inherit them. This optimizer gets a manager of its own, which also knows
-    nothing registered by others.
+    bitsandbytes uses a process-wide `GlobalOptimManager`, whose overrides are by a parameter's index in its group: the
+    next optimizer would inherit them. This optimizer gets a manager of its own, without overrides registered by others.
     """
     import torch
     from bitsandbytes.optim import GlobalOptimManager
@@ -419,7 +418,7 @@ class Stepper:
     generator: Generator | None = None
     #: The norm that gradients are scaled down to before the update.
     clip: float | None = None
-    #: The arguments of each forward of a step, which accumulate their gradients for one update: `inputs`, or its parts.
+    #: Arguments of each forward of a step, whose gradients accumulate for one update: `inputs`, or its parts.
     micro_batches: tuple[dict[str, Any] | tuple[Any, ...], ...] = ()
     #: Set under float16 autocast, in training.
     loss_scale: LossScale | None = None
@@ -431,7 +430,7 @@ class Stepper:
     watch: StepObserver = field(default_factory=StepObserver)
     #: The start of the last backward.
     backward_from: str | None = None
-    #: Leaves besides the parameters whose gradients belong to one step, such as inputs.
+    #: Leaves besides parameters whose gradients belong to one step, such as inputs.
     other_leaves: tuple[torch.Tensor, ...] = ()
     #: Leaves in no module and no input, with their old gradients; `None` before the first backward.
     untracked_leaves: list[tuple[torch.Tensor, torch.Tensor | None]] | None = None
@@ -494,7 +493,7 @@ class Stepper:
             self.loss_scale.start_again(self.optimizer)
 
     def give_back_untracked_leaves(self) -> None:
-        """Restore the gradients of the leaves that no module holds."""
+        """Restore the gradients of leaves outside any module."""
         for leaf, gradient in self.untracked_leaves or ():
             leaf.grad = gradient
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Final
 
-#: The summary of each verb, in the order of the help: the most usual first steps, then by name.
+#: Summary of each verb in help order: the most usual first steps, then by name.
 VERBS: Final[Mapping[str, str]] = {
     "profile": "run one forward and backward pass of a model and report",
     "run": "run a training script as it is, and report some of its steps",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from opanatomy.records.reports import Report
     from opanatomy.report.gates import Gate
 
-#: Plain JSON is at most so many times as large as packed.
+#: Maximum compression ratio of JSON.
 _PACKED: Final = 40
 DESCRIPTION: Final = (
     "Report the anatomy of the steps in a torch.profiler trace (.json or .json.gz), or of the ranks of one run in"

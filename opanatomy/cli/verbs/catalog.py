@@ -27,7 +27,7 @@ EXAMPLES: Final = (
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the models that fit."""
+    """Print the matching models."""
     from opanatomy.cli.stdout import columns_of, write_out
 
     entries = entries_of(arguments.word)
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def entries_of(words: Sequence[str]) -> list[Entry]:
-    """Return the built-in models whose name, kind, class or task has all of these words; raise if there are none."""
+    """Return the built-in models with all these words in name, kind, class or task; raise if there are none."""
     from opanatomy.capture.model.catalog import catalog_entries
 
     entries = catalog_entries()
@@ -60,7 +60,7 @@ def _has(entry: Entry, word: str) -> bool:
 
 
 def as_json(entries: Sequence[Entry]) -> str:
-    """Return the models with every figure; `layers` and `hidden` have a number per stack, `null` if there is none."""
+    """Return the models with all figures; `layers` and `hidden` have a number per stack, `null` if there is none."""
     import msgspec
 
     models = [msgspec.structs.asdict(entry) for entry in entries]

@@ -1,4 +1,4 @@
-"""Run `opanatomy ceilings`: measure what this device does at most, keep it, and show it next to its data sheet."""
+"""Run `opanatomy ceilings`: measure this device's peak rates, cache them, and show them next to its data sheet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXAMPLES: Final = (
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure what is not known yet, keep it, print it."""
+    """Measure what is not cached, cache it, print it."""
     from opanatomy.cli.output import note
     from opanatomy.cli.stdout import kept_for_the_report, write_out
     from opanatomy.devices.overrides import data_type, parse_overrides
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _measured(machine: Machine, device: str, dtypes: Sequence[str], given: Overrides, *, refresh: bool) -> Measured:
-    """Return the kept figures of the machine, and those that had to be measured for it."""
+    """Return the machine's cached figures, and those that had to be measured now."""
     from opanatomy.capture.ceilings import MOVES, measure
     from opanatomy.cli.output import note
     from opanatomy.cli.progress import Display
@@ -108,7 +108,7 @@ _Figure: TypeAlias = "tuple[str, float | None, Rate | None, float | None, float]
 
 
 def given_peak(given: Overrides, dtype: str) -> float | None:
-    """Return the peak of a data type given by the user."""
+    """Return the user-given peak of a data type."""
     return given.peaks.get(dtype, given.peaks.get("any"))
 
 
@@ -156,7 +156,7 @@ def as_json(measured: Measured, given: Overrides, shown: Sequence[str], matched:
 
 
 def _origin(rate: Rate | None) -> dict[str, object]:
-    """Return how a figure was measured; one that was not measured was given."""
+    """Return how a figure was measured; an unmeasured one was given by the user."""
     if rate is None:
         return {"source": "given"}
     return {

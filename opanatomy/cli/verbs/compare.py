@@ -31,7 +31,7 @@ DESCRIPTION: Final = (
     " step is shown in parts that sum to it. A folder of reports is several runs of a side; --run makes them in turns."
 )
 OPTIONS: Final = COMPARE
-#: Options of `profile` on where its report goes and what it is held to, which are those of the comparison here.
+#: Options of `profile` for its report and gates, which belong to the comparison here.
 _NOT_OF_A_RUN: Final = (
     *(option for option in REPORT if option.name in ("output", "format", "force")),
     *PAGE,
@@ -46,7 +46,7 @@ EXAMPLES: Final = (
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read the sides, or run them in turns; compare them, show that, and judge the gates."""
+    """Read the sides, or run them interleaved; compare, show the result, and check the gates."""
     from opanatomy.cli.limits import keep_to_limits
     from opanatomy.cli.output import destination, show, stem_of
     from opanatomy.report.gates import gates_of, judged, require_met
@@ -123,7 +123,7 @@ def _compare_runs(arguments: argparse.Namespace) -> Comparison:
 
 
 def _check_profile(command: Command, arguments: argparse.Namespace) -> None:
-    """Check the words as `opanatomy profile` would, which costs nothing yet; refuse what is the comparison's."""
+    """Validate the arguments as `opanatomy profile` would, at no cost; reject options that belong to the comparison."""
     from opanatomy.cli.verbs.profile import run_options
 
     given = arguments.parse(command.words)

@@ -22,7 +22,7 @@ EXAMPLES: Final = (
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the explanation of each name, and of the unexplained part of a report; fail if a name means nothing."""
+    """Print an explanation of each name, and of a report's unexplained part; fail for an unknown name."""
     from opanatomy.cli.stdout import write_out
     from opanatomy.explanation import explain, read_report, unexplained
     from opanatomy.io.redact import mask_secrets
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _not_known(unknown: tuple[tuple[str, tuple[str, ...]], ...], *, with_report: bool) -> str:
-    """Return the line that says which names mean nothing, and which names are near."""
+    """Return a line with the unknown names and similar known ones."""
     names = "; ".join(f"{name!r} (near: {', '.join(near)})" if near else repr(name) for name, near in unknown)
     hint = "write it as the report prints it" + ("" if with_report else "; --report REPORT takes the names of one")
     return f"no line of the report, operator, kernel or device is called {names} - {hint}"

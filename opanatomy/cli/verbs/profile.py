@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from opanatomy.io.files import OutputFile
     from opanatomy.records.anatomy import Anatomy
 
-#: Predictions have this many seconds at least.
+#: Minimum time for predictions.
 _LEAST_BUDGET_S: Final = 10.0
 DESCRIPTION: Final = "Run one forward and backward pass under torch.profiler and report its anatomy."
 OPTIONS: Final = PROFILE
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _will_it_fit(arguments: argparse.Namespace, options: RunOptions) -> None:
-    """Show the predicted peak next to the limit, with what makes it fit; raise `GateError` if it does not."""
+    """Show the predicted peak next to the limit, with what would make it fit; raise `GateError` if it does not."""
     from opanatomy.cli.output import destination, show, stem_of_model, typed_command
     from opanatomy.cli.progress import Display
     from opanatomy.cli.stdout import kept_for_the_report
@@ -131,7 +131,7 @@ def _check_processes(arguments: argparse.Namespace, place: Launched | None) -> N
 
 
 def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launched) -> None:
-    """Run on one of several ranks: each captures and analyzes its own trace, the first shows all together."""
+    """Run on one of several ranks: each captures and analyzes its own trace, the first shows the merged report."""
     from opanatomy.capture.distributed.ranks import options_from_launcher, rank_group
     from opanatomy.cli.gates import enforce_gates, gates_on_report
     from opanatomy.cli.output import destination, note, show, stem_of_model
@@ -244,7 +244,7 @@ def _published_anatomy(
 
 
 def _not_kept(options: RunOptions, where: Destination, ceilings: Overrides, suggest_s: int | None) -> Anatomy:
-    """Return the anatomy of a capture whose trace is temporary."""
+    """Return the anatomy of a capture with a temporary trace."""
     from opanatomy.cli.output import show
     from opanatomy.io.files import temporary
     from opanatomy.pipeline import analyze_traces
@@ -260,7 +260,7 @@ def _not_kept(options: RunOptions, where: Destination, ceilings: Overrides, sugg
 
 
 def _budget_s(asked: int | None, begun: float) -> float:
-    """Return the seconds for predictions: those asked for, else in proportion to the run's."""
+    """Return the seconds for predictions: as requested, else in proportion to the run's duration."""
     return asked if asked is not None else max(_LEAST_BUDGET_S, (time.monotonic() - begun) / 10)
 
 
@@ -299,7 +299,7 @@ def _with_suggestions(anatomy: Anatomy, options: RunOptions, trace: Path, budget
 
 
 def _show_failure(error: OutOfMemory, where: Destination, *, redact: bool) -> None:
-    """Show the report of a step that did not fit, as far as one could begin."""
+    """Show the report of a step that did not fit, as far as it began."""
     from opanatomy.capture.memory.failure import StepOutOfMemory
     from opanatomy.cli.output import show, typed_command
     from opanatomy.pipeline import anatomy_of_failure

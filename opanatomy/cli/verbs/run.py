@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _words(arguments: argparse.Namespace) -> list[str]:
-    """Return the options of the report as `analyze` takes them."""
+    """Return the report options as arguments of `analyze`."""
     words: list[str] = []
     for option in (*REPORT, *PAGE, REDACT):
         value = getattr(arguments, option.name)

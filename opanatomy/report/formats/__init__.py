@@ -1,4 +1,4 @@
-"""List the formats of the report, one file and one word of `FORMATS` each; a file declares its `FORMAT`."""
+"""List the report formats, one file and one word of `FORMATS` each; a file declares its `FORMAT`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 #: Values of `-f`: the names of the files.
 FORMATS: Final = ("benchmark", "csv", "digest", "html", "json", "junit", "markdown", "terminal")
-#: Further ones, which show one picture of the report.
+#: Further formats, which show one chart of the report.
 PICTURES: Final = ("png", "svg")
-#: For other people's viewers, of one run.
+#: Formats for other viewers, for one run.
 VIEWERS: Final = ("folded", "speedscope")
 
 
 def format_named(name: str) -> Format:
-    """Import the format of this name, one of the above."""
+    """Import the format with this name."""
     declared: Format = import_module(f"{__name__}.{name}").FORMAT
     return declared

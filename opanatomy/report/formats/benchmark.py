@@ -1,7 +1,7 @@
-"""Write figures of which less is better as github-action-benchmark's "customSmallerIsBetter" JSON, in base units.
+"""Write figures for which smaller is better as github-action-benchmark's "customSmallerIsBetter" JSON, in base units.
 
-For a comparison they are those of its last side. Figures of which more is better would need another file, and say
-nothing new: samples a second are the inverse of the step time, and so is MFU of the same FLOPs.
+For a comparison the last side's figures are written. Figures for which larger is better would need another file and add
+nothing: samples per second are the inverse of the step time, and so is MFU at equal FLOPs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from opanatomy.report.section import Format
 
 #: The headline figures, and for those in parts the time of each class: each is a chart.
 _CHARTED: Final = regex(r"[^.]+|class\.\w+\.time_ns")
-#: Behind what ran, if the figure is at least the value.
+#: Appended if the figure is a lower bound.
 _LOWER_BOUND: Final = "; a lower bound"
 
 

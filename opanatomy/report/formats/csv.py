@@ -1,7 +1,7 @@
 """Write the operators as CSV, one row per operator, signature and phase, for spreadsheets and data frames.
 
-The columns are those of `OperatorRow` in base units (nanoseconds, FLOPs, bytes), then figures from several: FLOPs a
-second, bytes a second, FLOPs a byte. An empty cell is an unknown value.
+The columns are those of `OperatorRow` in base units (nanoseconds, FLOPs, bytes), then derived figures: FLOPs per
+second, bytes per second, FLOPs per byte. An empty cell is an unknown value.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from opanatomy.report.section import Format, moved, printable
 
 _RECORD: Final = OperatorRow.__struct_fields__
 _DERIVED: Final = ("flops_per_second", "bytes_per_second", "flops_per_byte")
-#: A spreadsheet may read these as the beginning of a formula; the wide signs of East Asian ones are among them.
+#: Characters that a spreadsheet may read as the start of a formula, including full-width ones of East Asian
+#: spreadsheets.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
-#: The fields of a technique's row that are written unchanged, and the figures, predicted and measured.
+#: Fields of a technique's row written unchanged, and the predicted and measured figures.
 _TECHNIQUE: Final = ("name", "title", "option", "keeps_result", "failed", "not_predicted")
 _FIGURES: Final = ("peak_bytes", "step_ns", "low_ns", "high_ns", "samples_per_second", "all_flops", "backward_ratio")
 
@@ -39,14 +40,14 @@ _SCALED: Final = ("scale", "zeros", "not_finite")
 _SCALES: Final = ("scaled", "unscaled", "at_first_scale")
 
 
-#: The fields of a part of a difference, and of the work on each side of it.
+#: Fields of a part of a difference, and of the work on each side.
 _PART: Final = ("cause", "operator_class", "overlap", "before_ns", "after_ns", "change_ns")
 _SIDES: Final = ("before", "after")
 _WORK: Final = ("operators", "signatures", "modules", "phases", "kernels", "calls")
 
 
 def csv_report(report: Report) -> str:
-    """Return the operators of an anatomy, or the techniques of an experiment, as CSV text with one header line.
+    """Return an anatomy's operators, or an experiment's techniques, as CSV with one header line.
 
     Of a memory snapshot, which has no operators' times, it is the parts of the peak.
     """
@@ -94,7 +95,7 @@ def _comparison(report: Comparison) -> Iterator[list[object]]:
 
 
 def _techniques(report: Techniques) -> Iterator[list[object]]:
-    """Yield the header and a row for each technique: its components, predicted and measured, after its figures."""
+    """Yield the header and a row per technique: figures first, then components, predicted and measured."""
     every = [figures for row in report.rows for figures in (row.predicted, row.measured) if figures is not None]
     components = sorted({name for figures in every for name in figures.components})
     names = [*_FIGURES, *(f"{name}_bytes" for name in components)]
@@ -122,8 +123,8 @@ def _techniques(report: Techniques) -> Iterator[list[object]]:
 def cell_of(value: object) -> object:
     """Return the value; a text that a spreadsheet would run as a formula gets an apostrophe in front.
 
-    A trace from anywhere may have any operator names; a signature with an absent first argument (`-, ...`) is no
-    formula. Characters that a terminal would act on, or that are invisible, have a mark; line ends and tabs stay.
+    A foreign trace may have arbitrary operator names; a signature with an absent first argument (`-, ...`) is not a
+    formula. Control and invisible characters are replaced by a mark; line ends and tabs stay.
     """
     if not isinstance(value, str):
         return value

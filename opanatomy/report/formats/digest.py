@@ -1,7 +1,8 @@
 """Write the report in at most 4,096 bytes of Markdown: one fact a line under fixed headings, for agents and haste.
 
-Of a run it has as many lines of each kind as fit, and says where the others are; else surplus lines go one by one, from
-the longest section. Names are cut in the middle; figures never, and sentences only if they alone would fill the digest.
+For a run it has as many lines of each kind as fit, and says where to find the others; otherwise surplus lines are
+dropped one by one, from the longest section. Names are cut in the middle; figures never, and sentences only if a single
+one would fill the digest.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from opanatomy.report.sections.digest import (
 )
 from opanatomy.report.sections.verdict import Finding, findings, is_run_of_profile
 
-#: The most bytes of a digest, in UTF-8, and of one of its lines; of a line where no fewer lines fit.
+#: Maximum bytes of a digest in UTF-8, and of one of its lines; of a line if no fewer lines fit.
 MOST_BYTES: Final = 4096
 _LINE_BYTES: Final = 512
 _SHORT_BYTES: Final = 256
 _LABEL_BYTES: Final = 64
 _MAX_FINDINGS: Final = 3
-#: The characters of names and of other texts to try one after the other until a line fits.
+#: Maximum lengths of names and other texts, tried in order until a line fits.
 _WIDTHS: Final = ((2 * NAME_WIDTH, 1000), (NAME_WIDTH, 1000), (24, 1000), (24, 160), (24, 40), (12, 20), (4, 8))
 _TITLE: Final = "# opanatomy digest"
 _NOTHING: Final = "- none"
@@ -44,7 +45,7 @@ _NOTHING: Final = "- none"
 def digest(
     report: Report, *, source: str | None = None, sides: Sequence[str | None] = (), most_bytes: int = MOST_BYTES
 ) -> str:
-    """The digest as Markdown of at most so many bytes; the same report gives the same bytes.
+    """Return the digest as Markdown of at most this many bytes; deterministic for a report.
 
     `source` is a command's name for the trace, `sides` its name for each side of a comparison.
     """
@@ -150,7 +151,7 @@ def _advice(report: Anatomy, source: str | None, room: Room, line_bytes: int) ->
 
 
 def _command(command: str) -> str:
-    """Return the command whole, to be copied; half of one is useless."""
+    """Return the command in full, for copying; a truncated one is useless."""
     text = markdown_code(command, in_cell=False)
     return text if _size(text) <= _LINE_BYTES else "too long for a digest, see the terminal report"
 

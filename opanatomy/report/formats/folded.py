@@ -1,4 +1,4 @@
-"""Write stacks with their times, one a line, for flame graphs (inferno, flamegraph.pl, speedscope): `a;b;c 1200`.
+"""Write stacks with their times, one per line, for flame graphs (inferno, flamegraph.pl, speedscope): `a;b;c 1200`.
 
 A stack is the phase, then the lines of the user's code if they are known, else the modules, then the class of the work.
 Times are nanoseconds over all profiled steps, so that they sum to the time of all classes exactly.
@@ -15,7 +15,7 @@ from opanatomy.report.section import Format, Page, printable
 
 
 def folded_stacks(report: Report, page: Page) -> str:
-    """Return the stacks; raise `UsageError` for a report that is not of one run."""
+    """Return the stacks; raise `UsageError` unless the report covers one run."""
     anatomy = checked(report, "folded")
     times: Counter[str] = Counter()
     for phase, stack, ns in stacks_of(anatomy, LINES if anatomy.lines else MODULES):

@@ -1,8 +1,8 @@
 """Write the report as a page: one file with its pictures, tables and script in it, which opens from disk.
 
-The page shows what `sections` says, in parts, with the pictures of `charts`; it computes no figure. A picture is a
-still one until the script runs, so that without it nothing is missing but zoom, filter and selection. The policy of the
-page forbids every connection and every script but its own.
+The page shows the contents of `sections`, in parts, with the charts of `charts`; it computes no figure. Charts are
+still images until the script runs, so that without it only zoom, filter and selection are missing. The page's security
+policy forbids every connection and every script but its own.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from opanatomy.report.sections import PAGE, PARTS, PagePart, sections_of
 from opanatomy.report.sections.operators import grouped, key_of
 from opanatomy.report.terms import CHAPTERS, term_in
 
-#: The sections whose first note is the title of the page.
+#: Sections whose first note is the page title.
 _TITLES: Final = ("title", "experiment")
-#: What stands below the first picture although it is sentences.
+#: Text sections placed below the first chart.
 _BELOW: Final = ("more-advice",)
 #: Rows of a table on the page, at least.
 _MIN_ROWS: Final = 60
-#: Notes of a section, and signatures and modules of an operator, at most.
+#: Maximum number of notes per section, and of signatures and modules per operator.
 _NOTES: Final = 100
 _SIGNATURES: Final = 8
 _SIGNATURE_MOST: Final = 400
-#: Pictures of the width of the page, and the pixels beside their marks; the others keep theirs.
+#: Charts as wide as the page, with the pixels beside their marks; others keep their width.
 _FLUID: Final = {
     "step": 10, "steps": 420, "advice": 350, "roofline": 90, "modules": 10, "lines": 10, "memory": 90, "segments": 10,
     "components": 190, "difference": 330,
 }  # fmt: skip
-#: The picture that the page draws by itself, from the spans of the report.
+#: The chart that the page draws itself from the report's spans.
 _TIMELINE: Final = "lanes"
 
 
@@ -112,7 +112,7 @@ class _Data(Struct, frozen=True):
 
 
 class _Figure(Struct, frozen=True):
-    """A picture of the page, still, or why there is none."""
+    """A chart on the page, as still image, or why there is none."""
 
     name: str
     title: str
@@ -127,7 +127,7 @@ class _Figure(Struct, frozen=True):
 
 
 class _Laid(Struct, frozen=True):
-    """A part of the page: what stands above its pictures, these, and what stands below."""
+    """A part of the page: contents above its charts, the charts, and contents below."""
 
     name: str
     title: str
@@ -137,7 +137,7 @@ class _Laid(Struct, frozen=True):
 
 
 def _listed(report: Report) -> list[PagePart]:
-    """Return the parts of the page: of a memory snapshot those of memory, and the map of segments of it alone."""
+    """Return the parts of the page: for a memory snapshot the memory parts, and the segment map only there."""
     listed = list(PAGE[kind_of(report)])
     if not isinstance(report, Anatomy):
         return listed
@@ -149,7 +149,7 @@ def _listed(report: Report) -> list[PagePart]:
 
 
 def _shortened(section: Section) -> Section:
-    """Return a section with no more notes than somebody reads."""
+    """Return a section limited to a readable number of notes."""
     if len(section.notes) <= _NOTES:
         return section
     more = Note(text=f"and {len(section.notes) - _NOTES:,} more, in the JSON report", tone=NoteStyle.REMARK)
@@ -157,13 +157,13 @@ def _shortened(section: Section) -> Section:
 
 
 def _meaning(section: Section, word: str) -> str:
-    """Return the meaning of a word of the report; "" if the glossary does not have it."""
+    """Return the meaning of a term; "" if the glossary lacks it."""
     known = term_in(section.name, word) if word.strip() else None
     return known.meaning if known is not None else ""
 
 
 class _Filter(Struct, frozen=True):
-    """The table that has filters and whose rows open: classes and phases to choose, and what a row opens to."""
+    """The table with filters and expandable rows: classes and phases to choose from, and the rows' details."""
 
     of: str = ""
     classes: tuple[OperatorClass, ...] = ()
@@ -194,21 +194,21 @@ class _Line(Struct, frozen=True):
 
 
 class _Calls(Struct, frozen=True):
-    """What a row of the operators opens to: signatures, and what is said below them."""
+    """Details of an operator's row: signatures, and text below them."""
 
     lines: list[_Line]
     said: list[str]
 
 
 class _Called(Struct, frozen=True):
-    """The signatures of an operator in one phase, the longest first, and the modules that call it."""
+    """Signatures of an operator in one phase, longest first, and the calling modules."""
 
     rows: tuple[OperatorRow, ...]
     modules: tuple[str, ...]
 
 
 def _calls_of(anatomy: Anatomy) -> dict[str, _Called]:
-    """Return the signatures and modules of each row of the operators, by its key."""
+    """Return signatures and modules of each operator row, by key."""
     modules: dict[tuple[str, str], dict[str, int]] = {}
     if anatomy.breakdown is not None:
         names = anatomy.breakdown
@@ -269,7 +269,7 @@ def _line(text: str, calls: float, time_ns: float, flops: float | None, size: fl
 
 
 def _figure(report: Report, name: str, specs: dict[str, Any]) -> _Figure:
-    """Return a picture as a still one, and keep its description for the script; else the reason why there is none."""
+    """Return a chart as still image, and store its description for the script; else the reason why there is none."""
     picture = CHARTS[kind_of(report)][name]
     try:
         chart = chart_of(report, name)
@@ -303,7 +303,7 @@ def _figure(report: Report, name: str, specs: dict[str, Any]) -> _Figure:
 
 
 def _name_of(report: Report) -> str:
-    """Return the name of what the report is about, for the title of a window."""
+    """Return the report's subject for the window title."""
     if isinstance(report, Comparison):
         return " against ".join(side.name for side in report.sides)
     name = report.workload.model or (report.provenance.trace if isinstance(report, Anatomy) else None)

@@ -1,4 +1,4 @@
-"""Write reports as JSON, schema 3: faithful, the same bytes for the same report, one row or column a line."""
+"""Write reports as JSON, schema 3: lossless, deterministic, one row or column per line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from opanatomy.records.work import (
 )
 from opanatomy.report.section import Format
 
-#: The keys of a report of one run in the order of the file, after its kind.
+#: Keys of a one-run report in file order, after its kind.
 _SECTIONS: Final = (
     "schema", "caveats", "estimated", "advice", "provenance", "environment", "workload", "conventions", "step",
     "device_state",
@@ -58,7 +58,7 @@ def json_report(report: Report) -> str:
 
 
 def report_as_dict(report: Report) -> dict[str, Any]:
-    """Return the JSON report as plain values, of one run with the rows of each table that is made of its work."""
+    """Return the JSON report as plain values; for one run including the rows of each derived table."""
     made: dict[str, Any] = msgspec.json.decode(json_report(report))
     if isinstance(report, Anatomy):
         tables = {name: getattr(report, name) for name in (*VIEWS, "breakdown")}
@@ -131,7 +131,7 @@ def read_anatomy(text: str | bytes) -> Anatomy:
 
 
 def _from_schema_1(value: Any) -> Any:
-    """Return a value of schema 1, in which a step had a field for each phase, as schema 2 has it."""
+    """Convert a value of schema 1, in which a step had a field per phase, to schema 2."""
     if isinstance(value, list):
         return [_from_schema_1(item) for item in value]
     if not isinstance(value, dict):
@@ -155,7 +155,7 @@ class _Tables(msgspec.Struct):
 
 
 def _from_schema_2(report: dict[str, Any]) -> Anatomy:
-    """Return the anatomy of a report of schema 2: the work has rows for each of its tables alone."""
+    """Convert the anatomy of a schema 2 report: the work gets separate rows for each of its tables."""
     tables = _typed(report, _Tables)
     others = {name: value for name, value in report.items() if name not in _Tables.__struct_fields__}
     anatomy = _typed(others | {"work": NO_WORK.plain(), "schema": SCHEMA}, Anatomy)
@@ -190,7 +190,7 @@ def _decoded(text: str | bytes, kind: type[Kind]) -> Kind:
 
 
 def _section(value: object) -> str:
-    """Return a table with one row a line, a record or a mapping with one key a line; a missing record is null."""
+    """Format a table with one row per line, a record or mapping with one key per line; a missing record is null."""
     if value is None or isinstance(value, int | tuple):
         return _rows(value, depth=1) if isinstance(value, tuple) else _line(value)
     if isinstance(value, Table):
@@ -200,7 +200,7 @@ def _section(value: object) -> str:
 
 
 def _rows(value: object, *, depth: int) -> str:
-    """Return a table with a row or a column a line, a list of sentences with one a line; else all on one line."""
+    """Format a table with one row or column per line, a list of sentences one per line; all else on one line."""
     if isinstance(value, Table):
         return _columns(value, depth=depth)
     if not isinstance(value, tuple) or (depth > 1 and all(isinstance(item, str) for item in value)):

@@ -1,7 +1,7 @@
 """Write gates as JUnit XML, a test case each, for the test reports of Jenkins, GitHub and GitLab.
 
-It is valid by both schemas in use, that of Jenkins' xUnit plugin and that of Ant's reports (which wants a host and a
-time of each suite: it is the start of the newest run, so that the same runs give the same bytes).
+It is valid by both schemas in use, of Jenkins' xUnit plugin and of Ant's reports (which requires a host and a time per
+suite: the start of the newest run, so that the output is deterministic).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LATEST_SECONDS: Final = 2**63 // 10**9
 _NO_GATES: Final = "no gate was given: each --fail-if is a test case"
 #: A gate takes no time.
 _SECONDS: Final = "0"
-#: Characters that no XML 1.0 document may have, not even as a reference.
+#: Characters forbidden in XML 1.0 documents, even as references.
 _NO_CHARACTER: Final = regex("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

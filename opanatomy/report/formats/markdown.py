@@ -15,14 +15,14 @@ from opanatomy.report.sections.memory import curve_lines
 
 #: GitHub takes 65,536 characters; the rest is room for words around the report.
 MOST_BYTES: Final = 60_000
-#: The most rows of a table, facts, and notes of one section.
+#: Maximum number of table rows, facts, and notes per section.
 _MAX_LISTED: Final = 100
 _CURVE_WIDTH: Final = 80
 _MAX_DEPTH: Final = 24
 
 
 def markdown_report(report: Report, page: Page) -> str:
-    """Return as much of the report as the page wants, in at most `MOST_BYTES` bytes; its end names what is left out."""
+    """Return the requested part of the report in at most `MOST_BYTES` bytes; its end names what is omitted."""
     sections = sections_of(report, page)
     texts = {index: _section(section) for index, section in enumerate(sections)}
     # The first screen is dropped last, and of the rest the lower sections first.

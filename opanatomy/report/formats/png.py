@@ -10,7 +10,7 @@ from opanatomy.report.section import Format, Page
 
 
 def png_picture(report: Report, page: Page) -> bytes:
-    """Return the picture that the page asks for."""
+    """Return the requested chart."""
     return png_of(asked_for(report, page.chart))
 
 

@@ -1,8 +1,8 @@
 """Write modules and lines by time for speedscope (speedscope.app), which opens it from disk: a profile for each phase.
 
-A stack is the modules from the model down, or the lines of the user's code from the outermost on, then the class of the
-work. Weights are nanoseconds over all profiled steps, so that they sum to the time of all classes exactly; work outside
-of modules, and such that no line is known of, has a frame of that name.
+A stack is the modules from the model down, or user code lines from the outermost on, then the class of work. Weights
+are nanoseconds over all profiled steps and sum exactly to the time of all classes; work outside modules, or without a
+known line, has a frame that says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OUTSIDE: Final = {MODULES: "outside modules", LINES: "no line known"}
 
 
 def checked(report: Report, name: str) -> Anatomy:
-    """Return the report of a run that has times; raise `UsageError`, which names the format, for another one."""
+    """Return the report of a run with times; raise `UsageError`, naming the format, for any other report."""
     if not isinstance(report, Anatomy):
         raise UsageError(f"-f {name}: it shows the modules of one run - give the report or the trace of one")
     if report.memory.is_snapshot and not report.classes:
@@ -32,7 +32,7 @@ def checked(report: Report, name: str) -> Anatomy:
 
 
 def speedscope_profile(report: Report, page: Page) -> str:
-    """Return the profiles as JSON; raise `UsageError` for a report that is not of one run."""
+    """Return the profiles as JSON; raise `UsageError` unless the report covers one run."""
     anatomy = checked(report, "speedscope")
     frames: dict[str, int] = {}
     profiles = list(_profiles(anatomy, MODULES, frames))

@@ -10,7 +10,7 @@ from opanatomy.report.section import Format, Page
 
 
 def svg_picture(report: Report, page: Page) -> str:
-    """Return the picture that the page asks for."""
+    """Return the requested chart."""
     return still_of(asked_for(report, page.chart)) + "\n"
 
 

@@ -46,7 +46,7 @@ from opanatomy.report.section import (
 from opanatomy.report.sections import first_screen, sections_of
 from opanatomy.report.sections.memory import curve_lines
 
-#: The namespaces of torch's own operators, left out if there is little room.
+#: Namespaces of torch's own operators, omitted if space is short.
 _OF_TORCH: Final = regex(r"^(?:aten|c10d)::")
 #: From this width on, classes and operators have their full names.
 _FULL_NAMES_WIDTH: Final = 100
@@ -55,9 +55,9 @@ _LABEL_WIDTH: Final = 11
 _NAME_WIDTH, _SECOND_NAME_WIDTH = 56, 40
 #: The same where a sentence has too few lines for it.
 _NAME_WIDTHS: Final = (40, 28)
-#: The most cells of the names in a later column of this header, if there is little room.
+#: Maximum width of names in later columns with this header, if space is short.
 _LATER_MOST: Final = {"launched by": 14}
-#: Sections of lines that the next one follows without a blank line.
+#: Sections not followed by a blank line.
 _TITLE: Final = "title"
 _JOINED: Final = (_TITLE, "in-short", "experiment", "run")
 _STYLE: Final = {
@@ -73,7 +73,7 @@ _STYLE: Final = {
 
 
 def terminal_report(report: Report, page: Page) -> str:
-    """The report as lines of at most `page.width` cells, with ANSI colours if `page.color`, as far as `page` wants."""
+    """Return the requested part of the report in lines of at most `page.width` cells, coloured if `page.color`."""
     text_of = partial(page_text, width=page.width, color=page.color)
     if not (page.brief and page.height):
         return text_of(sections_of(report, page))
@@ -83,7 +83,7 @@ def terminal_report(report: Report, page: Page) -> str:
 
 
 def page_text(sections: Sequence[Section], width: int, *, color: bool = False) -> str:
-    """Return sections one after the other, those of one heading below it, with blank lines between them."""
+    """Return sections in order, grouped under headings, with blank lines between them."""
     texts: list[str] = []
     before: Section | None = None
     for section in sections:
@@ -99,7 +99,7 @@ def page_text(sections: Sequence[Section], width: int, *, color: bool = False) -
 
 
 def section_text(section: Section, width: int, *, color: bool = False, headed: bool = False) -> str:
-    """Return one section as lines of at most `width` cells, `headed` by its heading; nothing if there is no room."""
+    """Return one section as lines of at most `width` cells, with its heading if `headed`; empty if there is no room."""
     from rich.console import Console
 
     file = StringIO()
@@ -130,7 +130,7 @@ def section_text(section: Section, width: int, *, color: bool = False, headed: b
 
 
 def list_text(section: Section) -> str:
-    """Return the notes of a section, and below them each of its rows on a line of its own, however long."""
+    """Return a section's notes, followed by each of its rows on one line, however long."""
     notes = [sentence(note.text) for note in section.notes]
     rows = [[_part(row.cell(column)) for column in section.columns] for row in section.rows]
     return "".join(f"{line}\n" for line in (*notes, *(f"  {first:>8}  {'  '.join(rest)}" for first, *rest in rows)))
@@ -286,8 +286,8 @@ class Column(Struct, frozen=True, kw_only=True):
     """A column of numbers, right-aligned; with `name` one of text that may be cut, down to `least` cells (`WHOLE`: not
     at all).
 
-    If the table is still too wide, the column with the highest `drop` goes first; those of `drop` 0 only if the
-    shortest names leave no room for them, the last one first. The first column always stays.
+    If the table is still too wide, columns are dropped by descending `drop`; those with `drop` 0 only if even the
+    shortest names leave no room, the last one first. The first column is never dropped.
     """
 
     header: str
@@ -310,8 +310,8 @@ def table(
 ) -> tuple[list[Text], set[str]]:
     """Return the table as lines of at most `width` cells, and the headers of the columns that had room.
 
-    `swatches` puts a coloured square before the first cell of each row that has a mark; if there is room and rows have
-    a `bar` (0 to 1), a bar is drawn at the right. `ruled` draws a line below the headers.
+    `swatches` puts a coloured square before the first cell of rows with a mark; if there is room and rows have a `bar`
+    (0 to 1), a bar is drawn on the right. `ruled` draws a line below the headers.
     """
     header = TableRow(cells=tuple(printable(column.header) for column in columns), strong=True)
     rows = [replace(row, cells=tuple(map(printable, row.cells))) for row in rows]
@@ -345,8 +345,8 @@ def table(
 
 
 def fitted(text: str | Phrase, width: int, most: int | None, *, style: str = "", used: int = 0) -> list[Text]:
-    """Break a sentence into at most `most` lines: names get shorter, remarks in brackets go, then it ends at a clause,
-    at worst after a word."""
+    """Break a sentence into at most `most` lines: shorten names, drop bracketed remarks, then end at a clause, at worst
+    after a word."""
     lines = prose(sentence(text), width, style=style, used=used)
     if most is None or len(lines) <= most:
         return lines
@@ -394,7 +394,7 @@ def _abridged(text: str | Phrase, name_width: int) -> Iterator[str]:
 def prose(text: str, width: int, *, style: str = "", used: int = 0) -> list[Text]:
     """Break the text into lines of at most `width` cells, between words, never between a number and its unit.
 
-    Of the first line so many cells are `used` already.
+    In the first line, `used` cells are taken already.
     """
     width = min(max(width, 8), PAGE)
     text = text if len(text) <= _MAX_PROSE else f"{text[:_MAX_PROSE]}…"
@@ -415,7 +415,7 @@ def prose(text: str, width: int, *, style: str = "", used: int = 0) -> list[Text
 
 
 def command(text: str, width: int, *, label: str, style: str = "") -> list[Text]:
-    """Return a command after a label, whole; if it is too wide for one line, as lines that a shell joins.
+    """Return a whole command after a label; if too wide for one line, split with shell line continuations.
 
     A word that is wider than `width` is not broken, since half of a path is useless.
     """
@@ -439,7 +439,7 @@ def command(text: str, width: int, *, label: str, style: str = "") -> list[Text]
 
 
 def _fit(columns: Sequence[Column], natural: dict[int, int], width: int) -> dict[int, int]:
-    """Return the width of each kept column, by its index; a narrow one comes back if a wide one left room."""
+    """Return the width of each kept column, by index; a dropped narrow one returns if a dropped wide one left room."""
     kept, dropped = list(natural), []
     while (widths := _widths(columns, natural, kept, width)) is None:
         last = max((i for i in kept if columns[i].drop), key=lambda i: columns[i].drop, default=None)
@@ -471,7 +471,7 @@ def _narrowest(columns: Sequence[Column], natural: dict[int, int], kept: Sequenc
 def _widths(
     columns: Sequence[Column], natural: dict[int, int], kept: Sequence[int], width: int
 ) -> dict[int, int] | None:
-    """Return the widths of some columns, names as short as needed; `None` if there is no room for them."""
+    """Return the widths of some columns, with names as short as needed; `None` if they do not fit."""
     widths = {i: natural[i] for i in kept}
     excess = sum(widths.values()) + _GAP * (len(kept) - 1) - width
     while excess > 0 and (names := [i for i in kept if columns[i].name and widths[i] > columns[i].least]):
@@ -506,7 +506,7 @@ _SHORT_CLASS_ROWS: Final = "short rows of the classes"
 #: This many classes stay.
 _CLASSES: Final = 3
 _STAY: Final = ("title", "caveats", "given-ceilings", "disagreements", "in-short", "headline")
-#: These go after all others, the first of them first.
+#: Dropped last, in this order.
 _LATE: Final = ("classes", "advice")
 _LEFT_OUT: Final = "left out of this screen: --section {}"
 _MORE: Final = "more: --full, or --section {}"
@@ -551,7 +551,7 @@ def fitting(anatomy: Anatomy, page: Page, text_of: Callable[[Sequence[Section]],
 def fitting_parts(report: Report, page: Page, text_of: Callable[[Sequence[Section]], str]) -> str:
     """Return the parts of a comparison or an experiment that come first, in at most `page.height` lines if possible.
 
-    Rows are dropped before parts; all of them make `page` whole.
+    Rows are dropped before parts; with all parts the result is the whole page.
     """
     text = text_of(sections_of(report, page))
     if text.count("\n") <= (page.height or 0):
@@ -586,7 +586,7 @@ def _filled(text: str, with_rows: Callable[[int], str], height: int) -> str:
 
 
 def _without(section: Section, label: str | Section | None) -> Section | None:
-    """Return the section without the line of this label; `None` if that is its name, and one that replaces it."""
+    """Return the section without the line with this label (`None` if that is its name), and its replacement."""
     if isinstance(label, Section):
         return label if label.name == section.name else section
     if section.name == label:
@@ -599,7 +599,7 @@ def _without(section: Section, label: str | Section | None) -> Section | None:
 
 
 def _longest(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Return the longest rows, in their order, one for the others, and the last one, which is the sum of all."""
+    """Return the longest rows, in order, one for the others, and the last one, which is the total."""
     ranked = sorted(rows[:-1], key=lambda row: getattr(row.cells["time"], "ns", 0), reverse=True)
     others = ranked[_CLASSES:]
     if len(others) < 2:

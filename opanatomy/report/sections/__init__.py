@@ -1,4 +1,4 @@
-"""List the parts of each kind of report, in their order; each file makes some of them."""
+"""List the parts of each kind of report in order; each file creates some of them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _Maker: TypeAlias = Callable[[Any, Page], "Section | None"]
 
 
 class PagePart(Struct, frozen=True):
-    """A part of the page: its pictures, then its sections; those with another heading than the first one are folded."""
+    """A part of the page: charts, then sections; sections with another heading than the first are collapsed."""
 
     name: str
     title: str
@@ -60,10 +60,10 @@ class PagePart(Struct, frozen=True):
 
 
 class Part(Struct, frozen=True):
-    """A section of a kind of report: its name, how it is made of the report for a page, and where it stands.
+    """A section of a kind of report: its name, the function that creates it for a page, and its location.
 
-    `on` is its part of the page, `heading` the heading that it is below in a text. `first` is one of the first screen;
-    no format folds that, one that is asked for by name, or one that is `open`.
+    `on` is its part of the page, `heading` its heading in a text. `first` marks a section of the first screen; formats
+    never collapse such a section, one requested by name, or an `open` one.
     """
 
     name: str
@@ -79,7 +79,7 @@ def _maker(make: Callable[[Any], Section | None]) -> _Maker:
 
 
 def _parts_maker(make: Callable[[Decomposition, Page], Section]) -> _Maker:
-    """Make a section of the parts of a difference, if that has any."""
+    """Create a section from the parts of a difference, if there are any."""
     return lambda report, page: None if report.decomposition is None else make(report.decomposition, page)
 
 
@@ -109,7 +109,7 @@ PAGE: Final[Mapping[type[Report], tuple[PagePart, ...]]] = {
         PagePart("sources", "How it is known"),
     ),
 }
-#: The sections of each kind of report, in their order. Their names, and their headings, are what a user calls them.
+#: Sections of each kind of report, in order. Users refer to them by name or heading.
 PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
     Anatomy: (
         Part("title", _maker(run.title), "verdict", first=True),
@@ -204,11 +204,11 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
 _TITLE, *_NAMED = PARTS[Anatomy]
 #: The headings of the page.
 HEADINGS: Final = tuple(dict.fromkeys(part.heading or part.name for part in _NAMED))
-#: Values of `--section`: the headings of the page, and the parts below them.
+#: Values of `--section`: page headings, and the parts below them.
 SECTIONS: Final = tuple(dict.fromkeys((*HEADINGS, *(part.name for part in _NAMED))))
 
 
-#: What is known of a step that did not run.
+#: Sections available for a step that did not run.
 OF_ESTIMATE: Final = frozenset({
     "title", "caveats", "estimate", "mfu", "collectives", "classes", "operators", "modules", "ceilings", "bounds",
     "ratios", "components",
@@ -221,7 +221,7 @@ _WHOLE_PAGE: Final = Page()
 def sections_of(report: Report, page: Page = _WHOLE_PAGE) -> tuple[Section, ...]:
     """Return the sections of a report that are not empty, in the order of the page.
 
-    Of an anatomy all of them, the first screen, or those that the page asks for by name: an empty one of these says so.
+    For an anatomy: all, the first screen, or those requested by name, of which an empty one says so.
     """
     if not isinstance(report, Anatomy):
         return _made(PARTS[Comparison if isinstance(report, Comparison) else Techniques], report, page)
@@ -254,9 +254,9 @@ def first_screen(anatomy: Anatomy, page: Page = _WHOLE_PAGE) -> tuple[Section, .
 
 
 def in_lines(anatomy: Anatomy) -> tuple[str | Phrase, ...]:
-    """Return the first screen in five lines, for a log: what costs most, the step, its phases, classes, what to try.
+    """Return the first screen in five lines, for a log: main cost, step, phases, classes, advice.
 
-    Where no phases of the step are known, as in traces of other writers, they are those of its work.
+    If the step's phases are unknown, as in foreign traces, the phases of its work are used.
     """
     screen = {section.name: section for section in first_screen(anatomy)}
     notes = [screen[name].notes[0].text for name in ("headline", "in-short") if name in screen]
@@ -283,7 +283,7 @@ def _made(parts: Iterable[Part], report: Report, page: Page, *, opened: bool = F
 
 
 def _nothing(name: str, before: Iterable[Section]) -> tuple[Section, ...]:
-    """Return a section that says that one is empty, unless a part of it is there already."""
+    """Return a section saying that one is empty, unless part of it is shown already."""
     if any(name in (section.name, section.heading) for section in before):
         return ()
     nothing = "no warnings" if name == "warnings" else "not available: the report has no data for this section"

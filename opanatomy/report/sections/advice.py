@@ -1,4 +1,4 @@
-"""Say what to change: at most three pieces of advice on the first screen, the others in a section of their own."""
+"""Report advice: at most three pieces on the first screen, the others in a section of their own."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from opanatomy.report.sections.verdict import (
     section_command,
 )
 
-#: Advice on a first screen has one cure and so many lines of its reason.
+#: Advice on a first screen has one remedy and this many lines of explanation.
 _MAX_REASON_LINES: Final = 2
-#: The ends of a replayed gain are one figure if they differ by less.
+#: Both ends of a replayed gain are shown as one figure if their ratio is above this.
 _SAME_GAIN_RATIO: Final = 0.9
-#: Commands below them.
+#: Number of commands below the advice.
 _MAX_COMMANDS: Final = 1
 _PLACE: Final = regex(r"\{(\w+)\}")
 
 
 def first_advice(anatomy: Anatomy, page: Page) -> Section | None:
-    """Return what to change first, what that gains together, and the commands that carry it out or check it."""
+    """Return the main advice, its combined gain, and the commands that apply or check it."""
     first = anatomy.advice[: min(FIRST, page.advice)]
     if not first:
         return _no_advice(anatomy)
@@ -63,7 +63,7 @@ def first_advice(anatomy: Anatomy, page: Page) -> Section | None:
 
 
 def _no_advice(anatomy: Anatomy) -> Section | None:
-    """Return that nothing is worth a change, and how much of the work has no bound that could say so."""
+    """Return a statement that no change is worthwhile, and how much work has no bound to judge by."""
     ledger = anatomy.ledger
     inside = ledger.device_work_ns - ledger.outside_window_ns
     if anatomy.advice or anatomy.environment.host_only or not inside:
@@ -86,11 +86,11 @@ def more_advice(anatomy: Anatomy, page: Page) -> Section | None:
 
 
 def gain_together(advice: Iterable[Advice], replay: Replay | None = None) -> tuple[int | None, int, int] | None:
-    """Return what advice gains together, as `replayed_ns`, `gain_ns` and `step_ns` of one; `None` for less than two of
-    time.
+    """Return the combined gain of advice in the form of one piece's `replayed_ns`, `gain_ns` and `step_ns`; `None`
+    unless several save time.
 
-    It is what a replay says if that has all of them, else at most the sum of their shares of the step, which may be
-    recorded or not, or that of one rank.
+    It comes from a replay if that covers all of them, else it is bounded by the sum of their shares of the step, which
+    may be profiled or not, or one rank's.
     """
     timed = [each for each in advice if each.gain_ns is not None and each.step_ns]
     if len(timed) < 2:
@@ -124,13 +124,13 @@ def fact_of(advice: Advice, *, of_profile: bool, brief: bool = False) -> Fact:
 
 
 def label_of(advice: Advice) -> str:
-    """Return the word of a piece of advice, as `explain` knows it: its rule, or what fills the memory."""
+    """Return the label of a piece of advice, as known to `explain`: its rule, or what fills the memory."""
     subject = advice.subject if advice.id == "what_fills" else None
     return printable(subject or advice.id.replace("_", " "))
 
 
 def gain_of(advice: Advice) -> Phrase | None:
-    """Return what it gains: time of a mean step (the most, or by a replay), memory; `None` where that is not known."""
+    """Return the gain: time of a mean step (the maximum, or from a replay), or memory; `None` if unknown."""
     parts = []
     if advice.gain_ns is not None:
         parts.append(_time_gain(advice.replayed_ns, advice.gain_ns, advice.step_ns))
@@ -143,7 +143,7 @@ def gain_of(advice: Advice) -> Phrase | None:
 
 
 def _time_gain(replayed_ns: int | None, most_ns: int, step_ns: int | None) -> Phrase:
-    """Return a gain of time: what a replay says, from the recorded host to one that recording does not slow."""
+    """Return a gain of time: from a replay, between the recorded host and one not slowed by recording."""
     share = Share(most_ns, step_ns)
     if replayed_ns is None:
         return phrase("up to {} ({})", Time(most_ns), share)
@@ -153,13 +153,13 @@ def _time_gain(replayed_ns: int | None, most_ns: int, step_ns: int | None) -> Ph
 
 
 def why_of(advice: Advice) -> Phrase:
-    """Return what is seen, with its figures."""
+    """Return the observation behind the advice, with its figures."""
     names = _PLACE.findall(advice.why)
     return phrase(_PLACE.sub("{}", advice.why), *(quantity_of(advice.figures[name]) for name in names))
 
 
 def tries_of(advice: Advice, most: int | None = None, *, of_profile: bool) -> Phrase:
-    """Return what to try in sentences, the most promising first, of a run of `profile` with the option that does it."""
+    """Return what to try as sentences, most promising first; for a run of `profile` with the option."""
     option = f"`{advice.option}`" if advice.option and of_profile else None
     first, *others = advice.tries[:most] or ("",)
     first = first if first.endswith(".") or not first else f"Try {first}."  # an option or a call

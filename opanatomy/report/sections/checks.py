@@ -1,4 +1,4 @@
-"""Report the second sources: disagreements before all else, agreement in one line.
+"""Report second-source checks: disagreements before everything else, agreement in one line.
 
 A ceiling of the user's own is not a second source: if the trace is above one, the option that gave it is named.
 """
@@ -55,7 +55,7 @@ from opanatomy.report.units import text_of
 
 #: Sentences on possible errors of the page, and differences of a check in the ledger.
 _MAX_SENTENCES, _MAX_DIFFERENCES = 2, 12
-#: Limits of the causes of differences, and of the operators of one.
+#: Maximum number of causes of differences, and of operators per cause.
 _MAX_CAUSES, _MAX_OPERATORS = 6, 3
 #: The figure that a check covers, by its quantity.
 _FIGURE: Final[Mapping[str, str]] = {
@@ -71,13 +71,13 @@ _FIGURE: Final[Mapping[str, str]] = {
     WAITS: "The busy time of the device",
     EVENTS: "The time of {}",
 }
-#: Checks whose evidence is the sentence on what is wrong.
+#: Checks whose evidence is the message itself.
 _TEXTUAL: Final = (CLASSES, ORDER, CLOCKS, LAUNCHES, WAITS, EVENTS)
 _QUANTITY: Final[Mapping[str, Callable[[int | None], Quantity]]] = {"FLOPs": Flops, "B": Bytes, "ns": Time}
 
 
 def caveats(anatomy: Anatomy) -> Section | None:
-    """Return the remarks that change the reading of every figure."""
+    """Return caveats that affect every figure."""
     notes = tuple(Note(text=text, tone=NoteStyle.WARNING) for text in anatomy.caveats if text)
     return Section(title="Before you read on", notes=notes) if notes else None
 
@@ -111,7 +111,7 @@ def exceeded_texts(anatomy: Anatomy) -> Iterator[Phrase]:
 
 
 def _reached(one: ExceededCeiling) -> Phrase:
-    """Return the rate that an operator reached, and what is known of the device without the option."""
+    """Return the rate an operator reached, and the device's known value without the option."""
     rate = ByteRate if one.ceiling == BANDWIDTH else FlopRate
     of = "" if one.ceiling == BANDWIDTH else f" of {one.ceiling}"
     known: Phrase | str = ""
@@ -122,7 +122,7 @@ def _reached(one: ExceededCeiling) -> Phrase:
 
 
 def alarm_texts(anatomy: Anatomy) -> Iterator[Phrase]:
-    """Yield a sentence for each check that says which figure may be wrong, the one of most work first."""
+    """Yield a sentence per check that reports a possibly wrong figure, the one affecting most work first."""
     work_ns, costs = total(anatomy.classes).time_ns, costs_of(anatomy)
     of_step = work_ns / steps_of(anatomy) * steps_of_window(anatomy) / costs.whole_ns if costs.whole_ns else 0
     for check in sorted(anatomy.alarms, key=lambda check: -check.share(work_ns)):
@@ -140,7 +140,7 @@ def _more(others: Sequence[Difference]) -> Phrase | str:
 
 
 def may_be_wrong(check: Check, difference: Difference) -> Phrase:
-    """Return which figure may be wrong and by how much: its value here and by the second source."""
+    """Return the possibly wrong figure and its error: its value here and by the second source."""
     in_phase = "" if difference.phase is None else f" in {difference.phase.value}"
     figure = _FIGURE.get(check.quantity, f"{check.quantity} of {{}}")
     subject = phrase(figure, *([Name(difference.operator.removeprefix("aten::"))] if "{}" in figure else ()))
@@ -170,8 +170,8 @@ def disagreements(anatomy: Anatomy) -> Section | None:
 
 
 def check_facts(anatomy: Anatomy, *, explained: bool) -> Iterator[tuple[str, Phrase | None]]:
-    """Yield (label, text): what was confirmed, what differs and how little of the work that affects, what was not
-    checked; with `explained` also each difference and its cause."""
+    """Yield (label, text): confirmed figures, differences with the share of work affected, and unchecked figures; with
+    `explained` also each difference and its cause."""
     compared = [check for check in anatomy.checks if check.compared]
     if compared:
         equal = Count(sum(check.equal for check in compared))
@@ -262,7 +262,7 @@ def ledger(anatomy: Anatomy, page: Page) -> Section:
 
 
 def unclassified(anatomy: Anatomy) -> Counter[str]:
-    """Return the time by name of work that no rule knows."""
+    """Return the time of work without a matching rule, by name."""
     return _times(
         (row for row in anatomy.operators if row.operator_class is OperatorClass.UNKNOWN),
         (row for row in anatomy.kernels if row.operator_class is OperatorClass.UNKNOWN),
@@ -270,7 +270,7 @@ def unclassified(anatomy: Anatomy) -> Counter[str]:
 
 
 def uncosted(anatomy: Anatomy) -> Counter[str]:
-    """Return the time by name of the work whose class is known and whose cost is not.
+    """Return the time of work with a class but no cost, by name.
 
     Kernels that operators launched at other times have no name of their own here: they are work without an operator.
     """
@@ -298,7 +298,7 @@ def _times(operators: Iterable[OperatorRow], kernels: Iterable[KernelRow]) -> Co
 
 
 def _names(times: Counter[str], whole_ns: int) -> Phrase | None:
-    """Return the names that take most, each with its share of the time."""
+    """Return the names with most time, each with its share."""
     more = len(times) - _UNKNOWN_LISTED
     listed = [phrase("{} {}", Name(name), Share(ns, whole_ns)) for name, ns in times.most_common(_UNKNOWN_LISTED)]
     return joined((*listed, phrase("{} more", Count(more)) if more > 0 else None))

@@ -35,7 +35,7 @@ from opanatomy.report.section import (
 )
 from opanatomy.report.terms import note
 
-#: Work that sums to more than the busy time, by this part of it, is reported as overlapping.
+#: Work is reported as overlapping if its sum exceeds the busy time by this fraction.
 _OVERLAP: Final = 0.005
 #: The meaning of a share of a ceiling with another one after it.
 PARTLY = note("classes", "(n %)")
@@ -148,7 +148,7 @@ _WHY: Final = {
     ExcessCause.CACHE: "the cache may serve the tensors",
     ExcessCause.SEVERAL: "for several reasons, see --section ledger",
 }
-#: The class, the phase and the operator of work; `None` is all of them.
+#: Class, phase and operator of work; `None` matches all.
 Work: TypeAlias = tuple[OperatorClass | None, Phase | None, str | None]
 
 
@@ -160,13 +160,13 @@ def reason_above(one: AboveCeiling) -> Phrase:
 
 
 def above_ceiling(anatomy: Anatomy, work: Work) -> AboveCeiling | None:
-    """Return what explains that work is above 100 % of its ceiling, if it is."""
+    """Return the explanation if work exceeds 100 % of its ceiling."""
     every = {(one.operator_class, one.phase, one.operator): one for one in anatomy.device.above}
     return every.get(work)
 
 
 def why_above(anatomy: Anatomy, lines: Iterable[tuple[OperatorClass | Phrase | str, Work]]) -> tuple[Note, ...]:
-    """Return a note on the column `ceiling` for each cause of shares above 100 %, with the lines that have them."""
+    """Return a note on the column `ceiling` per cause of shares above 100 %, with the affected lines."""
     causes: dict[ExcessCause, list[Phrase]] = {}
     for name, work in lines:
         one = above_ceiling(anatomy, work)
@@ -187,7 +187,7 @@ def why_above(anatomy: Anatomy, lines: Iterable[tuple[OperatorClass | Phrase | s
 
 
 def by_class(anatomy: Anatomy) -> list[tuple[OperatorClass, list[ClassRow]]]:
-    """Return the rows of each class that has any, in the order of the classes."""
+    """Group rows by class, in class order."""
     groups = [(item, [row for row in anatomy.classes if row.operator_class is item]) for item in OperatorClass]
     return [(item, rows) for item, rows in groups if rows]
 
@@ -201,7 +201,7 @@ _PAPER: Final = {
     OperatorClass.STATISTICAL_NORMALIZATION: (0.17, 25.5),
     OperatorClass.ELEMENTWISE: (0.03, 13.5),
 }
-#: A class with less of the time than this has no ratios: they would mean little.
+#: A class below this share of time has no meaningful ratios.
 _MIN_RATIO_SHARE: Final = 0.01
 _NO_RATIO: Final = note("ratios", "-")
 _PAPER_IS: Final = note("paper", "paper")
@@ -247,8 +247,8 @@ _ENCODERS: Final = ("Bert", "Roberta", "Electra", "Deberta", "Ernie", "Camembert
 def paper(anatomy: Anatomy, page: Page) -> Section | None:
     """Return the paper's three classes among themselves, without the optimizer, next to the paper's figures.
 
-    Unasked it is shown for a transformer encoder, as the paper's model is. `None` also if one of the classes has FLOPs
-    for less than half of its time: they have no shares then.
+    By default it is only shown for a transformer encoder, like the paper's model. Also `None` if FLOPs of a class are
+    known for less than half of its time, as there are no shares then.
     """
     shape, architecture = anatomy.memory.shape, (anatomy.workload.architecture or "").lower()
     named = any(name.lower() in architecture for name in _ENCODERS)

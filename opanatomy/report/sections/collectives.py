@@ -65,7 +65,7 @@ _MAX_MODULES: Final = 8
 
 
 def _times(steps: int) -> Columns[CommunicationPhase | ModuleCommunication]:
-    """Return the columns of both tables; bytes are unknown if no call has a size, a lower bound if some have none."""
+    """Return the columns of both tables; bytes are unknown if no call has a size, lower bounds if some have none."""
     return {
         Column(header="calls", drop_order=3): lambda row: calls_of(row.calls / steps),
         Column(header="bytes", drop_order=2): lambda row: Bytes(
@@ -78,7 +78,7 @@ def _times(steps: int) -> Columns[CommunicationPhase | ModuleCommunication]:
 
 
 def phases(anatomy: Anatomy) -> Section | None:
-    """Return the collectives of each phase: their time, its part hidden under other work and its exposed part."""
+    """Return the collectives of each phase: total time, overlapped part and exposed part."""
     communication = anatomy.communication
     if communication is None:
         return None

@@ -1,4 +1,4 @@
-"""Report a comparison: what changed in a sentence, what was compared, where the difference comes from, the figures."""
+"""Report a comparison: the change in a sentence, what was compared, where the difference comes from, the figures."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _MAX_NAMED_OPERATORS: Final = 2
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """Parts of one cause and class, the largest change first."""
+    """Parts with the same cause and class, largest change first."""
 
     name: str
     cause: Cause
@@ -90,7 +90,7 @@ class Group(Struct, frozen=True, kw_only=True):
 
     @property
     def change_ns(self) -> int:
-        """Return what they add to the difference."""
+        """Return their contribution to the difference."""
         return self.after_ns - self.before_ns
 
 
@@ -168,7 +168,7 @@ def sentence_of(group: Group) -> Phrase:
 
 
 def said_of(group: Group, comparison: Comparison) -> Phrase:
-    """Return the sentence of a group; of the same calls at another clock it is no difference of the kernels."""
+    """Return a group's sentence; the same calls at another clock are not a difference of the kernels."""
     said, change = sentence_of(group), comparison.clock_change
     if change is None or group.cause is not Cause.SAME_CALLS:
         return said
@@ -188,7 +188,7 @@ _MAX_KERNELS: Final = 8
 
 
 def causes_table(parts: Decomposition, page: Page) -> Section:
-    """Return one row for the parts of one cause and class, which sum to the difference."""
+    """Return one row per cause and class; rows sum to the difference."""
     groups = groups_of(parts.parts)
     smallest = _MIN_CAUSE_SHARE * max((abs(group.change_ns) for group in groups), default=0)
     columns: Columns[tuple[str | Phrase, int, int]] = {
@@ -215,7 +215,7 @@ def causes_table(parts: Decomposition, page: Page) -> Section:
 
 
 def changes_table(parts: Decomposition, top: int) -> Section:
-    """Return the largest changes by name: for an operator those of one kind and phase together, in whatever modules."""
+    """Return the largest changes by name, merging an operator's changes of one kind and phase over modules."""
     groups: dict[tuple[Cell, ...], list[Part]] = {}
     for part in parts.parts:
         if part.change_ns and part.cause.is_work:
@@ -302,18 +302,18 @@ def kernels_table(parts: Decomposition) -> Section:
 
 
 def _more_rows(count: int) -> tuple[Note, ...]:
-    """Return a note on how many rows are left out."""
+    """Return a note on the number of omitted rows."""
     text = phrase("and {} more, in the JSON report", Count(count))
     return (Note(text=text, tone=NoteStyle.REMARK),) if count > 0 else ()
 
 
 #: Marks a difference of figures without a claim.
 _NOT_CLAIMED: Final = "~"
-#: The remark on a figure that a like step does not have.
+#: Remark on a figure that like steps lack.
 _ALL_STEPS: Final = "of all steps"
-#: The most steps with a row.
+#: Maximum number of steps with a row.
 _MAX_STEP_ROWS: Final = 24
-#: The figures of more than two sides, and the headers of their columns; more are in the JSON report.
+#: Figures for more than two sides, with column headers; more are in the JSON report.
 _OF_MANY: Final = {
     "step_time_ns": "step", "samples_per_second": "samples", "idle_ns": "idle", "framework_ns": "framework",
     "exposed_communication_ns": "exposed", "flops": "FLOP", "bytes": "bytes", "mfu": "MFU", "peak_memory_bytes": "peak",
@@ -328,7 +328,7 @@ _FAMILIES: Final = (("class.", ".time_ns"), ("class.", ".flops"), ("class.", ".b
 
 
 def steps_table(comparison: Comparison) -> Section | None:
-    """Return every like step of two sides if they are few; for many the range is in the figures."""
+    """Return every like step of two sides if there are few; for many, the figures give the range."""
     if len(comparison.sides) > 2:
         return None
     columns: Columns[tuple[Side, Sample]] = {
@@ -349,7 +349,7 @@ def steps_table(comparison: Comparison) -> Section | None:
 
 
 def figures_table(comparison: Comparison) -> Section:
-    """Return the figures of one step that differ, and how many do not; of more than two sides all main ones."""
+    """Return the figures of one step that differ, and how many do not; for more than two sides all main ones."""
     if len(comparison.sides) > 2:
         return _figures_of_many(comparison)
     section = _table(comparison, shown_figures(comparison), "Figures of one step", least=16)
@@ -467,7 +467,7 @@ def quantity(unit: str, value: float) -> Quantity:
 _WITHHELD: Final = "The figures stand side by side, without changes and causes; a gate on a change is unknown."
 #: The most lines of a cause's sentence on a first screen.
 _MAX_CAUSE_LINES: Final = 2
-#: How many causes have a sentence.
+#: Number of causes with a sentence.
 IN_SENTENCES: Final = 3
 
 
@@ -519,7 +519,7 @@ def _memory_change(comparison: Comparison) -> Phrase:
 
 
 def memory_changes(comparison: Comparison, top: int) -> Section | None:
-    """Return the lines of the program whose part of the peak changed; all changes sum to that of the peaks."""
+    """Return the lines of user code whose share of the peak changed; the changes sum to that of the peaks."""
     changed = [change for change in comparison.peak_parts if change.change_bytes]
     if not changed or len(set(comparison.peak_moments)) > 1:
         return None
@@ -574,7 +574,7 @@ def _extremes(comparison: Comparison) -> tuple[Note, ...]:
 
 
 def _all_named(sides: Sequence[str]) -> Phrase:
-    """Return the sides by their names, for many how many more there are."""
+    """Return the names of all sides, for many the number of further ones."""
     shown = [phrase("{}", Name(side)) for side in sides[:IN_SENTENCES]]
     if more := len(sides) - len(shown):
         return phrase("{} and {} more", joined(shown) or "", Count(more))
@@ -585,7 +585,7 @@ def _all_named(sides: Sequence[str]) -> Phrase:
 def headline(comparison: Comparison, parts: Decomposition) -> Phrase:
     """Return the difference of the step: without the profiler if both sides were timed so, and of the step with parts.
 
-    The two may have opposite signs if the profiler adds more to one side than to the other.
+    The two may have opposite signs if the profiler overhead is larger on one side.
     """
     rows = {row.name: row for row in comparison.figures}
     plain, profiled = rows.get("step_unprofiled_ns"), rows.get("step_profiled_ns")
@@ -640,7 +640,7 @@ def _tested(row: FigureRow) -> Phrase | str:
 
 
 def sides(comparison: Comparison) -> Section:
-    """Return what ran on each side, and which steps the means are of."""
+    """Return what ran on each side, and which steps the means cover."""
     facts = []
     for index, side in enumerate(comparison.sides):
         label = ("before", "after")[index] if len(comparison.sides) == 2 else f"{index + 1}"

@@ -1,4 +1,4 @@
-"""Select the few figures of a report that a machine, or somebody in a hurry, needs first: one fact a line."""
+"""Select the figures of a report needed first, for machines or a quick look: one fact per line."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ Facts = Iterable[tuple[str, str | Phrase | None]]
 _COMPONENTS, _WARNINGS = 8, 5
 #: Cells of a name in a line with enough room.
 NAME_WIDTH: Final = 64
-#: Single events of less than this part of the step are left out.
+#: Single events below this share of the step are omitted.
 _MIN_EVENT_SHARE: Final = 0.01
 
 
 class Room(Struct, frozen=True, kw_only=True):
-    """How many lines of each kind a digest has; with `every_fact` also what changes no reading of the others."""
+    """Number of lines of each kind in a digest; with `every_fact` also facts that do not affect the others."""
 
     operators: int
     kernels: int
@@ -96,7 +96,7 @@ def _room(operators: int, kernels: int, modules: int, spans: int, rest: int, tri
     )
 
 
-#: From the most lines to the fewest: a digest has the first of them that fits.
+#: From most to fewest lines: a digest uses the first that fits.
 ROOMS: Final = (
     _room(8, 5, 5, 8, 8, 3, every=True), _room(6, 3, 3, 8, 8, 2, every=True), _room(6, 2, 2, 7, 8, 1, every=True),
     _room(5, 1, 1, 7, 6, 1, every=False), _room(4, 0, 0, 6, 5, 1, every=False), _room(3, 0, 0, 5, 4, 1, every=False),
@@ -173,7 +173,7 @@ def _basis(anatomy: Anatomy) -> str | None:
 
 
 def _rank(anatomy: Anatomy) -> Phrase | None:
-    """Return which rank of how many this trace is of, and what its communication includes."""
+    """Return the trace's rank and world size, and what its communication includes."""
     if len(anatomy.ranks) != 1 or anatomy.ranks[0].rank is None:
         return None
     rank = anatomy.ranks[0]
@@ -269,7 +269,7 @@ def _collective(row: Collective, steps: int, work_ns: float) -> Phrase | None:
 
 
 def _copies(anatomy: Anatomy, work_ns: float) -> Phrase | None:
-    """Return number, time and bytes of the copies over the host's link, and their rate if all sizes are known."""
+    """Return number, time and bytes of copies over the host link, and their rate if all sizes are known."""
     rows = [row for row in anatomy.kernels if row.kernel.startswith(("Memcpy HtoD", "Memcpy DtoH"))]
     called = [row for row in anatomy.operators if row.crosses_host_link]
     if not rows or not called:
@@ -302,7 +302,7 @@ def _spans(anatomy: Anatomy, room: Room) -> Facts:
 
 
 def _gap(gap: Gap, steps: int | None) -> Phrase:
-    """Return how long the device was idle, how often, in what of the host, and before which work."""
+    """Return a gap's duration, count, host activity, and the work that follows."""
     often = None if steps is None and gap.count == 1 else phrase("{} of them", calls_of(gap.count))
     said = (
         phrase("{} idle", Time(gap.time_ns)),
@@ -317,7 +317,7 @@ def _gap(gap: Gap, steps: int | None) -> Phrase:
 
 
 def _on_host(gap: Gap) -> Phrase | str:
-    """Return what the host did in a gap: a call below an operator or a range, one of both, else the gap's cause."""
+    """Return the host activity in a gap: a call inside an operator or range, either alone, else the gap's cause."""
     if gap.name is not None and gap.call is not None:
         return phrase("in {} below {}", Name(gap.call), said(gap.name))
     name = gap.name or gap.call
@@ -325,7 +325,7 @@ def _on_host(gap: Gap) -> Phrase | str:
 
 
 def _span(span: Span, name: str, steps: int | None) -> Phrase:
-    """Return how long a single event lasted, below what, on what, how fast, and how long others of its name did."""
+    """Return an event's duration, enclosing operator, arguments, rate, and the median of its name."""
     own = (
         None
         if span.own_ns is None or span.own_ns > 0.99 * span.duration_ns
@@ -352,12 +352,12 @@ def _span(span: Span, name: str, steps: int | None) -> Phrase:
     return phrase("{}: {}", Name(name), joined(said) or "")
 
 
-#: The most characters of a signature in a line, and of equal items in a row the most that are written apart.
+#: Maximum characters of a signature in a line, and maximum run of equal items written out.
 _SIGNATURE, _ITEMS = 120, 4
 
 
 def short_signature(signature: SignatureText) -> str:
-    """Return the arguments of a call: like items of a list counted, those beyond a line's room too, none cut."""
+    """Return a call's arguments: like list items as counts, surplus ones as a count too, none truncated."""
     texts = [_argument(value) for value in signature.record.arguments]
     kept = len(texts)
     while kept > 1 and len(", ".join(texts[:kept])) > _SIGNATURE:
@@ -479,7 +479,7 @@ _IDLE: Final = NextCommand(section="idle")
 
 
 def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
-    """Return what was compared, where the difference comes from, the figures, gates and warnings."""
+    """Return what was compared, where the difference comes from, figures, gates and warnings."""
     parts = comparison.decomposition
     groups = [] if parts is None else [group for group in groups_of(parts.parts) if group.change_ns]
     causes = [
@@ -529,7 +529,7 @@ def _side(side: Side) -> Phrase | None:
 def findings_of_comparison(comparison: Comparison, sides: Sequence[str | None] = ()) -> tuple[Finding, ...]:
     """Return the largest causes of the difference, each with its share of the step before.
 
-    The command shows the main part of the cause on the side that has more of it, under its name in `sides`.
+    The command shows the cause's main part on the side with more of it, under its name in `sides`.
     """
     parts = comparison.decomposition
     if parts is None:
@@ -581,7 +581,7 @@ _MIN_SAVED_SHARE: Final = 0.01
 
 
 def digest_of_techniques(report: Techniques) -> tuple[Section, ...]:
-    """Return what ran, the step and the memory of the baseline, and warnings."""
+    """Return what ran, the baseline's step and memory, and warnings."""
     base, workload = figures_of(report.baseline) or StepFigures(), report.workload
     count = phrase("{}", Count(len(report.rows) - 1))
     run = facts_of(
@@ -676,7 +676,7 @@ def _finding(row: TechniqueRow, base: StepFigures, report: Techniques) -> Findin
 
 
 def _next_of_technique(row: TechniqueRow, report: Techniques) -> Next | None:
-    """Return what shows the step with the technique: its trace if it ran and is kept, else a run of its own."""
+    """Return what shows the step with the technique: its trace if it ran and is kept, else a new run."""
     if row.measured is not None and row.trace and report.folder:
         return Next(text=f"opanatomy analyze {shlex.quote(f'{report.folder}/{row.trace}')}")
     model = report.workload.model

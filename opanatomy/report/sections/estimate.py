@@ -136,7 +136,7 @@ def conventions(anatomy: Anatomy) -> Section | None:
 
 
 def _tried(tried: Tried | None, first: DeviceEstimate) -> Phrase | None:
-    """Return how estimates of steps of this kind came out next to published runs."""
+    """Return how estimates of this kind of step compared with published runs."""
     if tried is None or first.capability is None:
         return None
     if not tried.runs or tried.median_off is None:

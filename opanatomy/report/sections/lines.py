@@ -31,7 +31,7 @@ from opanatomy.report.sections.modules import PHASES_OF, Amount, known_of
 
 
 class OfLine(Struct, kw_only=True):
-    """What comes from one line itself, by phase, and from it with all that it calls."""
+    """Work of one line itself, by phase, and of everything it calls."""
 
     phases: dict[Phase, Amount] = field(default_factory=dict)
     bytes: int | None = None
@@ -39,7 +39,7 @@ class OfLine(Struct, kw_only=True):
 
     @property
     def own(self) -> Amount:
-        """Return what comes from the line itself."""
+        """Return the work of the line itself."""
         amount = Amount()
         for part in self.phases.values():
             amount.add(part)
@@ -50,7 +50,7 @@ class OfLine(Struct, kw_only=True):
         return sum(self.phases[phase].time_ns for phase in phases if phase in self.phases)
 
     def add(self, row: LineRow) -> None:
-        """Add work that comes from the line itself."""
+        """Add work of the line itself."""
         self.phases.setdefault(row.phase, Amount()).add(row)
         moved = [size for size in (row.read_bytes, row.written_bytes) if size is not None]
         if moved:
@@ -58,7 +58,7 @@ class OfLine(Struct, kw_only=True):
 
 
 def by_line(anatomy: Anatomy) -> dict[str, OfLine]:
-    """Return what comes from each line, by its name and function, most time first; without what no line is known of."""
+    """Return the work of each line by name and function, most time first; without work of unknown lines."""
     lines: dict[str, OfLine] = {}
     for row in anatomy.lines:
         if not row.stack:
@@ -71,7 +71,7 @@ def by_line(anatomy: Anatomy) -> dict[str, OfLine]:
 
 
 def lines(anatomy: Anatomy, page: Page) -> Section | None:
-    """Return the lines that most time comes from."""
+    """Return the lines with most time."""
     if not anatomy.lines:
         return None
     steps, whole = steps_of(anatomy), total(anatomy.classes).time_ns
@@ -122,6 +122,6 @@ def lines(anatomy: Anatomy, page: Page) -> Section | None:
 
 
 def _moved(line: OfLine, steps: int) -> Bytes:
-    """Return the bytes of a step: known of as much of its time as the FLOPs are."""
+    """Return a step's bytes, known for as much of its time as the FLOPs."""
     flops = known_of(line.own, steps)
     return Bytes(None if flops.flops is None or line.bytes is None else line.bytes / steps, at_least=flops.at_least)

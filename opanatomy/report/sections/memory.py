@@ -156,7 +156,7 @@ _MOMENT_TABLES: Final = {
 
 
 def parts(of: str, anatomy: Anatomy) -> Section | None:
-    """Return what one line, module, class or phase allocated of what is live; the rows sum to all of it."""
+    """Return the live memory by line, module, class or phase; the rows sum to all of it."""
     memory = anatomy.memory
     ranked = [part for part in memory.parts if part.of == of]
     if not any(part.name for part in ranked):
@@ -178,7 +178,7 @@ def parts(of: str, anatomy: Anatomy) -> Section | None:
 
 
 def pools(anatomy: Anatomy) -> Section | None:
-    """Return what the allocator holds at the end of a snapshot: in use, given beyond what was asked for, and free."""
+    """Return the allocator's memory at the end of a snapshot: in use, rounding, and free."""
     held = anatomy.memory.pools
     if not held:
         return None
@@ -260,7 +260,7 @@ def remarks(anatomy: Anatomy) -> Section:
 
 
 def _on_cpu(anatomy: Anatomy) -> bool:
-    """Return whether no device took part: the row of its context would be empty."""
+    """Return whether no device was used, so that its context row would be empty."""
     return anatomy.environment.device_kind == "cpu"
 
 
@@ -334,7 +334,7 @@ _CURVE_HEIGHT: Final = 7
 _CURVE_MARGIN: Final = 11
 _MIN_CURVE_WIDTH: Final = 20
 _FEWEST_POINTS: Final = 3
-#: The letters of the components, from the bottom up; any other one is `?`.
+#: Letters of the components, from the bottom up; `?` for any other.
 _LETTERS: Final = {
     "before_window": "=", "weights": "w", "autocast_weight_casts": "c", "buffers": "b", "optimizer_state": "o",
     "gradients": "g", "forward_activations": "a", "inputs": "i", "rng_states": "r", "key_value_cache": "k",
@@ -392,7 +392,7 @@ def _sampled(points: Sequence[MemoryPoint], count: int) -> list[MemoryPoint]:
 
 
 def _stack(point: MemoryPoint, names: Sequence[str], highest: int) -> str:
-    """Return the letters of one column from the bottom up: each cell that of the component at its middle."""
+    """Return the letters of one column from the bottom up: each cell shows the component at its middle."""
     parts = [(_LETTERS[name], point.components.get(name, 0)) for name in names]
     parts.append((_OTHER, sum(size for name, size in point.components.items() if name not in _LETTERS)))
     cells = []

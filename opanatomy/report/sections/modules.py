@@ -51,7 +51,7 @@ class Amount(Struct, kw_only=True):
 
 
 class Node(Struct, kw_only=True):
-    """A module with all inside it, or so many like ones; `name` is its own part of the path."""
+    """A module with its descendants, or several merged like ones; `name` is its own path component."""
 
     name: str
     kind: str | None = None
@@ -70,12 +70,12 @@ class Node(Struct, kw_only=True):
 
 
 def module_tree(rows: Iterable[ModuleRow]) -> Node:
-    """Return the tree of the modules that did any work, its root the model; children in the order of their time."""
+    """Return the tree of the modules that did work, with the model as root; children sorted by time."""
     return _tree((tuple(row.module.split(".")) if row.module else (), row) for row in rows)
 
 
 def line_tree(rows: Iterable[LineRow]) -> Node:
-    """Return the tree of the lines of the user's code by what they call, its root the step."""
+    """Return the call tree of user code lines, with the step as root."""
     return _tree(((tuple(row.stack.split(";")) if row.stack else (), row) for row in rows), merges=False)
 
 
@@ -121,7 +121,7 @@ def _add(node: Node, other: Node) -> None:
 
 
 def _alike_together(children: Sequence[Node]) -> list[Node]:
-    """Merge numbered children of one kind and of like parts into one node each, all in the order of their time."""
+    """Merge numbered children with the same kind and like parts into one node each, sorted by time."""
     groups: dict[object, list[Node]] = {}
     for child in children:
         groups.setdefault(_likeness(child) if child.name.isdecimal() else child.name, []).append(child)
@@ -130,13 +130,13 @@ def _alike_together(children: Sequence[Node]) -> list[Node]:
 
 
 def _likeness(node: Node) -> tuple[object, ...]:
-    """Return what is equal in two modules that do the same: kinds and names of everything inside them."""
+    """Return the structural identity of a module: kinds and names of everything inside it."""
     parts = sorted((child.name, _likeness(child)) for child in node.children)
     return (node.kind or "", node.members, tuple(parts))
 
 
 def _merged(group: Sequence[Node]) -> Node:
-    """Merge like nodes into one, and their parts one by one too."""
+    """Merge like nodes into one, and their corresponding children too."""
     first = group[0]
     if len(group) == 1:
         return first
@@ -155,16 +155,16 @@ def _merged(group: Sequence[Node]) -> Node:
 
 
 def _merged_parts(group: list[Node]) -> Node:
-    """Merge the same part of like modules; all have the same name."""
+    """Merge the corresponding children of like modules, which have the same name."""
     merged = _merged(group)
     merged.name = group[0].name
     return merged
 
 
-#: Rows of the tree for each listed operator, at most; a module with less of the time than this is not opened.
+#: Maximum tree rows per listed operator; a module below this share of time is not expanded.
 _ROWS_PER_OPERATOR: Final = 2
 _MIN_OPENED_SHARE: Final = 0.005
-#: The columns of times, and the phases that each sums up; those that have a column of FLOPs, and its shorter word.
+#: Time columns with the phases each sums up; those with a FLOPs column, and its short header.
 PHASES_OF: Final[dict[str, tuple[Phase, ...]]] = {
     phase.value: (phase, Phase.RECOMPUTE) if phase is Phase.BACKWARD else (phase,) for phase in STEP_PHASES
 }
@@ -172,7 +172,7 @@ _SHORT_PHASES: Final = {"forward": "fwd", "backward": "bwd", "prefill": "prefill
 
 
 def modules(anatomy: Anatomy, page: Page) -> Section | None:
-    """Return the tree to the depth that some rows allow, the modules that take most opened first."""
+    """Return the tree to a depth allowed by the number of rows, expanding the modules with most time first."""
     if page.top < 1 or not any(row.module for row in anatomy.modules):
         return None
     root, steps = module_tree(anatomy.modules), steps_of(anatomy)
@@ -245,6 +245,6 @@ def _listed(node: Node, opened: set[int], depth: int) -> list[tuple[Node, int]]:
 
 
 def known_of(amount: Amount, steps: int) -> Flops:
-    """Return the FLOPs of a step, and whether they are of a part of its time alone."""
+    """Return the FLOPs of a step, and whether they cover only part of its time."""
     flops = None if amount.flops is None else amount.flops / steps
     return known_flops(flops, amount.costed_ns, amount.time_ns)

@@ -1,4 +1,4 @@
-"""List the operators that take most of the time, all signatures in one phase together."""
+"""List the operators with most time, merging all signatures in one phase."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Group: TypeAlias = tuple[OperatorClass, str, Phase]
 
 
 def key_of(group: Group) -> str:
-    """Return the name by which rows of tables and points of pictures mean the same operator in one phase."""
+    """Return the key that identifies an operator in one phase across tables and charts."""
     operator_class, name, phase = group
     return f"{operator_class.value}/{phase.value}/{name}"
 
@@ -51,10 +51,9 @@ def spare_ns(rows: Sequence[OperatorRow]) -> int:
 
 
 def operators(anatomy: Anatomy, page: Page) -> Section | None:
-    """Return the `page.top` operators, with their parts, the sum of the others, and the work that has no operator.
+    """Return the `page.top` operators with their parts, the sum of the others, and work without an operator.
 
-    The times sum to that of all classes. `page.sort` is one of `ORDERS`; the rows after the operators stay where they
-    are.
+    Times sum to the total of all classes. `page.sort` is one of `ORDERS`; rows after the operators keep their position.
     """
     groups = grouped(anatomy.operators)
     if not groups or page.top < 1:
@@ -101,7 +100,7 @@ def _key(amount: Callable[[list[OperatorRow]], float | None]) -> Callable[[Group
     return lambda _, rows: -(amount(rows) or 0)
 
 
-#: Values of `--sort`: operators in the order of one of their figures, the largest first, or by name.
+#: Values of `--sort`: operators by one of their figures, largest first, or by name.
 ORDERS: Final[dict[str, Callable[[Group, list[OperatorRow]], Any]]] = {
     "time": _key(lambda rows: total(rows).time_ns),
     "flops": _key(lambda rows: total(rows).flops),
@@ -113,7 +112,7 @@ ORDERS: Final[dict[str, Callable[[Group, list[OperatorRow]], Any]]] = {
 
 
 def grouped(rows: Iterable[OperatorRow]) -> dict[Group, list[OperatorRow]]:
-    """Return the rows of each operator in each phase, parts with the operator that they belong to."""
+    """Group rows by operator and phase, parts with the operator that they belong to."""
     groups: dict[Group, list[OperatorRow]] = {}
     for row in rows:
         groups.setdefault((row.operator_class, row.part_of or row.operator, row.phase), []).append(row)
@@ -165,7 +164,7 @@ def kernels(anatomy: Anatomy, page: Page) -> Section | None:
 
 
 def short_name(kernel: str) -> str:
-    """Return a kernel's name without torch's common beginning, so that its distinctive part is not cut."""
+    """Return a kernel's name without torch's common prefix, so that cutting keeps its distinctive part."""
     return _BEFORE.sub("", kernel.removeprefix("void "))
 
 
@@ -175,7 +174,7 @@ def operators_of(names: tuple[str, ...]) -> str:
 
 
 def host(anatomy: Anatomy, page: Page) -> Section | None:
-    """Return what the host's launching threads did, the longest first."""
+    """Return host activity of the launching threads, longest first."""
     if not anatomy.host:
         return None
     steps, whole = steps_of(anatomy), sum(row.self_ns for row in anatomy.host)

@@ -1,4 +1,4 @@
-"""Report several ranks: a row for each, of many one for like ones, the spread over them, the longest step."""
+"""Report several ranks: a row each, or per group of like ranks, the spread over them, the longest step."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ _MIN_WAITING_SHARE: Final = 0.01
 
 
 def name_of(rank: Straggler | Rank | RankWaiting) -> str:
-    """Return the number of the rank, or the name of its trace if it has none."""
+    """Return the rank's number, or its trace's name if it has none."""
     return rank.trace or "?" if rank.rank is None else f"rank {rank.rank}"
 
 
 def how_late(straggler: Straggler, waiting: Waiting) -> Phrase:
-    """Describe how often it comes last, by how much and since when, and what takes it longer than the others.
+    """Describe how often a rank comes last, by how much and since when, and what takes it longer than the others.
 
     `it begins 5 of 8 collectives last, a median of 505 us after the rank before it; 56.4 % of all waiting was there
     when its step began, 19.5 % came within it; in its step it is idle 1.14 ms longer than the others`
@@ -102,7 +102,7 @@ _MAX_NUMBERS: Final = 12
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """Ranks that are alike, in order, and the median of each figure over them."""
+    """Like ranks, in order, and the median of each figure over them."""
 
     ranks: tuple[Rank, ...]
     medians: tuple[int, ...]
@@ -116,13 +116,13 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 def names_of(ranks: Sequence[Rank]) -> list[str]:
-    """Return their numbers in short, and the traces of those without one."""
+    """Return their numbers as ranges, and the traces of unnumbered ones."""
     numbers = numbers_in_short(rank.rank for rank in ranks if rank.rank is not None)
     return [*numbers, *(rank.trace or "?" for rank in ranks if rank.rank is None)]
 
 
 def _progression(ranks: Sequence[Rank]) -> list[str] | None:
-    """Return the numbers of ranks at equal distances, as those of the same place on each node have."""
+    """Return evenly spaced rank numbers compactly, such as the same position on each node."""
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
     steps = {after - before for before, after in pairwise(numbers)}
     if len(numbers) < max(len(ranks), 3) or len(steps) != 1 or steps == {1}:
@@ -133,9 +133,9 @@ def _progression(ranks: Sequence[Rank]) -> list[str] | None:
 def groups_of(ranks: Sequence[Rank], figures: Sequence[str]) -> list[Group]:
     """Return the ranks in groups, the largest first.
 
-    A group is the most typical rank, the one nearest to the medians of all figures, with all ranks none of whose
-    figures (which all ranks have) differs from its own by more than `LIKE` of the median step; then the most typical of
-    the others makes the next group, and so on.
+    A group consists of the most typical rank, nearest to the medians of all figures, and all ranks whose common figures
+    differ from its own by at most `LIKE` of the median step; then the most typical of the others forms the next group,
+    and so on.
     """
     values = np.array([[rank.per_step(figure) or 0 for figure in figures] for rank in ranks], dtype=np.float64)
     walls = [wall for rank in ranks if (wall := rank.wall_ns or rank.window_ns)]
@@ -152,9 +152,9 @@ def groups_of(ranks: Sequence[Rank], figures: Sequence[str]) -> list[Group]:
     return sorted(groups, key=lambda group: -len(group.ranks))
 
 
-#: More ranks than this are shown in groups of like ones, the largest groups only.
+#: With more ranks than this only groups of like ones are shown, largest first.
 _MAX_RANKS: Final = 16
-#: The figures, and the headers of their columns.
+#: Figures with column headers.
 _FIGURES: Final = {
     "step": "step",
     "own": "own",
@@ -167,7 +167,7 @@ _FIGURES: Final = {
 
 
 def ranks(anatomy: Anatomy) -> Section | None:
-    """Return a step of each rank, the spread over them, and which rank is the slowest; for several ranks only."""
+    """Return a step of each rank, the spread, and the slowest rank; for several ranks only."""
     if len(anatomy.ranks) < 2:
         return None
     spread = {row.figure: row for row in anatomy.spread}
@@ -195,7 +195,7 @@ def ranks(anatomy: Anatomy) -> Section | None:
 
 
 def _lines(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[tuple[str, Sequence[int | None]]], list[Note]]:
-    """Return the name and the figures of each rank, or of each group of like ones, and the remarks on that."""
+    """Return name and figures of each rank, or each group of like ones, with remarks."""
     if len(ranks) <= _MAX_RANKS:
         return [(_name(rank.rank, rank.trace), [*map(rank.per_step, figures)]) for rank in ranks], []
     groups = groups_of(ranks, figures)
@@ -267,7 +267,7 @@ def _name(rank: int | None, trace: str | None, before: str = "") -> str:
 
 
 def steps(anatomy: Anatomy) -> Section | None:
-    """Return a step of each rank in its parts, and how long the others waited for it."""
+    """Return each rank's step by parts, and how long the others waited for it."""
     waiting = anatomy.waiting
     if waiting is None:
         return None

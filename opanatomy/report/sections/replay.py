@@ -1,16 +1,16 @@
-"""Report the steps timed again: what decides their length, and how long they take after changes."""
+"""Report the replay: the critical path of the steps, and their time after changes."""
 
 from __future__ import annotations
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report.section import Change, Fact, Section, Share, Time, facts_of, joined, per_step, phrase
 
-#: Parts of the path that take less of the step than this are left out.
+#: Path parts below this share of the step are omitted.
 _MIN_PATH_SHARE = 0.01
 
 
 def replay(anatomy: Anatomy) -> Section | None:
-    """Return what decides the step's length, how far a replay of it is right, and the answers that were asked for."""
+    """Return the critical path, the replay's accuracy, and the requested answers."""
     made = anatomy.replay
     if made is None:
         return None

@@ -41,7 +41,7 @@ _NOTE: Final = note("bounds", "bound", "ceiling", "headroom")
 
 
 def roofline(anatomy: Anatomy, page: Page) -> Section | None:
-    """Return each class, then the operators with most to win: rates reached, bounds, and how near they are to them."""
+    """Return each class, then the operators with most headroom: rates reached, bounds, and their ratio."""
     if all(row.bound_ns is None for row in anatomy.classes):
         return None
     steps = steps_of(anatomy)
@@ -112,13 +112,13 @@ class _Line(Struct, frozen=True):
     headroom_ns: int
     bound_by: str | Phrase
     operator_class: OperatorClass | None
-    #: What `device.above` calls the work: its class, phase and operator.
+    #: Key of the work in `device.above`: its class, phase and operator.
     above: tuple[OperatorClass | None, Phase | None, str | None]
     key: str = ""
 
 
 def _bound_by(memory_ns: int, part: Total) -> str | Phrase:
-    """Return the bound by name, or the share of it that memory sets."""
+    """Return the bound's name, or the share of it set by memory."""
     if not part.bound_ns:
         return units.UNKNOWN
     if memory_ns == part.bound_ns:

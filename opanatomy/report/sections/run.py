@@ -34,7 +34,7 @@ from opanatomy.report.sections.checks import alarm_texts, exceeded_texts
 from opanatomy.report.sections.step import rate_of_run
 from opanatomy.report.units import noun
 
-#: The makers of devices by torch's names of their kinds.
+#: Vendors by torch's names for kinds of devices.
 _MAKERS: Final = {"cuda": "NVIDIA", "rocm": "AMD", "xpu": "Intel"}
 #: Operators that scaled_dot_product_attention calls if it is not one kernel.
 _SOFTMAX_OF_SDPA: Final = {"aten::_safe_softmax", "aten::_scaled_dot_product_attention_math"}
@@ -52,7 +52,7 @@ def title(anatomy: Anatomy) -> Section:
 
 
 def in_short(anatomy: Anatomy) -> Section | None:
-    """Return one line with the length of a step, how many there are, the device, its busy share and the samples."""
+    """Return one line: step time, number of steps, device, busy share and samples per second."""
     costs, step, ranks = costs_of(anatomy), anatomy.step, len(anatomy.ranks)
     if not costs.whole_ns or step.wall_ns is None:
         return None
@@ -89,9 +89,9 @@ def in_short(anatomy: Anatomy) -> Section | None:
 
 
 def what_ran(anatomy: Anatomy, page: Page) -> Section:
-    """Return model, workload, device and software, as far as the trace gives them, and whether there are warnings.
+    """Return model, workload, device and software, as far as recorded, and whether there are warnings.
 
-    A first screen leaves out a device of which no more is known than its line says.
+    A first screen omits the device if nothing is known beyond its line.
     """
     environment, workload = anatomy.environment, anatomy.workload
     parameters, trainable = None, workload.trainable_parameters
@@ -154,8 +154,8 @@ def source(anatomy: Anatomy) -> Section:
 
 
 def warnings(anatomy: Anatomy, page: Page) -> Section:
-    """Return the warnings about the trace, or about how it was taken; if asked for by name also what comes first on a
-    whole page: what changes the reading of every figure, and figures that may be wrong."""
+    """Return the warnings about the trace or its recording; if requested by name also what comes first on a whole page:
+    caveats that affect every figure, and possibly wrong figures."""
     texts: list[str | Phrase] = list(anatomy.warnings)
     if page.sections:
         texts[:0] = [*anatomy.caveats, *exceeded_texts(anatomy), *alarm_texts(anatomy)]
@@ -201,7 +201,7 @@ def _options(anatomy: Anatomy) -> tuple[str | Phrase | None, ...]:
 
 
 def _rank(anatomy: Anatomy) -> str | None:
-    """Return which rank a trace is of; several have a table."""
+    """Return a trace's rank; several ranks have a table."""
     if len(anatomy.ranks) != 1 or anatomy.ranks[0].rank is None:
         return None
     rank, world = anatomy.ranks[0].rank, anatomy.ranks[0].world_size

@@ -46,9 +46,9 @@ from opanatomy.report.section import (
 # headline.
 
 
-#: A cause of idle time, unknown time, and exposed communication are shown from this part of the step on.
+#: Idle causes, unknown time and exposed communication are shown from this share of the step on.
 _MIN_SHOWN_SHARE: Final = 0.01
-#: This many causes are named on the first screen, those from this part of the idle time on.
+#: Maximum number of causes on the first screen, if at least this share of the idle time.
 _MAX_NAMED_CAUSES: Final = 2
 _MIN_NAMED_SHARE: Final = 0.2
 #: What the host did in idle time of each cause, or the device waited for.
@@ -66,14 +66,14 @@ _WHILE: Final = {
     IdleCause.DEVICE: "in gaps between kernels already queued",
     IdleCause.UNKNOWN: "while the trace shows nothing on the host",
 }
-#: The largest item of a cause is named from this part of the cause on.
+#: A cause's largest item is named from this share of the cause on.
 _MIN_ITEM_SHARE: Final = 0.15
 #: Causes that are calls, whose number is worth showing.
 _COUNTED_CAUSES: Final = (IdleCause.ALLOCATOR, IdleCause.SLOW_LAUNCH, IdleCause.SYNCHRONIZATION)
 
 
 def busy(anatomy: Anatomy) -> Phrase | None:
-    """Return busy time of an accelerator, its part of communication that nothing hides, and idle time."""
+    """Return an accelerator's busy time, exposed communication, and idle time."""
     costs = costs_of(anatomy)
     if anatomy.environment.device_kind == "cpu" or not (anatomy.timeline.window_ns and costs.whole_ns):
         return None
@@ -131,19 +131,19 @@ def _around(anatomy: Anatomy) -> Phrase | None:
 
 
 def label_of(row: IdleRow) -> str:
-    """Return the name of a cause in a line."""
+    """Return a cause's label in a line."""
     return "recorded Python" if row.name == PYTHON_STACK else label_of_cause(row.cause)
 
 
 def label_of_cause(cause: IdleCause) -> str:
-    """Return the name of a cause, whatever filled its time."""
+    """Return a cause's label, regardless of what filled its time."""
     return CAUSE_LABELS[cause]
 
 
 def idle_description(row: IdleRow, steps: float, whole_ns: float) -> Phrase:
     """Describe what the host did, or the device waited for, in the idle time of a cause, to follow a share.
 
-    Calls are those of all `steps`, a share is of `whole_ns`.
+    Calls are over all `steps`, shares refer to `whole_ns`.
     """
     words = _WHILE[row.cause]
     calls: Count | Phrase = Count(row.events or 0, "call")
@@ -164,7 +164,7 @@ def idle_description(row: IdleRow, steps: float, whole_ns: float) -> Phrase:
 
 
 def idle(anatomy: Anatomy) -> Section | None:
-    """Return for an accelerator: busy and idle time and its causes, what overlaps, launches, how full it was."""
+    """Return for an accelerator: busy and idle time by cause, overlap, launches, occupancy."""
     if anatomy.environment.device_kind == "cpu":
         return None
     timeline, device, costs, steps = anatomy.timeline, anatomy.device, costs_of(anatomy), steps_of_window(anatomy)
@@ -221,7 +221,7 @@ def idle(anatomy: Anatomy) -> Section | None:
 
 
 def _window(anatomy: Anatomy, costs: Costs) -> Phrase | None:
-    """Return the length of a step, and the part of it that is not its own."""
+    """Return the length of a step, and the part that is not its own."""
     timeline, steps = anatomy.timeline, steps_of_window(anatomy)
     if not timeline.window_ns:
         return None
@@ -235,7 +235,7 @@ def _window(anatomy: Anatomy, costs: Costs) -> Phrase | None:
 
 
 def _parts(anatomy: Anatomy, parts: Iterable[tuple[str, float | None]], costs: Costs) -> Phrase | None:
-    """Return each part above zero, by name, in a mean step."""
+    """Return each nonzero part by name, per mean step."""
     steps = steps_of_window(anatomy)
     return joined(named(name, ns / steps, costs.whole_ns / steps) for name, ns in parts if ns)
 
@@ -256,7 +256,7 @@ def named(name: str, ns: float, whole_ns: float | None) -> Phrase:
 
 
 def _launches(anatomy: Anatomy) -> Phrase | None:
-    """Return how many kernels the host launched, what that cost it, and how many were hardly worth it."""
+    """Return the number of kernel launches, their host cost, and the number of tiny kernels."""
     launching, steps = anatomy.timeline.launching, steps_of(anatomy)
     if launching is None or not launching.calls:
         return None
@@ -277,18 +277,18 @@ def _launches(anatomy: Anatomy) -> Phrase | None:
     )
 
 
-#: The times of left-out steps are written if there are so many at most.
+#: Times of excluded steps are written out up to this number.
 _MAX_LEFT_OUT_TIMES: Final = 2
 #: A data type other than the main one is named from this part of the FLOPs on.
 _OTHER_TYPES: Final = 0.01
-#: The address of a data sheet; the JSON report has it.
+#: The URL of a data sheet, which is in the JSON report.
 _ADDRESS: Final = regex(r",? ?https?://[^\s;]+")
 
 
 def one_step(anatomy: Anatomy, page: Page) -> Section:
     """Return the wall time of a step and of its phases, and its busy part on the device.
 
-    A first screen has the step's time in its first line, which may lack room for the samples.
+    On a first screen the step time is in the first line, which may lack room for samples per second.
     """
     step, environment = anatomy.step, anatomy.environment
     samples = None
@@ -322,7 +322,7 @@ def one_step(anatomy: Anatomy, page: Page) -> Section:
 
 
 def _compiling(anatomy: Anatomy) -> Phrase | None:
-    """Return what compiling took, what it saves of a step, and after how many steps it has paid for itself."""
+    """Return the compile time, the saving per step, and the number of steps until it pays off."""
     made = anatomy.compilation
     if made is None:
         return None
@@ -343,7 +343,7 @@ _LEAST_OF_RUN: Final = 0.01
 
 
 def _whole_run(anatomy: Anatomy) -> Phrase | None:
-    """Return what the steps of the run around the recorded ones show: waits, evaluations, slow steps, compilations."""
+    """Return findings about the run around the recorded steps: waits, evaluations, slow steps, compilations."""
     run = anatomy.run
     if run is None:
         return None
@@ -371,7 +371,7 @@ def _whole_run(anatomy: Anatomy) -> Phrase | None:
 
 
 def whole_run(anatomy: Anatomy) -> Section | None:
-    """Return the run over its length: how it began, what drifts and grows, slow steps, and what torch.compile did."""
+    """Return the run over time: its start, drift and growth, slow steps, and torch.compile's activity."""
     run, trends = anatomy.run, anatomy.trends
     if run is None:
         return None
@@ -421,7 +421,7 @@ def whole_run(anatomy: Anatomy) -> Section | None:
 
 
 def _host_time(run: RunClock) -> Phrase | None:
-    """Return where the host's time goes in the steps, which the parts sum to."""
+    """Return the host time in the steps by parts, which sum to it."""
     if run.series is None:
         return None
     parts = {
@@ -459,7 +459,7 @@ _KINDS: Final = {"allocated": "what is allocated", "reserved": "what is reserved
 
 
 def _apart(said: str, step: SlowStep) -> Phrase | None:
-    """Say how long something took that is no step, with the parts that are known."""
+    """Describe the duration of something that is not a step, with its known parts."""
     parts = joined(phrase("{} {}", name, Time(ns)) for name, field in _OF_STEP if (ns := getattr(step, field)))
     return phrase("{}{}", phrase(said, Time(step.wall_ns)), phrase(": {}", parts) if parts else "")
 
@@ -481,12 +481,12 @@ def _drift(drift: Drift) -> Phrase:
     )
 
 
-#: A part of a drift is named from this part of it on.
+#: A part of a drift is named from this share of it on.
 _MUCH_OF_DRIFT: Final = 0.1
 
 
 def device_state(state: DeviceState | None) -> Phrase | str | None:
-    """Return the clock of a device beside its highest, what held it down, power, temperature and energy of a step."""
+    """Return a device's clock next to its maximum, throttling reason, power, temperature and energy per step."""
     if state is None:
         return None
     if state.why_not is not None:
@@ -518,7 +518,7 @@ def _count_of_limit(value: int, limit: float | None) -> tuple[Count, Phrase | st
 
 
 def _slow(step: SlowStep, median_ns: int) -> Phrase:
-    """Return how much longer a step was than others, and the parts of it that are known."""
+    """Return how much slower a step was than others, and its known parts."""
     more = step.wall_ns - median_ns
     known = joined(
         phrase("{} {}", name, Time(ns))
@@ -534,7 +534,7 @@ def _slow(step: SlowStep, median_ns: int) -> Phrase:
 
 
 def ceilings(anatomy: Anatomy) -> Section | None:
-    """Return what the device can do at most, or why that is not known."""
+    """Return the device's peak rates, or why they are unknown."""
     device = anatomy.device
     known: str | Phrase | None = device.why_no_ceilings
     if device.source is not None:
@@ -587,7 +587,7 @@ def rate_of_run(anatomy: Anatomy) -> float | None:
 
 
 def _profiler(step: Step) -> Phrase | None:
-    """Return the estimate of the profiler's own time, or why that is not known."""
+    """Return the estimated profiler overhead, or why it is unknown."""
     if step.framework_ns is not None and step.profiler_ns is not None:
         own = part_of(step.profiler_ns, step.wall_ns)
         inside_ns = (step.wall_ns or 0) - (step.unprofiled_wall_ns or 0) - step.profiler_ns
@@ -607,7 +607,7 @@ def _profiler(step: Step) -> Phrase | None:
 
 
 def _spread(anatomy: Anatomy) -> Phrase | None:
-    """Return how many steps there are, which of them is shown, their spread, and what is special about some."""
+    """Return the number of steps, which one is shown, their spread, and peculiarities of some."""
     step, ranks = anatomy.step, len(anatomy.ranks)
     plain = step.unprofiled_count or 0
     if step.count < 2 and plain < 2 and not left_out(anatomy):
@@ -701,7 +701,7 @@ def within_windows(anatomy: Anatomy) -> Phrase | None:
 
 
 def remarks_on_mfu(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """Yield what else must be known of MFU: what explains one above 100 %, and the peaks of several data types."""
+    """Yield remarks on MFU: why it exceeds 100 %, and peaks of several data types."""
     device = anatomy.device
     at_least = device.mfu_covered not in (None, 1) or anatomy.timeline.lacks_work
     figures = [("MFU", device.mfu, device.causal_mfu)]

@@ -102,13 +102,13 @@ def _gradient_sentences(row: TechniqueRow, underflow: Underflow) -> Iterator[Phr
 
 
 def _scale(gradients: ScaledGradients) -> Count | Figure:
-    """Return a scale of the loss; it is a power of two, which may be below 1."""
+    """Return a loss scale, a power of two that may be below 1."""
     return Count(int(gradients.scale)) if gradients.scale >= 1 else Figure(gradients.scale, "")
 
 
 #: Marks of the table.
 _SAME, _DISAGREES = "~", "!"
-#: The components that have a column, the largest ones of the baseline; the others are in the JSON report.
+#: Number of components with a column, the baseline's largest; the others are in the JSON report.
 _MAX_COMPONENTS: Final = 6
 
 
@@ -189,7 +189,7 @@ def fits(report: Techniques) -> Section | None:
 
 
 def _found(found: Found | None) -> tuple[str, Phrase | None]:
-    """Return the name and the line of what `--find` found."""
+    """Return label and text of the result of `--find`."""
     if found is None:
         return "largest batch", None
     if found.what == "checkpointing":
@@ -413,7 +413,7 @@ def offenders(report: Techniques) -> Section:
 
 
 def warnings(report: Techniques) -> Section:
-    """Return the warnings, those of the baseline once."""
+    """Return the warnings, the baseline's once."""
     if report.limit is not None:
         return Section(title="Warnings")
     known = set(report.baseline.warnings)

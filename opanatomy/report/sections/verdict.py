@@ -70,7 +70,7 @@ class Next(Struct, frozen=True, kw_only=True):
 
 
 def next_of(wanted: Sequence[NextCommand], anatomy: Anatomy, source: str | None) -> tuple[Next, ...]:
-    """Return what to type, one command for all sections of the report; `source` is a command's name for the trace."""
+    """Return one command for all these sections of the report; `source` is the trace's name in a command."""
     experiment = experiment_of(anatomy)
     tried = [Next(text=experiment) for further in wanted if further.experiment and experiment is not None]
     looked = [further for further in wanted if not further.experiment or experiment is None]
@@ -97,12 +97,12 @@ def experiment_of(anatomy: Anatomy) -> str | None:
 
 
 def is_run_of_profile(anatomy: Anatomy) -> bool:
-    """Return whether a command line of `profile` made the trace, so that its options change the step."""
+    """Return whether the trace was made by a `profile` command, whose options can change the step."""
     return (anatomy.provenance.command or "").startswith("opanatomy profile ")
 
 
 def compared_run(anatomy: Anatomy, option: str) -> str | None:
-    """Return the command that runs the model as it is and with an option, in turns; `None` as above."""
+    """Return the command that runs the model unchanged and with an option, interleaved; `None` as above."""
     if not is_run_of_profile(anatomy) or anatomy.workload.world_size is not None:
         return None
     run = _with_options(shlex.split(anatomy.provenance.command or "")[2:], RUN)
@@ -122,12 +122,12 @@ def _run_of(anatomy: Anatomy) -> str | None:
     return f"{shlex.quote(work.model)}{batch}{length}"
 
 
-#: Options of a step that an experiment has, too.
+#: Step options that an experiment has too.
 _OF_EXPERIMENT: Final = tuple(option for option in RUN if option in TECHNIQUES)
 
 
 def _with_options(words: Sequence[str], kept: Collection[Option]) -> str:
-    """Return the words of a `profile` line with these of its options only, and what is no option."""
+    """Return a `profile` command's arguments restricted to these options and positional arguments."""
     known = {flag: option for option in PROFILE for flag in option.flags}
     names = {option.name for option in kept}
     wanted: list[str] = []
@@ -152,7 +152,7 @@ def pattern_of(names: Sequence[str]) -> str:
 
 
 def ends_of(names: Sequence[str]) -> tuple[str, str]:
-    """Return the common beginning of all names, and the common end of their rests."""
+    """Return the common prefix of all names, and the common suffix of the remainders."""
     begin = _shared(names)
     return begin, _shared([name[len(begin) :][::-1] for name in names])[::-1]
 
@@ -164,18 +164,18 @@ def _shared(names: Sequence[str]) -> str:
     )
 
 
-#: A finding takes at least this part of the step; the second one is in the headline from this part on.
+#: A finding takes at least this share of the step; the second one enters the headline from this share on.
 LEAST: Final = 0.02
 SECOND: Final = 0.15
 #: The most lines of the headline on a first screen.
 _MAX_HEADLINE_LINES: Final = 3
-#: Something is most of a whole from this part on.
+#: From this share on something is "most" of a whole.
 _MOST_SHARE: Final = 0.5
-#: Something is all of a whole from this part on.
+#: From this share on something is "all" of a whole.
 _ALL_SHARE: Final = 0.99
 #: From this many steps on a run says more than fewer recorded ones: its first steps are cold.
 _MIN_RUN_STEPS: Final = 5
-#: The largest item of a class is named from this part of the class on.
+#: A class's largest item is named from this share of the class on.
 _MIN_ITEM_SHARE: Final = 0.3
 #: Rows of a table that is on the first screen already.
 _LONG_TABLE_ROWS: Final = 30
@@ -186,9 +186,8 @@ _SLOWED: Final = 1.1
 class Finding(Struct, frozen=True, kw_only=True):
     """One thing that costs time or memory.
 
-    `text` is a sentence; `evidence` supports it, in words that follow a colon; `next` is what to type to see more of
-    it, `None` if there is nothing, made from `further`. `share` is the part of the step that it takes, `None` if it
-    takes no time.
+    `text` is a sentence; `evidence` supports it, as text after a colon; `next` is the follow-up command, made from
+    `further`, `None` if there is none. `share` is its share of the step, `None` if it takes no time.
     """
 
     name: str
@@ -200,9 +199,9 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def findings(anatomy: Anatomy, *, source: str | None = None) -> tuple[Finding, ...]:
-    """Return what costs most, the largest share of the step first; `source` is a command's name for the trace.
+    """Return what costs most, largest share of the step first; `source` is the trace's name in a command.
 
-    Of a step that did not run nothing is found: its times are those of usual efficiencies.
+    A step that did not run has no findings: its times assume usual efficiencies.
     """
     if anatomy.estimated is not None:
         return ()
@@ -222,7 +221,7 @@ def _with_next(finding: Finding, anatomy: Anatomy, source: str | None) -> Findin
 
 
 def headline(anatomy: Anatomy, *, source: str | None = None) -> tuple[Phrase, tuple[Next, ...]]:
-    """Return what costs most in one or two sentences, and what to type to see more of each."""
+    """Return what costs most in one or two sentences, and a follow-up command for each."""
     first, *others = findings(anatomy, source=source)
     second = next((item for item in others[:1] if item.share is None or item.share >= SECOND), None)
     text = first.text if second is None else phrase("{} {}", first.text, second.text)
@@ -309,7 +308,7 @@ def _snapshot_finding(anatomy: Anatomy) -> Finding:
 
 
 def _shown(part: MemoryComponent) -> int:
-    """Return what a component of a snapshot has at the moment shown; older reports call it the peak."""
+    """Return a component's bytes at the moment shown of a snapshot; older reports store them as the peak."""
     return (part.at_peak_bytes if part.shown_bytes is None else part.shown_bytes) or 0
 
 
@@ -343,7 +342,7 @@ def _memory(anatomy: Anatomy) -> Finding | None:
 
 
 def _time_findings(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
-    """Yield every part of the step's time that is above zero."""
+    """Yield every nonzero part of the step's time."""
     yield from _idle(anatomy, costs)
     yield from _unrecorded(anatomy, costs)
     yield from _input(anatomy, costs)
@@ -383,7 +382,7 @@ def _unrecorded(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
 
 
 def _profilers_idle(anatomy: Anatomy, costs: Costs) -> float:
-    """Return the part of the idle time that a step without the profiler need not have: what makes it shorter."""
+    """Return the part of the idle time due to the profiler, which an unprofiled step need not have."""
     step, idle_ns = anatomy.step, costs.idle_ns / steps_of_window(anatomy)
     if not step.wall_ns or not step.unprofiled_wall_ns:
         return 0.0
@@ -432,7 +431,7 @@ def _too_slow(anatomy: Anatomy, costs: Costs) -> Phrase | None:
 
 
 def _without_operator(step: Step) -> str:
-    """Name the time that no operator explains: the framework's alone only if the profiler's part is known.
+    """Name the time not explained by operators: as framework only if the profiler's part is known.
 
     The profiler's part is unknown if its estimate leaves more than a whole step takes without the profiler.
     """
@@ -469,7 +468,7 @@ def _framework(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
 
 
 def _communication(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
-    """Yield waiting for other ranks if it is known apart, and all other communication that nothing hides."""
+    """Yield waiting for other ranks if known separately, and all other exposed communication."""
     waiting = costs.waiting_ns or 0
     exposed = costs.exposed_ns - waiting
     if waiting and waiting >= exposed:
@@ -529,7 +528,7 @@ def _waiting(anatomy: Anatomy, share: float) -> Finding:
 
 
 def _phases(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
-    """Yield phases of a step besides forward and backward, and those of a generation."""
+    """Yield step phases besides forward and backward, and the phases of a generation."""
     words = {Phase.OPTIMIZER: "The optimizer", Phase.RECOMPUTE: "Recomputing activations (checkpointing)"}
     for phase, what in words.items():
         if ns := costs.phases.get(phase):
@@ -570,7 +569,7 @@ _SUBJECT: Final = {
 
 
 def _class(anatomy: Anatomy, costs: Costs, item: OperatorClass, ns: float) -> Finding:
-    """Return a class of work, its largest part, and how near to the ceiling of the device it is."""
+    """Return a class of work, its largest part, and its share of the device's ceiling."""
     rows = [row for row in anatomy.classes if row.operator_class is item]
     part, share = total(rows), ns / costs.whole_ns
     if item is OperatorClass.UNKNOWN:
@@ -597,8 +596,8 @@ def _class(anatomy: Anatomy, costs: Costs, item: OperatorClass, ns: float) -> Fi
 
 
 def _further(anatomy: Anatomy, item: OperatorClass, part: Total) -> NextCommand:
-    """Return the main section for a class: bounds if they are known, operators if it has any, kernels; of the last two
-    more rows than the first screen has."""
+    """Return the main section for a class: bounds if known, operators if any, kernels; the last two with more rows than
+    on the first screen."""
     if part.reached:
         return NextCommand(section="roofline", experiment=True)
     linked = sum(row.time_ns for row in anatomy.operators if row.operator_class is item)
@@ -607,9 +606,9 @@ def _further(anatomy: Anatomy, item: OperatorClass, part: Total) -> NextCommand:
 
 
 def _largest(anatomy: Anatomy, item: OperatorClass, share: float) -> Phrase | str:
-    """Return the operator, or the kernel if most has no operator, that takes most of a class, or the largest two.
+    """Return the operator, or kernel if most work has none, with most time in a class, or the top two.
 
-    The class takes this share of the step.
+    `share` is the class's share of the step.
     """
     whole = sum(row.time_ns for row in anatomy.classes if row.operator_class is item)
     groups = {key: total(rows).time_ns for key, rows in grouped(anatomy.operators).items() if key[0] is item}
@@ -625,7 +624,7 @@ def _largest(anatomy: Anatomy, item: OperatorClass, share: float) -> Phrase | st
 
 
 def _most(named: Sequence[tuple[Phrase, float]], whole: float, share: float) -> Phrase | str:
-    """Return the main part of a class, or the shares of the step of its two largest; small ones are not named."""
+    """Return a class's main part, or the step shares of its two largest parts; small ones are not named."""
     much = [part for part in sorted(named, key=lambda part: -part[1])[:2] if part[1] >= _MIN_ITEM_SHARE * whole]
     if not much:
         return ""

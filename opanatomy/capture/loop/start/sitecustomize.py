@@ -1,7 +1,7 @@
-"""Begin to follow a script: Python imports this before it runs one that `opanatomy run` has started.
+"""Start following a script: Python imports this before the script that `opanatomy run` has started.
 
-The script's process is Python's own, with this folder before others on its path until here: its arguments, `__main__`,
-signals and tracebacks are what they are without us. Its children find nothing of this.
+The script runs in an ordinary Python process, whose path starts with this folder until now: arguments, `__main__`,
+signals and tracebacks are unchanged. Child processes do not inherit it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Read the embedded configurations: one `config.json` of the Hub per model, `<owner>--<model>.json`.
 
-The values are those published; label names are given as their number (`num_labels`) and preferences of text generation
-are left out, since neither changes a training step. The key `catalog` has the class, task and size of the model built
-from the file, which `opanatomy catalog` lists. Adding a model is adding its file.
+Values are as published; label names are replaced by their number (`num_labels`) and text generation settings are
+omitted, since neither changes a training step. The key `catalog` has the class, task and size of the model built from
+the file, which `opanatomy catalog` lists. To add a model, add its file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LETTERS: Final = regex(r"[a-z]{3,}")
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """A built-in model as it is built by default; `layers` and `hidden` of each stack."""
+    """A built-in model in its default form; `layers` and `hidden` per stack."""
 
     name: str
     kind: str
@@ -45,7 +45,7 @@ def catalog_names() -> tuple[str, ...]:
 def find_name(model: str) -> str | None:
     """Return the Hub id of the embedded model that `model` means, `None` if there is no match.
 
-    The full id and the part after its slash (`bert-large-uncased`, `gpt2`) are understood, in any case.
+    Accepts the full id and the part after its slash (`bert-large-uncased`, `gpt2`), case-insensitively.
     """
     wanted = model.lower()
     for name in catalog_names():
@@ -78,9 +78,9 @@ def _content(name: str) -> dict[str, Any]:
 
 
 def near_names(model: str, count: int = 3) -> tuple[str, ...]:
-    """Return the Hub ids of embedded models whose names begin so or are similar, then of its family; nearest first.
+    """Return Hub ids of embedded models with this prefix, then similar ones, then the same family; nearest first.
 
-    The family of `Llama-2-7b` is `llama`: a word of the name that begins with it, whatever the organisation.
+    The family of `Llama-2-7b` is `llama`: models of any organisation with a word beginning so.
     """
     full = {key: name for name in catalog_names() for key in (name.lower(), name.lower().split("/")[-1])}
     wanted = model.lower()
