@@ -12,10 +12,9 @@ class CommunicationPhase(Record, frozen=True, kw_only=True):
     """The collectives that one phase launched, over all steps.
 
     `launching_ns` is host time in the calls that launched them, `running_ns` the union of the times in which any of
-    them ran, including waits for other ranks, `exposed_ns` the part of it in which the rank did nothing else. Phases
-    may
-    overlap: each phase has the full time of its own collectives. `bytes` is the size of the messages, as nccl-tests
-    counts it, of the `sized` calls whose size is known.
+    them ran, including waits for other ranks, `exposed_ns` the part of it in which the rank did nothing else.
+    Phases may overlap: each phase has the full time of its own collectives. `bytes` is the size of the messages, as
+    nccl-tests counts it, of the `sized` calls whose size is known.
     """
 
     phase: Phase
