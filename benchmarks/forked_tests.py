@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 
 #: Stands for any line of a file in `Reach.lines`.
 ANY_LINE = 0
@@ -80,7 +81,18 @@ def reach_of(file: str, lines: Mapping[str, Sequence[int]], checkout: Path, limi
     answer = _in_a_fork(lambda: _collect(file, lines, checkout), checkout, limit)
     if not isinstance(answer, dict):
         return FileReach(tests=(), failure=f"{file}: {answer}", imported=())
-    return msgspec.convert(answer, FileReach)
+    reach = msgspec.convert(answer, FileReach)
+    return replace(reach, tests=[_unwatched(test, checkout) if test.failed else test for test in reach.tests])
+
+
+def _unwatched(test: Reach, checkout: Path) -> Reach:
+    """What is known of a test that failed while it was watched: alone and unwatched it may well pass.
+
+    It traces or counts calls itself, or minds how long they take. Which lines it runs is then not known.
+    """
+    if first_failure({test.test: test.seconds}, checkout) is not None:
+        return test
+    return replace(test, failed=False, starts_process=True)
 
 
 def first_failure(tests: Mapping[str, float], checkout: Path) -> str | None:
@@ -255,6 +267,10 @@ class _Lines:
             if lines:
                 self._left[number] = set(lines)
 
+    def watch(self) -> None:
+        threading.settrace(self.trace)
+        sys.settrace(self.trace)
+
     def audit(self, event: str, arguments: object) -> None:
         if event in ("subprocess.Popen", "os.fork", "os.posix_spawn"):
             self._started = True
@@ -276,11 +292,13 @@ class _Lines:
         _drop_what_functions_keep()
         self._begin()
         self._started = self._failed = False
+        self.watch()
         start = time.perf_counter()
         try:
             return (yield)
         finally:
             seconds = time.perf_counter() - start
+            self._started |= sys.gettrace() != self.trace  # it has ended the watch: what else it ran is not known
             reached = self._reached.union(*(self._of_fixtures.get(name, ()) for name in _fixtures_of(item)))
             self._keep(item.nodeid, seconds, reached)
 
@@ -322,9 +340,9 @@ def _drop_what_functions_keep() -> None:
 def _collect(file: str, lines: Mapping[str, Sequence[int]], checkout: Path) -> dict[str, Any]:
     plugin = _Lines(lines, checkout)
     sys.addaudithook(plugin.audit)
-    threading.settrace(plugin.trace)
-    sys.settrace(plugin.trace)
-    code = pytest.main([*_OPTIONS, file], plugins=[plugin])
+    plugin.watch()
+    # A watched test takes many times as long: the file has a limit, a test has none.
+    code = pytest.main([*_OPTIONS, "--timeout", "0", file], plugins=[plugin])
     sys.settrace(None)
     failure = plugin.failure or (None if code in (0, 1, 5) else f"{file}: exit code {int(code)}")
     imported = [name for name in list(sys.modules) if name.partition(".")[0] not in _PROJECT]
