@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing
 import os
 import select
 import signal
@@ -82,17 +83,21 @@ def reach_of(file: str, lines: Mapping[str, Sequence[int]], checkout: Path, limi
     if not isinstance(answer, dict):
         return FileReach(tests=(), failure=f"{file}: {answer}", imported=())
     reach = msgspec.convert(answer, FileReach)
-    return replace(reach, tests=[_unwatched(test, checkout) if test.failed else test for test in reach.tests])
+    # Unwatched they may well pass: those that trace or count calls themselves, or mind how long these take. Which lines
+    # they run is then not known.
+    doubtful = {test.test: test.seconds for test in reach.tests if test.failed}
+    failing = failing_of(doubtful, checkout) if doubtful else ()
+    tests = [
+        replace(test, failed=False, starts_process=True) if test.failed and test.test not in failing else test
+        for test in reach.tests
+    ]
+    return replace(reach, tests=tests)
 
 
-def _unwatched(test: Reach, checkout: Path) -> Reach:
-    """What is known of a test that failed while it was watched: alone and unwatched it may well pass.
-
-    It traces or counts calls itself, or minds how long they take. Which lines it runs is then not known.
-    """
-    if first_failure({test.test: test.seconds}, checkout) is not None:
-        return test
-    return replace(test, failed=False, starts_process=True)
+def failing_of(tests: Mapping[str, float], checkout: Path) -> Sequence[str]:
+    """Those of these tests (with their seconds) that fail, each where one ends the process or none answers in time."""
+    answer = _in_a_fork(lambda: _run(tests, every=True), checkout, 120 + 6 * sum(tests.values()))
+    return answer if isinstance(answer, list) else list(tests)
 
 
 def first_failure(tests: Mapping[str, float], checkout: Path) -> str | None:
@@ -152,6 +157,7 @@ def _be_the_child(call: Callable[[], Any], checkout: Path, write: int) -> None:
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
         resource.setrlimit(resource.RLIMIT_DATA, (_MAX_BYTES, _MAX_BYTES))
+        multiprocessing.current_process().daemon = False  # as a pool's worker is: it could begin no process
         os.chdir(checkout)
         os.environ["PYTHONPATH"] = str(checkout)
         here = str(Path(__file__).parent)
@@ -191,6 +197,7 @@ class _Chosen:
     def __init__(self, tests: Mapping[str, float]) -> None:
         self.tests = tests
         self.failure: str | None = None
+        self.failures: list[str] = []
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         by_id = {item.nodeid: item for item in items}
@@ -205,12 +212,15 @@ class _Chosen:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self.failure = self.failure or report.nodeid
+            self.failures.append(report.nodeid)
 
 
-def _run(tests: Mapping[str, float]) -> str | None:
+def _run(tests: Mapping[str, float], *, every: bool = False) -> str | list[str] | None:
     chosen = _Chosen(tests)
     files = dict.fromkeys(test.partition("::")[0] for test in tests)
-    code = pytest.main([*_OPTIONS, "-x", *files], plugins=[chosen])
+    code = pytest.main([*_OPTIONS, *([] if every else ["-x"]), *files], plugins=[chosen])
+    if every and code in (0, 1):
+        return chosen.failures
     return chosen.failure or (None if code == 0 else f"exit code {int(code)}")
 
 
