@@ -6,6 +6,8 @@ What a file of tests reaches is learned by `reach_of`; a chosen row of tests is 
 
 from __future__ import annotations
 
+import ast
+import builtins
 import importlib
 import json
 import multiprocessing
@@ -13,12 +15,12 @@ import os
 import select
 import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import msgspec
@@ -83,8 +85,7 @@ def reach_of(file: str, lines: Mapping[str, Sequence[int]], checkout: Path, limi
     if not isinstance(answer, dict):
         return FileReach(tests=(), failure=f"{file}: {answer}", imported=())
     reach = msgspec.convert(answer, FileReach)
-    # Unwatched they may well pass: those that trace or count calls themselves, or mind how long these take. Which lines
-    # they run is then not known.
+    # Once more, alone: on a busy machine one that minds the time may fail. Which lines it runs is then not known.
     doubtful = {test.test: test.seconds for test in reach.tests if test.failed}
     failing = failing_of(doubtful, checkout) if doubtful else ()
     tests = [
@@ -228,10 +229,11 @@ def _run(tests: Mapping[str, float], *, every: bool = False) -> str | list[str] 
 
 
 class _Lines:
-    """A plugin that traces which of the lines looked for each test runs, its fixtures among it.
+    """A plugin that notes which of the statements looked for each test runs, its fixtures among it.
 
-    What only the first test of several would run, because a function or a fixture keeps its result, counts for all of
-    them: what functions keep is dropped before each test, what a fixture of a module ran belongs to all that use it.
+    The modules that hold them are compiled with a note in front of each. What only the first test of several would run,
+    because a function or a fixture keeps its result, counts for all of them: what functions keep is dropped before each
+    test, what a fixture of a module ran belongs to all that use it.
     """
 
     def __init__(self, lines: Mapping[str, Sequence[int]], checkout: Path) -> None:
@@ -240,46 +242,24 @@ class _Lines:
         self.tests: list[Reach] = []
         self.failure: str | None = None
         self._failed = False
-        self._codes: dict[int, tuple[CodeType, str, frozenset[int]]] = {}
-        self._left: dict[int, set[int]] = {}
         self._reached: set[tuple[str, int]] = set()
         self._of_fixtures: dict[str, set[tuple[str, int]]] = {}
         self._started = False
 
-    def trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        code = frame.f_code
-        left = self._left.get(id(code))
-        if left is None:
-            left = self._watch(code)
-        if ANY_LINE in left:
-            left.discard(ANY_LINE)
-            self._reached.add((self._codes[id(code)][1], ANY_LINE))
-        return self._line if left else None
-
-    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
-        code = frame.f_code
-        left = self._left[id(code)]
-        if frame.f_lineno in left:
-            left.discard(frame.f_lineno)
-            self._reached.add((self._codes[id(code)][1], frame.f_lineno))
-        return self._line if left else None
-
-    def _watch(self, code: CodeType) -> set[int]:
-        file, places = self.wanted.get(code.co_filename, ("", frozenset[int]()))
-        lines = places & {ANY_LINE, *(line for _, _, line in code.co_lines() if line is not None)}
-        self._codes[id(code)] = code, file, lines
-        self._left[id(code)] = set(lines)
-        return self._left[id(code)]
-
-    def _begin(self) -> None:
-        self._reached = set()
-        for number, (_, _, lines) in self._codes.items():
-            if lines:
-                self._left[number] = set(lines)
-
     def watch(self) -> None:
-        threading.settrace(self.trace)
-        sys.settrace(self.trace)
+        """Compile what is imported from now on with notes."""
+        setattr(builtins, _NOTE, self._reached.add)
+        as_it_is = SourceFileLoader.get_code
+
+        def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
+            path = loader.get_filename(name)
+            if path not in self.wanted:
+                return as_it_is(loader, name)
+            tree = ast.parse(Path(path).read_bytes(), path)
+            _note(tree, *self.wanted[path])
+            return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+
+        SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
 
     def audit(self, event: str, arguments: object) -> None:
         if event in ("subprocess.Popen", "os.fork", "os.posix_spawn"):
@@ -289,26 +269,24 @@ class _Lines:
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[None]:
         if fixturedef.scope == "function":
             return (yield)
-        before = self._reached
-        self._begin()
+        before = set(self._reached)
+        self._reached.clear()
         try:
             return (yield)
         finally:
             self._of_fixtures.setdefault(fixturedef.argname, set()).update(self._reached)
-            self._reached |= before
+            self._reached.update(before)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: object) -> Iterator[None]:
         _drop_what_functions_keep()
-        self._begin()
+        self._reached.clear()
         self._started = self._failed = False
-        self.watch()
         start = time.perf_counter()
         try:
             return (yield)
         finally:
             seconds = time.perf_counter() - start
-            self._started |= sys.gettrace() != self.trace  # it has ended the watch: what else it ran is not known
             reached = self._reached.union(*(self._of_fixtures.get(name, ()) for name in _fixtures_of(item)))
             self._keep(item.nodeid, seconds, reached)
 
@@ -325,6 +303,37 @@ class _Lines:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._failed |= report.failed
+
+
+#: The name of the function that notes a statement.
+_NOTE = "__note_of_a_statement__"
+
+
+def _note(tree: ast.AST, file: str, places: frozenset[int], *, in_function: bool = False) -> None:
+    """Put a note in front of each statement of a function that begins on one of these lines."""
+    begins = isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef)
+    in_function = (in_function or begins) and not isinstance(tree, ast.ClassDef)
+    for name, value in ast.iter_fields(tree):
+        if isinstance(value, ast.AST):
+            _note(value, file, places, in_function=in_function)
+        if not isinstance(value, list):
+            continue
+        rows: list[Any] = []
+        for child in value:
+            if isinstance(child, ast.stmt) and in_function and child.lineno in places:
+                rows.append(_noting(file, child.lineno, child))
+            rows.append(child)
+            if isinstance(child, ast.AST):
+                _note(child, file, places, in_function=in_function)
+        if begins and name == "body" and ANY_LINE in places:
+            documented = ast.get_docstring(tree, clean=False) is not None
+            rows.insert(int(documented), _noting(file, ANY_LINE, value[0]))
+        value[:] = rows
+
+
+def _noting(file: str, line: int, place: ast.stmt) -> ast.stmt:
+    note = ast.Call(ast.Name(_NOTE, ast.Load()), [ast.Constant((file, line))], [])
+    return ast.copy_location(ast.Expr(note), place)
 
 
 def _fixtures_of(item: pytest.Item) -> Sequence[str]:
@@ -351,9 +360,8 @@ def _collect(file: str, lines: Mapping[str, Sequence[int]], checkout: Path) -> d
     plugin = _Lines(lines, checkout)
     sys.addaudithook(plugin.audit)
     plugin.watch()
-    # A watched test takes many times as long: the file has a limit, a test has none.
+    # The file has a limit, a test has none.
     code = pytest.main([*_OPTIONS, "--timeout", "0", file], plugins=[plugin])
-    sys.settrace(None)
     failure = plugin.failure or (None if code in (0, 1, 5) else f"{file}: exit code {int(code)}")
     imported = [name for name in list(sys.modules) if name.partition(".")[0] not in _PROJECT]
     answer = FileReach(tests=plugin.tests, failure=failure, imported=imported)

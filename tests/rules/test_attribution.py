@@ -419,6 +419,15 @@ def test_the_first_event_of_a_trace_is_a_call_too(kernel: str, tmp_path: Path) -
     assert [(row.kernel, row.operator_class) for row in anatomy.kernels] == [(kernel, own)]
 
 
+def test_a_collective_may_be_the_first_event_too(tmp_path: Path) -> None:
+    """Whatever its kernel is called, and the row that launched it is the operator."""
+    trace = on_gpu()
+    launched(trace, "nccl:all_reduce", 10, "multimem_kernel")
+    anatomy = trace.analyze(tmp_path)
+    assert [row.operator for row in anatomy.operators] == ["nccl:all_reduce"]
+    assert anatomy.timeline.communication_ns == 10 * US
+
+
 def test_an_operator_that_computes_a_gradient_is_not_forward(tmp_path: Path) -> None:
     """Outside of autograd its name says so; one whose result is differentiated is a part of a forward."""
     trace = on_gpu()

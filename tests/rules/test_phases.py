@@ -169,6 +169,11 @@ PLACED = {
     "a range inside a numbered operator is of its pass": """
         {Scale} @10+60 #1; [its body] @20+40; forward @25 aten::mul; forward @100 #2; gradient @200 #2
     """,
+    # Metrics between two operators of a forward are aside; a module without gradients is not.
+    "a range inside a forward": """
+        forward @10 #1; [metrics] @40+30; other @45 aten::mul; [opanatomy.module/embedding] @80+30;
+        forward @85 aten::embedding; forward @120 #2; gradient @200 #2; gradient @250 #1
+    """,
     "inference stays forward": """
         [ProfilerStep#1] @0+300; forward @10; forward @50 #4; [decode] @100+50; forward @110
     """,
