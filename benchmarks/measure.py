@@ -1,4 +1,4 @@
-"""What the benchmarks share: samples of processes and calls, taken in turns, and the tables of their ratios."""
+"""What the benchmarks share: samples of processes, taken in turns, and the tables of their ratios."""
 
 from __future__ import annotations
 
@@ -75,13 +75,6 @@ def run_process(command: Sequence[str], *, python_path: Path | None = ROOT) -> S
             peak_bytes=usage.ru_maxrss * _MAXRSS_UNIT,
             output=out.read().decode(),
         )
-
-
-def run_call(call: Callable[[], object]) -> Sample:
-    """Call once, in this process."""
-    wall, cpu = time.perf_counter_ns(), time.process_time_ns()
-    call()
-    return Sample(wall_ns=time.perf_counter_ns() - wall, cpu_ns=time.process_time_ns() - cpu)
 
 
 def take_turns(kinds: Mapping[str, Callable[[], Sample]], repetitions: int, *, warm_up: int = 1) -> Samples:

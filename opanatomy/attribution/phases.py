@@ -725,7 +725,7 @@ def _unmarked(
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
     operator = nearest_above((rows.sequence >= 0) & (rows.annotation == 0), rows.parent)
     ranges = (rows.annotation != 0) & ~is_step & ~kinds.machinery[rows.name] & ~kinds.backend[rows.name]
-    ranges &= (operator < 0) & (kinds.known[rows.name] < 0) & (nodes.module != np.arange(len(rows.name)))
+    ranges &= (operator < 0) & (nodes.module != np.arange(len(rows.name)))
     aside = within(rows, ranges & ~contains(rows, differentiated))[indices] & ~inside
 
     # What began last before each row, and what begins next.

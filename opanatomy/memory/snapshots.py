@@ -717,8 +717,7 @@ def _placed(
     phase = parts.phase_of(parts.at(blocks.alloc))
     rule = rules_of(blocks, order, (whole, parts), phase, np.full(len(blocks.alloc), -1, dtype=np.int64))
     freed = ~blocks.never_freed
-    end = np.minimum(blocks.free, max(blocks.events - 1, 0))
-    ends_in = whole.phase_of(whole.at(end))
+    ends_in = whole.phase_of(whole.at(blocks.free))
     kept = (rule == Rule.OPTIMIZER_KEPT) & (ends_in == OPTIMIZER)
     rule[kept] = Rule.STATE_REPLACED
     before = blocks.alloc < began

@@ -533,6 +533,31 @@ def test_nothing_is_claimed_of_a_side_whose_machine_was_busy(
     assert figure(comparison, "flops").exact
 
 
+#: What each of five runs says of other work; the run that is named, `None` where half of those that say are not busy.
+LOADS: Final = [
+    ([(0.02, 0.48), (0.6, 0.02), (0.5, None), (None, 0.4), (0.02, 0.02)], "60 % before and 2 % after"),
+    ([(0.02, 0.48), (0.3, None), (None, 0.4), (0.02, 0.02), (0.02, 0.02)], "2 % before and 48 % after"),
+    ([(0.02, 0.3), (0.7, None), (0.3, 0.02), (None, 0.4), (0.02, 0.02)], "70 % before"),
+    ([(0.02, 0.48), (0.02, 0.3), (0.02, 0.02), (0.02, 0.02), None], "2 % before and 48 % after"),
+    ([(0.02, 0.48), (0.02, 0.3), (0.02, 0.02), (0.02, 0.02), (0.02, 0.02)], None),
+]
+
+
+@pytest.mark.parametrize(("loads", "said"), LOADS)
+def test_the_busiest_run_is_named(
+    loads: list[tuple[float | None, float | None] | None], said: str | None, on_device: Anatomy
+) -> None:
+    before, after = in_turns(on_device, 5)
+    other = [
+        replace(run, environment=replace(run.environment, load=load and MachineLoad(before=load[0], after=load[1])))
+        for run, load in zip(after, loads, strict=True)
+    ]
+    warnings = [line for line in opanatomy.compare(before, other).warnings if "busy" in line]
+    assert [line.partition("other work took ")[2] for line in warnings] == (
+        [] if said is None else [f"{said} the steps"]
+    )
+
+
 @pytest.mark.parametrize(
     ("before", "after", "p"),
     [
@@ -765,6 +790,16 @@ WHOLE: Final = {"steps": 30, "annotated": False}
             (STEP, {"annotated": False}),
             (STEP, WHOLE),
             "a step of b.json makes every call 30 times as often as one of a.json: it is 30 iterations",
+        ),
+        (
+            (STEP, {"steps": 2, "annotated": False}),
+            (STEP, {"annotated": False}),
+            "a step of a.json makes every call 2 times as often as one of b.json: it is 2 iterations",
+        ),
+        (
+            (STEP, {"annotated": False}),
+            (STEP, {"steps": 2, "annotated": False}),
+            "a step of b.json makes every call 2 times as often as one of a.json: it is 2 iterations",
         ),
         ((STEP, {}), (CONV, {}), "0.0 % of the work of a.json is on the other side too: these are other"),
         ((STEP, {}), (CONV, {"model": "b"}), "0.0 % of the work of a.json is on the other side too: these"),

@@ -29,14 +29,18 @@ from opanatomy.report import terminal_report
 from opanatomy.trace.snapshot import is_pickle, read_snapshot
 from tests.snapshots.decoder import SMALL, decoder
 from tests.support.made_snapshot import (
+    BACKWARD,
     BESIDE,
     CURRENT,
+    LIBRARY,
     MIB,
+    MODEL,
     WITH_SHARED,
     SnapshotBuilder,
     StandIn,
     a_step,
     forward_stack,
+    frame,
 )
 from tests.support.paths import ROOT, SNAPSHOTS, TRACES
 from tests.support.trainings import trainer
@@ -741,6 +745,32 @@ def test_a_category_takes_the_blocks_below_its_frames() -> None:
         opanatomy.analyze(path, categories={"a": "("})
     (note,) = [note for note in opanatomy.analyze(path, categories={"a": "nowhere"}).memory.notes if "category" in note]
     assert note == "category a: no block has a frame in which 'nowhere' is found"
+
+
+BUILT = f"{LIBRARY}/nn/modules/linear.py"
+MODULE = f"{LIBRARY}/nn/modules/module.py"
+
+
+@pytest.mark.parametrize(
+    ("function", "file", "component"),
+    [
+        ("__init__", BUILT, WEIGHTS),
+        ("_apply", MODULE, WEIGHTS),
+        # Neither is a module built or moved by another function of torch, or one of that name in another file.
+        ("reset_parameters", BUILT, "other"),
+        ("load_state_dict", MODULE, "other"),
+        ("__init__", MODEL, "other"),
+        ("_apply", MODEL, "other"),
+    ],
+)
+def test_weights_are_what_building_or_moving_a_module_allocates(
+    function: str, file: str, component: str, tmp_path: Path
+) -> None:
+    stack = [frame("at::_ops::empty_strided::call(at::Tensor)"), frame(function, file, 9), frame("<module>", MODEL, 3)]
+    made = SnapshotBuilder().alloc(1_000, 40, stack).alloc(2_000, 10, forward_stack(5)).free(2_000, 10, BACKWARD)
+    made.segment(0, 4_096, (1_000, 40, "active_allocated"))
+    held = by_component(opanatomy.analyze(made.written(tmp_path / "s.pickle"), at="end").memory)
+    assert {name: size for name, size in held.items() if size} == {component: 40}
 
 
 def test_blocks_of_compiled_code_are_told_apart(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+from fractions import Fraction
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -17,14 +18,20 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 import opanatomy
+from opanatomy.attribution.attribute import attribute
+from opanatomy.attribution.calls import trace_calls_of
+from opanatomy.attribution.table import call_table, padding_flops
 from opanatomy.capture.model.texts import IGNORED, batches_of, read_texts, sample
 from opanatomy.capture.model.workload import Prepared, prepare
 from opanatomy.capture.silence import quiet_libraries
 from opanatomy.checks.counts import require_agreement
 from opanatomy.errors import UsageError
 from opanatomy.options import RunOptions
+from opanatomy.records.workload import TextBatch
 from opanatomy.report import terminal_report
 from opanatomy.results import Anatomy
+from opanatomy.trace.read import read_trace
+from tests.support.made_trace import TraceBuilder
 from tests.support.tiny import BERT, TINY, message_of, profiled, tiny, tiny_request
 
 GPT2, T5, LLAMA = "openai-community/gpt2", "google-t5/t5-base", "meta-llama/Llama-3.1-8B"
@@ -383,6 +390,42 @@ def test_flops_on_padding_are_what_the_texts_alone_do_not_need(step: str, commen
     flops = anatomy.texts.padding_flops
     assert flops.flops == flops.assigned_flops == contraction_flops(made, made.inputs)
     assert flops.padding_flops == flops.flops - alone > 0
+
+
+HEADS, PAIRS = [3, 2, 6, 8], Fraction(36 + 16 + 4, 3 * 36)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "useful"),
+    [
+        ([HEADS, HEADS, HEADS], PAIRS),
+        ([HEADS, HEADS, HEADS, [1, 1, 6, 6]], PAIRS),
+        # Other sequences than the texts', other rows, a head as wide as the texts are long.
+        ([HEADS, [3, 2, 5, 8], [3, 2, 5, 8]], None),
+        ([[3, 2, 5, 8], HEADS, HEADS], None),
+        ([[2, 2, 6, 8]] * 3, None),
+        ([[3, 2, 5, 6]] * 3, None),
+        ([[3, 6, 5, 8]] * 3, PAIRS),
+    ],
+)
+def test_fused_attention_on_padding_by_hand(shapes: list[list[int]], useful: Fraction | None, tmp_path: Path) -> None:
+    """Three texts of 6, 4 and 2 tokens as 3 x 6: of each text the pairs of its own tokens are of use."""
+    made = TraceBuilder()
+    given = [*shapes, []] if len(shapes) == 3 else shapes
+    made.host(
+        "aten::_scaled_dot_product_efficient_attention",
+        10,
+        50,
+        shapes=[*given, [], [], []],
+        types=[*("float" if shape else "" for shape in given), "Scalar", "Scalar", "Scalar"],
+        constants=["", "", "", "", "True", "0.", "False"],
+    )
+    trace = read_trace(made.write(tmp_path / "trace.json"))
+    calls, _ = trace_calls_of(trace, attribute(trace.names, trace.host, trace.launches, trace.work))
+    figures = padding_flops(calls, call_table(trace, calls, None), TextBatch(lengths=(6, 4, 2), length=6), steps=1)
+    assert figures.flops > 0
+    assert figures.assigned_flops == (0 if useful is None else figures.flops)
+    assert figures.padding_flops == (0 if useful is None else round(figures.flops * (1 - useful)))
 
 
 def test_a_report_has_what_texts_padding_and_tokenizers_cost(comments: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from opanatomy.attribution.calls import TOO_COSTLY
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.taxonomy import Phase
-from tests.support.made_trace import MATRICES, NCCL, US, TraceBuilder, on_gpu, page, training_step
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from tests.support.made_trace import MAP, MATRICES, NCCL, US, TraceBuilder, on_gpu, page, training_step
 
 ENGINE = "autograd::engine::evaluate_function: "
 
@@ -404,6 +404,28 @@ def test_a_collective_without_sizes_has_no_flops_and_unknown_bytes(tmp_path: Pat
     assert "communication 1 10.0 us 50.0 % 0 0.0 % -" in text
     assert "total 2 20.0 us 100.0 % 128 100.0 % ≥224 B" in text
     assert "no formula nccl:all_to_all 50.0 %" in page(anatomy, "ledger")
+
+
+@pytest.mark.parametrize("kernel", [MAP, "triton__0d1d2de"])
+def test_the_first_event_of_a_trace_is_a_call_too(kernel: str, tmp_path: Path) -> None:
+    """Its work has the operator's class; a kernel whose name says nothing takes it for its own."""
+    trace = on_gpu()
+    launched(trace, "aten::mm", 10, kernel, **MATRICES)
+    anatomy = trace.analyze(tmp_path)
+    assert [(row.operator, row.operator_class, row.flops) for row in anatomy.operators] == [
+        ("aten::mm", OperatorClass.TENSOR_CONTRACTION, 128)
+    ]
+    own = OperatorClass.ELEMENTWISE if kernel == MAP else OperatorClass.TENSOR_CONTRACTION
+    assert [(row.kernel, row.operator_class) for row in anatomy.kernels] == [(kernel, own)]
+
+
+def test_a_collective_may_be_the_first_event_too(tmp_path: Path) -> None:
+    """Whatever its kernel is called, and the row that launched it is the operator."""
+    trace = on_gpu()
+    launched(trace, "nccl:all_reduce", 10, "multimem_kernel")
+    anatomy = trace.analyze(tmp_path)
+    assert [row.operator for row in anatomy.operators] == ["nccl:all_reduce"]
+    assert anatomy.timeline.communication_ns == 10 * US
 
 
 def test_an_operator_that_computes_a_gradient_is_not_forward(tmp_path: Path) -> None:

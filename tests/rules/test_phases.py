@@ -165,6 +165,15 @@ PLACED = {
         optimizer @1410 aten::_foreach_add_; other @1500 aten::mul_; other @2000 aten::addmm;
         other @2100 aten::addmm
     """,
+    # The first event of the trace; no node differentiates its result.
+    "a range inside a numbered operator is of its pass": """
+        {Scale} @10+60 #1; [its body] @20+40; forward @25 aten::mul; forward @100 #2; gradient @200 #2
+    """,
+    # Metrics between two operators of a forward are aside; a module without gradients is not.
+    "a range inside a forward": """
+        forward @10 #1; [metrics] @40+30; other @45 aten::mul; [opanatomy.module/embedding] @80+30;
+        forward @85 aten::embedding; forward @120 #2; gradient @200 #2; gradient @250 #1
+    """,
     "inference stays forward": """
         [ProfilerStep#1] @0+300; forward @10; forward @50 #4; [decode] @100+50; forward @110
     """,
