@@ -75,7 +75,7 @@ def test_a_technique_that_cannot_run_is_there_with_its_reason(
 )
 def test_three_quarters_of_all_layers_are_frozen(model: str, lowest: int) -> None:
     """Of two layers, of two and two one after the other, and of two in each of two towers."""
-    known = planned(tiny_request(model))
+    known = lever_context(tiny_request(model))
     here = replace(context(), layers=known.layers, freezable_layers=known.freezable_layers)
     assert TECHNIQUE["freeze-lower"].changes(here) == {"freeze": f"embeddings,layers:{lowest}"}
 
