@@ -24,7 +24,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.analysis.idle import FREES, SHORT_GAP_NS, host_layers
+from opanatomy.analysis.idle import FREES, LAUNCH, SHORT_GAP_NS, host_layers
 from opanatomy.analysis.intervals import Intervals, LaunchedWork, length, union, within, without
 from opanatomy.analysis.timeline import DeviceTime, StepWindow
 from opanatomy.errors import UsageError
@@ -76,9 +76,26 @@ _NEVER: Final = -(1 << 60)
 
 HOST, DEVICE, OPTIMIZER = "host", "device", "optimizer"
 COPIES, BLOCKING_COPIES = "copies", "blocking copies"
-#: Kinds of host time by their names on a page.
-_OF_LABELS: Final = {label.lower(): cause.value for cause, label in CAUSE_LABELS.items()}
-_SLOW_LAUNCHES: Final = (IdleCause.SLOW_LAUNCH, CAUSE_LABELS[IdleCause.SLOW_LAUNCH])
+#: The words of a change, in lower case with hyphens, and what each means; of a class its code. A kind of host time may
+#: be called as on a page.
+_WORDS: Final = {
+    **{word: word for word in (HOST, DEVICE, OPTIMIZER, LAUNCH, COPIES)},
+    BLOCKING_COPIES.replace(" ", "-"): BLOCKING_COPIES,
+    **{
+        text.lower().replace("_", "-").replace(" ", "-"): cause.value
+        for cause, label in CAUSE_LABELS.items()
+        if cause not in (IdleCause.STREAM, IdleCause.DEVICE, IdleCause.UNKNOWN)
+        for text in (cause.value, label)
+    },
+}
+#: The classes of device work by the words that name them.
+_CLASSES: Final = {
+    **{item.value.replace("_", "-"): item for item in OperatorClass},
+    "contraction": OperatorClass.TENSOR_CONTRACTION,
+    "normalization": OperatorClass.STATISTICAL_NORMALIZATION,
+    "element-wise": OperatorClass.ELEMENTWISE,
+    "collectives": OperatorClass.COMMUNICATION,
+}
 #: Idle time of the device of 1 ms and more before a kernel whose name has the text that follows.
 GAP: Final = "gap before "
 QUEUE, LATENCY = "queue", "launch latency"
@@ -111,12 +128,34 @@ def change_of(text: str) -> Change:
             f"what-if {text!r}: not a change - write PART xFACTOR, such as 'aten::mm x0.5', 'elementwise x0.8',"
             " 'synchronization 0' or 'host 0'"
         )
-    return Change(parts[1], float(parts[2]))
+    change = Change(parts[1], float(parts[2]))
+    if change.factor and (word := _word_of(change.of)) in (IdleCause.SYNCHRONIZATION, BLOCKING_COPIES):
+        raise UsageError(f"what-if {text!r}: no part of a wait can go, it is there or not - write '{word} 0'")
+    return change
+
+
+def _word_of(of: str) -> str | OperatorClass | None:
+    """Return the word of ours, or the class, that a text means in any case; `None` for a name of the trace."""
+    key = of.lower().replace("_", "-").replace(" ", "-")
+    return _WORDS.get(key) or _CLASSES.get(key)
+
+
+class _Part(Struct, frozen=True):
+    """What the name of a change means: a word of ours, and the host time, device events and waits that it changes."""
+
+    word: str | OperatorClass | None
+    #: `None`: it changes no time of the host.
+    host: Intervals | None
+    events: Int64
+    #: The kind of the edges into the ends of calls that go, if it is a wait.
+    waits: int | None = None
 
 
 #: What an edge is: from a launch, from the event before on the stream, from another stream; and into the end of a call:
 #: of a wait, of a copy that lasts until it is done, of a launch into a full queue, of a free that waits.
 _LAUNCH, _STREAM, _ACROSS, _WAIT, _COPY, _FULL, _FREE = range(7)
+#: The kinds that a change removes.
+_REMOVED: Final = {IdleCause.SYNCHRONIZATION.value: _WAIT, BLOCKING_COPIES: _COPY}
 #: In place of an event: work of before the steps.
 _BEFORE: Final = -1
 _OF_PATH: Final = {_LAUNCH: LATENCY, _STREAM: QUEUE, _ACROSS: QUEUE}
@@ -246,7 +285,7 @@ class StepGraph:
         waits_ns = union(idle - (delay - usual)[unexplained], (delay - usual)[unexplained])
         self.unexplained_ns = length(without(waits_ns, union(start, stop - start)))
         self._behind = self._edges_behind()
-        self._times: dict[str, Intervals | None] = {}
+        self._parts: dict[str, _Part] = {}
         self.window_ns = self._length(stop - points[0], stop - start, float(points[-1] - points[0]))
 
     def _edges(
@@ -412,17 +451,15 @@ class StepGraph:
         delay = (self._usual if usual else self._recorded).astype(np.float64)
         nodes = self._nodes
         duration = (self._ended - self._begun)[nodes].astype(np.float64)
-        for change in changes:
-            if change.of in (IdleCause.SYNCHRONIZATION, CAUSE_LABELS[IdleCause.SYNCHRONIZATION]):
-                delay[self._kind == _WAIT] = _NEVER
-            elif change.of == BLOCKING_COPIES:
-                delay[self._kind == _COPY] = _NEVER
-            elif change.of == OPTIMIZER or self._host_time(change.of) is None:
-                duration[self.events_of(change.of)] *= change.factor
-            if change.of == DEVICE and not change.factor:
+        parts = [(self._part(change.of), change.factor) for change in changes]
+        for part, factor in parts:
+            duration[part.events] *= factor
+            if part.waits is not None:
+                delay[self._kind == part.waits] = _NEVER
+            if part.word == DEVICE and not factor:
                 delay[self._kind == _STREAM] = 0
         into, edges = self._launched_by
-        left = prod(change.factor for change in changes if change.of in (HOST, *_SLOW_LAUNCHES))
+        left = prod(factor for part, factor in parts if part.word in (HOST, IdleCause.SLOW_LAUNCH))
         delay[edges] -= (1 - left) * self._slow[into]
         host = np.concatenate(([0.0], np.cumsum(spans)))
         # When it begins by its launch, if nothing waits before; how long after the event before on its stream.
@@ -472,32 +509,53 @@ class StepGraph:
         optimizer = union(host.start_ns[rows], host.duration_ns[rows])
         return {HOST: self._spans, **host_layers(self._launched), OPTIMIZER: optimizer}
 
-    def _host_time(self, of: str) -> Intervals | None:
-        """Return when the host did what `of` names: a kind of thing, a gap before a kernel, an operator or a range.
+    def _part(self, of: str) -> _Part:
+        """Return what the name of a change means; raise `UsageError` if no part of the steps is called so."""
+        if of not in self._parts:
+            self._parts[of] = self._find_part(of)
+        return self._parts[of]
 
-        `None` if device events have that name, or nothing has.
-        """
-        if of not in self._times:
-            self._times[of] = self._find_host_time(of)
-        return self._times[of]
-
-    def _find_host_time(self, of: str) -> Intervals | None:
-        if (kind := _OF_LABELS.get(of.lower(), of)) in self._host_kinds:
-            return self._host_kinds[kind]
-        names, host = self._launched.names, self._launched.host
-        if of.startswith(GAP):
+    def _find_part(self, of: str) -> _Part:
+        """Find it among the words of ours, else among the names of the trace: of device events, then of the host."""
+        kernels, events, none = self._kernels, self._events, np.zeros(0, dtype=np.int64)
+        word = _word_of(of)
+        if isinstance(word, OperatorClass):
+            return _Part(word, None, np.flatnonzero(kernels.operator_class.codes[events] == CLASS_CODE[word]))
+        if word == DEVICE:
+            return _Part(word, None, np.arange(len(events)))
+        if word == COPIES:
+            return _Part(word, None, np.flatnonzero(self._launched.work.kind[events] == MEMCPY))
+        if word == OPTIMIZER:
+            updates = np.flatnonzero(kernels.phase.codes[events] == PHASE_CODE[Phase.OPTIMIZER])
+            return _Part(word, self._host_kinds[word], updates)
+        if word is not None:
+            return _Part(word, self._host_kinds.get(word), none, _REMOVED.get(word))
+        if of.lower().startswith(GAP):
             start, stop = self._begun[self._nodes], self._ended[self._nodes]
             following = np.argsort(start, kind="stable")
             reached = np.maximum.accumulate(np.append(self._begin_ns, stop[following])[:-1])
             idle = start[following] - reached
-            kernel = np.array([of.removeprefix(GAP) in name for name in self._kernels.kernel.values])
-            gaps = (idle >= SHORT_GAP_NS) & kernel[self._kernels.kernel.codes[self._events[following]]]
-            return reached[gaps], start[following][gaps]
-        on_host = of.removeprefix(f"{HOST} ")
-        if on_host == of and (of in (DEVICE, COPIES) or len(self._named(of))):
-            return None
-        rows = rows_named(re.compile(rf"^{re.escape(on_host)}$"), names, host.name) & isin(host.thread, self._threads)
-        return union(host.start_ns[rows], host.duration_ns[rows]) if rows.any() else None
+            kernel = np.array([of[len(GAP) :] in name for name in kernels.kernel.values])
+            gaps = (idle >= SHORT_GAP_NS) & kernel[kernels.kernel.codes[events[following]]]
+            return _Part(None, (reached[gaps], start[following][gaps]), none)
+        is_of_host = of.lower().startswith(f"{HOST} ")
+        if not is_of_host and len(named := self._named(of)):
+            return _Part(None, None, named)
+        host, name = self._launched.host, of[len(HOST) + 1 :] if is_of_host else of
+        rows = rows_named(re.compile(rf"^{re.escape(name)}$"), self._launched.names, host.name)
+        rows &= isin(host.thread, self._threads)
+        if rows.any():
+            return _Part(None, union(host.start_ns[rows], host.duration_ns[rows]), none)
+        if len(named := self._named(of)):
+            return _Part(None, None, named)
+        used = unique(kernels.operator.codes[events]).values
+        names = [kernels.operator.values[code] for code in used[used >= 0].tolist()]
+        words = (*self._host_kinds, DEVICE, COPIES, BLOCKING_COPIES, *_CLASSES)
+        near = get_close_matches(of, [*words, *names], n=3, cutoff=0.5)
+        raise UsageError(
+            f"what-if {of!r}: no part of the step is called so - "
+            + (f"did you mean {', '.join(near)}?" if near else "name host time, a class, an operator or a kernel")
+        )
 
     @cached_property
     def _threads(self) -> Int64:
@@ -509,35 +567,11 @@ class StepGraph:
         """Return the time between each two points after the changes of host time."""
         start, until = self._spans
         spent = (until - start).astype(np.float64)
-        for change in changes:
-            if change.of != HOST and (time := self._host_time(change.of)) is not None:
-                spent -= (1 - change.factor) * within(time, start, until)
-        return np.maximum(spent, 0) * prod(change.factor for change in changes if change.of == HOST)
-
-    def events_of(self, of: str) -> Int64:
-        """Return the indices of the device events that `of` names: all, copies, a class, an operator, kernels.
-
-        Raises `UsageError` if none has that name.
-        """
-        kernels, work, events = self._kernels, self._launched.work, self._events
-        if of == DEVICE:
-            return np.arange(len(events))
-        if of == OPTIMIZER:
-            return np.flatnonzero(kernels.phase.codes[events] == PHASE_CODE[Phase.OPTIMIZER])
-        if of == COPIES:
-            return np.flatnonzero(work.kind[events] == MEMCPY)
-        if (item := _CLASSES.get(of.replace("_", "-").replace(" ", "-"))) is not None:
-            return np.flatnonzero(kernels.operator_class.codes[events] == CLASS_CODE[item])
-        found = self._named(of)
-        if not len(found):
-            used = unique(kernels.operator.codes[events]).values
-            names = [kernels.operator.values[code] for code in used[used >= 0].tolist()]
-            near = get_close_matches(of, [*self._host_kinds, DEVICE, COPIES, *_CLASSES, *names], n=3, cutoff=0.5)
-            raise UsageError(
-                f"what-if {of!r}: no part of the step is called so - "
-                + (f"did you mean {', '.join(near)}?" if near else "name host time, a class, an operator or a kernel")
-            )
-        return found
+        parts = [(self._part(change.of), change.factor) for change in changes]
+        for part, factor in parts:
+            if part.host is not None and part.word != HOST:
+                spent -= (1 - factor) * within(part.host, start, until)
+        return np.maximum(spent, 0) * prod(factor for part, factor in parts if part.word == HOST)
 
     def _named(self, of: str) -> Int64:
         """Return the device events of the operator of this name, else those of kernels whose names have it."""
@@ -730,16 +764,6 @@ def _host_factor(graph: StepGraph, plain_ns: int | None) -> float | None:
         middle = (low + high) / 2
         low, high = (low, middle) if graph.time_ns(host=middle) > plain_ns * graph.count else (middle, high)
     return (low + high) / 2
-
-
-#: The classes of device work by the words that name them.
-_CLASSES: Final = {
-    **{item.value.replace("_", "-"): item for item in OperatorClass},
-    "contraction": OperatorClass.TENSOR_CONTRACTION,
-    "normalization": OperatorClass.STATISTICAL_NORMALIZATION,
-    "element-wise": OperatorClass.ELEMENTWISE,
-    "collectives": OperatorClass.COMMUNICATION,
-}
 
 
 #: So many device events are enough of steps that take alike: the longest less than this times the shortest.
