@@ -352,11 +352,9 @@ def attribute(
         operators = np.flatnonzero(table.annotation == 0)
         timed = Timed(row=operators, duration_ns=table.self_ns[operators], phase=table.phase[operators])
     annotated, stated = annotated_phases(names, rows, kinds, placed, timed)
-    if stated is not placed:
+    if stated is not None:
         table = replace(table, phase=stated.phase)
-        work_table = replace(
-            work_table, phase=stated.phases_of_launches(links.enclosing, links.thread, links.launched_ns)
-        )
+        work_table = replace(work_table, phase=_phases_of_work(work, links, stated))
     present = [names[number] for number in unique(rows.name[own_ranges(rows, kinds)]).values.tolist()]
     return Attribution(
         host=table,
@@ -387,15 +385,10 @@ def _work_table(
     work: DeviceWork, links: Links, placed: Placed, window: tuple[int, int], stepped: bool, scopes: Sequence[str]
 ) -> WorkTable:
     link = links.link
-    phase = placed.phases_of_launches(links.enclosing, links.thread, links.launched_ns)
     module: Categorical[str] = placed.module.take(links.enclosing)
-    if scopes:  # in a graph all work has the launch of the whole
-        graph = work.node >> 32
-        differentiated = (graph > 0) & isin(graph, unique(graph[work.of_backward > 0]).values)
-        said = np.where(work.of_backward > 0, PHASE_CODE[Phase.BACKWARD], PHASE_CODE[Phase.FORWARD])
-        phase = np.where(differentiated & ((work.scope >= 0) | (work.of_backward > 0)), said, phase)
+    if scopes:
         named = concat(module, Categorical(work.scope, tuple(scopes)))
-        own, given = named.codes[: len(phase)], named.codes[len(phase) :]
+        own, given = np.split(named.codes, 2)
         module = Categorical(np.where(given >= 0, given, own), named.values)
     if stepped:
         outside = (links.launched_ns < window[0]) | (links.launched_ns > window[1])
@@ -410,6 +403,18 @@ def _work_table(
         link=link,
         launch=links.launch,
         open=links.open,
-        phase=phase,
+        phase=_phases_of_work(work, links, placed),
         module=module,
     )
+
+
+def _phases_of_work(work: DeviceWork, links: Links, placed: Placed) -> Int64:
+    """Return the phase of each device event: that of its launch, in an annotated graph that of its node.
+
+    All work of a graph has the launch of the whole.
+    """
+    phase = placed.phases_of_launches(links.enclosing, links.thread, links.launched_ns)
+    graph = work.node >> 32
+    differentiated = (graph > 0) & isin(graph, unique(graph[work.of_backward > 0]).values)
+    said = np.where(work.of_backward > 0, PHASE_CODE[Phase.BACKWARD], PHASE_CODE[Phase.FORWARD])
+    return np.where(differentiated & ((work.scope >= 0) | (work.of_backward > 0)), said, phase)

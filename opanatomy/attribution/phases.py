@@ -1025,17 +1025,17 @@ def phase_of_annotation(name: str) -> int:
 
 def annotated_phases(
     names: Sequence[str], rows: HostRows, kinds: NameKinds, placed: Placed, timed: Timed
-) -> tuple[Check | None, Placed]:
-    """Compare the time in each annotated phase with the assigned phase; return the check and the phases to use.
+) -> tuple[Check | None, Placed | None]:
+    """Compare the time in each annotated phase with the assigned phase; return the check and the phases to use instead.
 
     `compared` counts phases. A difference has the annotated time of a phase (`other`) and the part assigned to that
     phase (`ours`). The ranges are taken if nothing explains the difference, autograd does not contradict them, and they
-    hold nearly all of a forward and a backward; `not_checked` then says so. The check is `None` if no range says a
-    phase.
+    hold nearly all of a forward and a backward; `not_checked` then says so. Else the phases are `None`. The check is
+    `None` if no range says a phase.
     """
     ranges = _Ranges(names, rows, kinds, placed)
     if not ranges.there.any():
-        return None, placed
+        return None, None
     compared = _compared(rows, placed, timed, ranges)
     check = _check(names, rows, timed, compared, ranges)
     may_be_taken = placed.inference is not None and not (kinds.mapped >= 0).any()
@@ -1051,7 +1051,7 @@ def annotated_phases(
     )
     again = (stated == BACKWARD) & (operator >= 0) & (first_runs >= next_runs)[take(rows.name, operator)]
     if not check.unexplained or not may_be_taken or not _states(placed, timed, compared, again):
-        return check, placed
+        return check, None
     # Inside them autograd still decides: recomputation, a loss in a backward, a gradient in a forward.
     stays = (stated == BACKWARD) & ((placed.phase == RECOMPUTE) | compared.differentiated)
     stays |= (stated == FORWARD) & (placed.nodes.enclosing >= 0)
