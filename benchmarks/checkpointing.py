@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from opanatomy.memory import components
-from opanatomy.memory.allocations import curve_of
+from opanatomy.memory.curve import curve_of
 from opanatomy.memory.observed import measured_step, preexisting_blocks, table_of
 from opanatomy.options import RunOptions
 from opanatomy.predict import workers
