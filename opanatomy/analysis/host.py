@@ -9,12 +9,13 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.analysis.idle import FREES, WAITS, is_operator
+from opanatomy.analysis.idle import is_operator
 from opanatomy.analysis.intervals import Intervals, length, overlap, union, without
 from opanatomy.attribution.attribute import enclosing_rows
 from opanatomy.records.anatomy import HostRow
 from opanatomy.records.columns import Bool, HostTable, Int64, Launches, isin, rows_named, starts_work, take, unique
 from opanatomy.records.patterns import regex
+from opanatomy.records.runtime_calls import FREES, WAITS
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
 #: Names with less than this part of the time are one row.

@@ -20,6 +20,7 @@ from opanatomy.attribution.attribute import enclosing_rows
 from opanatomy.attribution.nesting import last_started
 from opanatomy.records.anatomy import PYTHON_STACK, Gap, IdleRow
 from opanatomy.records.columns import (
+    AFTER_ALL,
     MEMCPY,
     Bool,
     DeviceWork,
@@ -36,6 +37,7 @@ from opanatomy.records.columns import (
     unique,
 )
 from opanatomy.records.patterns import regex
+from opanatomy.records.runtime_calls import LAUNCHES_GRAPH, SYNCHRONIZES, WAITS, WAITS_FOR_DEVICE, WAITS_FOR_STREAM
 from opanatomy.records.taxonomy import IdleCause
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
@@ -46,8 +48,6 @@ _SLOW_NS: Final = 200_000
 _HELD_UP_NS: Final = 100_000
 #: Work that starts within this time after its launch returned did not wait for the device.
 _LATENCY_NS: Final = 20_000
-#: Calls that give memory of the device back to the driver.
-FREES: Final = regex(r"^(?:cuda|hip)Free(?!Host)")
 _EXCHANGES: Final = regex(r"^(?:nccl|rccl|msccl|oneccl)", re.IGNORECASE)
 #: A wait returns this soon after the device's last work; the longest delay in sixty real traces is 187 us.
 RETURNS_NS: Final = 250_000
@@ -71,14 +71,6 @@ _LIBRARIES: Final = regex(r"^aten::(?:\w*conv\w*|\w*mm|matmul|linear|baddbmm|\w*
 #: A call of the allocator that starts a library takes this many times the median of its name.
 _TIMES_USUAL: Final = 10
 _A_FEW: Final = 4
-#: Calls in which the host waits for the device.
-WAITS: Final = regex(
-    r"Synchronize|^(?:cuda|hip)Memcpy$|^cuMemcpy[DH]to[DH]|^hipMemcpyWithStream$|^ur(?:EventWait|QueueFinish)"
-)
-_SYNCHRONIZES: Final = regex(r"^(?:cuda|hip|cu|ur|ze|aclrt)\w*Synchronize|^ur(?:EventWait|QueueFinish)")
-_ON_DEVICE: Final = regex(r"^(?:cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
-_ON_STREAM: Final = regex(r"^(?:cuda|hip|cu)StreamSynchronize")
-LAUNCHES_GRAPH: Final = regex(r"GraphLaunch|CommandBufferEnqueue", re.IGNORECASE)
 _LOADS: Final = regex(
     r"(?:Module|Library|Kernel)(?:Load|GetFunction)|Func[GS]etAttribute|GraphInstantiate|StreamCreate"
     r"|GetDeviceProperties|Lazy Function Loading|Module Loading"
@@ -110,8 +102,6 @@ _ORDER: Final = (
     IdleCause.PROFILER, IdleCause.COMPILATION, IdleCause.INPUT, IdleCause.ALLOCATOR, IdleCause.SLOW_LAUNCH,
     IdleCause.SYNCHRONIZATION, IdleCause.COLLECTIVE, IdleCause.OPERATORS,
 )  # fmt: skip
-#: The time of what nothing says the end of.
-NEVER: Final = int(np.iinfo(np.int64).max)
 #: In place of a thread: all threads that launch work, or none at all.
 _OTHERS: Final = -1
 _NOBODY: Final = -2
@@ -282,7 +272,7 @@ def awaited_work(launched: LaunchedWork) -> Intervals:
     A last wait that nothing is launched or recorded after is the profiler's own.
     """
     work, calls = launched.work, launched.launches
-    waits = np.flatnonzero(rows_named(_SYNCHRONIZES, launched.names, calls.name))
+    waits = np.flatnonzero(rows_named(SYNCHRONIZES, launched.names, calls.name))
     if not len(waits) or not len(work.start_ns):
         return waits, waits
     begin, end = _span(calls, waits)
@@ -308,18 +298,18 @@ def awaited_work(launched: LaunchedWork) -> Intervals:
 
 
 def done_ns(names: Sequence[str], launches: Launches, work: DeviceWork, moments: Int64) -> Int64:
-    """Return when what was launched by each moment had ended for certain; `NEVER` if no later wait says so.
+    """Return when what was launched by each moment had ended for certain; `AFTER_ALL` if no later wait says so.
 
     A wait for a device says so if all work is of one device, a wait for a stream if all is of one stream.
     """
     waits = np.zeros(len(launches.name), dtype=bool)
     if len(unique(work.device).values) == 1:
-        waits |= rows_named(_ON_DEVICE, names, launches.name)
+        waits |= rows_named(WAITS_FOR_DEVICE, names, launches.name)
         if len(unique(work.stream).values) == 1:
-            waits |= rows_named(_ON_STREAM, names, launches.name)
+            waits |= rows_named(WAITS_FOR_STREAM, names, launches.name)
     rows = np.flatnonzero(waits & (launches.duration_ns > 0))
     begin, end = _span(launches, rows[np.argsort(launches.start_ns[rows], kind="stable")])
-    returned = np.append(np.minimum.accumulate(end[::-1])[::-1], NEVER)
+    returned = np.append(np.minimum.accumulate(end[::-1])[::-1], AFTER_ALL)
     ended: Int64 = returned[np.searchsorted(begin, moments)]
     return ended
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.analysis.build import MeasuredSteps
-from opanatomy.analysis.idle import RETURNS_NS, WAITS, is_operator
+from opanatomy.analysis.idle import RETURNS_NS, is_operator
 from opanatomy.analysis.intervals import Intervals, overlap, union, without
 from opanatomy.analysis.timeline import DeviceTime
 from opanatomy.analysis.waiting import Matched, RankWaits
@@ -34,6 +34,7 @@ from opanatomy.records.columns import (
     unique,
 )
 from opanatomy.records.lanes import NO_SPANS, Lane, LaneKind, Lanes, SpanTable
+from opanatomy.records.runtime_calls import WAITS
 from opanatomy.records.table import concatenated, figure
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASES, OperatorClass, Phase
 from opanatomy.trace.read import Trace

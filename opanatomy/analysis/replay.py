@@ -24,12 +24,14 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.analysis.idle import FREES, LAUNCH, SHORT_GAP_NS, host_layers
+from opanatomy.analysis.idle import LAUNCH, SHORT_GAP_NS, host_layers
 from opanatomy.analysis.intervals import Intervals, LaunchedWork, length, union, within, without
 from opanatomy.analysis.timeline import DeviceTime, StepWindow
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Advice, Evidence, PathPart, Replay, WhatIf
 from opanatomy.records.columns import (
+    AFTER_ALL,
+    BEFORE_ALL,
     MEMCPY,
     Bool,
     DeviceWork,
@@ -43,7 +45,7 @@ from opanatomy.records.columns import (
     starts_work,
     unique,
 )
-from opanatomy.records.patterns import regex
+from opanatomy.records.runtime_calls import FREES, RECORDS_EVENT, STREAM_WAITS_FOR_EVENT, WAITS
 from opanatomy.records.taxonomy import CAUSE_LABELS, CLASS_CODE, CLASSES, PHASE_CODE, IdleCause, OperatorClass, Phase
 
 #: Gains are replayed if a replay with usual delays is off by less than this part of the steps, and less than this part
@@ -68,11 +70,8 @@ _SLOW, _SLOW_NS, _QUEUE = 20, 100_000, 500
 #: the host's time shrinks below this part by it.
 EVENT_NS, _LEAST_PART = 2_000, 0.3
 
-_WAITS: Final = regex(
-    r"^(?:cuda|hip|cu|ur|ze)\w*Synchronize|^ur(?:EventWait|QueueFinish)|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$"
-)
-_RECORDS, _STREAM_WAITS = regex(r"EventRecord"), regex(r"StreamWaitEvent")
-_NEVER: Final = -(1 << 60)
+#: The time of what no edge reaches. Delays are added to it and times taken from it, which would overflow `BEFORE_ALL`.
+_UNREACHED: Final = -(1 << 60)
 
 HOST, DEVICE, OPTIMIZER = "host", "device", "optimizer"
 COPIES, BLOCKING_COPIES = "copies", "blocking copies"
@@ -242,7 +241,7 @@ class StepGraph:
         until = points[1:].copy()
         returns = np.flatnonzero(is_return[1:])
         until[returns] = np.maximum(calls.start_ns[call[1:][returns]], points[:-1][returns])
-        quick = of_host & rows_named(_WAITS, names, calls.name) & ~mask_of(waiting, len(of_host))
+        quick = of_host & rows_named(WAITS, names, calls.name) & ~mask_of(waiting, len(of_host))
         cost = _usual(calls.duration_ns[quick], _RETURNED_NS)
         self._spans = points[:-1], until
         self._cost = np.where(is_return[1:], np.minimum(points[1:] - until, cost), 0)
@@ -255,9 +254,9 @@ class StepGraph:
         source, target, kind, usual = self._edges(waited, is_return, call, issue, moves, is_launched)
         delay = self._begun[target] - self._ended[source]
         chain = self._ended[self._points[:-1]] + (until - points[:-1]) + self._cost
-        reached = np.full(count, _NEVER)
+        reached = np.full(count, _UNREACHED)
         np.maximum.at(reached, target, self._ended[source] + usual)
-        decided = np.full(count, _NEVER)
+        decided = np.full(count, _UNREACHED)
         decided[self._points[1:]] = chain
         binds = (self._ended[source] + usual == reached[target]) & (reached[target] > decided[target])
         last_of = np.full(count, -1)
@@ -305,7 +304,7 @@ class StepGraph:
         follows = (stream[ranked[1:]] == stream[ranked[:-1]]) & (nodes[ranked[:-1]] < nodes[ranked[1:]])
         before = np.full(len(nodes), -1)
         before[ranked[1:][follows]] = ranked[:-1][follows]
-        ended_before = np.where(before >= 0, stop[before], _NEVER)
+        ended_before = np.where(before >= 0, stop[before], _UNREACHED)
         issued = self._begun[points[issue]]
         latency = _usual((start - issued)[is_launched & (ended_before < issued)], _LAUNCHED_NS)
         queued = moves & (issued + latency < ended_before)
@@ -367,15 +366,15 @@ class StepGraph:
         recorded, waited, launched = (
             np.sort(calls.start_ns[rows])
             for rows in (
-                rows_named(_RECORDS, names, calls.name),
-                rows_named(_STREAM_WAITS, names, calls.name),
+                rows_named(RECORDS_EVENT, names, calls.name),
+                rows_named(STREAM_WAITS_FOR_EVENT, names, calls.name),
                 starts_work(names, calls),
             )
         )
 
         def last(moments: Int64, before: Int64) -> Int64:
             index = np.searchsorted(moments, before) - 1
-            return np.where(index >= 0, moments[index] if len(moments) else _NEVER, _NEVER)
+            return np.where(index >= 0, moments[index] if len(moments) else BEFORE_ALL, BEFORE_ALL)
 
         wait = last(waited, issued)
         record = last(recorded, wait)
@@ -455,7 +454,7 @@ class StepGraph:
         for part, factor in parts:
             duration[part.events] *= factor
             if part.waits is not None:
-                delay[self._kind == part.waits] = _NEVER
+                delay[self._kind == part.waits] = _UNREACHED
             if part.word == DEVICE and not factor:
                 delay[self._kind == _STREAM] = 0
         into, edges = self._launched_by
@@ -463,7 +462,7 @@ class StepGraph:
         delay[edges] -= (1 - left) * self._slow[into]
         host = np.concatenate(([0.0], np.cumsum(spans)))
         # When it begins by its launch, if nothing waits before; how long after the event before on its stream.
-        early, late = np.full((2, len(nodes)), float(_NEVER))
+        early, late = np.full((2, len(nodes)), float(_UNREACHED))
         indices, edges = self._launched_by
         early[indices] = host[self._issue[indices]] + delay[edges]
         indices, edges = self._follows
@@ -480,7 +479,7 @@ class StepGraph:
                 if (other := ends[before] + after) > at:
                     at = other
                 append(at + long)
-            latest: float = _NEVER
+            latest: float = _UNREACHED
             for source, edge in edges_in:
                 if (other := ends[source] + further[edge]) > latest:
                     latest = other
@@ -589,7 +588,7 @@ class StepGraph:
     def ahead_ns(self) -> int:
         """Return the work that the device did before it came to what the trace has a launch of."""
         work, is_launched = self._launched.work, self._launched.launch >= 0
-        queued = ~is_launched & (work.start_ns < work.start_ns[is_launched].min(initial=-_NEVER))
+        queued = ~is_launched & (work.start_ns < work.start_ns[is_launched].min(initial=AFTER_ALL))
         return int(work.duration_ns[queued].sum())
 
     @property
@@ -618,7 +617,7 @@ class StepGraph:
         ends, count = self._ended, len(self._ended)
         # The edge that each node waited for longest, if it is not the host's chain.
         reached = ends[self._source] + self._recorded
-        latest = np.full(count, _NEVER)
+        latest = np.full(count, _UNREACHED)
         np.maximum.at(latest, self._target, reached)
         edge_of = np.full(count, -1)
         decides = np.flatnonzero(reached == latest[self._target])
@@ -629,7 +628,7 @@ class StepGraph:
         edge_of[(of_host >= 0) & (latest < begins)] = -1
         chain, edges, sources = of_host.tolist(), edge_of.tolist(), self._source.tolist()
         own_ends = ends.copy()
-        own_ends[self._nodes[~self._own]] = _NEVER
+        own_ends[self._nodes[~self._own]] = _UNREACHED
         node = int(np.lexsort((np.arange(count), own_ends))[-1])
         if self._is_annotated or not len(self._nodes):
             origin = int(ends[node]) - self.window_ns
@@ -819,7 +818,7 @@ def _waited_for(
     kind, launch, launched_ns, begun, ended, stream = events
     waited: dict[int, list[tuple[int, int]]] = {}
     by_stream = [rows[np.argsort(begun[rows], kind="stable")] for _, rows in rows_by_value(stream)]
-    waits, frees = (rows_named(pattern, names, name) & of_host for pattern in (_WAITS, FREES))
+    waits, frees = (rows_named(pattern, names, name) & of_host for pattern in (WAITS, FREES))
     for call in np.flatnonzero(waits | frees).tolist():
         begin, end = int(start_ns[call]), int(returned_ns[call])
         works = []

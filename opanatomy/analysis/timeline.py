@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.analysis.idle import LAUNCHES_GRAPH, LONGEST_GAPS, Idle, idle_by_device
+from opanatomy.analysis.idle import LONGEST_GAPS, Idle, idle_by_device
 from opanatomy.analysis.intervals import (
     Intervals,
     LaunchedWork,
@@ -47,7 +47,7 @@ from opanatomy.records.columns import (
     unique,
 )
 from opanatomy.records.communication import Communication
-from opanatomy.records.patterns import regex
+from opanatomy.records.runtime_calls import LAUNCHES, LAUNCHES_GRAPH, WAITS
 from opanatomy.records.taxonomy import (
     CLASS_CODE,
     CLASSES,
@@ -64,18 +64,12 @@ from opanatomy.records.taxonomy import (
 #: A launch costs the host and the device a few microseconds: a kernel that takes hardly longer is all overhead.
 TINY_NS = 10_000
 
-LAUNCHES = regex(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)
-
-
-#: Calls that wait for the device; copies without `Async` return when they are done.
-SYNCHRONIZE = regex(r"Synchronize|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$")
-
 
 def launching_of(launched_work: LaunchedWork, within: Bool) -> Launching:
     """Sum up launches and kernels of the window over all devices; `within` marks the window's runtime calls."""
     launches, work = launched_work.launches, launched_work.work
     calls = within & _outermost(launched_work, LAUNCHES)
-    waits = within & _outermost(launched_work, SYNCHRONIZE)
+    waits = within & _outermost(launched_work, WAITS)
     kernel_ns = work.duration_ns[launched_work.kernels()]
     tiny = kernel_ns < TINY_NS
     # When each launch was made and its first kernel began; the largest number of launches that waited at one time.

@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.attribution.nesting import (
-    NEVER,
     HostRows,
     last_inside,
     last_started,
@@ -31,6 +30,7 @@ from opanatomy.attribution.phases import (
 )
 from opanatomy.records.anatomy import Check
 from opanatomy.records.columns import (
+    BEFORE_ALL,
     GRAPH,
     LINKED,
     NO_FLOWS,
@@ -51,7 +51,7 @@ from opanatomy.records.columns import (
     rows_named,
     unique,
 )
-from opanatomy.records.patterns import regex
+from opanatomy.records.runtime_calls import LAUNCHES_GRAPH
 from opanatomy.records.taxonomy import PHASE_CODE, Phase
 
 # Link device events to the host events that launched them, and tell why some have none.
@@ -256,7 +256,7 @@ def left_over(link: Int64, work: DeviceWork) -> Bool:
         early = events[left[events]]
         ends = work.start_ns[early] + work.duration_ns[early]
         first = np.sort(work.start_ns[events[recorded[events]]])[:1]
-        caught_up = np.concatenate((ends, first)).max(initial=NEVER)
+        caught_up = np.concatenate((ends, first)).max(initial=BEFORE_ALL)
         for stream in bare:
             left[stream] = work.start_ns[stream] < caught_up
     return left
@@ -264,10 +264,6 @@ def left_over(link: Int64, work: DeviceWork) -> Bool:
 
 def _at(column: Int64, index: Int64) -> Int64:
     return column[np.maximum(index, 0)] if len(column) else np.full(len(index), -1, dtype=np.int64)
-
-
-#: Launches of whole graphs: CUDA, HIP, and Intel's command buffers.
-_GRAPH = regex(r"GraphLaunch|CommandBufferEnqueue")
 
 
 class Attribution(Struct, frozen=True, kw_only=True):
@@ -323,7 +319,7 @@ def attribute(
         start_ns=launches.start_ns,
         correlation=launches.correlation,
         external_id=launches.external_id,
-        is_graph=rows_named(_GRAPH, names, launches.name),
+        is_graph=rows_named(LAUNCHES_GRAPH, names, launches.name),
         host=enclosing_rows(thread, start, start + duration, parent, (launches.thread, launches.start_ns)),
     )
     links = link_work(work, launch, host.external_id[order])

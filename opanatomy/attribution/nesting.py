@@ -118,9 +118,6 @@ def self_times(parents: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
 # ----- host events in nesting order
 
 
-NEVER = -(2**63)
-
-
 class HostRows(Struct, frozen=True):
     """The host events in nesting order."""
 

@@ -11,11 +11,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.attribution.nesting import NEVER, HostRows, contains, last_started, latest, nearest_above
+from opanatomy.attribution.nesting import HostRows, contains, last_started, latest, nearest_above
 from opanatomy.errors import UsageError
 from opanatomy.options import as_asked
 from opanatomy.records.anatomy import Check, Difference
 from opanatomy.records.columns import (
+    BEFORE_ALL,
     NO_FLOWS,
     Bool,
     Categorical,
@@ -388,12 +389,12 @@ def recomputed(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
     node = nodes.enclosing
     function = take(kinds.function, np.where(node >= 0, rows.name[node], -1))
     applied = (node >= 0) & (function == rows.name)
-    applied_ns = np.full(len(node), NEVER, dtype=np.int64)
+    applied_ns = np.full(len(node), BEFORE_ALL, dtype=np.int64)
     np.maximum.at(applied_ns, node[applied], rows.end_ns[applied])
     below = (node >= 0) & (node != np.arange(len(node))) & ((function == -1) | (rows.end_ns <= applied_ns[node]))
     runs_forward = (nodes.module > node) | kinds.sharded[rows.name] | _own_numbers(rows, kinds, nodes)
     forward = below & ~nodes.is_node & runs_forward
-    last_forward = np.full(len(node), NEVER, dtype=np.int64)
+    last_forward = np.full(len(node), BEFORE_ALL, dtype=np.int64)
     np.maximum.at(last_forward, node[forward], rows.end_ns[forward])
     again: Bool = forward | (below & (rows.end_ns <= last_forward[node]))
     # Sharded weights are gathered for the backward where a node begins, before its forward is run again.

@@ -14,14 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from opanatomy.records.patterns import regex
+from opanatomy.records.runtime_calls import STARTS_WORK
 from opanatomy.records.signature import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
-
-#: Runtime or driver calls that start work on a device: CUDA, HIP, and Intel's `ur...` and `pi...`.
-_STARTS_WORK: Final = regex(
-    r"Launch(?!HostFunc)|Mem(?:cpy|set)(?!\w*Node)|USMFill|EnqueueMem|CommandBufferEnqueue", re.IGNORECASE
-)
 
 Int64: TypeAlias = "npt.NDArray[np.int64]"
 Bool: TypeAlias = "npt.NDArray[np.bool_]"
@@ -30,6 +25,11 @@ Float64: TypeAlias = "npt.NDArray[np.float64]"
 NO_UNITS: Final = -2
 #: The type of the values of a categorical column.
 Value = TypeVar("Value")
+
+
+#: Times before and after all others.
+BEFORE_ALL: Final = int(np.iinfo(np.int64).min)
+AFTER_ALL: Final = int(np.iinfo(np.int64).max)
 
 
 class HostEvents(Struct, frozen=True, kw_only=True):
@@ -269,7 +269,7 @@ def rows_named(pattern: re.Pattern[str], names: Sequence[str], column: Int64) ->
 
 def starts_work(names: Sequence[str], launches: Launches) -> Bool:
     """Return which calls of the runtime or driver start a kernel, a graph, a copy or a fill."""
-    return rows_named(_STARTS_WORK, names, launches.name)
+    return rows_named(STARTS_WORK, names, launches.name)
 
 
 def mask_of(rows: Int64, count: int) -> Bool:

@@ -145,6 +145,31 @@ def test_a_made_step_after_a_change(
     assert sum(part.time_ns for part in replay.path) == pytest.approx(replay.step_ns, abs=len(replay.path))
 
 
+@pytest.mark.parametrize(
+    ("name", "waits"),
+    [
+        ("cudaMemcpy", 3),
+        ("cuMemcpyDtoH_v2", 3),
+        ("cuMemcpyDtoHAsync_v2", 0),
+        ("urQueueFinish", 3),
+        ("zeCommandQueueSynchronize", 3),
+        ("aclrtSynchronizeStream", 3),
+    ],
+)
+def test_calls_that_wait_are_the_same_everywhere(name: str, waits: int, tmp_path: Path) -> None:
+    """Counted, as the cause of idle time, and replayed."""
+    trace = read_back()
+    for event in trace.events:
+        event["name"] = event["name"].replace("cudaStreamSynchronize", name)
+    anatomy = opanatomy.analyze(trace.write(tmp_path / "trace.json"), what_if=["synchronization 0"])
+    assert anatomy.timeline.launching is not None
+    assert anatomy.timeline.launching.synchronizing_calls == waits
+    assert ("synchronization" in {row.cause for row in anatomy.timeline.causes}) == bool(waits)
+    replay = anatomy.replay
+    assert replay is not None
+    assert replay.step_ns - replay.answers[0].step_ns == pytest.approx(969 * US if waits else 0, abs=US)
+
+
 def test_a_host_that_was_ahead_when_recording_began_is_said_to_be_slowed(tmp_path: Path) -> None:
     """3,000 us of work are queued before the first launch that is recorded; the step of 10,000 us then idles 5,000."""
     for queued in (3_000, 0):
