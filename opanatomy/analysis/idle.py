@@ -16,8 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.analysis.intervals import Intervals, LaunchedWork, length, overlap, together, union, within, without
-from opanatomy.attribution.attribute import enclosing_rows
-from opanatomy.attribution.nesting import last_started
+from opanatomy.attribution.nesting import innermost_at, last_started
 from opanatomy.records.anatomy import PYTHON_STACK, Gap, IdleRow
 from opanatomy.records.columns import (
     AFTER_ALL,
@@ -408,7 +407,7 @@ def _gaps(launched: LaunchedWork, rows: Int64, window: tuple[int, int]) -> tuple
 
 def is_operator(names: Sequence[str], host: HostTable) -> Bool:
     """Return which host events are operators, not ranges; in 2021 ranges were written as operators are."""
-    operators: Bool = (host.annotation == 0) & ~rows_named(_RANGES, names, host.name)
+    operators: Bool = host.is_operator & ~rows_named(_RANGES, names, host.name)
     if not host.annotation.any():
         operators &= rows_named(re.compile(r"::|\bBackward\d*$"), names, host.name) | (host.sequence >= 0)
     return operators
@@ -674,13 +673,7 @@ def _starts_library(launched: LaunchedWork, allocates: Bool) -> Bool:
         return starts
     first_call = int(calls.start_ns.min())
     libraries = rows_named(_LIBRARIES, names, host.name)
-    around = enclosing_rows(
-        host.thread,
-        host.start_ns,
-        host.start_ns + host.duration_ns,
-        host.parent,
-        (calls.thread[rows], calls.start_ns[rows]),
-    )
+    around = innermost_at(host, calls.thread[rows], calls.start_ns[rows])
     for call, row in zip(rows.tolist(), around.tolist(), strict=True):
         if calls.start_ns[call] == first_call:
             starts[call] = True

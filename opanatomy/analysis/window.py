@@ -95,7 +95,7 @@ def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]
     """Return lines on what the trace lacks or leaves open, and on what in it cannot be right."""
     work, inside = attribution.work, attribution.work.link != OUTSIDE
     lines = []
-    ambiguous = work.open & inside
+    ambiguous = work.ambiguous & inside
     if ambiguous.any():
         spent = int(work.duration_ns[ambiguous].sum()) / 1e6
         lines.append(
@@ -103,7 +103,7 @@ def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]
             " operators carry: each is linked to the last of them that began before it"
         )
 
-    sure = (work.launch >= 0) & (work.link != GRAPH) & ~work.open
+    sure = (work.launch >= 0) & (work.link != GRAPH) & ~work.ambiguous
     kernels = inside & sure & (trace.work.kind == KERNEL)
     launch, device = work.launch[kernels], trace.work.device[kernels]
     shared = _repeated(launch) - _repeated(launch, device)
@@ -174,7 +174,7 @@ def _without_events(trace: Trace, calls: CallTable) -> str | None:
     launches, host = trace.launches, trace.host
     of_host, of_streams = (rows_named(waits, trace.names, launches.name) for waits in (WAITS, STREAM_WAITS))
     waits = np.flatnonzero(of_host | of_streams)
-    operators, begins = host.annotation == 0, launches.start_ns[waits]
+    operators, begins = host.is_operator, launches.start_ns[waits]
     inside = within(union(host.start_ns[operators], host.duration_ns[operators]), begins, begins + 1)
     waits = waits[inside > 0]
     if len(waits):
@@ -190,7 +190,7 @@ def _without_events(trace: Trace, calls: CallTable) -> str | None:
 
 def _operator_names(trace: Trace) -> list[str]:
     """Return the names of operators, the one with the longest sum of durations first."""
-    operators = trace.host.annotation == 0
+    operators = trace.host.is_operator
     numbers = unique(trace.host.name[operators])
     times = np.bincount(numbers.inverse, trace.host.duration_ns[operators], len(numbers.values))
     return [trace.names[number] for number in numbers.values[np.argsort(-times, kind="stable")].tolist()]

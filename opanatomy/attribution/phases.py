@@ -220,7 +220,7 @@ def are_nodes(names: Sequence[str]) -> Bool:
 
 def own_ranges(rows: HostRows, kinds: NameKinds) -> Bool:
     """Return which events are annotations of the traced program; in 2021 they were written like operators."""
-    annotated = rows.annotation != 0
+    annotated = ~rows.is_operator
     if not annotated.any():
         annotated = ~kinds.dispatched[rows.name] & ~kinds.node[rows.name] & (rows.sequence < 0)
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)
@@ -366,7 +366,7 @@ class Nodes(Struct, frozen=True):
 
 def nodes_of(rows: HostRows, kinds: NameKinds, flows: Flows) -> Nodes:
     """Return the autograd nodes of a trace."""
-    is_node = kinds.node[rows.name] & (rows.annotation == 0)
+    is_node = kinds.node[rows.name] & rows.is_operator
     is_module = np.array([path is not None for path in kinds.module], dtype=bool)[rows.name]
     return Nodes(
         is_node=is_node,
@@ -550,11 +550,11 @@ def moments_of(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, dif
 
     # Threads with nodes and nothing of the training loop: no forward operator, step or range around nodes. The loop
     # runs somewhere: there are none if no other thread has an operator.
-    ranges = (rows.annotation != 0) & ~kinds.machinery[rows.name] & contains(rows, nodes.is_node)
+    ranges = ~rows.is_operator & ~kinds.machinery[rows.name] & contains(rows, nodes.is_node)
     of_loop = differentiated | is_step | ranges | ((known >= 0) & (known != BACKWARD))
     threads = unique(rows.thread[nodes.is_node]).values
     autograd = threads[~isin(threads, rows.thread[(nodes.enclosing < 0) & of_loop])]
-    if isin(rows.thread[rows.annotation == 0], autograd).all():
+    if isin(rows.thread[rows.is_operator], autograd).all():
         autograd = autograd[:0]
 
     # The outermost of an optimizer's ranges.
@@ -724,8 +724,8 @@ def _unmarked(
 
     # Ranges of the loop without differentiated operators: loading, metrics.
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
-    operator = nearest_above((rows.sequence >= 0) & (rows.annotation == 0), rows.parent)
-    ranges = (rows.annotation != 0) & ~is_step & ~kinds.machinery[rows.name] & ~kinds.backend[rows.name]
+    operator = nearest_above((rows.sequence >= 0) & rows.is_operator, rows.parent)
+    ranges = ~rows.is_operator & ~is_step & ~kinds.machinery[rows.name] & ~kinds.backend[rows.name]
     ranges &= (operator < 0) & (kinds.known[rows.name] < 0) & (nodes.module != np.arange(len(rows.name)))
     aside = within(rows, ranges & ~contains(rows, differentiated))[indices] & ~inside
 

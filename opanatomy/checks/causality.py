@@ -16,8 +16,8 @@ import numpy as np
 
 from opanatomy.analysis.idle import done_ns
 from opanatomy.analysis.window import launches_of_work, lost_launches
-from opanatomy.attribution.attribute import enclosing_rows
 from opanatomy.attribution.calls import TraceCalls
+from opanatomy.attribution.nesting import innermost_at
 from opanatomy.classification.operators import classify_operator
 from opanatomy.records.anatomy import CLASSES as CLASSES_OF_KERNELS
 from opanatomy.records.anatomy import CLOCKS, EVENTS, LAUNCHES, ORDER, WAITS, Check, Difference, Timeline
@@ -118,7 +118,7 @@ class _Events:
         graphs = self.launches_named(LAUNCHES_GRAPH)
         self.of_graph: Bool = (self.launch >= 0) & graphs[self.launch]
         #: Whether the event has its own launch for certain.
-        self.sure: Bool = (self.launch >= 0) & ~self.of_graph & ~calls.work.open
+        self.sure: Bool = (self.launch >= 0) & ~self.of_graph & ~calls.work.ambiguous
         #: The time that counts in the figures.
         self.time_ns = np.where(calls.work.link != OUTSIDE, self.work.duration_ns, 0)
         self.waits_ns = np.sort(launches.start_ns[self.launches_named(STREAM_WAITS)])
@@ -375,11 +375,7 @@ def _stream_of_waits(events: _Events) -> Int64:
     before, wait = order[:-1], order[1:]
     chosen = copies[before] & waits[wait] & (launches.thread[before] == launches.thread[wait]) & (streams[before] >= 0)
     before, wait = before[chosen], wait[chosen]
-    ends = host.start_ns + host.duration_ns
-    around = [
-        enclosing_rows(host.thread, host.start_ns, ends, host.parent, (launches.thread[one], launches.start_ns[one]))
-        for one in (before, wait)
-    ]
+    around = [innermost_at(host, launches.thread[rows], launches.start_ns[rows]) for rows in (before, wait)]
     library = np.array([name.startswith("aten::") for name in events.names], dtype=bool)
     same = (around[0] == around[1]) & (around[0] >= 0)
     same[same] = library[host.name[around[0][same]]]
@@ -505,13 +501,8 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
     lost = lost_launches(events.trace, window)
     known = _loses_kernels(events.trace.environment.cuda)
     last = int(events.launch_ns.max())
-    ends = host.start_ns + host.duration_ns
-    around = enclosing_rows(
-        host.thread, host.start_ns, ends, host.parent, (launches.thread[lost], launches.start_ns[lost])
-    )
-    around = np.where(around >= 0, take(calls.operator, around), -1)
-    name = np.where(around >= 0, host.name[around], -1) if len(host.name) else around
-    phase = np.where(around >= 0, host.phase[around], -1) if len(host.name) else around
+    around = take(calls.operator, innermost_at(host, launches.thread[lost], launches.start_ns[lost]))
+    name, phase = take(host.name, around), take(host.phase, around)
     after = (launches.start_ns[lost] > last) & _is_cut_off(events, lost[launches.start_ns[lost] > last], window[1])
     graphs = events.launches_named(LAUNCHES_GRAPH)[lost]
     for _, alike in rows_by_value(_pairs(_pairs(name, phase), 2 * after + graphs)):

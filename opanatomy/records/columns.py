@@ -46,6 +46,12 @@ class HostEvents(Struct, frozen=True, kw_only=True):
     #: 1 for a user annotation (`record_function`), 0 for an operator.
     annotation: Int64
 
+    @property
+    def is_operator(self) -> Bool:
+        """Return a mask of the operators; the others are annotations."""
+        operators: Bool = self.annotation == 0
+        return operators
+
 
 class Flows(Struct, frozen=True, kw_only=True):
     """The profiler's flow arrows from a forward operator to its autograd node: thread and start of both events."""
@@ -304,6 +310,17 @@ class HostTable(Struct, frozen=True, kw_only=True):
     module: Categorical[str]
     in_window: Bool
 
+    @property
+    def is_operator(self) -> Bool:
+        """Return a mask of the operators; the others are annotations."""
+        operators: Bool = self.annotation == 0
+        return operators
+
+    @property
+    def end_ns(self) -> Int64:
+        """Return when each event ends."""
+        return self.start_ns + self.duration_ns
+
 
 _NO_ROWS: Final = np.zeros(0, dtype=np.int64)
 NO_HOST = HostTable(
@@ -317,7 +334,7 @@ class WorkTable(Struct, frozen=True, kw_only=True):
     """Device work in the order of the file, with its operator call and launch.
 
     `host` is a row of the host events or -1, `link` one of `LINKED` to `OUTSIDE`, `launch` a row of the launches or -1.
-    `open` is set if launches of other operators fit as well.
+    `ambiguous` is set if launches of other operators fit as well.
     """
 
     name: Int64
@@ -328,7 +345,7 @@ class WorkTable(Struct, frozen=True, kw_only=True):
     host: Int64
     link: Int64
     launch: Int64
-    open: Bool
+    ambiguous: Bool
     #: Indices into `PHASES`.
     phase: Int64
     module: Categorical[str]
