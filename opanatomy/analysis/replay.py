@@ -58,25 +58,47 @@ _UNEXPLAINED_NS: Final = 20_000
 #: Usual delays where a trace has too few of them: of a launch, of queued work, of work of another stream, of a wait.
 _LAUNCHED_NS, _QUEUED_NS, _ACROSS_NS, _RETURNED_NS = 8_000, 1_000, 2_000, 8_000
 _MIN_DELAYS: Final = 5
-#: A wait returns at most so long after the work that it is for, and host and device may disagree by so much.
-_LATE_NS, _SKEW_NS = 200_000, 20_000
-#: Work that waited for another stream begins so soon after that one's work has ended, among so many that end then;
-#: where nothing else explains a long delay `_SKEW_NS` after it, or so long before it by another clock.
-_AT_ONCE_NS, _ENDED_TOGETHER = 5_000, 4
+#: A wait returns at most so long after the work that it is for.
+_LATE_NS: Final = 200_000
+#: The clocks of host and device may disagree by so much.
+_SKEW_NS: Final = 20_000
+#: Work that waited for another stream begins so soon after that one's work has ended; where nothing else explains a
+#: long delay `_SKEW_NS` after it, or so long before it by another clock.
+_AT_ONCE_NS: Final = 5_000
+#: So many events that end before an event are tried as the one that it waited for.
+_ENDED_TOGETHER: Final = 4
 #: A launch that lasts this many times the median, and so long, behind so many others waited for the queue.
 _SLOW, _SLOW_NS, _QUEUE = 20, 100_000, 500
 #: What recording an event costs the host: the median over ten programs on one H200 (torch 2.11, shapes recorded) of the
-#: step with the profiler less the one without it, over its host events (benchmarks/pairs; 1.4 to 6.4 us). No part of
-#: the host's time shrinks below this part by it.
-EVENT_NS, _LEAST_PART = 2_000, 0.3
+#: step with the profiler less the one without it, over its host events (benchmarks/pairs; 1.4 to 6.4 us).
+EVENT_NS: Final = 2_000
+#: No part of the host's time shrinks below this part by it.
+_LEAST_PART: Final = 0.3
+#: So many device events are enough of steps that take alike.
+_ENOUGH_EVENTS: Final = 10_000
+#: Steps take alike if the longest takes less than this times the shortest.
+_ALIKE: Final = 1.1
+#: Advice on a host that is late.
+_SLOWED_BY_RECORDING: Final = ("gap", "launches")
+#: A host ahead by this part of a step is not late without recording.
+_AHEAD: Final = 0.2
+_UNRECORDED: Final = "Time the step without the profiler first."
+#: The host has a share in the step if the step is shorter than this part of itself without it.
+_NEARLY: Final = 0.98
+#: The factor on the host's time is at most this, and halved in on so often.
+_MAX_HOST_FACTOR, _HALVINGS = 2.0, 12
 
+#: What an edge is: from a launch, from the event before on the stream, from another stream; and into the end of a call:
+#: of a wait, of a copy that lasts until it is done, of a launch into a full queue, of a free that waits.
+_LAUNCH, _STREAM, _ACROSS, _WAIT, _COPY, _FULL, _FREE = range(7)
+#: In place of an event: work of before the steps.
+_BEFORE: Final = -1
 #: The time of what no edge reaches. Delays are added to it and times taken from it, which would overflow `BEFORE_ALL`.
 _UNREACHED: Final = -(1 << 60)
 
 HOST, DEVICE, OPTIMIZER = "host", "device", "optimizer"
 COPIES, BLOCKING_COPIES = "copies", "blocking copies"
-#: The words of a change, in lower case with hyphens, and what each means; of a class its code. A kind of host time may
-#: be called as on a page.
+#: The words of a change, in lower case with hyphens, and what each means; the host does kinds of things.
 _WORDS: Final = {
     **{word: word for word in (HOST, DEVICE, OPTIMIZER, LAUNCH, COPIES)},
     BLOCKING_COPIES.replace(" ", "-"): BLOCKING_COPIES,
@@ -100,6 +122,9 @@ GAP: Final = "gap before "
 QUEUE, LATENCY = "queue", "launch latency"
 #: Host time of no kind.
 _REST: Final = "unrecorded host time"
+#: The edges that a change of a wait removes, and what delays on the path are called; the others are waits.
+_REMOVED: Final = {IdleCause.SYNCHRONIZATION.value: _WAIT, BLOCKING_COPIES: _COPY}
+_OF_PATH: Final = {_LAUNCH: LATENCY, _STREAM: QUEUE, _ACROSS: QUEUE}
 
 
 class Change(Struct, frozen=True):
@@ -150,19 +175,22 @@ class _Part(Struct, frozen=True):
     waits: int | None = None
 
 
-#: What an edge is: from a launch, from the event before on the stream, from another stream; and into the end of a call:
-#: of a wait, of a copy that lasts until it is done, of a launch into a full queue, of a free that waits.
-_LAUNCH, _STREAM, _ACROSS, _WAIT, _COPY, _FULL, _FREE = range(7)
-#: The kinds that a change removes.
-_REMOVED: Final = {IdleCause.SYNCHRONIZATION.value: _WAIT, BLOCKING_COPIES: _COPY}
-#: In place of an event: work of before the steps.
-_BEFORE: Final = -1
-_OF_PATH: Final = {_LAUNCH: LATENCY, _STREAM: QUEUE, _ACROSS: QUEUE}
+class _Edges(Struct, frozen=True):
+    """The edges of a graph by their targets; events and points are numbered by their order."""
+
+    #: The event that each edge from its launch leads to, and the edge; and of edges from the event before on a stream.
+    launches: tuple[Int64, Int64]
+    follows: tuple[Int64, Int64]
+    #: For each event the place of the one before on its stream (from 1 on; 0: before the steps).
+    before: tuple[int, ...]
+    #: Nodes with other edges, each as the number of events before it, its index among the points (-1: it is the next
+    #: event) and the edges, each with its source's place among the events (from 1 on; 0: before the steps).
+    others: tuple[tuple[int, int, list[tuple[int, int]]], ...]
 
 
 class StepGraph:
     """The longest run of steps that count, as nodes in the order in which the host issued them; of long steps that take
-    alike no more than have `_EVENTS` device events.
+    alike no more than have `_ENOUGH_EVENTS` device events.
 
     `count` steps take `window_ns` together, without the time in which only the work of other steps runs.
     """
@@ -175,7 +203,8 @@ class StepGraph:
         self.count = last - first + 1
         begin, end = int(time.step_start[first]), int(time.step_end[last])
         parts = time.parts()[first : last + 1]
-        self._outside_ns, self._unrecorded_ns = (sum(part[which] for part in parts) for which in (1, 2))
+        self._outside_ns = sum(part.outside for part in parts)
+        self._unrecorded_ns = sum(part.unrecorded for part in parts)
         self._is_annotated = bool(window.steps)
         work, calls, names = launched.work, launched.launches, launched.names
         own = (time.steps.step >= first) & (time.steps.step <= last)
@@ -246,11 +275,11 @@ class StepGraph:
         self._spans = points[:-1], until
         self._cost = np.where(is_return[1:], np.minimum(points[1:] - until, cost), 0)
 
-        # Edges, each with the node that it comes from and its usual delay.
         # What a slow launch takes, which loads kernels or is the first, before its work begins.
         issued = points[issue]
         until_done = np.clip(returned[launch], issued, np.maximum(start, issued))
         self._slow = np.where(is_launched, within(self._host_kinds[IdleCause.SLOW_LAUNCH], issued, until_done), 0)
+        # Edges; those that decide when their targets begin keep their recorded delays.
         source, target, kind, usual = self._edges(waited, is_return, call, issue, moves, is_launched)
         delay = self._begun[target] - self._ended[source]
         chain = self._ended[self._points[:-1]] + (until - points[:-1]) + self._cost
@@ -283,7 +312,7 @@ class StepGraph:
         idle = self._begun[self._target[unexplained]]
         waits_ns = union(idle - (delay - usual)[unexplained], (delay - usual)[unexplained])
         self.unexplained_ns = length(without(waits_ns, union(start, stop - start)))
-        self._behind = self._edges_behind()
+        self._edges_in = self._edges_behind()
         self._parts: dict[str, _Part] = {}
         self.window_ns = self._length(stop - points[0], stop - start, float(points[-1] - points[0]))
 
@@ -383,35 +412,30 @@ class StepGraph:
         index = np.searchsorted(self._launched_ns[order], record) - 1
         return np.where(known & (index >= 0), order[index], -1)
 
-    def _edges_behind(self) -> list[tuple[int, int, list[tuple[int, int]]]]:
-        """Return the nodes with edges besides those from the host's chain and from the event before on the stream.
-
-        Each is the number of events before it, its index among the points (-1: it is the next event) and the edges,
-        each with its source's place among the events (from 1 on; 0: before the steps).
-        """
+    def _edges_behind(self) -> _Edges:
+        """Return the edges in the order of their targets."""
         event_of, point_of = np.full((2, len(self._begun)), -1)
         event_of[self._nodes], point_of[self._points] = np.arange(len(self._nodes)), np.arange(len(self._points))
         into: dict[int, list[tuple[int, int]]] = {}
         for edge in np.flatnonzero(self._kind >= _ACROSS).tolist():
             source = int(event_of[self._source[edge]])
             into.setdefault(int(self._target[edge]), []).append((source + 1, edge))
-        self._launched_by, self._follows = (
+        launches, follows = (
             (event_of[self._target[edges]], edges)
             for edges in (np.flatnonzero(self._kind == kind) for kind in (_LAUNCH, _STREAM))
         )
-        indices, edges = self._follows
         before = np.zeros(len(self._nodes), dtype=np.int64)
-        before[indices] = event_of[self._source[edges]] + 1
-        self._before = before.tolist()
+        before[follows[0]] = event_of[self._source[follows[1]]] + 1
         points = point_of.tolist()
-        return [
+        others = tuple(
             (
                 node - 1 - int(self._issue[event_of[node]]) if points[node] < 0 else node - points[node],
                 points[node],
                 into[node],
             )
             for node in sorted(into)
-        ]
+        )
+        return _Edges(launches=launches, follows=follows, before=tuple(before.tolist()), others=others)
 
     # ------------------------------------------------------------------------------------------------------- replaying
 
@@ -457,23 +481,22 @@ class StepGraph:
                 delay[self._kind == part.waits] = _UNREACHED
             if part.word == DEVICE and not factor:
                 delay[self._kind == _STREAM] = 0
-        into, edges = self._launched_by
+        indices, edges = self._edges_in.launches
         left = prod(factor for part, factor in parts if part.word in (HOST, IdleCause.SLOW_LAUNCH))
-        delay[edges] -= (1 - left) * self._slow[into]
+        delay[edges] -= (1 - left) * self._slow[indices]
         host = np.concatenate(([0.0], np.cumsum(spans)))
         # When it begins by its launch, if nothing waits before; how long after the event before on its stream.
         early, late = np.full((2, len(nodes)), float(_UNREACHED))
-        indices, edges = self._launched_by
         early[indices] = host[self._issue[indices]] + delay[edges]
-        indices, edges = self._follows
+        indices, edges = self._edges_in.follows
         late[indices] = delay[edges]
         fixed = self._fixed[nodes]
         late[fixed] = (self._begun[nodes] - self._begun[0])[fixed]
         further, points = delay.tolist(), host.tolist()
         ends, waited = [0.0], 0.0
         append = ends.append
-        rows = zip(early.tolist(), self._before, late.tolist(), duration.tolist(), strict=True)
-        for until, point, edges_in in (*self._behind, (len(nodes), len(points) - 1, ())):
+        rows = zip(early.tolist(), self._edges_in.before, late.tolist(), duration.tolist(), strict=True)
+        for until, point, edges_in in (*self._edges_in.others, (len(nodes), len(points) - 1, ())):
             for at, before, after, long in islice(rows, until + 1 - len(ends)):
                 at += waited
                 if (other := ends[before] + after) > at:
@@ -491,7 +514,10 @@ class StepGraph:
         return np.array(ends[1:]), duration, points[-1] + waited
 
     def _length(self, ended: Float64 | Int64, duration: Float64 | Int64, of_host: float) -> int:
-        """Return how long the steps take: from the first event to the last, if none is annotated."""
+        """Return how long the steps take if their events end so long after the first point, and the host `of_host`.
+
+        They begin with the first step, without annotated steps with the first event. What is outside is not theirs.
+        """
         ended, duration = ended[self._own], duration[self._own]
         if not self._is_annotated and len(ended):
             return round(float(ended.max() - (ended - duration).min()))
@@ -502,7 +528,7 @@ class StepGraph:
 
     @cached_property
     def _host_kinds(self) -> dict[str, Intervals]:
-        """Return when the host did each kind of thing; what none covers is `unknown`."""
+        """Return when the host did each kind of thing; `host` is all of its time, what no other covers is `_REST`."""
         host = self._launched.host
         rows = host.phase == PHASE_CODE[Phase.OPTIMIZER]
         optimizer = union(host.start_ns[rows], host.duration_ns[rows])
@@ -715,11 +741,6 @@ def _answer(graph: StepGraph, made: Replay, changes: Sequence[Change]) -> WhatIf
     )
 
 
-#: Advice on a host that is late, and the part of a step by which one that is ahead is not late without recording.
-_SLOWED_BY_RECORDING, _AHEAD = ("gap", "launches"), 0.2
-_UNRECORDED: Final = "Time the step without the profiler first."
-
-
 def replayed_gain(graph: StepGraph, made: Replay, advice: Advice) -> Advice:
     """Return the advice with its gain by the replay, if that is trusted and can say what the advice changes.
 
@@ -749,24 +770,15 @@ def with_together(graph: StepGraph, made: Replay, advice: Sequence[Advice]) -> R
     return replace(made, together=_answer(graph, made, changes))
 
 
-#: The host has a share in the step if the step is shorter than this part of itself without it; its factor is halved in
-#: on so often, from twice its time.
-_NEARLY, _HALVINGS, _MOST_FACTOR = 0.98, 12, 2.0
-
-
 def _host_factor(graph: StepGraph, plain_ns: int | None) -> float | None:
     """Return the factor on host time with which the step takes as long as without the profiler; `None` if none does."""
     if plain_ns is None or graph.time_ns(host=0) >= _NEARLY * plain_ns * graph.count:
         return None
-    low, high = 0.0, _MOST_FACTOR
+    low, high = 0.0, _MAX_HOST_FACTOR
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if graph.time_ns(host=middle) > plain_ns * graph.count else (middle, high)
     return (low + high) / 2
-
-
-#: So many device events are enough of steps that take alike: the longest less than this times the shortest.
-_EVENTS, _ALIKE = 10_000, 1.1
 
 
 def _longest_run(window: StepWindow, counted: Bool, time: DeviceTime) -> tuple[int, int, tuple[int, int]]:
@@ -779,7 +791,7 @@ def _longest_run(window: StepWindow, counted: Bool, time: DeviceTime) -> tuple[i
     first, last = int(longest[0]), int(longest[-1])
     walls = (time.step_end - time.step_start)[first : last + 1]
     events = np.count_nonzero((time.steps.step >= first) & (time.steps.step <= last))
-    enough = max(_EVENTS * len(walls) // max(int(events), 1), 1)
+    enough = max(_ENOUGH_EVENTS * len(walls) // max(int(events), 1), 1)
     if enough < len(walls) and walls.max() < _ALIKE * walls.min():  # those whose mean is nearest to that of all
         sums = np.convolve(walls, np.ones(enough, dtype=np.int64), mode="valid")
         first += int(np.abs(sums * len(walls) - walls.sum() * enough).argmin())
