@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from opanatomy.analysis.aggregate import is_fusible
 from opanatomy.analysis.costs import Costs, costs_of, input_of_run, loading, steps_of, steps_of_window
 from opanatomy.analysis.evidence import CASTS, casts, largest_shape, score_shapes, situation_of
-from opanatomy.analysis.idle import FREES, SHORT_GAP_NS
+from opanatomy.analysis.idle import SHORT_GAP_NS
 from opanatomy.levers import LEVER, Context
 from opanatomy.records.anatomy import (
     OUT_OF_MEMORY,
@@ -36,6 +36,7 @@ from opanatomy.records.anatomy import (
 )
 from opanatomy.records.patterns import regex
 from opanatomy.records.run import RunClock
+from opanatomy.records.runtime_calls import FREES
 from opanatomy.records.signature import Tensor
 from opanatomy.records.taxonomy import FLOAT32, ITEM_SIZE, TF32, IdleCause, OperatorClass, Phase, StrEnum
 from opanatomy.records.work import COMPUTE, OperatorRow

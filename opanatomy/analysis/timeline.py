@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.analysis.idle import LAUNCHES_GRAPH, LONGEST_GAPS, Idle, idle_by_device
+from opanatomy.analysis.idle import LONGEST_GAPS, Idle, idle_by_device
 from opanatomy.analysis.intervals import (
     Intervals,
     LaunchedWork,
@@ -47,7 +48,7 @@ from opanatomy.records.columns import (
     unique,
 )
 from opanatomy.records.communication import Communication
-from opanatomy.records.patterns import regex
+from opanatomy.records.runtime_calls import LAUNCHES, LAUNCHES_GRAPH, WAITS
 from opanatomy.records.taxonomy import (
     CLASS_CODE,
     CLASSES,
@@ -64,18 +65,12 @@ from opanatomy.records.taxonomy import (
 #: A launch costs the host and the device a few microseconds: a kernel that takes hardly longer is all overhead.
 TINY_NS = 10_000
 
-LAUNCHES = regex(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)
-
-
-#: Calls that wait for the device; copies without `Async` return when they are done.
-SYNCHRONIZE = regex(r"Synchronize|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$")
-
 
 def launching_of(launched_work: LaunchedWork, within: Bool) -> Launching:
     """Sum up launches and kernels of the window over all devices; `within` marks the window's runtime calls."""
     launches, work = launched_work.launches, launched_work.work
     calls = within & _outermost(launched_work, LAUNCHES)
-    waits = within & _outermost(launched_work, SYNCHRONIZE)
+    waits = within & _outermost(launched_work, WAITS)
     kernel_ns = work.duration_ns[launched_work.kernels()]
     tiny = kernel_ns < TINY_NS
     # When each launch was made and its first kernel began; the largest number of launches that waited at one time.
@@ -187,6 +182,17 @@ class _Device(Struct, frozen=True):
         return busy, outside, unrecorded, host, stream, other
 
 
+class StepParts(NamedTuple):
+    """The parts of a step's time on its devices, in nanoseconds."""
+
+    busy: int
+    outside: int
+    unrecorded: int
+    host: int
+    stream: int
+    other: int
+
+
 class DeviceTime:
     """The steps of a trace of an accelerator with their work, in the order of `work`, by device, step and phase."""
 
@@ -220,19 +226,16 @@ class DeviceTime:
         computing = [value for device, value in pairs if device.number in self.computing]
         return sum(computing) // max(len(computing), 1)
 
-    def parts(self) -> list[tuple[int, ...]]:
-        """Return busy, outside, unrecorded, host-bound, stream-wait and other time of each step.
-
-        What rounding a mean leaves is other time.
-        """
+    def parts(self) -> list[StepParts]:
+        """Return the parts of each step; what rounding a mean leaves is other time."""
         each = [device.parts(self.step_start, self.step_end) for device in self.devices]
-        means: list[tuple[int, ...]] = []
+        means: list[StepParts] = []
         walls: list[int] = (self.step_end - self.step_start).tolist()
         if not self.devices:  # launches whose work was not recorded
-            return [(0, 0, wall, 0, 0, 0) for wall in walls]
+            return [StepParts(0, 0, wall, 0, 0, 0) for wall in walls]
         for span, wall in enumerate(walls):
             known = [self.mean(int(parts[kind][span]) for parts in each) for kind in range(5)]
-            means.append((*known, wall - sum(known)))
+            means.append(StepParts._make((*known, wall - sum(known))))
         return means
 
     def idle_causes(self) -> list[dict[IdleCause, int]]:
@@ -241,12 +244,12 @@ class DeviceTime:
         each = [device.idle.by_cause(self.step_start, self.step_end) for device in computing]
         causes = dict.fromkeys(cause for times in each for cause in times)
         made = []
-        for step, (*_, host, stream, other) in enumerate(self.parts()):
+        for step, parts in enumerate(self.parts()):
             sums = {cause: sum(int(times[cause][step]) for times in each if cause in times) for cause in causes}
             spent = {cause: ns // max(len(computing), 1) for cause, ns in sums.items() if ns}
             if spent:
                 longest = max(spent, key=lambda cause: spent[cause])
-                spent[longest] += host + stream + other - sum(spent.values())
+                spent[longest] += parts.host + parts.stream + parts.other - sum(spent.values())
             made.append(spent)
         return made
 
@@ -334,18 +337,17 @@ def device_step_rows(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow
     phases = {phase: _device_phase_times(time, time.phase == PHASE_CODE[phase]) for phase in STEP_PHASES}
     rows = []
     for index, (parts, causes) in enumerate(zip(time.parts(), time.idle_causes(), strict=True)):
-        busy, outside, unrecorded, host, stream, other = parts
         kernels, copies, fills = spent[index].tolist()
         rows.append(
             StepRow(
                 number=step_window.numbers[index] if index < len(step_window.numbers) else None,
                 wall_ns=int(walls[index]),
-                busy_ns=busy,
-                outside_ns=outside,
-                host_idle_ns=host,
-                stream_idle_ns=stream,
-                other_idle_ns=other,
-                unrecorded_ns=unrecorded,
+                busy_ns=parts.busy,
+                outside_ns=parts.outside,
+                host_idle_ns=parts.host,
+                stream_idle_ns=parts.stream,
+                other_idle_ns=parts.other,
+                unrecorded_ns=parts.unrecorded,
                 idle_causes=causes,
                 kernel_time_ns=kernels + copies + fills,
                 kernel_ns=kernels,

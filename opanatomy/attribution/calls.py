@@ -12,8 +12,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.attribution.attribute import Attribution, enclosing_rows
-from opanatomy.attribution.nesting import nearest_above
+from opanatomy.attribution.attribute import Attribution
+from opanatomy.attribution.nesting import innermost_at, nearest_above
 from opanatomy.attribution.phases import are_nodes
 from opanatomy.classification.kernels import read_kernel_name
 from opanatomy.classification.operators import called_by_kernels_of, classify_operator, kernel_begins_with, stands_for
@@ -831,8 +831,7 @@ def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, 
     # Ranges and annotations are no operators.
     is_operator = np.array([not name.startswith(_NO_OPERATOR) for name in trace.names], dtype=bool)[host.name]
     starting = np.flatnonzero(starts_work(trace.names, trace.launches))
-    moments = (trace.launches.thread[starting], trace.launches.start_ns[starting])
-    around = enclosing_rows(host.thread, host.start_ns, host.start_ns + host.duration_ns, host.parent, moments)
+    around = innermost_at(host, trace.launches.thread[starting], trace.launches.start_ns[starting])
     calls = TraceCalls(
         names=trace.names,
         on_device=trace.on_device,
@@ -843,7 +842,7 @@ def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, 
         signatures=signatures,
         signature=signature,
         owner=owner,
-        operator=nearest_above((host.annotation == 0) & is_operator, host.parent),
+        operator=nearest_above(host.is_operator & is_operator, host.parent),
         time_ns=time_ns,
         launched=launched,
         starts_work=mask_of(around[around >= 0], len(host.name)),

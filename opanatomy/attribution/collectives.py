@@ -192,7 +192,7 @@ def kinds_of_names(calls: TraceCalls) -> Int64:
 
 def annotations_of_backends(calls: TraceCalls, within: Bool) -> Int64:
     """Return the rows of the annotations that backends leave on their threads."""
-    rows = (calls.host.annotation != 0) & within
+    rows = ~calls.host.is_operator & within
     return np.flatnonzero(rows & (kinds_of_names(calls)[calls.host.name] == BACKEND))
 
 

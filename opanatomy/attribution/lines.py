@@ -16,9 +16,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.attribution.attribute import Attribution, enclosing_rows
+from opanatomy.attribution.attribute import Attribution
 from opanatomy.attribution.calls import TraceCalls
-from opanatomy.attribution.nesting import HostRows, last_inside, order_within_ranges, parents_of
+from opanatomy.attribution.nesting import HostRows, innermost_at, last_inside, order_within_ranges, parents_of
 from opanatomy.attribution.phases import kinds_of, modules_of, nodes_of
 from opanatomy.attribution.table import call_table, kernel_table
 from opanatomy.records.columns import (
@@ -212,8 +212,7 @@ def _rows_of(table: CallTable, trace: Trace, calls: TraceCalls, kernels: KernelT
     if not len(events):
         return table.host_row
     host, launches, launch = calls.host, trace.launches, calls.work.launch[events]
-    moments = take(launches.thread, launch), take(launches.start_ns, launch)
-    around = enclosing_rows(host.thread, host.start_ns, host.start_ns + host.duration_ns, host.parent, moments)
+    around = innermost_at(host, take(launches.thread, launch), take(launches.start_ns, launch))
     return np.concatenate((table.host_row[: len(table.host_row) - len(events)], np.where(launch >= 0, around, -1)))
 
 

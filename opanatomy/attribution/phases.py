@@ -11,11 +11,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.attribution.nesting import NEVER, HostRows, contains, last_started, latest, nearest_above
+from opanatomy.attribution.nesting import HostRows, contains, last_started, latest, nearest_above
 from opanatomy.errors import UsageError
 from opanatomy.options import as_asked
 from opanatomy.records.anatomy import Check, Difference
 from opanatomy.records.columns import (
+    BEFORE_ALL,
     NO_FLOWS,
     Bool,
     Categorical,
@@ -219,7 +220,7 @@ def are_nodes(names: Sequence[str]) -> Bool:
 
 def own_ranges(rows: HostRows, kinds: NameKinds) -> Bool:
     """Return which events are annotations of the traced program; in 2021 they were written like operators."""
-    annotated = rows.annotation != 0
+    annotated = ~rows.is_operator
     if not annotated.any():
         annotated = ~kinds.dispatched[rows.name] & ~kinds.node[rows.name] & (rows.sequence < 0)
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)
@@ -365,7 +366,7 @@ class Nodes(Struct, frozen=True):
 
 def nodes_of(rows: HostRows, kinds: NameKinds, flows: Flows) -> Nodes:
     """Return the autograd nodes of a trace."""
-    is_node = kinds.node[rows.name] & (rows.annotation == 0)
+    is_node = kinds.node[rows.name] & rows.is_operator
     is_module = np.array([path is not None for path in kinds.module], dtype=bool)[rows.name]
     return Nodes(
         is_node=is_node,
@@ -388,12 +389,12 @@ def recomputed(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
     node = nodes.enclosing
     function = take(kinds.function, np.where(node >= 0, rows.name[node], -1))
     applied = (node >= 0) & (function == rows.name)
-    applied_ns = np.full(len(node), NEVER, dtype=np.int64)
+    applied_ns = np.full(len(node), BEFORE_ALL, dtype=np.int64)
     np.maximum.at(applied_ns, node[applied], rows.end_ns[applied])
     below = (node >= 0) & (node != np.arange(len(node))) & ((function == -1) | (rows.end_ns <= applied_ns[node]))
     runs_forward = (nodes.module > node) | kinds.sharded[rows.name] | _own_numbers(rows, kinds, nodes)
     forward = below & ~nodes.is_node & runs_forward
-    last_forward = np.full(len(node), NEVER, dtype=np.int64)
+    last_forward = np.full(len(node), BEFORE_ALL, dtype=np.int64)
     np.maximum.at(last_forward, node[forward], rows.end_ns[forward])
     again: Bool = forward | (below & (rows.end_ns <= last_forward[node]))
     # Sharded weights are gathered for the backward where a node begins, before its forward is run again.
@@ -549,11 +550,11 @@ def moments_of(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, dif
 
     # Threads with nodes and nothing of the training loop: no forward operator, step or range around nodes. The loop
     # runs somewhere: there are none if no other thread has an operator.
-    ranges = (rows.annotation != 0) & ~kinds.machinery[rows.name] & contains(rows, nodes.is_node)
+    ranges = ~rows.is_operator & ~kinds.machinery[rows.name] & contains(rows, nodes.is_node)
     of_loop = differentiated | is_step | ranges | ((known >= 0) & (known != BACKWARD))
     threads = unique(rows.thread[nodes.is_node]).values
     autograd = threads[~isin(threads, rows.thread[(nodes.enclosing < 0) & of_loop])]
-    if isin(rows.thread[rows.annotation == 0], autograd).all():
+    if isin(rows.thread[rows.is_operator], autograd).all():
         autograd = autograd[:0]
 
     # The outermost of an optimizer's ranges.
@@ -723,8 +724,8 @@ def _unmarked(
 
     # Ranges of the loop without differentiated operators: loading, metrics.
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
-    operator = nearest_above((rows.sequence >= 0) & (rows.annotation == 0), rows.parent)
-    ranges = (rows.annotation != 0) & ~is_step & ~kinds.machinery[rows.name] & ~kinds.backend[rows.name]
+    operator = nearest_above((rows.sequence >= 0) & rows.is_operator, rows.parent)
+    ranges = ~rows.is_operator & ~is_step & ~kinds.machinery[rows.name] & ~kinds.backend[rows.name]
     ranges &= (operator < 0) & (nodes.module != np.arange(len(rows.name)))
     aside = within(rows, ranges & ~contains(rows, differentiated))[indices] & ~inside
 
@@ -1025,17 +1026,17 @@ def phase_of_annotation(name: str) -> int:
 
 def annotated_phases(
     names: Sequence[str], rows: HostRows, kinds: NameKinds, placed: Placed, timed: Timed
-) -> tuple[Check | None, Placed]:
-    """Compare the time in each annotated phase with the assigned phase; return the check and the phases to use.
+) -> tuple[Check | None, Placed | None]:
+    """Compare the time in each annotated phase with the assigned phase; return the check and the phases to use instead.
 
     `compared` counts phases. A difference has the annotated time of a phase (`other`) and the part assigned to that
     phase (`ours`). The ranges are taken if nothing explains the difference, autograd does not contradict them, and they
-    hold nearly all of a forward and a backward; `not_checked` then says so. The check is `None` if no range says a
-    phase.
+    hold nearly all of a forward and a backward; `not_checked` then says so. Else the phases are `None`. The check is
+    `None` if no range says a phase.
     """
     ranges = _Ranges(names, rows, kinds, placed)
     if not ranges.there.any():
-        return None, placed
+        return None, None
     compared = _compared(rows, placed, timed, ranges)
     check = _check(names, rows, timed, compared, ranges)
     may_be_taken = placed.inference is not None and not (kinds.mapped >= 0).any()
@@ -1051,7 +1052,7 @@ def annotated_phases(
     )
     again = (stated == BACKWARD) & (operator >= 0) & (first_runs >= next_runs)[take(rows.name, operator)]
     if not check.unexplained or not may_be_taken or not _states(placed, timed, compared, again):
-        return check, placed
+        return check, None
     # Inside them autograd still decides: recomputation, a loss in a backward, a gradient in a forward.
     stays = (stated == BACKWARD) & ((placed.phase == RECOMPUTE) | compared.differentiated)
     stays |= (stated == FORWARD) & (placed.nodes.enclosing >= 0)

@@ -14,14 +14,15 @@ from typing import Final
 
 import numpy as np
 
-from opanatomy.analysis.idle import NEVER, done_ns
+from opanatomy.analysis.idle import done_ns
 from opanatomy.analysis.window import launches_of_work, lost_launches
-from opanatomy.attribution.attribute import enclosing_rows
 from opanatomy.attribution.calls import TraceCalls
+from opanatomy.attribution.nesting import innermost_at
 from opanatomy.classification.operators import classify_operator
 from opanatomy.records.anatomy import CLASSES as CLASSES_OF_KERNELS
 from opanatomy.records.anatomy import CLOCKS, EVENTS, LAUNCHES, ORDER, WAITS, Check, Difference, Timeline
 from opanatomy.records.columns import (
+    AFTER_ALL,
     KERNEL,
     MEMCPY,
     MEMSET,
@@ -39,6 +40,13 @@ from opanatomy.records.columns import (
     unique,
 )
 from opanatomy.records.patterns import regex
+from opanatomy.records.runtime_calls import (
+    BLOCKING_COPIES,
+    LAUNCHES_GRAPH,
+    STREAM_WAITS,
+    WAITS_FOR_DEVICE,
+    WAITS_FOR_STREAM,
+)
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASES, OperatorClass
 from opanatomy.trace.read import Trace
 
@@ -59,14 +67,8 @@ ROUNDED = "the clocks of host and device differ, by no more than they do in trac
 CUT_OFF = "the trace ends before their device work"
 PROCESSES = "the trace has the launches of several processes, whose streams are not told apart"
 
-_GRAPH: Final = regex(r"GraphLaunch|CommandBufferEnqueue")
-_ON_STREAM: Final = regex(r"(?:cuda|hip|cu)StreamSynchronize")
-_ON_DEVICE: Final = regex(r"(?:cuda|hip)DeviceSynchronize|cuCtxSynchronize")
 _COPIES: Final = regex(r"Memcpy\w*Async")
-#: Copies that return when they are done; only those to the host are sure to.
-_BLOCKING: Final = regex(r"(?:cuda|hip)Memcpy(?:WithStream)?")
 _TO_HOST: Final = regex(r"DtoH|DeviceToHost")
-_WAITS: Final = regex(r"StreamWaitEvent|StreamWaitValue")
 #: Launches of kernels that may begin before the previous one ends (programmatic dependent launch).
 _OVERLAPPING: Final = regex(r"LaunchKernelEx|^hip")
 #: The kind of work that NVIDIA's calls start, by their names.
@@ -113,13 +115,13 @@ class _Events:
             np.where(self.launch >= 0, column[self.launch], 0)
             for column in (launches.start_ns, launches.start_ns + launches.duration_ns)
         )
-        graphs = self.launches_named(_GRAPH)
+        graphs = self.launches_named(LAUNCHES_GRAPH)
         self.of_graph: Bool = (self.launch >= 0) & graphs[self.launch]
         #: Whether the event has its own launch for certain.
-        self.sure: Bool = (self.launch >= 0) & ~self.of_graph & ~calls.work.open
+        self.sure: Bool = (self.launch >= 0) & ~self.of_graph & ~calls.work.ambiguous
         #: The time that counts in the figures.
         self.time_ns = np.where(calls.work.link != OUTSIDE, self.work.duration_ns, 0)
-        self.waits_ns = np.sort(launches.start_ns[self.launches_named(_WAITS)])
+        self.waits_ns = np.sort(launches.start_ns[self.launches_named(STREAM_WAITS)])
         processes = {str(trace.threads[number][0]) for number in unique(launches.thread).values.tolist()}
         self.one_process = len(processes) == 1
         self.streams: list[tuple[str, Int64]] = []
@@ -339,7 +341,7 @@ def _after_waiting(events: _Events, disordered: Bool) -> Int64:
         return late_ns
     launches = events.trace.launches
     ends = launches.start_ns + launches.duration_ns
-    of_device = np.flatnonzero(events.launches_named(_ON_DEVICE) & (launches.duration_ns > 0))
+    of_device = np.flatnonzero(events.launches_named(WAITS_FOR_DEVICE) & (launches.duration_ns > 0))
     of_stream = _stream_of_waits(events)
     for _, stream in events.streams:
         number = int(events.work.stream[stream[0]])
@@ -352,7 +354,7 @@ def _after_waiting(events: _Events, disordered: Bool) -> Int64:
         first = np.searchsorted(launches.start_ns[waits], events.launch_end_ns[rows])
         waited = first < len(waits)
         late_ns[rows[waited]] = events.end_ns[rows[waited]] - returned[first[waited]]
-    blocking = events.launches_named(_BLOCKING) & ~events.launches_named(_COPIES)
+    blocking = events.launches_named(BLOCKING_COPIES)
     to_host = rows_named(_TO_HOST, events.names, events.work.name)
     to_host &= events.sure & blocking[np.maximum(events.launch, 0)]
     late_ns[to_host] = np.maximum(late_ns[to_host], (events.end_ns - events.launch_end_ns)[to_host])
@@ -367,17 +369,13 @@ def _stream_of_waits(events: _Events) -> Int64:
     launches, host = events.trace.launches, events.calls.host
     streams = np.full(len(launches.name), -1, dtype=np.int64)
     streams[events.launch[events.sure]] = events.work.stream[events.sure]
-    waits, copies = map(events.launches_named, (_ON_STREAM, _COPIES))
+    waits, copies = map(events.launches_named, (WAITS_FOR_STREAM, _COPIES))
     order = np.lexsort((launches.start_ns, launches.thread))
     order = order[events.launches_named(re.compile(r"Launch|Memcpy|Memset|Synchronize"))[order]]
     before, wait = order[:-1], order[1:]
     chosen = copies[before] & waits[wait] & (launches.thread[before] == launches.thread[wait]) & (streams[before] >= 0)
     before, wait = before[chosen], wait[chosen]
-    ends = host.start_ns + host.duration_ns
-    around = [
-        enclosing_rows(host.thread, host.start_ns, ends, host.parent, (launches.thread[one], launches.start_ns[one]))
-        for one in (before, wait)
-    ]
+    around = [innermost_at(host, launches.thread[rows], launches.start_ns[rows]) for rows in (before, wait)]
     library = np.array([name.startswith("aten::") for name in events.names], dtype=bool)
     same = (around[0] == around[1]) & (around[0] >= 0)
     same[same] = library[host.name[around[0][same]]]
@@ -396,7 +394,7 @@ def _held_ns(events: _Events, stream: Int64) -> int:
         return 0
     # The launches that follow a wait for an event on their thread, with no other launch in between.
     launches = events.trace.launches
-    waits, starts = events.launches_named(_WAITS), starts_work(events.names, launches)
+    waits, starts = events.launches_named(STREAM_WAITS), starts_work(events.names, launches)
     chosen = np.flatnonzero(waits | starts)
     chosen = chosen[np.lexsort((launches.start_ns[chosen], launches.thread[chosen]))]
     behind = waits[chosen[:-1]] & (launches.thread[chosen[:-1]] == launches.thread[chosen[1:]])
@@ -503,15 +501,10 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
     lost = lost_launches(events.trace, window)
     known = _loses_kernels(events.trace.environment.cuda)
     last = int(events.launch_ns.max())
-    ends = host.start_ns + host.duration_ns
-    around = enclosing_rows(
-        host.thread, host.start_ns, ends, host.parent, (launches.thread[lost], launches.start_ns[lost])
-    )
-    around = np.where(around >= 0, take(calls.operator, around), -1)
-    name = np.where(around >= 0, host.name[around], -1) if len(host.name) else around
-    phase = np.where(around >= 0, host.phase[around], -1) if len(host.name) else around
+    around = take(calls.operator, innermost_at(host, launches.thread[lost], launches.start_ns[lost]))
+    name, phase = take(host.name, around), take(host.phase, around)
     after = (launches.start_ns[lost] > last) & _is_cut_off(events, lost[launches.start_ns[lost] > last], window[1])
-    graphs = events.launches_named(_GRAPH)[lost]
+    graphs = events.launches_named(LAUNCHES_GRAPH)[lost]
     for _, alike in rows_by_value(_pairs(_pairs(name, phase), 2 * after + graphs)):
         rows, first = lost[alike], int(alike[0])
         operator, is_graph = int(name[first]), bool(graphs[first])
@@ -542,7 +535,7 @@ def _is_cut_off(events: _Events, lost: Int64, end_ns: int) -> bool:
         return False
     launches = events.trace.launches
     returned = int((launches.start_ns + launches.duration_ns)[lost].min())
-    waited = done_ns(events.names, launches, events.work, np.array([returned]))[0] < NEVER
+    waited = done_ns(events.names, launches, events.work, np.array([returned]))[0] < AFTER_ALL
     free = max(returned, int(events.end_ns.max()))
     return not (waited and events.one_process) and end_ns - free <= int(events.work.duration_ns.max())
 

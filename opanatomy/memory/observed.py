@@ -12,23 +12,10 @@ from msgspec.structs import replace
 
 from opanatomy.errors import TraceError
 from opanatomy.memory import components
-from opanatomy.memory.allocations import (
-    CPU,
-    LISTED,
-    Blocks,
-    ComponentBytes,
-    Curve,
-    PhaseIntervals,
-    agreement,
-    alike,
-    blocks_of,
-    curve_of,
-    groups_at,
-    passes_of_spans,
-    points_of,
-    requesting_operators,
-)
+from opanatomy.memory.allocations import CPU, LISTED, Blocks, agreement, alike, blocks_of, groups_at
 from opanatomy.memory.components import COMPONENTS, HELD_BEFORE, ROUNDING, WORKSPACE
+from opanatomy.memory.curve import ComponentBytes, Curve, curve_of, points_of
+from opanatomy.memory.passes import PhaseIntervals, passes_of_spans, requesting_operators
 from opanatomy.records.columns import (
     Bool,
     Categorical,
@@ -403,7 +390,7 @@ def measured_step(step: StepObservations, table: MemoryTable, held: PreexistingB
     assert isinstance(calls, StepCalls)
     assert marks is not None
     blocks = blocks_of(table.events, held.address, held.bytes)
-    reported = ~blocks.unseen & (blocks.free < blocks.events)
+    reported = ~blocks.free_unseen & (blocks.free < blocks.events)
 
     # A block from before the step ends at the mark that says it is gone, unless the allocator reported its free.
     gone = np.flatnonzero(marks.kind == _KIND[MarkKind.GONE])
@@ -424,7 +411,7 @@ def measured_step(step: StepObservations, table: MemoryTable, held: PreexistingB
     given = np.maximum(blocks.alloc, 0)
     call = np.append(table.call, -1)[given]
     operator = Categorical(np.append(operator.codes, -1)[given], operator.values)
-    phase = passes.phase_of(passes.at(np.append(table.events.time_ns, 0)[given]))
+    phase = passes.phase_at(np.append(table.events.time_ns, 0)[given])
     component = _label_components(step, table, blocks, labels, phase, call, operator.codes)
     return MeasuredStep(
         table=table,
@@ -842,7 +829,7 @@ def _figures(step: StepObservations, measured: MeasuredStep) -> AllocatorFigures
         equal_events=agreed.equal,
         largest_difference_bytes=agreed.largest_difference_bytes,
         at_largest_difference=agreed.at_largest_difference,
-        unseen_frees=int((blocks.unseen & ~blocks.from_before).sum()),
+        unseen_frees=int((blocks.free_unseen & ~blocks.from_before).sum()),
     )
 
 

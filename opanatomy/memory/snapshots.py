@@ -18,24 +18,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.errors import UsageError
-from opanatomy.memory.allocations import (
-    ALLOCATES,
-    UNKNOWN,
-    Blocks,
-    ComponentBytes,
-    Curve,
-    PhaseIntervals,
-    agreement,
-    alike,
-    blocks_of,
-    curve_of,
-    groups_at,
-    points_of,
-    states_shown,
-    unbroken,
-)
+from opanatomy.memory.allocations import UNKNOWN, Blocks, agreement, alike, blocks_of, groups_at
 from opanatomy.memory.caching_allocator import Given, blocks_given, max_split_bytes
 from opanatomy.memory.components import PENDING_FREE, ROUNDING
+from opanatomy.memory.curve import ComponentBytes, Curve, curve_of, points_of, states_shown
 from opanatomy.memory.inferred import (
     RULING,
     WEIGHTS,
@@ -45,6 +31,7 @@ from opanatomy.memory.inferred import (
     row_of,
     rules_of,
 )
+from opanatomy.memory.passes import ALLOCATES, PhaseIntervals, unbroken
 from opanatomy.records.columns import Bool, Categorical, Int64, MemoryEvents, categorical_of
 from opanatomy.records.memory import (
     Memory,
@@ -492,7 +479,7 @@ def _device(
     inferences, pools = inferences_at(state, blocks, placing, curve), tuple(_pools(snapshot, number, label))
 
     def phase_at(state: int) -> Phase:
-        return PHASES[int(phases.phase_of(phases.at(np.array([state - 1])))[0])]
+        return PHASES[int(phases.phase_at(np.array([state - 1]))[0])]
 
     pending = _pending_after(state - began, history, given, snapshot, of_device)
     at_peak, shown = (curve.by_component[:, of].tolist() for of in (curve.peak, state))
@@ -713,11 +700,11 @@ def _placed(
     is_recorded: bool,
 ) -> BlockLabels:
     """Return phase and rule of each block: stack first, then its life, then its size."""
-    whole = unbroken(parts.start_ns, np.where(parts.phase == RECOMPUTE, BACKWARD, parts.phase))
-    phase = parts.phase_of(parts.at(blocks.alloc))
+    whole = parts.with_recompute_in_backward()
+    phase = parts.phase_at(blocks.alloc)
     rule = rules_of(blocks, order, (whole, parts), phase, np.full(len(blocks.alloc), -1, dtype=np.int64))
     freed = ~blocks.never_freed
-    ends_in = whole.phase_of(whole.at(blocks.free))
+    ends_in = whole.phase_at(blocks.free)
     kept = (rule == Rule.OPTIMIZER_KEPT) & (ends_in == OPTIMIZER)
     rule[kept] = Rule.STATE_REPLACED
     before = blocks.alloc < began
@@ -768,7 +755,7 @@ class _Unused(Struct, frozen=True, kw_only=True):
 
 
 def _unused(blocks: Blocks, parts: PhaseIntervals, stack_of_event: Int64, began: int, stacks: _Stacks) -> _Unused:
-    whole = unbroken(parts.start_ns, np.where(parts.phase == RECOMPUTE, BACKWARD, parts.phase))
+    whole = parts.with_recompute_in_backward()
     unused = np.zeros(len(blocks.alloc), dtype=bool)
     if np.isin(parts.phase, (BACKWARD, RECOMPUTE, OPTIMIZER)).any():
         return _Unused(blocks=unused, forward=whole.at(blocks.alloc), trains=True)
@@ -985,7 +972,7 @@ def _failure(
     stack = int(history.stack[row])
     phase = int(stacks.phase[stack])
     if phase == _NO_PHASE:
-        phase = int(phases.phase_of(phases.at(np.array([max(state - 1, 0)])))[0])
+        phase = int(phases.phase_at(np.array([max(state - 1, 0)]))[0])
     requested = int(history.size[row])
     return state, MemoryFailure(
         phase=PHASES[phase],
