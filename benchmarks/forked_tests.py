@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 import msgspec
@@ -158,7 +158,9 @@ def _be_the_child(call: Callable[[], Any], checkout: Path, write: int) -> None:
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
         resource.setrlimit(resource.RLIMIT_DATA, (_MAX_BYTES, _MAX_BYTES))
-        multiprocessing.current_process().daemon = False  # as a pool's worker is: it could begin no process
+        # A pool's worker may begin no process, and those that it begins import its main program first.
+        multiprocessing.current_process().daemon = False
+        sys.modules["__main__"] = ModuleType("__main__")
         os.chdir(checkout)
         os.environ["PYTHONPATH"] = str(checkout)
         here = str(Path(__file__).parent)
