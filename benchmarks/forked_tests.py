@@ -37,6 +37,8 @@ _OPTIONS = (
     "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:unraisableexception", "--tb=no",
     "-W", "ignore::pytest.PytestAssertRewriteWarning",
 )  # fmt: skip
+#: Beside a test's own time: on a busy machine the first that asks for one waits half a minute for the server of forks.
+_PATIENCE_S = 180
 #: More than any test needs, less than what would hurt others.
 _MAX_BYTES = 12 << 30
 
@@ -97,13 +99,13 @@ def reach_of(file: str, lines: Mapping[str, Sequence[int]], checkout: Path, limi
 
 def failing_of(tests: Mapping[str, float], checkout: Path) -> Sequence[str]:
     """Those of these tests (with their seconds) that fail, each where one ends the process or none answers in time."""
-    answer = _in_a_fork(lambda: _run(tests, every=True), checkout, 120 + 6 * sum(tests.values()))
+    answer = _in_a_fork(lambda: _run(tests, every=True), checkout, 2 * _PATIENCE_S + 10 * sum(tests.values()))
     return answer if isinstance(answer, list) else list(tests)
 
 
 def first_failure(tests: Mapping[str, float], checkout: Path) -> str | None:
     """The first of these tests (with their seconds) that fails or takes many times as long; `None` where all pass."""
-    limit = 60 + 6 * sum(tests.values())
+    limit = 2 * _PATIENCE_S + 10 * sum(tests.values())
     answer = _in_a_fork(lambda: _run(tests), checkout, limit)
     return str(answer) if answer is not None else None
 
@@ -206,7 +208,7 @@ class _Chosen:
         by_id = {item.nodeid: item for item in items}
         items[:] = [by_id[test] for test in self.tests if test in by_id]
         for item in items:
-            item.add_marker(pytest.mark.timeout(20 + 10 * self.tests[item.nodeid]))
+            item.add_marker(pytest.mark.timeout(_PATIENCE_S + 10 * self.tests[item.nodeid]))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
