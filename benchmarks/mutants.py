@@ -18,6 +18,7 @@ import difflib
 import gc
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -322,14 +323,19 @@ def beside(checkout: Path) -> Path:
     return Path(mark.read_text().partition("gitdir: ")[2].strip()).parents[3]
 
 
-def copied(folder: Path) -> Path:
-    """A copy of the checkout with its bytecode, and with what lies next to it."""
+def copied(folder: Path, source: Path = ROOT) -> Path:
+    """A copy of the checkout with its bytecode and that of the tests, and with what lies next to it."""
     checkout = folder / ROOT.name
-    left_out = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache", "*.egg-info", "build")
-    shutil.copytree(ROOT, checkout, ignore=left_out)
+    left_out = [".git", ".venv*", ".*_cache", "*.egg-info", "build", *(["__pycache__"] if source == ROOT else [])]
+    shutil.copytree(source, checkout, ignore=shutil.ignore_patterns(*left_out))
     if (shared := beside(ROOT) / "shared").exists():
         (folder / "shared").symlink_to(shared.resolve())
-    compileall.compile_dir(checkout / "opanatomy", quiet=1)
+    if source == ROOT:
+        compileall.compile_dir(checkout / "opanatomy", quiet=1)
+        names = {file for package, number in product(TESTS, range(ROUNDS)) for file in files_of(package, number)}
+        command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *sorted(names)]
+        environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": ""}
+        subprocess.run(command, cwd=checkout, env=environment, stdout=subprocess.DEVNULL, check=True)
     return checkout
 
 
@@ -348,8 +354,9 @@ def run(mutants: Sequence[Mutant], processes: int, timeout: float, kept: Kept) -
     """The outcome of each mutant, package by package: of those that live through the first round in the second."""
     outcomes: dict[Mutant, Outcome] = {}
     with tempfile.TemporaryDirectory() as name:
-        for number in range(processes):
-            copied(Path(name, str(number)))
+        first = copied(Path(name, "0"))
+        for number in range(1, processes):
+            copied(Path(name, str(number)), first)
         preload(FIRST_IMPORTED)
         reaches = kept.read()
         for number, package in product(range(ROUNDS), dict.fromkeys(mutant.package for mutant in mutants)):
