@@ -21,10 +21,10 @@ type `OpanatomyError`: `UsageError` for an argument, `TraceError` for a trace, `
 for a step that cannot be run or recorded (`OutOfMemory` if it does not fit), `OutputError` for a file that cannot be
 written, `GateError` for a check that was not met. `formula` declares the FLOPs and bytes of an operator.
 
-What a report is made of: `Step` and `StepRow`, `ClassRow`, `OperatorRow`, `KernelRow`, `ModuleRow`, `Memory`,
-`Workload`, `Environment`, `Advice` and `Check`. What extends it: `Cost`, `Signature`, `Tensor` for formulas, `Format` and
-`Page` for formats. These names are public; every module below `opanatomy` is private and may change. A name that is to
-go warns with `DeprecationWarning` for one minor version first.
+A report is made of `Step` and `StepRow`, `ClassRow`, `OperatorRow`, `KernelRow`, `ModuleRow`, `Memory`, `Workload`,
+`Environment`, `Advice` and `Check`. `Cost`, `Signature` and `Tensor` are for formulas of your own, `Format` and `Page`
+for formats. These names are public; every module below `opanatomy` is private and may change. A name that is to go
+warns with `DeprecationWarning` for one minor version first.
 
 The pipeline behind it:
 

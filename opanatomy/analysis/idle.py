@@ -43,31 +43,31 @@ from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 #: A launch is slow if it takes this many times the median, and at least this long.
 _SLOW: Final = 20
 _SLOW_NS: Final = 200_000
-#: A copy from the host whose call lasts this long holds the host up.
+#: A host-to-device copy whose call takes this long blocks the host.
 _HELD_UP_NS: Final = 100_000
 #: Work that starts within this time after its launch returned did not wait for the device.
 _LATENCY_NS: Final = 20_000
 _EXCHANGES: Final = regex(r"^(?:nccl|rccl|msccl|oneccl)", re.IGNORECASE)
 #: A wait returns this soon after the device's last work; the longest delay in sixty real traces is 187 us.
 RETURNS_NS: Final = 250_000
-#: What recording a Python function costs the host, at most: 0.15 us were measured (torch 2.13, CPython 3.11).
+#: Maximum host cost of recording a Python function (0.15 us measured with torch 2.13, CPython 3.11).
 _STACK_NS: Final = 1_000
 #: A silence of the host up to this long is Python between two operators; a longer one is unexplained.
 _SILENCE_NS: Final = 1_000_000
-#: Gaps below this length are those between launches; a longer one has a cause of its own.
+#: Shorter gaps are ordinary gaps between launches; a longer one has its own cause.
 SHORT_GAP_NS: Final = 1_000_000
-#: What the host queued is known if this part of the work has a launch record.
+#: The host's queue is known if this share of the work has a launch record.
 _KNOWN_LAUNCHES: Final = 0.95
-#: So many rows of the longest gaps are kept.
+#: The number of longest gaps kept.
 LONGEST_GAPS: Final = 20
 
 _ALLOCATES: Final = regex(
     r"^(?:cuda|hip|cu)(?:Ext)?(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister)"
     r"|Mem(?:Alloc|Free|Create|Release|Map|Unmap|SetAccess|Address|Host))|^(?:ur|pi|ze)(?:USM|Mem)\w*(?:Alloc|Free)"
 )
-#: Operators that call cuBLAS, cuDNN and their like, which start with their first call.
+#: Operators that call libraries such as cuBLAS and cuDNN, which initialize on first use.
 _LIBRARIES: Final = regex(r"^aten::(?:\w*conv\w*|\w*mm|matmul|linear|baddbmm|\w*(?:cudnn|miopen|rnn|lstm|gru)\w*)$")
-#: A call of the allocator that starts a library takes this many times the median of its name.
+#: An allocator call that initializes a library takes this many times the median for its name.
 _TIMES_USUAL: Final = 10
 _A_FEW: Final = 4
 _LOADS: Final = regex(
@@ -103,7 +103,7 @@ _ORDER: Final = (
 )  # fmt: skip
 #: A kind of host time that is no cause: launches, before the operators around them.
 LAUNCH: Final = "launch"
-#: In place of a thread: all threads that launch work, or none at all.
+#: In place of a thread: all launching threads, or none.
 _OTHERS: Final = -1
 _NOBODY: Final = -2
 
@@ -117,17 +117,17 @@ class _Charged(Struct, frozen=True):
 
 
 class Idle(Struct, frozen=True):
-    """The idle time of one device, divided by what comes next, and again by cause."""
+    """Idle time of one device, split by what ends each gap and by cause."""
 
-    #: The next work had not been launched when the device fell idle, or none comes before the window ends.
+    #: Host late: the next work had not been launched when the device fell idle, or there is none in the window.
     host: Intervals
     #: The next work was already launched on a stream, and another stream worked last.
     stream: Intervals
-    #: The rest: between two events of one stream, or with no launch record to tell.
+    #: The rest: between two events of one stream, or without a launch record.
     other: Intervals
     #: The part in gaps that began while the host waited for the device.
     drained: Intervals
-    #: Not idle: work whose records are missing ran here, or may have.
+    #: Not idle: work without records ran here, or may have run.
     unrecorded: Intervals
     #: The part of it in which the host waited for such work.
     awaited: Intervals
@@ -183,7 +183,7 @@ class Idle(Struct, frozen=True):
         yield from sorted(made, key=lambda row: (-row.time_ns, row.cause))
 
     def longest(self, spans: Intervals, step_start: Int64, numbers: Sequence[int | None]) -> Iterator[Gap]:
-        """Yield the longest gaps in these spans, alike ones as one row whose `count` is that of all spans.
+        """Yield the longest gaps in these spans; alike ones share a row whose `count` covers all spans.
 
         Steps begin at `step_start` and have these `numbers`.
         """
@@ -250,7 +250,7 @@ class _Gaps(Struct, frozen=True):
         return self.start_ns[rows], self.end_ns[rows]
 
     def without(self, time: Intervals) -> _Gaps:
-        """Return what is left of the gaps outside of this time."""
+        """Return the gaps minus this time."""
         if not len(time[0]):
             return self
         start, end = without((self.start_ns, self.end_ns), time)
@@ -304,7 +304,7 @@ def awaited_work(launched: LaunchedWork) -> Intervals:
 def done_ns(names: Sequence[str], launches: Launches, work: DeviceWork, moments: Int64) -> Int64:
     """Return when what was launched by each moment had ended for certain; `AFTER_ALL` if no later wait says so.
 
-    A wait for a device says so if all work is of one device, a wait for a stream if all is of one stream.
+    A device wait proves it if all work is on one device, a stream wait if all is on one stream.
     """
     waits = np.zeros(len(launches.name), dtype=bool)
     if len(unique(work.device).values) == 1:
@@ -525,7 +525,7 @@ class _HostActivity:
         return take(self._launches.start_ns + self._launches.duration_ns, launch)
 
     def charged(self, gaps: Intervals, launch: Int64) -> Iterator[_Charged]:
-        """Yield the gaps in parts with their causes; `launch` is the call that ends each gap, -1 if none does."""
+        """Yield the gaps split by cause; `launch` is the call that ends each gap, -1 if none."""
         threads = self._threads_of(launch)
         returns = np.where(launch >= 0, self.returned_ns(launch), gaps[1])
         returned = np.clip(returns, *gaps)
@@ -555,7 +555,7 @@ class _HostActivity:
             yield _Charged(IdleCause.UNKNOWN, _NOBODY, (start[~short], end[~short]))
 
     def names_in(self, part: _Charged) -> Iterator[tuple[str, int, int]]:
-        """Yield (name, time, events) of what the host did in a part of idle time; the innermost of nested events."""
+        """Yield (name, time, events) of host activity in a part of idle time, by innermost event."""
         if part.thread == _NOBODY:
             if part.cause is IdleCause.PROFILER:
                 began, until = (np.searchsorted(self._stack_ns, edge) for edge in part.time)
@@ -589,8 +589,8 @@ class _HostActivity:
     def filling(self, start_ns: int, end_ns: int, launch: int) -> tuple[str | None, str | None, int | None]:
         """Return (operator or range, runtime call) that fill half of a span, and the time of `launch` in it.
 
-        A name whose events fill half of it without what is below them comes first, then the innermost event that
-        covers half of it. The thread of the launch is looked at first, then the others that launch work.
+        A name whose self time fills half of it takes precedence, then the innermost event that covers half of it. The
+        launching thread is examined first, then the other launching threads.
         """
         calls, host = self._launches, self._host
         thread = int(calls.thread[launch]) if launch >= 0 else self._last
@@ -643,7 +643,7 @@ class _HostActivity:
         return int(events.start_ns[last]), self.name_of(int(events.name[last]))
 
     def _time_below(self, rows: Int64, spent: Int64) -> Int64:
-        """Return how much of the time of each row is that of other rows right below it."""
+        """Return the time in each row of its direct children."""
         index = np.full(len(self._parent) + 1, -1, dtype=np.int64)
         index[rows] = np.arange(len(rows))
         parent = self._parent[rows]
@@ -686,7 +686,7 @@ class _HostActivity:
 
 
 def _starts_library(launched: LaunchedWork, allocates: Bool) -> Bool:
-    """Return the calls of the allocator that start a library: long ones below the first call of a product or cuDNN.
+    """Return allocator calls that initialize a library: long ones inside the first call of a contraction or of cuDNN.
 
     A call is long if it takes `_TIMES_USUAL` times the median of the calls of its name, or if there are hardly any; the
     first call of the trace creates the device's context.

@@ -55,7 +55,7 @@ TRUSTED: Final = 0.05
 _MAX_MISSING_SHARE: Final = 0.01
 #: A delay this much longer than usual is unexplained.
 _UNEXPLAINED_NS: Final = 20_000
-#: Usual delays where a trace has too few of them: of a launch, of queued work, of work of another stream, of a wait.
+#: Default delays for traces with too few samples: of a launch, of queued work, across streams, of a wait.
 _LAUNCHED_NS, _QUEUED_NS, _ACROSS_NS, _RETURNED_NS = 8_000, 1_000, 2_000, 8_000
 _MIN_DELAYS: Final = 5
 #: A wait returns at most so long after the work that it is for.
@@ -67,7 +67,7 @@ _SKEW_NS: Final = 20_000
 _AT_ONCE_NS: Final = 5_000
 #: So many events that end before an event are tried as the one that it waited for.
 _ENDED_TOGETHER: Final = 4
-#: A launch that lasts this many times the median, and so long, behind so many others waited for the queue.
+#: A launch this many times the median, at least this long, behind this many others, waited for the full queue.
 _SLOW, _SLOW_NS, _QUEUE = 20, 100_000, 500
 #: What recording an event costs the host: the median over ten programs on one H200 (torch 2.11, shapes recorded) of the
 #: step with the profiler less the one without it, over its host events (benchmarks/pairs; 1.4 to 6.4 us).
@@ -109,7 +109,7 @@ _WORDS: Final = {
         for text in (cause.value, label)
     },
 }
-#: The classes of device work by the words that name them.
+#: Classes of device work by their names in changes.
 _CLASSES: Final = {
     **{item.value.replace("_", "-"): item for item in OperatorClass},
     "contraction": OperatorClass.TENSOR_CONTRACTION,
@@ -117,7 +117,7 @@ _CLASSES: Final = {
     "element-wise": OperatorClass.ELEMENTWISE,
     "collectives": OperatorClass.COMMUNICATION,
 }
-#: Idle time of the device of 1 ms and more before a kernel whose name has the text that follows.
+#: Prefix for device idle gaps of at least 1 ms before a kernel whose name contains the text that follows.
 GAP: Final = "gap before "
 QUEUE, LATENCY = "queue", "launch latency"
 #: Host time of no kind.
@@ -128,7 +128,7 @@ _OF_PATH: Final = {_LAUNCH: LATENCY, _STREAM: QUEUE, _ACROSS: QUEUE}
 
 
 class Change(Struct, frozen=True):
-    """A part of the step that takes `factor` of its time: host time of a kind, a class, an operator, a kernel."""
+    """A change that scales a part of the step by `factor`: a kind of host time, a class, an operator, a kernel."""
 
     of: str
     factor: float
@@ -140,12 +140,12 @@ class Change(Struct, frozen=True):
 
 
 def changes_of(texts: Iterable[str] | None) -> tuple[Change, ...]:
-    """Return the changes that `aten::mm x0.5` or `synchronization 0` say; raise `UsageError` for another text."""
+    """Parse changes such as `aten::mm x0.5` or `synchronization 0`; raise `UsageError` for other text."""
     return tuple(map(change_of, texts or ()))
 
 
 def change_of(text: str) -> Change:
-    """Return the change that a text says; raise `UsageError` for one that says none."""
+    """Parse one change; raise `UsageError` if the text is not one."""
     parts = re.fullmatch(r"\s*(\S.*?)\s+x?\s*([0-9]*\.?[0-9]+)\s*", text)
     if parts is None or float(parts[2]) > 100:
         raise UsageError(
@@ -387,7 +387,7 @@ class StepGraph:
         )
 
     def _recorded_before(self, issued: Int64) -> Int64:
-        """Return the last event that had been launched when the host recorded what each of these launches waits for.
+        """Return for each launch the last event launched before the record that it waits for.
 
         -1 where the host's last such calls are no record and a wait for it.
         """
@@ -442,7 +442,7 @@ class StepGraph:
     def time_ns(
         self, changes: Iterable[Change] = (), *, usual: bool = False, host: float = 1.0, unprofiled: bool = False
     ) -> int:
-        """Return how long the steps take after these changes together; `host` scales all host time besides.
+        """Return how long the steps take with all these changes; `host` additionally scales all host time.
 
         With `usual` the edges that decide have usual delays, which shows how far the graph can be trusted. With
         `unprofiled` host time is without what recording its events costs (`EVENT_NS`).
@@ -599,7 +599,7 @@ class StepGraph:
         return np.maximum(spent, 0) * prod(factor for part, factor in parts if part.word == HOST)
 
     def _named(self, of: str) -> Int64:
-        """Return the device events of the operator of this name, else those of kernels whose names have it."""
+        """Return the device events of the operator with this name, else of kernels whose names contain it."""
         exact = [code for code, name in enumerate(self._kernels.operator.values) if name in (of, f"aten::{of}")]
         having = [code for code, name in enumerate(self._kernels.kernel.values) if of in name]
         for column, codes in ((self._kernels.operator, exact), (self._kernels.kernel, having)):
@@ -612,14 +612,14 @@ class StepGraph:
 
     @property
     def ahead_ns(self) -> int:
-        """Return the work that the device did before it came to what the trace has a launch of."""
+        """Return the device time of work at the start of the trace that was launched before it began."""
         work, is_launched = self._launched.work, self._launched.launch >= 0
         queued = ~is_launched & (work.start_ns < work.start_ns[is_launched].min(initial=AFTER_ALL))
         return int(work.duration_ns[queued].sum())
 
     @property
     def error(self) -> float:
-        """Return how far a replay with usual delays is off, as a part of the steps."""
+        """Return the relative error of a replay with usual delays."""
         return abs(self.time_ns(usual=True) - self.window_ns) / max(self.window_ns, 1)
 
     def why_not_trusted(self, error: float) -> str | None:
@@ -711,7 +711,7 @@ class StepGraph:
 
 
 def replay_of(graph: StepGraph, plain_ns: int | None, changes: Sequence[Change]) -> Replay:
-    """Return what a replay says of these changes, each and, of several, all together.
+    """Replay each of these changes and, if several, all together.
 
     Where the step without the profiler is known, host time is scaled to it first.
     """
@@ -744,7 +744,7 @@ def _answer(graph: StepGraph, made: Replay, changes: Sequence[Change]) -> WhatIf
 def replayed_gain(graph: StepGraph, made: Replay, advice: Advice) -> Advice:
     """Return the advice with its gain by the replay, if that is trusted and can say what the advice changes.
 
-    It is the same part of the advice's step as of the replayed one, which may be the step without the profiler.
+    The gain is the same fraction of the advice's step as of the replayed one, which may be the unprofiled step.
     """
     if advice.id in _SLOWED_BY_RECORDING and made.ahead_ns >= _AHEAD * made.step_ns:
         why = f"{advice.why}; the host was {{ahead}} ahead when recording began, which slows it"
@@ -771,7 +771,7 @@ def with_together(graph: StepGraph, made: Replay, advice: Sequence[Advice]) -> R
 
 
 def _host_factor(graph: StepGraph, plain_ns: int | None) -> float | None:
-    """Return the factor on host time with which the step takes as long as without the profiler; `None` if none does."""
+    """Return the host time factor that reproduces the unprofiled step time; `None` if there is none."""
     if plain_ns is None or graph.time_ns(host=0) >= _NEARLY * plain_ns * graph.count:
         return None
     low, high = 0.0, _MAX_HOST_FACTOR
@@ -782,7 +782,7 @@ def _host_factor(graph: StepGraph, plain_ns: int | None) -> float | None:
 
 
 def _longest_run(window: StepWindow, counted: Bool, time: DeviceTime) -> tuple[int, int, tuple[int, int]]:
-    """Return the first and the last of the most counted steps in a row, among those that count, and their host time."""
+    """Return the first and last of the longest run of consecutive counted steps, and their host time."""
     if not window.steps:
         return 0, 0, window.window
     rows = np.flatnonzero(counted)

@@ -62,7 +62,7 @@ from opanatomy.records.taxonomy import (
 # ----- the cost of launching: calls, host time, delays, the queue, kernels too short to be worth a launch
 
 
-#: A launch costs the host and the device a few microseconds: a kernel that takes hardly longer is all overhead.
+#: Launching takes host and device a few microseconds: a kernel hardly longer than this is all overhead.
 TINY_NS = 10_000
 
 
@@ -102,7 +102,7 @@ def launching_of(launched_work: LaunchedWork, within: Bool) -> Launching:
 
 
 def _median(values: Int64) -> int | None:
-    """Return the median, of an even number of values the mean of two; `np.median` imports `numpy.ma`."""
+    """Return the median, the mean of the middle two for an even count; `np.median` imports `numpy.ma`."""
     if not len(values):
         return None
     ordered, half = np.sort(values), len(values) // 2
@@ -133,9 +133,9 @@ class StepWindow(Struct, frozen=True, kw_only=True):
     numbers: tuple[int, ...] = ()
     #: Whether no step is annotated, and these end with the optimizers' updates: the trace may begin within the first.
     by_updates: bool
-    #: When the host loaded data, in ranges that say so.
+    #: When the host loaded data, by loader ranges.
     loading: Intervals
-    #: The part of what the profiler adds to a step on the CPU that lies outside operators.
+    #: The fraction of the profiler overhead of a step on the CPU outside operators.
     recording_outside: float
 
     @property
@@ -153,7 +153,7 @@ class StepWindow(Struct, frozen=True, kw_only=True):
 
 
 class DeviceSteps(Struct, frozen=True, kw_only=True):
-    """The steps on a device: the step of each event of the trace, -1 if none, and when each step was."""
+    """The steps on a device: the step of each event of the trace (-1 if none), and begin and end of each step."""
 
     step: Int64
     start_ns: Int64
@@ -166,10 +166,10 @@ class DeviceSteps(Struct, frozen=True, kw_only=True):
 
 
 class _Device(Struct, frozen=True):
-    """One device in the steps: what it did and why it was idle."""
+    """Activity and idle causes of one device in the steps."""
 
     number: int
-    #: Its events, as places among the window's.
+    #: Its events, as indices into the window's events.
     events: Int64
     busy: Intervals
     idle: Idle
@@ -388,7 +388,7 @@ def host_step_rows(step_window: StepWindow, calls: CallTable, spans: StepSpans |
 
 
 def _by_class(times: Int64) -> dict[OperatorClass, int]:
-    """Return the times of the classes that have some."""
+    """Return the nonzero times by class."""
     return {item: ns for item, ns in zip(CLASSES, times.tolist(), strict=True) if ns}
 
 
@@ -473,7 +473,7 @@ def _covered(time: DeviceTime, events: Int64) -> int:
 
 
 def _alone(time: DeviceTime, device: _Device, marked: Bool) -> Intervals:
-    """Return when marked events of a device ran, and none of its others."""
+    """Return when only marked events of a device ran."""
     events, others = _marked_events(device, marked), _marked_events(device, ~marked)
     hidden = union(time.start[others], time.duration[others])
     return without(union(time.start[events], time.duration[events]), hidden)
@@ -484,7 +484,7 @@ def _in_steps(time: DeviceTime, spans: Intervals) -> int:
 
 
 def _paced_ns(time: DeviceTime) -> int | None:
-    """Return the busy time in which more work was queued or the host waited; `None` if one device does not say."""
+    """Return the busy time with more work queued or the host waiting; `None` if unknown for a device."""
     spans = union(time.step_start, time.step_end - time.step_start)
     each = []
     for device in time.devices:
@@ -539,7 +539,7 @@ def _streams(time: DeviceTime) -> tuple[StreamRow, ...]:
 
 
 def _device_phase_times(time: DeviceTime, in_phase: Bool) -> list[int] | None:
-    """Return the union of a phase's work in each step, the mean over the devices; `None` if no step has any."""
+    """Return the union of a phase's work in each step, averaged over devices; `None` if no step has any."""
     if not in_phase.any():
         return None
     sums = [0] * len(time.step_start)
@@ -558,7 +558,7 @@ def _device_phase_times(time: DeviceTime, in_phase: Bool) -> list[int] | None:
 def device_figures_of(
     ceilings: DeviceFigures, launched: LaunchedWork, table: KernelTable, steps_ns: int
 ) -> DeviceFigures:
-    """Return `ceilings` with what the kernels of the steps reached; `steps_ns` is the total time of the steps."""
+    """Return `ceilings` with the achieved figures of the steps' kernels; `steps_ns` is the total step time."""
     kernels = launched.kernels()
     if not kernels.any():
         return ceilings
@@ -591,7 +591,7 @@ def _by_device(launched: LaunchedWork, marked: Bool) -> Iterator[Int64]:
 def _tensor_core_ns(kernels: Bool, table: KernelTable) -> tuple[int | None, int | None]:
     """Return (time of kernels on tensor cores, time of kernels for which that is unknown), each `None` if undefined.
 
-    Both are undefined if no device has tensor cores, the first if no product's name tells.
+    Both are undefined if no device has tensor cores, the first if no contraction kernel's name reveals it.
     """
     uses = table.tensor_cores[kernels]
     if (uses == NO_UNITS).all():
@@ -607,7 +607,7 @@ def _tensor_core_ns(kernels: Bool, table: KernelTable) -> tuple[int | None, int 
 def _sm_efficiency_ns(launched: LaunchedWork, kernels: Bool) -> tuple[float | None, int]:
     """Return (time weighted by the share of multiprocessors with a block, time of kernels that record their blocks).
 
-    Kernels that run at once share the multiprocessors: each alone may fill all of them, together they cannot fill more.
+    Concurrent kernels share the multiprocessors, so that together they cannot fill more than all.
     """
     blocks = launched.work.blocks_per_sm
     known = kernels & ~np.isnan(blocks)

@@ -47,7 +47,7 @@ from opanatomy.trace.read import Trace
 
 #: Kernels that no forward runs.
 _NO_FORWARD: Final = regex(r"backward|_bwd|bwd_|wgrad|multi_tensor_apply|fused_?adam", re.IGNORECASE)
-#: The part of the device time without a launch record from which on a warning says so; the ledger always does.
+#: Share of device time without a launch record above which a warning is issued; the ledger always states it.
 _MUCH_UNLAUNCHED: Final = 0.01
 #: FLOPs in a nanosecond that no CPU reaches.
 _NO_CPU: Final = 200_000
@@ -74,7 +74,7 @@ def environment_of(trace: Trace, calls: CallTable) -> Environment:
 
 
 def caveats_of(trace: Trace, calls: CallTable) -> tuple[str, ...]:
-    """Return lines on what changes the reading of every figure of a trace."""
+    """Return caveats that affect every figure of a trace."""
     lines = [*trace.caveats]
     if (ranks := merged_ranks(trace)) > 1:
         lines.append(
@@ -92,7 +92,7 @@ def caveats_of(trace: Trace, calls: CallTable) -> tuple[str, ...]:
 
 
 def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]:
-    """Return lines on what the trace lacks or leaves open, and on what in it cannot be right."""
+    """Return warnings about what the trace lacks, leaves open or cannot have right."""
     work, inside = attribution.work, attribution.work.link != OUTSIDE
     lines = []
     ambiguous = work.ambiguous & inside
@@ -146,7 +146,7 @@ def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]
 
 
 def _other_device(trace: Trace) -> dict[str, Any] | None:
-    """Return the device that ran the kernels of a capture, if it is another kind than the capture says."""
+    """Return the device that ran a capture's kernels, if it differs in kind from the one the capture states."""
     ran = next((device for device in trace.devices if device.kernel_ns), None)
     if trace.capture is None or ran is None or not ran.name or ran.name == trace.environment.device:
         return None
@@ -189,7 +189,7 @@ def _without_events(trace: Trace, calls: CallTable) -> str | None:
 
 
 def _operator_names(trace: Trace) -> list[str]:
-    """Return the names of operators, the one with the longest sum of durations first."""
+    """Return the names of operators by total duration, longest first."""
     operators = trace.host.is_operator
     numbers = unique(trace.host.name[operators])
     times = np.bincount(numbers.inverse, trace.host.duration_ns[operators], len(numbers.values))
@@ -230,7 +230,7 @@ def _events(count: int) -> str:
 
 
 def _repeated(*columns: Int64) -> int:
-    """Count the rows equal in all columns to another one that is counted; rows alike in the first are rare."""
+    """Count duplicate rows; rows equal in the first column are rare."""
     order = np.argsort(columns[0], kind="stable")
     first = columns[0][order]
     same = first[1:] == first[:-1]
@@ -242,7 +242,7 @@ def _repeated(*columns: Int64) -> int:
 
 
 def launches_of_work(trace: Trace) -> Bool:
-    """Return which launches start a kernel or a copy; fills leave no event if the library has nothing to fill."""
+    """Return which launches start a kernel or a copy; a fill of zero bytes leaves no event."""
     starts = rows_named(STARTS_RECORDED_WORK, trace.names, trace.launches.name)
     rows: Bool = starts & (trace.launches.correlation > 0)
     return rows
@@ -345,10 +345,10 @@ def linked_time(calls: TraceCalls, every: TraceCalls) -> LinkedTime:
 
 
 def _recording_outside(calls: TraceCalls) -> float:
-    """Return the part of the profiler's own time on the CPU that lies outside operators, by the window's events.
+    """Return the fraction of the profiler overhead on the CPU outside operators, from the window's events.
 
-    Recording takes time at both ends of an event, about half of it within what is recorded and half around it, in the
-    event above: an operator's own half, and that of what it calls, are in the operator's time.
+    Recording an event costs time at both ends, about half of it inside the event and half around it, in the parent
+    event: an operator's time contains its own inner half and the outer halves of its children.
     """
     inside = np.flatnonzero(calls.host.in_window)
     if calls.on_device or not len(inside):

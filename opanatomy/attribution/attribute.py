@@ -60,7 +60,7 @@ class Attribution(Struct, frozen=True, kw_only=True):
     by_updates: bool
     window: tuple[int, int]
     spans: tuple[tuple[int, int, Phase], ...]
-    #: The phases compared with the trace's own annotations, or replaced by them; `None` without annotations.
+    #: Comparison of phases with the trace's own annotations, or their replacement by these; `None` without annotations.
     annotated: Check | None
     #: Rules of the user that match no annotation of the trace.
     unused_rules: tuple[PhaseRule, ...]

@@ -151,10 +151,10 @@ def link_work(work: DeviceWork, launches: Launches, around: Int64, is_graph: Boo
 def left_over(link: Int64, work: DeviceWork) -> Bool:
     """Return which work without a launch record was launched before the trace began.
 
-    A stream runs its work in the order of the launches: what runs on it before the first work with a recorded launch
-    was launched earlier. The device is often a whole step behind the host when a trace begins. A stream without any
-    recorded launch (of NCCL, by a call that the profiler does not know) goes by its device: what begins while other
-    streams still run left-over work, or before the first work with a launch, is left over too.
+    A stream runs its work in launch order: work before the first one with a recorded launch was launched earlier. The
+    device is often a whole step behind the host when a trace begins. A stream without any recorded launch (of NCCL, by
+    a call that the profiler does not know) goes by its device: what begins while other streams still run left-over
+    work, or before the first work with a launch, is left over too.
     """
     unknown, recorded = link == NO_LAUNCH, (link == LINKED) | (link == GRAPH)
     left = np.zeros(len(link), dtype=bool)

@@ -105,7 +105,7 @@ def nearest_above(marked: Bool, parents: Int64) -> Int64:
 
 
 def self_times(parents: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
-    """Return durations less those of the direct children, each clipped to its parent's end."""
+    """Return durations minus those of direct children, each clipped to its parent's end."""
     inside = np.flatnonzero(parents >= 0)
     above = parents[inside]
     end = start_ns + duration_ns
@@ -173,7 +173,7 @@ def contains(rows: HostRows, marked: Bool) -> Bool:
     return holds_one
 
 
-#: Steps from an event to the one around it before leaps are worth preparing.
+#: Steps up to an enclosing event before a jump table is worth building.
 _DIRECT_STEPS = 64
 
 

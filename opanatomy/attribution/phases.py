@@ -94,11 +94,11 @@ def _rule(where: str, phase: str, pattern: object) -> PhaseRule:
 _EVALUATION = "autograd::engine::evaluate_function: "
 #: Autograd's engine and nodes; until late 2021 the engine left no events, only nodes such as `AddmmBackward`.
 _NODE = regex(r"^autograd::engine::evaluate_function: |^torch::autograd::|^\w+Backward\d*$")
-#: Nodes of torch's own formulas: their names end in a number, those of Python functions do not.
+#: Nodes of torch's built-in formulas: their names end in a number, Python functions' do not.
 _DERIVATIVE = regex(r"^\w+Backward\d+$")
 #: Operators that compute a gradient: `aten::convolution_backward`, `aten::_softmax_backward_data`.
 _GRADIENT = regex(r"^(?!FSDP::)\w+::\w*_backward(?:_data)?$")
-#: Nodes of Python functions, but not those of checkpointing, which torch, DeepSpeed and Megatron call alike.
+#: Nodes of Python functions, except checkpointing's, which torch, DeepSpeed and Megatron name alike.
 _FUNCTION = regex(r"^(?!\w*[Cc]heckpoint)(\w+)Backward$")
 _OPTIMIZER = regex(
     r"^Optimizer\.step#|^aten::_amp_|^## ?optimizer ?##$|optimizer_step|^OptimizerStep"
@@ -125,7 +125,7 @@ _COMMUNICATION = regex(
 #: Between pipeline stages a send belongs to the pass before it, a receive to the pass after it.
 _SENDS = regex(r"^(?:c10d::|nccl:|gloo:|_c10d_functional::)i?send")
 _RECEIVES = regex(r"^(?:c10d::|nccl:|gloo:|_c10d_functional::)i?recv")
-#: The annotations that a communication backend leaves on its own threads.
+#: Annotations of a communication backend on its own threads.
 _BACKEND = regex(r"^(?:nccl|gloo|ucc|mpi|xccl|hccl|rccl):")
 #: Annotations that frameworks leave inside and around operators; they name no part of a training loop.
 _MACHINERY = regex(
@@ -138,9 +138,9 @@ _STEP = regex(r"^ProfilerStep#?(\d{1,18})$")
 class NameKinds(Struct, frozen=True):
     """The meaning of each name for phases, one entry per name.
 
-    `phase` is the phase of a capture's range, `mapped` that of a user's rule, `known` that of a framework's range:
-    places in `PHASES` or -1. `same_node` is the name of the node that an evaluation runs, `function` that of the Python
-    function of a node: -1 for other nodes, -2 if the trace has no event of that name.
+    `phase` is the phase from a capture's range, `mapped` from a user's rule, `known` from a framework's range: indices
+    into `PHASES` or -1. `same_node` is the name of the node that an evaluation runs, `function` the name of a node's
+    Python function: -1 for other nodes, -2 if the trace has no event of that name.
     """
 
     phase: Int64
@@ -348,7 +348,7 @@ def _threads(
     return chosen
 
 
-#: The forward thread of events that are not nodes; nodes have the thread that made them.
+#: The forward thread of non-node events; nodes have the thread that created them.
 _FORWARD_THREAD = 0
 
 
@@ -472,7 +472,7 @@ def _with_gradients(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
 
 
 def modules_of(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Categorical[str]:
-    """Return module paths: the innermost range, in backward that of the forward operator (itself maybe in a node)."""
+    """Return module paths: the innermost range, in backward the forward operator's (itself maybe in a node)."""
     module, node = nodes.module, nodes.enclosing
     paths = tuple(path for path in kinds.module if path is not None)
     if not (module >= 0).any():
@@ -531,7 +531,7 @@ class Moments(Struct, frozen=True):
     autograd: Int64
     #: Starts and phases of nodes, optimizer ranges and differentiated operators, on all threads.
     marks: tuple[Int64, Int64]
-    #: Threads that run a backward; on the CPU that of the loop.
+    #: Threads that run a backward; on the CPU the loop's thread.
     backward: Int64
 
 
@@ -622,10 +622,10 @@ class Inference(Struct, frozen=True):
     """The phase of each host row, inferred without a capture's ranges."""
 
     phase: Int64
-    #: Rows without a phase that enclose rows with one: a step, a range of the loop.
+    #: Return the last of the sorted times not after each limit; -1 if none.
     wraps: Bool
     moments: Moments
-    #: Whether a forward is known. If not, everything without another phase is forward.
+    #: The phase of each host row, inferred without a capture's ranges.
     differentiates: bool
 
     def at(self, thread: Int64, time_ns: Int64) -> Int64:
@@ -637,8 +637,8 @@ class Inference(Struct, frozen=True):
 def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
     """Infer the phases of all host rows; the innermost node, optimizer range or differentiated operator wins.
 
-    A trace without a backward is of inference: everything is forward unless a range says otherwise, or an operator
-    computes a gradient by its name. Such an operator is forward only where its result is differentiated.
+    A trace without a backward is inference: everything is forward unless a range says otherwise, or an operator
+    computes a gradient judging by its name. Such an operator is forward only where its result is differentiated.
     """
     known = kinds.known[rows.name]
     differentiated = differentiated_operators(nodes)
@@ -812,7 +812,7 @@ class Placed(Struct, frozen=True, kw_only=True):
     def phases_of_launches(self, enclosing: Int64, thread: Int64, time_ns: Int64) -> Int64:
         """Return the phase of what is launched at each time on each thread, in the host row around it; -1 if unknown.
 
-        A range around a whole part of the loop, such as a step, says nothing of what is launched directly in it.
+        A range around a whole part of the loop, such as a step, does not determine the phase of direct launches in it.
         """
         phases = take(self.phase, enclosing)
         phases[enclosing < 0] = OTHER
@@ -871,7 +871,7 @@ def place(rows: HostRows, kinds: NameKinds, flows: Flows = NO_FLOWS) -> Placed:
 
 
 def _mapped(rows: HostRows, kinds: NameKinds, nodes: Nodes, inference: Inference | None) -> Int64:
-    """Return the phase that the user gives each event, -1 if none: that of the innermost annotation around it.
+    """Return the phase that the user's rules give each event, from the innermost annotation around it; -1 if none.
 
     What runs on autograd's threads takes the annotation at that time.
     """
@@ -921,17 +921,17 @@ def steps_of(rows: HostRows, kinds: NameKinds) -> tuple[Step, ...]:
     return tuple(sorted(steps, key=lambda step: step.start_ns))
 
 
-#: The range that torch puts around each update of the weights, and the node that ends a parameter's gradient.
+#: torch's range around each optimizer step, and the node that finishes a parameter's gradient.
 _UPDATE = regex(r"^Optimizer\.step#")
 _ACCUMULATES = regex(r"AccumulateGrad$")
 
 
 def steps_by_updates(names: Sequence[str], rows: HostRows, nodes: Nodes) -> tuple[Step, ...]:
-    """Return steps that end with an update of the weights; empty if there are not two, or they have no regular order.
+    """Return steps delimited by optimizer updates; empty if there are fewer than two, or their order is irregular.
 
-    Optimizers that step in turns (a GAN) share a step, as in `opanatomy run`. Each step begins where the one before
-    ended, the first with the first event of the thread, so that it may be a part of one. What follows the last one is
-    in none. Updates inside an autograd node, one for each parameter, end no step.
+    Optimizers that alternate (a GAN) share a step, as in `opanatomy run`. Each step begins where the previous one
+    ended, the first with the first event of the thread, so it may be incomplete. Events after the last update belong to
+    no step. Updates inside an autograd node, one per parameter, do not end a step.
     """
     marked = rows_named(_UPDATE, names, rows.name) & (nodes.enclosing < 0)
     updates = np.flatnonzero(marked & (take(nearest_above(marked, rows.parent), rows.parent) < 0))
@@ -952,7 +952,7 @@ def steps_by_updates(names: Sequence[str], rows: HostRows, nodes: Nodes) -> tupl
 def _turns(optimizers: list[int], backward: list[int]) -> int:
     """Return after how many updates the optimizers, and how much ran backward, repeat; 0 if they never do.
 
-    Of more than two updates the trace may begin within the first step: how much ran backward in it says nothing.
+    With more than two updates the trace may begin within the first step, so its amount of backward is ignored.
     """
     backward = backward[1:] if len(backward) > 2 else backward
     for length in range(1, len(optimizers) // 2 + 1):
@@ -988,7 +988,7 @@ _SPELLINGS = {
 _LIGHTNING = regex(r"\[pl\]\[profile\](?:\[\w+\]\w+\.)?")
 #: Pipeline schedules: `attn(F)`, `PP:0F3`, `F`, `B`, gradients of inputs (`I`) and of weights (`W`).
 _LETTER = regex(r".*\(([FBW])\)(?:[ _#-]*\d{1,9})?|(?:PP:\d+)?([FBW])\d{0,9}|PP:\d+(I)\d{0,9}")
-#: Phases as users annotate them: recomputation lies inside backward, and a generation goes forward.
+#: Phases as users annotate them: recomputation is part of backward, and generation is forward.
 _AS_ANNOTATED = np.array(
     [BACKWARD if code == RECOMPUTE else FORWARD if code in FORWARDS else code for code in range(len(PHASES))]
 )
@@ -1138,14 +1138,14 @@ class _Compared(Struct, frozen=True, kw_only=True):
     index: Int64
     expected: Int64
     placed: Int64
-    #: Whether a node differentiates each host row, or one around it: forward, whatever an annotation says.
+    #: Whether each host row is inside a differentiated operator: forward, regardless of annotations.
     differentiated: Bool
-    #: The annotated phases that take any time.
+    #: The annotated phases with nonzero time.
     phases: list[int]
 
 
 def _compared(rows: HostRows, placed: Placed, timed: Timed, ranges: _Ranges) -> _Compared:
-    """Return what each range encloses on its thread; nodes on threads without ranges take what goes on at that time.
+    """Compare the events inside each range on its thread; nodes on threads without ranges use the range at that time.
 
     A forward on another thread may go on meanwhile, so that backward ranges go first.
     """

@@ -1,8 +1,8 @@
-"""Check device work against its launches, its stream and its own names for what cannot have happened.
+"""Check device work against its launches, its stream and its own names for impossible combinations.
 
-A trace joins host and device by ids and by two clocks; if an id, a time or a record is wrong, the sums still hold. The
-checks find classes that an operator does not have, work out of its stream's order, work before its launch or after the
-end of what waited for it, launches without work, and work recorded twice.
+A trace joins host and device by ids and by two clocks; wrong ids, times or records do not change any sum. The checks
+find kernels of a class that their operator cannot have, work out of its stream's order, work before its launch or after
+the end of a wait for it, launches without work, and work recorded twice.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from opanatomy.records.runtime_calls import (
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASES, OperatorClass
 from opanatomy.trace.read import Trace
 
-#: In correct traces the clocks of host and device differ by tens of microseconds, and by as much again for what begins
-#: on one and ends on the other.
+#: In correct traces host and device clocks differ by tens of microseconds, and by as much again for spans that begin on
+#: one and end on the other.
 CLOCKS_NS: Final = 100_000
-#: Work of one stream may overlap by less; the device reads its clock at both ends of it.
+#: Tolerated overlap of work on one stream; the device reads its clock at both ends.
 OVERLAP_NS: Final = 10_000
 #: A stream is late if this many launches found it idle with nothing to wait for, and all of them began this late.
 _LATE, _LATE_NS = 5, 5 * CLOCKS_NS
-#: From this many impossible times on, those of the whole stream may be wrong.
+#: With at least this many impossible times, all times of the stream may be wrong.
 _MIN_IMPOSSIBLE: Final = 3
-#: A stream's times are wrong by a constant if this much work, and this part of it, is held so long by another's.
+#: A stream's times are off by a constant if this much work, and this share of it, starts so long after another's.
 _HELD, _MOSTLY, _FURTHEST_NS, _BIN_NS = 6, 0.8, 5_000_000, 40_000
 #: The most rows of a check.
 _MAX_ROWS: Final = 20
@@ -117,7 +117,7 @@ class _Events:
         )
         graphs = self.launches_named(LAUNCHES_GRAPH)
         self.of_graph: Bool = (self.launch >= 0) & graphs[self.launch]
-        #: Whether the event has its own launch for certain.
+        #: Whether the event certainly has its own launch.
         self.sure: Bool = (self.launch >= 0) & ~self.of_graph & ~calls.work.ambiguous
         #: The time that counts in the figures.
         self.time_ns = np.where(calls.work.link != OUTSIDE, self.work.duration_ns, 0)
@@ -159,7 +159,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _classes(events: _Events) -> Check:
-    """Compare the class of each kernel's name with that of the operator that launched it, where both are certain."""
+    """Compare the class of each kernel's name with its launching operator's, where both are certain."""
     calls, names = events.calls, events.names
     host = calls.work.host
     operator = take(calls.operator, host) if len(calls.operator) else host
@@ -215,8 +215,8 @@ def _short(kernel: str) -> str:
 def _disordered(events: _Events) -> Bool:
     """Return the fewest events without which each stream ran its work in the order of its launches.
 
-    They are outside a longest run of launches in order; of two that contradict only each other they are both. Launches
-    that overlap, on two threads, may have come in either order.
+    These are the events outside a longest ordered run of launches; if two contradict only each other, both. Overlapping
+    launches, on two threads, may be in either order.
     """
     disordered = np.zeros(len(events.work.name), dtype=bool)
     if not events.one_process:
@@ -262,7 +262,7 @@ def _longest_run(values: Sequence[int]) -> list[int]:
 
 
 def _order(events: _Events, disordered: Bool) -> Check:
-    """Compare the order in which each stream ran its work with that of the launches."""
+    """Compare each stream's execution order with the launch order."""
     if not events.one_process:
         return Check(quantity=ORDER, source="the order of the launches", unit="events", not_checked=PROCESSES)
     differences = []
@@ -335,7 +335,7 @@ def _clocks(events: _Events, disordered: Bool) -> Check:
 
 
 def _after_waiting(events: _Events, disordered: Bool) -> Int64:
-    """Return how long each event ends after the first return of a call that had to wait for it; 0 if none had."""
+    """Return how long each event ends after the first return of a call that waited for it; 0 if none did."""
     late_ns = np.zeros(len(events.work.name), dtype=np.int64)
     if not events.one_process or len(unique(events.work.device).values) > 1:
         return late_ns
@@ -362,7 +362,7 @@ def _after_waiting(events: _Events, disordered: Bool) -> Int64:
 
 
 def _stream_of_waits(events: _Events) -> Int64:
-    """Return the stream of each call that waits for one: that of the copy the same operator started right before.
+    """Return the stream each call waits for: the stream of the copy that the same operator started right before.
 
     Other calls have -1: a trace does not say which stream they wait for.
     """
@@ -387,8 +387,8 @@ def _stream_of_waits(events: _Events) -> Int64:
 def _held_ns(events: _Events, stream: Int64) -> int:
     """Return the least delay after launch of a stream's work that had nothing to wait for; 0 if unknown.
 
-    The work was launched when all before it on its stream had ended, and not right behind a wait for an event. With
-    several streams and no recorded wait for an event, it is unknown what waits for what.
+    Such work was launched after everything before it on its stream had ended, and not right after an event wait. With
+    several streams and no recorded event wait, dependencies are unknown.
     """
     if not events.one_process or (len(events.streams) > 1 and not len(events.waits_ns)):
         return 0
@@ -418,11 +418,11 @@ def _in_turn(events: _Events, stream: Int64) -> tuple[Int64, Int64, Bool]:
 
 
 def _apart(events: _Events) -> Iterator[Difference]:
-    """Yield two streams that wait for each other, as if one were earlier and the other later by the same time.
+    """Yield pairs of streams with times off by the same amount in opposite directions.
 
-    Work launched long ago on an idle stream, behind a wait for an event, begins when work of another stream ends. If it
-    does so too late by a constant time, and the work of that stream too early by the same time, the times of one of the
-    two are wrong.
+    Work launched long ago on an idle stream, after an event wait, begins when work of another stream ends. If it begins
+    too late by a constant time, and that stream's work too early by the same time, the times of one of the two are
+    wrong.
     """
     offsets = [(name, stream, *_offset_ns(events, stream)) for name, stream in events.streams]
     for name, stream, by_ns, sure in offsets:
@@ -527,9 +527,9 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
 
 
 def _is_cut_off(events: _Events, lost: Int64, end_ns: int) -> bool:
-    """Return whether the device may still have run the first of these launches, the last of the trace, at its end.
+    """Return whether the first of these last launches of the trace may still have been running at its end.
 
-    It had ended if the host has waited for it, or if the device was idle for longer than any of its work takes.
+    It had ended if the host waited for it, or if the device was idle for longer than any of its work takes.
     """
     if not len(lost):
         return False
@@ -541,7 +541,7 @@ def _is_cut_off(events: _Events, lost: Int64, end_ns: int) -> bool:
 
 
 def _loses_kernels(cuda: str | None) -> str:
-    """Return what is known of the CUDA release that recorded the trace (pytorch#192021); empty if nothing is."""
+    """Return what is known about kernels lost by the trace's CUDA release (pytorch#192021); empty if nothing."""
     release = re.match(r"(\d+)\.(\d+)", cuda or "")
     if release is None or not (12, 6) <= (int(release[1]), int(release[2])) <= (13, 0):
         return ""

@@ -39,9 +39,9 @@ _MAX_EVENT_BYTES: Final = 2**50
 _MAX_SUM_BYTES: Final = 2**62
 #: The largest total that an allocator may report, 8 PiB; a larger one, or one below 0, counts as not recorded.
 _MAX_TOTAL_BYTES: Final = 2**53
-#: The most events of equal time that are searched for the one that happened first.
+#: Maximum number of simultaneous events searched for the first one.
 _MAX_TIED: Final = 16
-#: The most of them that are tried as the first.
+#: Maximum number of them tried as the first.
 _MAX_FIRSTS: Final = 4
 
 
@@ -66,7 +66,7 @@ def possible_rows(events: MemoryEvents) -> Int64:
 
 
 def rows_by_device(events: MemoryEvents, rows: Int64) -> list[tuple[str, Int64]]:
-    """Return the name of each device with its rows in the order in which they happened; the CPU comes last."""
+    """Return each device's name with its rows in order of occurrence; the CPU comes last."""
     order = rows[np.lexsort((events.time_ns[rows], events.device[rows], events.device_type[rows]))]
     kinds, numbers = events.device_type[order], events.device[order]
     first = np.flatnonzero(np.append(True, (np.diff(kinds) != 0) | (np.diff(numbers) != 0)))
@@ -111,7 +111,7 @@ def _untied(events: MemoryEvents) -> Int64:
 
 
 def _chain(before: int | None, totals: list[int], sizes: list[int]) -> list[int]:
-    """Return the order in which each total follows from the one before it; the given order if there is none."""
+    """Return the order in which each total follows from the previous one; the given order if there is none."""
     left = list(range(len(totals)))
     firsts = left if before is None else [index for index in left if totals[index] - sizes[index] == before]
     for first in firsts[:_MAX_FIRSTS]:
@@ -174,7 +174,7 @@ class Blocks(Struct, frozen=True, kw_only=True):
     address: Int64
     #: True if the address was allocated again without a free before, and nothing tells when it was freed.
     free_unseen: Bool
-    #: Number of frees of another size than was allocated at their address.
+    #: Number of frees whose size differs from the allocation at their address.
     uneven: int
     #: Frees of allocations from before the first event that are not among the blocks: indices and bytes.
     unmatched: Int64
@@ -198,7 +198,7 @@ class Blocks(Struct, frozen=True, kw_only=True):
         return np.flatnonzero((self.alloc >= 0) & (self.alloc < count) & (count <= self.free))
 
     def live_at(self, event: Int64, address: Int64) -> Int64:
-        """Return the block allocated by an event that is live at each address when each event happens, -1 if none."""
+        """Return for each event the live block at its address allocated by an event, -1 if none."""
         order = np.lexsort((self.alloc, self.address))
         if not len(order):
             return np.full(len(event), -1, dtype=np.int64)
@@ -226,7 +226,7 @@ def blocks_of(events: MemoryEvents, held_address: Int64 = _NONE, held_bytes: Int
     """Pair the allocations and frees of one device, in order of time, by address; `held` are blocks from before.
 
     Without addresses (2021) a free matches the last live block of its size. Blocks of one size are interchangeable for
-    the sum, but not for what allocated them.
+    the sum, but not for their allocating operators.
     """
     held = len(held_address)
     sizes = np.concatenate((held_bytes, events.bytes))
@@ -267,9 +267,9 @@ def blocks_of(events: MemoryEvents, held_address: Int64 = _NONE, held_bytes: Int
 
 
 def _freed_by_totals(blocks: Blocks, events: MemoryEvents) -> Blocks:
-    """Return the blocks with frees that no event tells where the allocator's total fell by the bytes of one.
+    """Return the blocks with inferred frees, where the allocator's total fell by a block's bytes without an event.
 
-    On a device autograd's threads free the gradients that they pass on outside of what the profiler follows.
+    On a device autograd's threads free intermediate gradients outside the profiler's view.
     """
     rows = np.flatnonzero(events.bytes != 0)
     total = plausible_totals(events.total_allocated[rows])
@@ -290,7 +290,7 @@ def _freed_by_totals(blocks: Blocks, events: MemoryEvents) -> Blocks:
 def _depths(group: Int64, gives: Bool) -> Int64:
     """Return how many blocks of its group are live with the one that each event allocates or frees.
 
-    An allocation and its free have the same depth, like the two sides of a bracket.
+    An allocation and its free have the same depth, like matching brackets.
     """
     order = np.lexsort((np.arange(len(group)), group))
     steps = np.where(gives[order], 1, -1)

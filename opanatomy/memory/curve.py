@@ -25,7 +25,7 @@ class ComponentBytes(Struct, frozen=True, kw_only=True):
     block: Int64
     component: Int64
     bytes: Int64
-    #: The events at which each begins and ends; without them a share lasts as long as its block.
+    #: Begin and end event of each share; without them a share lasts as long as its block.
     begin: Int64 | None = None
     end: Int64 | None = None
     #: The component of memory from before the first event that is in no block: it starts with `earlier_bytes`, and
@@ -37,7 +37,7 @@ class ComponentBytes(Struct, frozen=True, kw_only=True):
 class Curve(Struct, frozen=True, kw_only=True):
     """Allocated bytes after each number of events, from none to all: by component (a row each) and in total.
 
-    States `first` to `last` are those of the window; `peak` is the first of its highest.
+    States `first` to `last` are in the window; `peak` is the first maximum in it.
     """
 
     components: Sequence[str]
@@ -60,7 +60,7 @@ class Curve(Struct, frozen=True, kw_only=True):
 
 
 def curve_of(blocks: Blocks, shares: ComponentBytes, time_ns: Int64, window: tuple[int, int]) -> Curve:
-    """Compute the curve of these blocks and of the memory from before them."""
+    """Compute the curve of these blocks and of earlier memory."""
     by_component = np.zeros((len(shares.components), blocks.events + 1), dtype=np.int64)
     for index in np.flatnonzero(np.bincount(shares.component, minlength=len(shares.components))).tolist():
         chosen = shares.component == index
@@ -89,7 +89,7 @@ def curve_of(blocks: Blocks, shares: ComponentBytes, time_ns: Int64, window: tup
 def points_of(curve: Curve, reserved: Int64, passes: PhaseIntervals) -> tuple[MemoryPoint, ...]:
     """Reduce the curve to at most some two hundred points, the first, the last and the peak included.
 
-    `reserved` is given for each event, -1 if it is not known.
+    `reserved` has an entry per event, -1 if unknown.
     """
     states = states_shown(curve)
     phases = passes.phase_at(curve.time_ns[states])

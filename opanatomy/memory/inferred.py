@@ -58,7 +58,7 @@ COMPONENTS: Final = (
 
 
 class Rule(IntEnum):
-    """The rule that gave a block its component; `RULES` has it in words."""
+    """The rule that assigned a block's component; `RULES` has its description."""
 
     BEFORE = 0
     RECOMPUTED = auto()
@@ -159,7 +159,7 @@ def operators_among(calls: HostCalls) -> Operators:
 
 
 class Ruling(Struct, frozen=True):
-    """The components, in the order in which they are stacked, and the component and the words of each rule."""
+    """The components in stacking order, and each rule's component and description."""
 
     components: tuple[str, ...]
     rules: tuple[tuple[str, str], ...]
@@ -170,7 +170,7 @@ class Ruling(Struct, frozen=True):
         return np.array([self.components.index(component) for component, _ in self.rules], dtype=np.int64)
 
     def with_own(self, categories: Sequence[str]) -> Ruling:
-        """Return it with a rule for each category of the user's own, after the others."""
+        """Return this ruling with a rule added for each user-defined category."""
         new = tuple(name for name in dict.fromkeys(categories) if name not in self.components)
         index = self.components.index(OTHER_BLOCKS)
         return Ruling(
@@ -253,7 +253,7 @@ class _Host(Struct, frozen=True, kw_only=True):
     passes: dict[bytes, tuple[PhaseIntervals, PhaseIntervals]]
 
     def passes_on(self, threads: Int64) -> tuple[PhaseIntervals, PhaseIntervals]:
-        """Return the passes on the distinct ones of these threads."""
+        """Return the passes on the distinct threads among these."""
         threads = unique(threads).values
         key = threads.tobytes()
         if key not in self.passes:

@@ -14,7 +14,7 @@ from opanatomy.records.taxonomy import BACKWARD, OTHER, PHASE_CODE, RECOMPUTE, P
 # --- the operator of an allocation, among the calls around it ---
 
 
-#: Operators that only allocate, for the operator that called them.
+#: Operators that only allocate, on behalf of their caller.
 ALLOCATES: Final = frozenset({
     "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::new_empty",
     "aten::new_empty_strided", "aten::resize_", "aten::resize_as_", "aten::resize", "aten::set_",
@@ -90,7 +90,7 @@ def passes_of_spans(spans: Sequence[tuple[int, int, Phase]]) -> PhaseIntervals:
 
 
 class ThreadOperators(Struct, frozen=True, kw_only=True):
-    """Rows of operators among host calls, by thread and in order of time, to find those of a device's threads."""
+    """Rows of operators among host calls by thread, in time order, to look up a device's threads."""
 
     calls: HostCalls
     rows: Int64

@@ -34,5 +34,5 @@ RECORDS_EVENT: Final = regex(r"EventRecord")
 STREAM_WAITS_FOR_EVENT: Final = regex(r"StreamWaitEvent")
 STREAM_WAITS: Final = regex(r"StreamWait(?:Event|Value)")
 
-#: Calls that give memory of the device back to the driver.
+#: Calls that return device memory to the driver.
 FREES: Final = regex(r"^(?:cuda|hip)Free(?!Host)")

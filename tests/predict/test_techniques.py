@@ -19,7 +19,7 @@ from opanatomy.levers import Context, option_text
 from opanatomy.options import RUN, RunOptions
 from opanatomy.predict.experiment import advice_of, repetitions_for, timed
 from opanatomy.predict.techniques import BASELINE, TECHNIQUE, variants_of
-from opanatomy.predict.workers import JobFailed, planned, run_job
+from opanatomy.predict.workers import JobFailed, lever_context, run_job
 from opanatomy.records.comparison import SIGNIFICANT, memory_agrees, time_agrees, time_error, within_noise
 from opanatomy.records.experiment import Repetition, Sameness, StepFigures, TechniqueRow, Techniques
 from opanatomy.records.taxonomy import Phase
