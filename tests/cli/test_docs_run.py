@@ -35,7 +35,7 @@ PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 
 #: What does not run here, by the page or by the beginning of the command, and why.
 NOT_RUN: Final = {
-    "make profile": "installs, and takes minutes: `.ci/run` installs; reports/bert-large-uncased.txt is its output",
+    "make profile": "installs, and takes minutes: `.ci/run` installs; reports/ has its output",
     "make gpu-check": "needs a GPU",
     "opanatomy ceilings": "measures for minutes: tests/devices/test_ceilings.py runs it with small products",
     "pip install": "needs the network; `.ci/wheel` installs",
@@ -62,7 +62,7 @@ SNIPPETS_NOT_RUN: Final = {
 #: What printed a block of text where that is not what runs here.
 PRINTED_BY: Final = {
     "opanatomy run train.py --ms": REPORTS / "slow-loader.txt",
-    "make profile": REPORTS / "bert-large-uncased.txt",
+    "make profile": REPORTS / "bert-large-uncased-h100.txt",
     "opanatomy techniques google-bert/bert-large-uncased": REPORTS / "techniques" / "bert-large-uncased.txt",
     "opanatomy profile google-bert/bert-large-uncased --batch 4 --optimizer adamw --for": (
         REPORTS / "techniques" / "bert-large-fit.txt"
