@@ -24,16 +24,14 @@ from opanatomy.report.section import (
     Section,
     Share,
     Time,
-    Total,
-    amounts,
     calls_of,
     cells_of,
     joined,
     phrase,
     shares_of_work,
-    total,
 )
 from opanatomy.report.terms import note
+from opanatomy.report.totals import Total, amounts, total
 
 #: Work that sums to more than the busy time, by this part of it, is reported as overlapping.
 _OVERLAP: Final = 0.005
