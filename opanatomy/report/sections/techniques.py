@@ -144,7 +144,7 @@ def fits(report: Techniques) -> Section | None:
     limit, base = report.limit, figures_of(report.baseline)
     if limit is None or base is None or base.peak_bytes is None:
         return None
-    room, occupied = limit.usable_bytes or limit.bytes, base.occupied
+    room, occupied = limit.room_bytes, base.occupied
     left = room - (base.most_bytes or 0)
     rest = "left" if left >= 0 else "too much"
     if occupied is None:
