@@ -18,18 +18,15 @@ from msgspec.structs import replace
 
 from opanatomy.cli.stdout import check_open, columns_of, say, write_out
 from opanatomy.errors import OutputError, UsageError
-from opanatomy.io.files import Address, OutputFile, check_no_address, local_name, output_file, same_file
+from opanatomy.io.files import OutputFile, check_no_address, local_name, output_file, same_file
 from opanatomy.io.redact import mask_secrets
-from opanatomy.options import ANALYZE, TOP, Choice, as_flag, choice_of, instead_of, named
+from opanatomy.options import TOP, Choice, choice_of, instead_of, named
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.comparison import Comparison
-from opanatomy.records.experiment import Techniques
 from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.report.section import Page
 
 if TYPE_CHECKING:
-    from opanatomy.devices.overrides import Overrides
     from opanatomy.records.comparison import GateResult
     from opanatomy.report.gates import Gate
 
@@ -228,7 +225,7 @@ def in_folder(name: str, default: str) -> Iterator[tuple[Path, bool]]:
     if not os.path.isdir(path) and not name.endswith(("/", os.sep)):
         yield path, False
         return
-    made = _made(path)
+    made = _make_folder(path)
     try:
         yield path / default, True
     finally:
@@ -237,7 +234,7 @@ def in_folder(name: str, default: str) -> Iterator[tuple[Path, bool]]:
                 folder.rmdir()
 
 
-def _made(folder: Path) -> list[Path]:
+def _make_folder(folder: Path) -> list[Path]:
     """Return the folders that had to be made for this one, innermost first."""
     try:
         folder = Path(os.path.abspath(folder))
@@ -317,7 +314,7 @@ def show(report: Report, where: Destination) -> None:
     if where.tables is not None:
         from opanatomy.report.frames import write_tables
 
-        _made(where.tables)
+        _make_folder(where.tables)
         try:
             written = write_tables(report, where.tables)
         except OSError as error:
@@ -333,110 +330,3 @@ def _is_stdout(name: str | None) -> bool:
 def note(text: str) -> None:
     """Write a line for the user on stderr; undecodable bytes of a name keep a mark each."""
     say(mask_secrets(os.fsencode(text).decode(errors="replace")))
-
-
-# A saved report or comparison, given to `analyze`: shown again unchanged, with no trace to read.
-
-
-#: The options of `analyze` on how a trace is read, or where it is written.
-_OF_TRACES: Final = ("phases", "at", "categories", "what_if", "timeline", "summaries", "dask", "jobs", "annotated")
-#: Options that need the report of one run; a comparison and an experiment are none.
-_OF_ONE_RUN: Final = ("check", "redact", "peak", "bandwidth", "brief", "section", "sort")
-#: Up to this many names are written.
-_MAX_NAMES: Final = 4
-
-
-class MadeReport(Struct, frozen=True, kw_only=True):
-    """A saved report, and its file; `name` is the user's name for that."""
-
-    path: Path
-    name: str
-    report: Report
-
-    @property
-    def what(self) -> str:
-        """Return its kind in words."""
-        from opanatomy.report.load import kind_in_words
-
-        return kind_in_words(self.report)
-
-
-def made_report(
-    paths: Sequence[Path | Address], names: Sequence[str], arguments: argparse.Namespace
-) -> MadeReport | None:
-    """Return the report among the files given to `analyze`; `None` if all are traces, or are to be read as traces.
-
-    Raises `UsageError` if it is not alone, and for an option that needs its trace.
-    """
-    from opanatomy.report.load import document_in
-
-    reports = []
-    for path, name in zip(paths, names, strict=True):
-        report = document_in(path) if isinstance(path, Path) else None
-        if report is not None:
-            reports.append(MadeReport(path=path, name=name, report=report))  # type: ignore[arg-type]  # no address
-    if not reports:
-        return None
-    if len(paths) == 1:
-        _check_options(reports[0], arguments)
-        return reports[0]
-    alone = next((report for report in reports if not isinstance(report.report, Anatomy)), None)
-    if alone is not None:
-        raise UsageError(f"analyze: {alone.name} is {alone.what}, which is shown alone - leave the other names out")
-    compare = shlex.join(["opanatomy", "compare", *names[:_MAX_NAMES]]) + (" ..." if len(names) > _MAX_NAMES else "")
-    if len(reports) == len(names):
-        raise UsageError(
-            f"analyze: {len(reports)} reports are given, it shows one again - to see what changed: {compare}"
-        )
-    raise UsageError(
-        f"analyze: {reports[0].name} is a report, the others are not - give traces of ranks alone, or a report alone;"
-        f" to see what changed: {compare}"
-    )
-
-
-def _check_options(report: MadeReport, arguments: argparse.Namespace) -> None:
-    for option in ANALYZE:
-        value = getattr(arguments, option.name)
-        if value in (option.default, []):
-            continue
-        values = value if isinstance(value, list) else [value]
-        shown = " ".join(map(str, (as_flag(option, item) for item in values)))
-        if option.name in _OF_TRACES:
-            needed = "the trace of a run - give that"
-            if isinstance(report.report, Anatomy):
-                trace = report.report.provenance.trace
-                needed = f"its trace - give the trace{f' ({trace})' if trace else ''}"
-            raise UsageError(f"{shown}: {report.name} is {report.what}, and this needs {needed}")
-        of_one = option.name in _OF_ONE_RUN and not isinstance(report.report, Anatomy)
-        if of_one or (option.name == "fail_if" and isinstance(report.report, Techniques)):
-            raise UsageError(
-                f"{shown}: {report.name} is {report.what}, and this needs the report of one run - give that"
-                + (", or compare its runs again" if option.name == "redact" else "")
-            )
-
-
-def as_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Report:
-    """Return the report as it was written; an anatomy compared with these ceilings if any are given."""
-    from opanatomy.io.redact import Redactor, redacted
-    from opanatomy.pipeline import with_ceilings
-
-    anatomy = report.report
-    if not isinstance(anatomy, Anatomy):
-        return anatomy
-    if ceilings:
-        anatomy = with_ceilings(anatomy, ceilings)
-    return redacted(anatomy, Redactor(everything=True)) if redact else anatomy
-
-
-def what_it_is(report: MadeReport) -> str:
-    """Return a line on the source of the figures."""
-    from opanatomy.io.sources import STDIN
-
-    name = "stdin" if report.name == STDIN else report.name
-    if isinstance(report.report, Comparison):
-        return f"{name}: {report.what}, shown again; nothing was compared anew"
-    if isinstance(report.report, Techniques):
-        return f"{name}: {report.what} of {report.report.created}, shown again; nothing ran"
-    provenance = report.report.provenance
-    when = f" of {provenance.created}" if provenance.created else ""
-    return f"{name}: a report{when} by opanatomy {provenance.opanatomy}, shown again; no trace was read"

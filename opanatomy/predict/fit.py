@@ -22,7 +22,7 @@ from opanatomy.options import FIND, RunOptions, spelled
 from opanatomy.predict import workers
 from opanatomy.predict.absent import Gpu
 from opanatomy.predict.experiment import advice_of, predicted_figures
-from opanatomy.predict.techniques import AND, Variant, lever_context, variants_of
+from opanatomy.predict.techniques import AND, Variant, baseline_of, combination_of, lever_context, variants_of
 from opanatomy.predict.workers import JobFailed, run_jobs
 from opanatomy.records.estimate import Fits, Occupied
 from opanatomy.records.experiment import (
@@ -53,6 +53,27 @@ _BY_LINE: Final = 4
 _LENGTHS: Final = 64
 #: No size is larger: the step does not depend on it.
 _MAX_SIZE: Final = 1 << 20
+#: The device that is the host, and its memory.
+CPU: Final = "cpu"
+#: The compute capability of a GPU that no name tells, or that is not NVIDIA's, whose operators are called the same.
+_CAPABILITY: Final = (8, 0)
+#: What a process has on a device besides torch's allocator. On an H100 0.54 GB were measured when the context is made
+#: and 0.78 GB when the kernels of a step are loaded, on an H200 0.79 to 0.81 GB (torch 2.11, CUDA 13). The range is
+#: assumed to hold older devices and other steps too.
+_CONTEXT: Final = (400_000_000, 900_000_000)
+#: What NCCL has there for one communicator: 0.54 and 0.69 GB on 2 and 4 A100 (NVIDIA/nccl issue 964), 1.06 GB with the
+#: context on 8 H100 (issue 1685).
+_COMMUNICATOR: Final = (300_000_000, 800_000_000)
+#: The variables in which a user sets the allocator.
+_ALLOCATOR: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+#: What `--find` looks for, and how it is said.
+BATCH: Final = "batch"
+_CHECKPOINTING: Final = "checkpointing"
+_SIZE_WORDS: Final = {BATCH: "batch", "seq": "length"}
+#: The layers of a segment that are tried where recomputing each for itself does not do.
+_SEGMENTS: Final = (2, 3, 4, 6, 8, 12)
+#: The optimizer of a training that names none.
+_OPTIMIZER: Final = "adamw"
 
 
 def limit_of(text: str) -> Limit:
@@ -99,24 +120,9 @@ def limit_of_sheet(sheet: Sheet) -> Limit:
     )
 
 
-#: The device that is the host, and its memory.
-CPU: Final = "cpu"
-#: The compute capability of a GPU that no name tells, or that is not NVIDIA's, whose operators are called the same.
-_CAPABILITY: Final = (8, 0)
-#: What a process has on a device besides torch's allocator. On an H100 0.54 GB were measured when the context is made
-#: and 0.78 GB when the kernels of a step are loaded, on an H200 0.79 to 0.81 GB (torch 2.11, CUDA 13). The range is
-#: assumed to hold older devices and other steps too.
-_CONTEXT: Final = (400_000_000, 900_000_000)
-#: What NCCL has there for one communicator: 0.54 and 0.69 GB on 2 and 4 A100 (NVIDIA/nccl issue 964), 1.06 GB with the
-#: context on 8 H100 (issue 1685).
-_COMMUNICATOR: Final = (300_000_000, 800_000_000)
-#: The variables in which a user sets the allocator.
-_ALLOCATOR: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-
-
 def gpu_of(limit: Limit) -> Gpu:
     """Return the GPU of that memory."""
-    memory = limit.usable_bytes or limit.bytes
+    memory = limit.room_bytes
     return Gpu(name=limit.device or limit.name, capability=limit.capability or _CAPABILITY, memory_bytes=memory)
 
 
@@ -125,12 +131,12 @@ def occupied_of(step: SimulatedStep, limit: Limit) -> Occupied:
 
     It is at the edge if only a small context leaves it room, or if the allocator has to give unused memory back.
     """
-    usable = limit.usable_bytes or limit.bytes
+    usable = limit.room_bytes
     if not step.requests:
         peak = predicted_figures(step, None, {}, 0).peak_bytes or 0
         fits = Fits.FITS if peak <= usable else Fits.DOES_NOT_FIT
         return Occupied(allocated_bytes=peak, reserved_bytes=peak, low_bytes=peak, high_bytes=peak, fits=fits)
-    allocator, (least, most) = _replayed(step), context_of(step.workload.world_size or 1)
+    allocator, (least, most) = _replayed(step), besides_allocator(step.workload.world_size or 1)
     assert allocator is not None
     high = allocator.reserved_peak + most
     if high <= usable:
@@ -219,7 +225,7 @@ class Fit(Struct, kw_only=True):
             together.append(row.name)
             if len(together) > 1:
                 text = AND.join(together)
-                self.follow(variants_of(context, only=FIT_CANDIDATES[:1], combine=(text,))[-1:])
+                self.follow([combination_of(text, context)])
 
     def find(self, what: str, first: SimulatedStep) -> Found:
         """Return the largest batch or length that fits for certain, or the fewest layers to recompute.
@@ -273,21 +279,15 @@ class Fit(Struct, kw_only=True):
         return found
 
 
-#: What `--find` looks for, and how it is said.
-BATCH: Final = "batch"
-_CHECKPOINTING: Final = "checkpointing"
-_SIZE_WORDS: Final = {BATCH: "batch", "seq": "length"}
-
-
 def choices_tried(
     plain: RunOptions, layers: int, limit: Limit, gpu: Gpu | None
 ) -> Iterator[tuple[RunOptions, StepFigures | str]]:
     """Yield choices of layers to recompute with the figures of their steps, the cheapest first, until one fits.
 
-    The peak may rise from one to the next, so that none is left out, but for those that cannot fit: a layer saves at
-    most what it keeps for backward, and weights, gradients and the optimizer's state stay.
+    Runs in a process of its own. The peak may rise from one to the next, so that none is left out, but for those that
+    cannot fit: a layer saves at most what it keeps for backward, and weights, gradients and the optimizer's state stay.
     """
-    room = limit.usable_bytes or limit.bytes
+    room = limit.room_bytes
     choices = [plain]
     while choices:
         choice = choices.pop(0)
@@ -306,18 +306,14 @@ def choices_tried(
             choices += [replace(plain, checkpoint_every=number) for number in _SEGMENTS if number <= layers]
 
 
-#: The layers of a segment that are tried where recomputing each for itself does not do.
-_SEGMENTS: Final = (2, 3, 4, 6, 8, 12)
-
-
 def sizes_tried(
     options: RunOptions, what: str, limit: Limit, gpu: Gpu | None, known: int, figures: StepFigures
 ) -> Iterator[tuple[int, StepFigures | str]]:
     """Yield batches or lengths with the figures of their steps, or why it cannot be followed, until the largest.
 
-    Those of the size `known` are there already.
+    Runs in a process of its own. The figures of the size `known` are there already.
     """
-    room, peaks = limit.usable_bytes or limit.bytes, {known: figures.most_bytes or 0}
+    room, peaks = limit.room_bytes, {known: figures.most_bytes or 0}
     least = options.accumulate if what == BATCH else min(known, _LENGTHS)
     low, high = (known, _MAX_SIZE) if figures.fits(limit.bytes) is Fits.FITS else (0, known)
     guess = _next_guess(peaks, low, high, room)
@@ -374,8 +370,7 @@ def fit_of(
     gpu = None if on_cpu else gpu_of(limit)
     context = lever_context(options)
     fit = Fit(options=options, limit=limit, gpu=gpu, batch=context.batch, stage=stage)
-    baseline, *_ = variants_of(context, only=FIT_CANDIDATES[:1])
-    steps = fit.follow([baseline])
+    steps = fit.follow([baseline_of(context)])
     if not steps:
         raise OpanatomyError(f"whether it fits is not known: {fit.rows[0].not_predicted}")
     if find is not None:
@@ -405,7 +400,7 @@ def with_optimizer(options: RunOptions) -> tuple[RunOptions, tuple[str, ...]]:
     return replace(options, optimizer=_OPTIMIZER), (f"the optimizer {BY_NAME[_OPTIMIZER].label}",)
 
 
-def context_of(ranks: int) -> tuple[int, int]:
+def besides_allocator(ranks: int) -> tuple[int, int]:
     """Return the least and the most that a process has on a device besides torch's allocator."""
     more = _COMMUNICATOR if ranks > 1 else (0, 0)
     return _CONTEXT[0] + more[0], _CONTEXT[1] + more[1]
@@ -416,11 +411,7 @@ def assumptions(limit: Limit, ranks: int = 1) -> Iterator[str]:
     if limit.capability is None:
         yield f"the operators of an NVIDIA GPU of compute capability {'.'.join(map(str, _CAPABILITY))}"
     with_nccl = " with NCCL" if ranks > 1 else ""
-    yield "a context of {} to {}".format(*map(size, context_of(ranks))) + with_nccl
-
-
-#: The optimizer of a training that names none.
-_OPTIMIZER: Final = "adamw"
+    yield "a context of {} to {}".format(*map(size, besides_allocator(ranks))) + with_nccl
 
 
 def why_not(report: Techniques) -> str | None:
@@ -440,4 +431,4 @@ def why_not(report: Techniques) -> str | None:
         how = "no choice of layers to recompute makes it fit"
         if found.what != _CHECKPOINTING:
             how = f"not even the smallest {_SIZE_WORDS[found.what]} fits"
-    return f"it needs {size(figures.most_bytes)} of {size(limit.usable_bytes or limit.bytes)}: {how}"
+    return f"it needs {size(figures.most_bytes)} of {size(limit.room_bytes)}: {how}"

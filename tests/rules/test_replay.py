@@ -172,7 +172,7 @@ def test_calls_that_wait_are_the_same_everywhere(name: str, waits: int, tmp_path
 
 def test_a_host_that_was_ahead_when_recording_began_is_said_to_be_slowed(tmp_path: Path) -> None:
     """3,000 us of work are queued before the first launch that is recorded; the step of 10,000 us then idles 5,000."""
-    for queued in (3_000, 0):
+    for queued, since in ((3_000, 0), (3_000, 1_700_000_000_000_000), (0, 0)):  # times from 1970 on too
         trace = TraceBuilder(metadata={"schemaVersion": 1, "deviceProperties": [H100]})
         trace.host("aten::relu", 0, 20)
         if queued:
@@ -182,6 +182,8 @@ def test_a_host_that_was_ahead_when_recording_began_is_said_to_be_slowed(tmp_pat
         trace.host("aten::normal_", queued + 1_100, 5_000)
         trace.host("aten::relu", queued + 6_110, 10)
         trace.run(MAP, queued + 6_112, queued + 6_120, 3_880 - queued)
+        for event in trace.events:
+            event["ts"] += since
         anatomy = trace.analyze(tmp_path)
         assert anatomy.replay is not None
         assert anatomy.replay.ahead_ns == queued * US
