@@ -57,8 +57,8 @@ TESTS = {
     "records": "python/tables python/work_table rules/roofline traces/golden_traces ranks/ranks compare/comparison "
     "pages/formats | pages/explain python/python_surface models/generation",
     "io": "cli/outputs pages/redaction pages/secrets cli/pipes pages/hostile_names | cli/hostile cli/given_reports",
-    "trace": "traces/reading traces/golden_traces traces/writer traces/foreign rules/attribution pages/redaction "
-    "memory/snapshots | traces/trace_devices traces/reference_figures cli/hostile cli/pipes pages/secrets",
+    "trace": "traces/reading traces/golden_traces traces/writer traces/foreign rules/attribution rules/phases "
+    "pages/redaction memory/snapshots | traces/trace_devices traces/reference_figures cli/hostile cli/pipes pages/secrets",
 }  # fmt: skip
 ROUNDS = 2
 #: Of these operators each becomes the other.
