@@ -51,11 +51,11 @@ TESTS = {
     "analysis": "rules/timeline rules/roofline cost/contraction_theory traces/golden_traces ranks/ranks "
     "rules/waiting compare/comparison ranks/communication rules/advice rules/replay rules/verdict "
     "rules/longest_events rules/step_over_time | pages/formats models/generation rules/attribution "
-    "compare/several_runs pages/first_screen loops/whole_run devices/ceilings",
+    "compare/several_runs pages/first_screen loops/whole_run loops/run_trends memory/out_of_memory",
     "checks": "rules/causality rules/second_count_causes cost/second_sources cli/gates rules/attribution "
     "traces/golden_traces | models/generation cost/cost_models ranks/communication",
-    "records": "python/tables python/work_table rules/roofline traces/golden_traces ranks/ranks compare/comparison "
-    "pages/formats | pages/explain python/python_surface models/generation",
+    "records": "python/tables python/work_table cost/formulas rules/roofline traces/golden_traces ranks/ranks "
+    "compare/comparison pages/formats | pages/explain python/python_surface models/generation predict/techniques",
     "io": "cli/outputs pages/redaction pages/secrets cli/pipes pages/hostile_names | cli/hostile cli/given_reports",
     "trace": "traces/reading traces/golden_traces traces/writer traces/foreign rules/attribution rules/phases "
     "pages/redaction memory/snapshots | traces/trace_devices traces/reference_figures cli/hostile cli/pipes "

@@ -13,11 +13,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import opanatomy
+from opanatomy.analysis.intervals import union
 from opanatomy.records.anatomy import Anatomy, Gap
 from opanatomy.records.taxonomy import IdleCause, OperatorClass
 from tests.support.made_trace import (
@@ -1027,3 +1029,9 @@ def test_on_an_accelerator_the_profiler_costs_the_whole_difference(tmp_path: Pat
     trace.metadata["opanatomy"] = capture("cuda", (960, 961))
     step = trace.analyze(tmp_path).step
     assert (step.wall_ns, step.profiler_ns, step.framework_ns) == (1_000 * US, 39_500, None)
+
+
+def test_intervals_that_touch_are_one() -> None:
+    """Kernels on end are one busy time, without a gap of 0 ns between them."""
+    start, end = union(np.array([10, 0, 30]), np.array([5, 10, 5]))
+    assert (start.tolist(), end.tolist()) == ([0, 30], [15, 35])
