@@ -338,6 +338,23 @@ def test_the_cause_is_what_the_host_did_in_the_gap(name: str, tmp_path: Path) ->
     assert screen.count(" while ") + screen.count("in Python") <= said.count(" while ") + 1 + said.count("in Python")
 
 
+def test_a_copy_of_input_may_be_the_first_call_of_a_trace(tmp_path: Path) -> None:
+    """It holds the host from 1,000 to 5,000, and its copy runs from 4,900 on."""
+    trace = made(steps=((0, 10_000),))
+    copies_in(trace)
+    trace.run(GEMM, 5_010, 5_020, 4_980)
+    causes = {str(row.cause): row.time_ns for row in trace.analyze(tmp_path).timeline.causes}
+    assert causes["input"] == 3_900 * US
+
+
+def test_what_ran_before_a_gap_is_what_ended_last(tmp_path: Path) -> None:
+    """The second kernel runs beside the first, on another stream, and ends before it."""
+    work = (GEMM, 10, 20, 1_000), (MAP, 15, 30, 10, {"stream": 20}), (NCCL, 5_010, 5_020, 4_980)
+    anatomy = made(*work, steps=((0, 10_000),)).analyze(tmp_path)
+    (between,) = [gap for gap in anatomy.timeline.gaps if gap.time_ns == 4_000 * US]
+    assert (between.after, between.before) == (GEMM, NCCL)
+
+
 def test_which_threads_are_looked_at(tmp_path: Path) -> None:
     """Where autograd's thread launches B, the main thread counts too; one that launches nothing is no cause."""
     trace = gap(call("cudaMalloc"))
