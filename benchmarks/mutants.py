@@ -51,14 +51,15 @@ TESTS = {
     "analysis": "rules/timeline rules/roofline cost/contraction_theory traces/golden_traces ranks/ranks "
     "rules/waiting compare/comparison ranks/communication rules/advice rules/replay rules/verdict "
     "rules/longest_events rules/step_over_time | pages/formats models/generation rules/attribution "
-    "compare/several_runs pages/first_screen loops/whole_run devices/ceilings",
+    "compare/several_runs pages/first_screen loops/whole_run loops/run_trends memory/out_of_memory",
     "checks": "rules/causality rules/second_count_causes cost/second_sources cli/gates rules/attribution "
     "traces/golden_traces | models/generation cost/cost_models ranks/communication",
-    "records": "python/tables python/work_table rules/roofline traces/golden_traces ranks/ranks compare/comparison "
-    "pages/formats | pages/explain python/python_surface models/generation",
+    "records": "python/tables python/work_table cost/formulas rules/roofline traces/golden_traces ranks/ranks "
+    "compare/comparison pages/formats | pages/explain python/python_surface models/generation predict/techniques",
     "io": "cli/outputs pages/redaction pages/secrets cli/pipes pages/hostile_names | cli/hostile cli/given_reports",
-    "trace": "traces/reading traces/golden_traces traces/writer traces/foreign rules/attribution pages/redaction "
-    "memory/snapshots | traces/trace_devices traces/reference_figures cli/hostile cli/pipes pages/secrets",
+    "trace": "traces/reading traces/golden_traces traces/writer traces/foreign rules/attribution rules/phases "
+    "pages/redaction memory/snapshots | traces/trace_devices traces/reference_figures cli/hostile cli/pipes "
+    "pages/secrets",
 }  # fmt: skip
 ROUNDS = 2
 #: Of these operators each becomes the other.
@@ -257,22 +258,18 @@ def lines_wanted(mutants: Sequence[Mutant]) -> dict[str, list[int]]:
 def tests_against(mutant: Mutant, reaches: Mapping[str, FileReach], number: int) -> dict[str, float]:
     """The tests that may notice a mutant, with their seconds: those that run its statement, the quickest first.
 
-    After them those that start a process, of which nothing is known; of what runs when its module is imported, all:
-    those before that run anything of the file.
+    After them come, in the second round, those that start a process, of which nothing is known; of what runs when its
+    module is imported, all: those before that run anything of the file.
     """
     span = range(mutant.first, mutant.last + 1)
     rows = []
-    for reach in (each for file in files_of(mutant.package, number) for each in reaches[file].tests if not each.failed):
-        lines = reach.lines.get(mutant.file, ())
-        if any(line in span for line in lines):
-            rank = 0
-        elif ANY_LINE in lines:
-            rank = 1
-        elif reach.starts_process or mutant.at_import:
-            rank = 2
-        else:
-            continue
-        rows.append((rank, reach.seconds, reach.test))
+    for here in range(number + 1):
+        for reach in (each for file in files_of(mutant.package, here) for each in reaches[file].tests):
+            lines = reach.lines.get(mutant.file, ())
+            rank = 0 if any(line in span for line in lines) else 1 if ANY_LINE in lines and mutant.at_import else 2
+            chosen = here == number and (rank < 2 or mutant.at_import)
+            if not reach.failed and (chosen or (rank == 2 and reach.starts_process and number == 1)):
+                rows.append((rank, reach.seconds, reach.test))
     return {test: seconds for _, seconds, test in sorted(rows)}
 
 

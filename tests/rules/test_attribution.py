@@ -308,7 +308,9 @@ def test_left_over_work_of_a_stream_without_launches(tmp_path: Path) -> None:
     trace.kernel("late_of_the_step_before", 100, 60, 900, stream=9)
     trace.run("mine", 500, 510, 10, stream=9)
     trace.kernel("beside", 150, 40, 901, stream=20)
-    assert links(trace.analyze(tmp_path)) == (45, 0, 0, 100)
+    # Once all of these have ended and recorded work runs, what begins is of the trace.
+    trace.kernel("of_the_trace", 160, 5, 902, stream=21)
+    assert links(trace.analyze(tmp_path)) == (45, 0, 5, 100)
 
 
 def test_what_is_there_twice_or_on_two_devices_is_said(tmp_path: Path) -> None:
