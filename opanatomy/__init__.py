@@ -23,13 +23,13 @@ written, `GateError` for a check that was not met. `formula` declares the FLOPs 
 
 The pipeline behind it:
 
-    capture         a model and a batch -> one profiled step -> one trace file; the only stage that imports torch
+    capture         a model and a batch, or steps of a loop -> one trace file; the stages below it import no torch
     trace           the file -> columns of host events, launches, device events, memory events
     attribution     device event -> launch -> operator call -> phase -> module
     classification  the operator class of each distinct name; cost: FLOPs and bytes of each distinct signature
-    calls           where these meet: one row a call, one row a kernel
-    anatomy         totals by class, phase and module; timeline, idle time, roofline, ratios, collectives, ranks
     memory          memory events -> blocks, curve, components, theory
+    analysis        totals by class, phase and module; timeline, idle time, roofline, advice, collectives, ranks
+    checks          figures against second sources
     report          what a report says, as sections, and its pictures; a file for each format lays them out
 
 Everything after the capture reads a Kineto Chrome trace and nothing else; `pipeline` knows the order. Names are loaded
