@@ -34,6 +34,7 @@ The pipeline behind it:
     classification  the operator class of each distinct name; cost: FLOPs and bytes of each distinct signature
     analysis        the work of the steps as one table; steps, idle time, rooflines, ranks, comparisons, advice
     memory          allocations -> blocks, components, curve, theory
+    checks          figures against independent sources
     report          records -> sections and pictures; a file for each format lays them out
 
 Everything after the capture reads a Kineto Chrome trace and nothing else; `pipeline` knows the order. Names are loaded
