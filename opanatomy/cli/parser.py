@@ -215,7 +215,7 @@ def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
         command.set_defaults(parse=parse)
         if verb in (None, name):
             file = verb_named(name)
-            add_options(command, file.OPTIONS)
+            add_options(command, file.OPTIONS, getattr(file, "MOST_USED", ()))
             command.description = described(file.DESCRIPTION, file.EXAMPLES)
             command.usage = usage_of(action for action in command._actions if not action.option_strings)
             command._positionals.title = "arguments"
@@ -230,13 +230,22 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 # --------------------------------------------------------------------------------------------------- declared options
 
 
-def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
-    """Give a verb's parser the options that are declared, each in its group."""
+#: The first heading of a verb's help, before `options`.
+MOST_USED: Final = "most used"
+
+
+def add_options(parser: argparse.ArgumentParser, options: Iterable[Option], most_used: Sequence[str] = ()) -> None:
+    """Give a verb's parser the options that are declared, each in its group, those of these names in the first one."""
     groups: dict[str, Any] = {"": parser}
+    if most_used:
+        groups[MOST_USED] = parser.add_argument_group(MOST_USED)
+        parser._action_groups.insert(1, parser._action_groups.pop())  # behind the arguments
+        options = sorted(options, key=lambda option: (*most_used, option.name).index(option.name))
     for option in options:
-        if option.group not in groups:
-            groups[option.group] = parser.add_argument_group(option.group)
-        group = groups[option.group]
+        heading = MOST_USED if option.name in most_used and not option.positional else option.group
+        if heading not in groups:
+            groups[heading] = parser.add_argument_group(heading)
+        group = groups[heading]
         help_ = option.description.replace("{formats}", " or ".join((", ".join(FORMATS[:-1]), FORMATS[-1])))
         if option.positional:
             nargs = None if option.positional == "1" else option.positional

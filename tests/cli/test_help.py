@@ -62,6 +62,22 @@ def test_help_fits_and_begins_with_three_examples(
         assert before.startswith("  # "), "each says what it does"
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_with_many_options_shows_the_most_used_first_and_each_once(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = verbs.verb_named(verb)
+    most_used = getattr(file, "MOST_USED", ())
+    flags = {option.name: option.flags[-1] for option in file.OPTIONS if not option.positional}
+    assert bool(most_used) == (len(flags) > 20)
+    assert len(most_used) < 14
+    shown = help_of(capsys, verb)
+    described = re.findall(r"^  (?:-\w, )?(-[-\w]+)", shown, re.MULTILINE)
+    assert sorted(described) == sorted(["--help", *flags.values()])
+    first = shown.partition("\nmost used:\n")[2].partition("\noptions:\n")[0]
+    assert re.findall(r"^  (?:-\w, )?(-[-\w]+)", first, re.MULTILINE) == [flags[name] for name in most_used]
+
+
 @pytest.mark.parametrize(("verb", "command"), EVERY)
 def test_every_example_is_a_command_and_what_takes_no_model_runs(
     verb: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -1,6 +1,7 @@
 """List the verbs, one file and one line of `VERBS` each.
 
-A verb's file has `DESCRIPTION`, `OPTIONS` and `EXAMPLES` for the parser, and `run`.
+A verb's file has `DESCRIPTION`, `OPTIONS` and `EXAMPLES` for the parser, and `run`; one with many options also has
+`MOST_USED`, the names of those that help shows first.
 """
 
 from __future__ import annotations

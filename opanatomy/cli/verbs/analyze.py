@@ -31,6 +31,8 @@ DESCRIPTION: Final = (
     " several traces, a folder or a zip. A JSON report of any kind is shown again."
 )
 OPTIONS: Final = ANALYZE
+#: The options that help shows first, by name.
+MOST_USED: Final = ("output", "full", "check", "fail_if", "what_if", "at", "jobs", "annotated")
 EXAMPLES: Final = (
     ("one trace that torch.profiler wrote", "opanatomy analyze trace.json.gz"),
     ("the ranks of one run, as JSON", "opanatomy analyze ranks/ -o run.json"),

@@ -12,6 +12,11 @@ DESCRIPTION: Final = (
     "Compute the calls of a model's training step on a device that is not here, their time as a range, and its memory."
 )
 OPTIONS: Final = ESTIMATE
+#: The options that help shows first, by name.
+MOST_USED: Final = (
+    *("on", "batch", "seq", "optimizer", "amp", "compile", "checkpointing", "devices", "parallel", "sweep"),
+    "output",
+)
 EXAMPLES: Final = (
     ("how long a step of GPT-2 XL takes, and whether it fits", "opanatomy estimate gpt2-xl --amp bf16 --on H100"),
     ("on eight of them, sharded", "opanatomy estimate gpt2-xl --amp bf16 --parallel fsdp2 --devices 8 --on H100"),

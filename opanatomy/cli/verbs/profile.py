@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 _LEAST_BUDGET_S: Final = 10.0
 DESCRIPTION: Final = "Run one forward and backward pass under torch.profiler and report its anatomy."
 OPTIONS: Final = PROFILE
+#: The options that help shows first, by name.
+MOST_USED: Final = (
+    *("batch", "seq", "optimizer", "amp", "compile", "checkpointing", "memory", "lines", "device", "steps"),
+    *("output", "full", "limit"),
+)
 EXAMPLES: Final = (
     ("BERT-large, four sequences of 512 tokens", "opanatomy profile google-bert/bert-large-uncased --batch 4"),
     ("a function of yours that returns (module, inputs)", "opanatomy profile my_model.py:make --optimizer adamw"),

@@ -19,6 +19,8 @@ DESCRIPTION: Final = (
     " train.py, accelerate launch ... -m opanatomy run train.py."
 )
 OPTIONS: Final = SCRIPT
+#: The options that help shows first, by name.
+MOST_USED: Final = ("steps", "after", "stop", "memory", "lines", "output", "full")
 EXAMPLES: Final = (
     ("a script with its arguments", "opanatomy run train.py --lr 1e-4"),
     ("steps 101 to 103, then stop", "opanatomy run --after 100 --stop -o step.html train.py"),

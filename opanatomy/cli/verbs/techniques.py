@@ -16,6 +16,11 @@ DESCRIPTION: Final = (
     "Predict what each technique changes of a model's training step from a run of the baseline, then measure it."
 )
 OPTIONS: Final = TECHNIQUES
+#: The options that help shows first, by name.
+MOST_USED: Final = (
+    *("list", "only", "combine", "predict_only", "batch", "seq", "optimizer", "amp", "device"),
+    *("folder", "resume", "output"),
+)
 EXAMPLES: Final = (
     ("what each technique would change, predicted, then measured", "opanatomy techniques gpt2 --batch 4"),
     (
