@@ -1,4 +1,4 @@
-"""Write a report where it goes: the one place that prints reports and opens report files."""
+"""Write a report to its destination: the only place that prints reports and opens report files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # The parts of a report that a reader wants, by the options `--brief`, `--section`, `--top` and `--sort`.
 
 
-#: Names of files that this process alone has open.
+#: File names that denote this process's own open descriptors.
 _DESCRIPTOR: Final = regex(r"/dev/(?:stdin|fd/)|/proc/self/fd/")
 
 
@@ -77,7 +77,7 @@ def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequenc
 
 
 def _sections(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the sections in `--section`: headings of the page, or parts below one."""
+    """Return the sections of `--section`: page headings, or parts below one."""
     if not texts:
         return ()
     from opanatomy.report.sections import HEADINGS, SECTIONS
@@ -139,13 +139,13 @@ def _is_gone(name: str) -> bool:
 
 
 def _written(trace: Path) -> str:
-    """Return where a trace is written, relative to the current folder if it lies below."""
+    """Return where a trace is written, relative to the working directory if below it."""
     name = os.path.relpath(trace)
     return os.path.abspath(trace) if name.startswith(os.pardir) else name
 
 
 def _together(names: Sequence[str]) -> str:
-    """Shorten the names of several traces to a pattern, if it stands for these and no others."""
+    """Shorten several trace names to a glob pattern, if it matches exactly these."""
     if len(names) > 2:
         from opanatomy.report.sections.verdict import ends_of, pattern_of
 
@@ -219,7 +219,7 @@ def _folder_of_tables(arguments: argparse.Namespace) -> Path | None:
 def in_folder(name: str, default: str) -> Iterator[tuple[Path, bool]]:
     """Give the file that an option names, and whether that is `default` in a folder.
 
-    A folder is one that exists or whose name ends in a slash; it is made, and removed again if it stays empty.
+    A name denotes a folder if that exists or the name ends in a slash; it is created, and removed again if left empty.
     """
     path = Path(name)
     if not os.path.isdir(path) and not name.endswith(("/", os.sep)):
@@ -235,7 +235,7 @@ def in_folder(name: str, default: str) -> Iterator[tuple[Path, bool]]:
 
 
 def _make_folder(folder: Path) -> list[Path]:
-    """Return the folders that had to be made for this one, innermost first."""
+    """Create this folder and its parents; return the created ones, innermost first."""
     try:
         folder = Path(os.path.abspath(folder))
     except OSError as error:
@@ -262,7 +262,7 @@ def stem_of_model(model: str) -> str:
 
 
 def typed_words() -> list[str]:
-    """Return the words typed after the name of the program."""
+    """Return the command line after the program name."""
     return sys.argv[1:]
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: The options of `analyze` on how a trace is read, or where it is written.
 _OF_TRACES: Final = ("phases", "at", "categories", "what_if", "timeline", "summaries", "dask", "jobs", "annotated")
-#: Options that need the report of one run; a comparison and an experiment are none.
+#: Options that require the report of a single run, not a comparison or experiment.
 _OF_ONE_RUN: Final = ("check", "redact", "peak", "bandwidth", "brief", "section", "sort")
 #: Up to this many names are written.
 _MAX_NAMES: Final = 4
@@ -38,7 +38,7 @@ class SavedReport(Struct, frozen=True, kw_only=True):
 
     @property
     def what(self) -> str:
-        """Return its kind in words."""
+        """Return the kind of report in words."""
         from opanatomy.report.load import kind_in_words
 
         return kind_in_words(self.report)
@@ -99,7 +99,7 @@ def _check_options(report: SavedReport, arguments: argparse.Namespace) -> None:
 
 
 def as_shown(report: SavedReport, ceilings: Overrides, *, redact: bool) -> Report:
-    """Return the report as it was written; an anatomy compared with these ceilings if any are given."""
+    """Return the report as written; for an anatomy, with the user's ceilings applied if given."""
     from opanatomy.io.redact import Redactor, redacted
     from opanatomy.pipeline import with_ceilings
 

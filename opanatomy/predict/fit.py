@@ -1,4 +1,4 @@
-"""Say whether a step fits into a device's memory before it runs, what makes it fit, and the largest batch that does."""
+"""Predict whether a step fits into a device's memory, what makes it fit, and the largest batch that does."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from opanatomy.report.units import size
 from opanatomy.version import __version__
 
 _SIZE: Final = regex(r"\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<prefix>[kmgt]?)(?P<binary>i?)b?\s*", re.IGNORECASE)
-#: The memory in the name of a device, `A100 80GB`.
+#: The memory size in a device name, `A100 80GB`.
 _MEMORY: Final = regex(r"(\d)(gb)\b")
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-#: Less is no memory for a model, and a sign that the unit was left out.
+#: A smaller value cannot hold a model, and suggests that the unit is missing.
 _MIN_BUDGET: Final = 1 << 20
-#: Techniques to put together, where none alone makes it fit.
+#: Maximum number of techniques combined if none alone makes it fit.
 _TOGETHER: Final = 3
-#: Guesses of the largest batch by the line through the nearest ones; then the range is halved.
+#: Number of guesses of the largest batch by linear interpolation; then bisection.
 _BY_LINE: Final = 4
 #: Lengths are multiples of this.
 _LENGTHS: Final = 64
@@ -55,24 +55,24 @@ _LENGTHS: Final = 64
 _MAX_SIZE: Final = 1 << 20
 #: The device that is the host, and its memory.
 CPU: Final = "cpu"
-#: The compute capability of a GPU that no name tells, or that is not NVIDIA's, whose operators are called the same.
+#: Compute capability assumed if no name gives it, or the GPU is not NVIDIA's, whose operators have the same names.
 _CAPABILITY: Final = (8, 0)
-#: What a process has on a device besides torch's allocator. On an H100 0.54 GB were measured when the context is made
-#: and 0.78 GB when the kernels of a step are loaded, on an H200 0.79 to 0.81 GB (torch 2.11, CUDA 13). The range is
-#: assumed to hold older devices and other steps too.
+#: Device memory of a process outside torch's allocator. On an H100 0.54 GB were measured after creating the context and
+#: 0.78 GB with a step's kernels loaded, on an H200 0.79 to 0.81 GB (torch 2.11, CUDA 13). The range is assumed to cover
+#: older devices and other steps too.
 _CONTEXT: Final = (400_000_000, 900_000_000)
 #: What NCCL has there for one communicator: 0.54 and 0.69 GB on 2 and 4 A100 (NVIDIA/nccl issue 964), 1.06 GB with the
 #: context on 8 H100 (issue 1685).
 _COMMUNICATOR: Final = (300_000_000, 800_000_000)
 #: The variables in which a user sets the allocator.
 _ALLOCATOR: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-#: What `--find` looks for, and how it is said.
+#: What `--find` searches for, and its wording.
 BATCH: Final = "batch"
 _CHECKPOINTING: Final = "checkpointing"
 _SIZE_WORDS: Final = {BATCH: "batch", "seq": "length"}
 #: The layers of a segment that are tried where recomputing each for itself does not do.
 _SEGMENTS: Final = (2, 3, 4, 6, 8, 12)
-#: The optimizer of a training that names none.
+#: The optimizer assumed for training.
 _OPTIMIZER: Final = "adamw"
 
 
@@ -110,7 +110,7 @@ def limit_of(text: str) -> Limit:
 
 
 def limit_of_sheet(sheet: Sheet) -> Limit:
-    """Return the memory of a device whose sheet has it."""
+    """Return the memory of a device with a data sheet that states it."""
     return Limit(
         name=sheet.device,
         bytes=int((sheet.memory_gib or 0) * GIB),
@@ -127,9 +127,9 @@ def gpu_of(limit: Limit) -> Gpu:
 
 
 def occupied_of(step: SimulatedStep, limit: Limit) -> Occupied:
-    """Return what a step takes of the device with this memory.
+    """Return a step's use of a device with this memory.
 
-    It is at the edge if only a small context leaves it room, or if the allocator has to give unused memory back.
+    It is borderline if it only fits with a small context, or if the allocator has to release unused memory.
     """
     usable = limit.room_bytes
     if not step.requests:
@@ -153,7 +153,7 @@ def occupied_of(step: SimulatedStep, limit: Limit) -> Occupied:
 
 
 def _replayed(step: SimulatedStep, most: int | None = None) -> CachingAllocator | None:
-    """Return the allocator after all requests of a step; `None` if one of them finds no room in `most` bytes."""
+    """Return the allocator after all requests of a step; `None` if a request does not fit into `most` bytes."""
     expandable = any("expandable_segments:True" in os.environ.get(name, "") for name in _ALLOCATOR)
     allocator, blocks = CachingAllocator(most, expandable=expandable), {}
     try:
@@ -168,13 +168,13 @@ def _replayed(step: SimulatedStep, most: int | None = None) -> CachingAllocator 
 
 
 def figures_in(step: SimulatedStep, limit: Limit) -> StepFigures:
-    """Return the predicted figures of a step, with what it takes of a GPU."""
+    """Return a step's predicted figures, with its use of a GPU."""
     figures = predicted_figures(step, None, {}, 0)
     return replace(figures, occupied=occupied_of(step, limit)) if step.requests else figures
 
 
 class Fit(Struct, kw_only=True):
-    """Follows steps on fake tensors, each in turn, and compares their peaks with the limit."""
+    """Simulates steps on fake tensors, one at a time, and compares their peaks with the limit."""
 
     options: RunOptions
     limit: Limit
@@ -201,7 +201,7 @@ class Fit(Struct, kw_only=True):
         return steps
 
     def fits(self, row: TechniqueRow) -> bool:
-        """Return whether the step fits for certain."""
+        """Return whether the step certainly fits."""
         return row.predicted is not None and row.predicted.fits(self.limit.bytes) is Fits.FITS
 
     def _peak(self, row: TechniqueRow) -> float:
@@ -209,7 +209,7 @@ class Fit(Struct, kw_only=True):
         return float("inf") if peak is None else peak
 
     def try_techniques(self, context: Context) -> None:
-        """Follow the techniques that lower memory, and together those that lower it most, until a step fits."""
+        """Simulate techniques that lower memory, and combinations of the best, until a step fits."""
         _, *singles = variants_of(context, only=FIT_CANDIDATES)
         possible = [variant for variant in singles if not variant.blocked_because and variant.options != self.options]
         self.follow(possible)
@@ -282,7 +282,7 @@ class Fit(Struct, kw_only=True):
 def choices_tried(
     plain: RunOptions, layers: int, limit: Limit, gpu: Gpu | None
 ) -> Iterator[tuple[RunOptions, StepFigures | str]]:
-    """Yield choices of layers to recompute with the figures of their steps, the cheapest first, until one fits.
+    """Yield choices of layers to recompute with their steps' figures, cheapest first, until one fits.
 
     Runs in a process of its own. The peak may rise from one to the next, so that none is left out, but for those that
     cannot fit: a layer saves at most what it keeps for backward, and weights, gradients and the optimizer's state stay.
@@ -309,7 +309,7 @@ def choices_tried(
 def sizes_tried(
     options: RunOptions, what: str, limit: Limit, gpu: Gpu | None, known: int, figures: StepFigures
 ) -> Iterator[tuple[int, StepFigures | str]]:
-    """Yield batches or lengths with the figures of their steps, or why it cannot be followed, until the largest.
+    """Yield batches or lengths with their steps' figures, or why simulation failed, until the largest that fits.
 
     Runs in a process of its own. The figures of the size `known` are there already.
     """
@@ -340,7 +340,7 @@ def sizes_tried(
 def _next_guess(peaks: dict[int, int], low: int, high: int, limit: int) -> int:
     """Return a batch between `low`, which fits, and `high`, which does not.
 
-    While a phase is the highest, the peak is a line over the batch.
+    As long as the same phase has the peak, that is linear in the batch.
     """
     if len(peaks) > _BY_LINE and high < _MAX_SIZE:
         return (low + high) // 2
@@ -357,10 +357,10 @@ def _next_guess(peaks: dict[int, int], low: int, high: int, limit: int) -> int:
 def fit_of(
     options: RunOptions, limit: Limit, *, find: str | None, command: str, stage: Callable[[str], None]
 ) -> Techniques:
-    """Return what a step takes of a device, and with techniques if it does not fit; nothing is run.
+    """Return a step's predicted memory use on a device, and techniques if it does not fit; nothing is run.
 
-    A training has an optimizer: AdamW if none is asked for. The device is the one that is named, the CPU if that is
-    named or asked for. Raises `OpanatomyError` if the step cannot be followed on fake tensors.
+    Training uses AdamW if no optimizer is requested. The device is the named one, or the CPU if that is named or
+    requested. Raises `OpanatomyError` if the step cannot be simulated on fake tensors.
     """
     stage("starting")
     on_cpu = CPU in (limit.name, options.device)
@@ -394,20 +394,20 @@ def fit_of(
 
 
 def with_optimizer(options: RunOptions) -> tuple[RunOptions, tuple[str, ...]]:
-    """Return the options with an optimizer if they train and name none, and what was assumed so."""
+    """Return the options with an optimizer added if they train without naming one, and this assumption in words."""
     if options.optimizer is not None or options.inference:
         return options, ()
     return replace(options, optimizer=_OPTIMIZER), (f"the optimizer {BY_NAME[_OPTIMIZER].label}",)
 
 
 def besides_allocator(ranks: int) -> tuple[int, int]:
-    """Return the least and the most that a process has on a device besides torch's allocator."""
+    """Return the range of a process's device memory outside torch's allocator."""
     more = _COMMUNICATOR if ranks > 1 else (0, 0)
     return _CONTEXT[0] + more[0], _CONTEXT[1] + more[1]
 
 
 def assumptions(limit: Limit, ranks: int = 1) -> Iterator[str]:
-    """Yield what is assumed of a GPU, one of so many that train together."""
+    """Yield the assumptions about a GPU, one of this many that train together."""
     if limit.capability is None:
         yield f"the operators of an NVIDIA GPU of compute capability {'.'.join(map(str, _CAPABILITY))}"
     with_nccl = " with NCCL" if ranks > 1 else ""
@@ -415,7 +415,7 @@ def assumptions(limit: Limit, ranks: int = 1) -> Iterator[str]:
 
 
 def why_not(report: Techniques) -> str | None:
-    """Return why nothing that was asked for fits, in one line; `None` if it does, or is at the edge."""
+    """Return in one line why nothing requested fits; `None` if it does, or is borderline."""
     figures, limit = report.baseline.predicted, report.limit
     if limit is None or figures is None or figures.most_bytes is None:
         return None

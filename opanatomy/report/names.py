@@ -14,9 +14,9 @@ _MARK: Final = "\N{REPLACEMENT CHARACTER}"
 _UNSEEN: Final = regex(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
-#: The least cells of a name if nothing else can give way.
+#: Minimum width of a name if nothing else can be shortened.
 SHORTEST: Final = 8
-#: Of a word in which two names differ, this much before that place is shown.
+#: Number of characters shown of a word before the position in which two names differ.
 _MAX_WORD_BEFORE: Final = 6
 
 
@@ -28,7 +28,7 @@ def printable(text: str) -> str:
 
 
 def cut(name: str, width: int) -> str:
-    """Cut the name to at most `width` cells: its two ends with an ellipsis between if it is longer."""
+    """Cut the name to at most `width` cells, keeping both ends joined by an ellipsis."""
     from rich.cells import cell_len
 
     if cell_len(name) <= width:
@@ -39,7 +39,7 @@ def cut(name: str, width: int) -> str:
 
 
 def cut_apart(names: Sequence[str], width: int) -> dict[str, str]:
-    """Cut each name to at most `width` cells; names that cutting would make equal keep the place where they differ."""
+    """Cut each name to at most `width` cells; if cutting would make names equal, the differing part is kept."""
     groups: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         groups.setdefault(cut(name, width), []).append(name)
@@ -50,7 +50,7 @@ def cut_apart(names: Sequence[str], width: int) -> dict[str, str]:
 
 
 def _cut_at_difference(names: Sequence[str], width: int) -> dict[str, str]:
-    """Cut names that begin and end alike: their beginning, and the text from the first difference of two of them on."""
+    """Cut names with common beginning and end: keep the beginning, and the text from the first pairwise difference."""
     from rich.cells import cell_len
 
     index, head = min(_first_difference(names[0], name) for name in names[1:]), width // 3

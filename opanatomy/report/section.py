@@ -1,4 +1,4 @@
-"""Hold a part of the report as data: columns, rows, facts and notes, whose cells are typed and not yet rounded.
+"""A part of the report as data: columns, rows, facts and notes with typed, unrounded cells.
 
 A format lays a section out; it decides on widths, colours and wording of numbers (`units.text_of` writes a quantity).
 """
@@ -62,7 +62,7 @@ class Rate(Struct, frozen=True):
 
 
 class Count(Struct, frozen=True):
-    """A number of things, each a `noun` if that is to be written; `assumed` if the trace does not say it."""
+    """A number of things, each a `noun` if that is shown; `assumed` if not recorded in the trace."""
 
     number: float | None
     noun: str = ""
@@ -78,7 +78,7 @@ class Ratio(Struct, frozen=True):
 
 
 class Share(Struct, frozen=True):
-    """`part` of `whole`, to so many `decimals` of a percent; it is known for `covered` of the whole.
+    """`part` of `whole`, with this many `decimals` of a percent; known for `covered` of the whole.
 
     With `at_least` it is a lower bound.
     """
@@ -91,7 +91,7 @@ class Share(Struct, frozen=True):
 
     @property
     def partial(self) -> bool:
-        """Return whether it is known of a part of the whole only."""
+        """Return whether it is known for only part of the whole."""
         return self.covered not in (None, 1)
 
 
@@ -166,7 +166,7 @@ _LOADER: Final = regex(r"^enumerate\(DataLoader\)#_(Single|Multi)Process\w*\.__n
 
 
 def said(name: str) -> Name:
-    """Return a name as sentences have it: an operator's without namespace, a loader's by what it is."""
+    """Return a name as used in sentences: an operator without namespace, a loader by its kind."""
     loader = _LOADER.match(name)
     if loader is not None:
         return Name(f"DataLoader ({'workers' if loader[1] == 'Multi' else 'single process'})")
@@ -184,7 +184,7 @@ Cell: TypeAlias = str | OperatorClass | Name | Quantity | Phrase | None
 
 
 def phrase(template: str, *parts: str | OperatorClass | Name | Quantity | Phrase) -> Phrase:
-    """Return the template with the parts in the places of its `{}`."""
+    """Fill the template's `{}` with the parts."""
     words = template.split("{}")
     if len(words) != len(parts) + 1:
         raise ValueError(f"{len(parts)} parts for {template!r}")
@@ -212,7 +212,7 @@ class ColumnKind(Enum):
 
 
 class Column(Struct, frozen=True, kw_only=True):
-    """A column of a table: if space is short the most `drop_order` column goes first, one of 0 never.
+    """A table column: if space is short, columns are dropped by descending `drop_order`, never with 0.
 
     If it has a `unit`, all its cells are in that unit and need not repeat it. Names are cut to `least` cells, not
     further. `key` is for a second column of the same header.
@@ -232,8 +232,8 @@ class Column(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """Cells by the keys of their columns; `fraction` is its part of the whole table, for a bar, and a `summary` sums up
-    others. A column that is not among the cells is empty. `key` is the same in each table and picture with this row."""
+    """Cells by column key; `fraction` is the row's share of the whole table, for a bar, and a `summary` totals other
+    rows. Missing columns are empty. `key` identifies the row across tables and charts."""
 
     cells: Mapping[str, Cell]
     operator_class: OperatorClass | None = None
@@ -247,7 +247,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 Item = TypeVar("Item")
-#: The columns of a table in their order, each with the function that makes its cell of the item of a row.
+#: A table's columns in order, each with the function that computes its cell from a row's item.
 Columns: TypeAlias = Mapping[Column, Callable[[Item], Cell]]
 
 
@@ -293,7 +293,7 @@ class NoteKind(Enum):
 
 
 class Note(Struct, frozen=True, kw_only=True):
-    """A sentence next to the table; one about a `column` is shown only with that column.
+    """A sentence beside the table; a note on a `column` is only shown with that column.
 
     A terminal ends it at a clause after `most_lines`.
     """
@@ -305,11 +305,11 @@ class Note(Struct, frozen=True, kw_only=True):
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """One part of the report: a table, facts or a curve, and notes. `name` is the user's word for it.
+    """One part of the report: a table, facts or a curve, and notes. `name` is the user's name for it.
 
-    Consecutive parts under one `heading` are shown together, `heading` being the user's word for them all; one that is
-    `open` is never folded. These three are in the list of the sections, `sections.PARTS`. `scope` says which steps the
-    figures are of, if there are several, and what shares are of.
+    Consecutive parts with the same `heading`, the user's name for them all, are shown together; an `open` part is never
+    collapsed. These three come from the list of sections, `sections.PARTS`. `scope` states which steps the figures
+    cover, if there are several, and what shares refer to.
     """
 
     name: str = ""
@@ -336,7 +336,7 @@ class Section(Struct, frozen=True, kw_only=True):
 
     @property
     def shown_columns(self) -> tuple[Column, ...]:
-        """Return the columns that hold something in a row, and those that are never left out."""
+        """Return the columns with a non-empty cell, and those that are never dropped."""
         return tuple(
             column
             for column in self.columns
@@ -356,7 +356,7 @@ def is_known(cell: Cell) -> bool:
 
 
 def facts_of(*pairs: tuple[str, str | Phrase | None]) -> tuple[Fact, ...]:
-    """Return (label, text) as facts, without those that have no text."""
+    """Return (label, text) pairs as facts, without empty ones."""
     return tuple(Fact(label=label, text=text) for label, text in pairs if text)
 
 
@@ -371,7 +371,7 @@ _FOREIGN: Final = 0.01
 
 
 def scope_per_step(anatomy: Anatomy) -> str:
-    """Return a heading's words for sums: `per step, mean of 4`; nothing if there is one step."""
+    """Return a heading's scope for sums: `per step, mean of 4`; empty for a single step."""
     steps, ranks = steps_of(anatomy), len(anatomy.ranks)
     if steps == 1:
         return ""
@@ -384,7 +384,7 @@ def shares_of_work(anatomy: Anatomy) -> str:
 
 
 def work_of(anatomy: Anatomy) -> str:
-    """Return what the time of all classes is: that of device work, on the CPU of operators, else that of the host."""
+    """Return what the time of all classes is called: device work, on the CPU operator time, else host time."""
     if anatomy.environment.host_only:
         return "host's time in operators"
     return "operators' time" if anatomy.environment.device_kind == "cpu" else "device work"
@@ -396,7 +396,7 @@ def whole_of(costs: Costs) -> str:
 
 
 def scope_all_steps(anatomy: Anatomy) -> str:
-    """Return a heading's words for sums that are shown undivided."""
+    """Return a heading's scope for undivided sums."""
     steps = steps_of(anatomy)
     return "" if steps == 1 else f"all {steps:,} steps together"
 
@@ -408,7 +408,7 @@ def has_foreign_work(anatomy: Anatomy) -> bool:
 
 
 def calls_of(calls: float, *, at_least: bool = False) -> Count | Ratio:
-    """Return how often something ran in a mean step: a whole number if all steps have as many."""
+    """Return the calls per mean step: an integer if it is the same in all steps."""
     return Ratio(calls, at_least) if calls % 1 else Count(int(calls), at_least=at_least)
 
 
@@ -445,13 +445,12 @@ COLOUR: Final = {
 class Page(Struct, frozen=True, kw_only=True):
     """The page on which a format for readers lays the report out: cells across, and whether it shows colour.
 
-    `brief` wants the first screen alone, `full` all of the report; with neither a terminal shows the first screen.
-    `sections` wants those of these names (of `sections.SECTIONS`) alone; tables have the `top` rows, that of the
-    operators in the order of `sort`, and `advice` is how many pieces come first. `source` is a command's name for the
-    trace, `sides` its name for each side of a comparison; `None` if it has none.
-    A first screen of more than `height` lines has fewer rows.
-    With `more` the first screen ends with how to see the rest. `gates` are those on a single report. `chart` is the
-    picture that a format of pictures shows.
+    `brief` selects only the first screen, `full` the whole report; with neither, a terminal shows the first screen.
+    `sections` selects sections by name (from `sections.SECTIONS`); tables have `top` rows, the operators in the order
+    of `sort`, and `advice` is the number of pieces that come first. `source` is the trace's name in a command, `sides`
+    the name of each side of a comparison; `None` if there is none. A first screen of more than `height` lines gets
+    fewer rows. With `more` the first screen ends with how to see the rest. `gates` are gates on a single report.
+    `chart` is the chart shown by an image format.
     """
 
     width: int = 80
@@ -471,8 +470,8 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 class Format(Struct, frozen=True, kw_only=True):
-    """One format: the ending of its files' names, the function that makes the text (of a picture maybe bytes), and
-    whether a machine reads it. A file of `formats/` declares its own as `FORMAT`."""
+    """One format: its file extension, the function that creates the text (or bytes, for an image), and whether it is
+    machine-readable. A file of `formats/` declares its own as `FORMAT`."""
 
     ending: str
     write: Callable[[Report, Page], str | bytes]

@@ -19,10 +19,9 @@ SummedRow = TypeVar("SummedRow", ClassRow, OperatorRow)
 class Total(Struct, frozen=True, kw_only=True):
     """The sum of some rows; `flops` and `bytes` are `None` if no row knows them.
 
-    FLOPs of 0 are `None` too if work other than collectives and copies, which have none, has unknown ones.
-    `calls` are without those inside another call; `counted_ns` is the time of the work with known `flops`, `costed_ns`
-    of that with known `bytes` too (a collective without sizes has 0 FLOPs and unknown bytes), `bounded_ns` of the work
-    with a known `bound_ns`.
+    FLOPs of 0 become `None` if work other than collectives and copies, which have none, has unknown FLOPs. `calls`
+    excludes calls inside another call; `counted_ns` is the time of work with known `flops`, `costed_ns` with known
+    `bytes` too (a collective without sizes has 0 FLOPs and unknown bytes), `bounded_ns` with a known `bound_ns`.
     """
 
     calls: float
@@ -45,7 +44,7 @@ class Total(Struct, frozen=True, kw_only=True):
 
     @property
     def flops_are_all(self) -> bool:
-        """Return whether `flops` are those of all the work, not of the part that has a formula."""
+        """Return whether `flops` cover all work, not only the part with a formula."""
         return self.counted_ns >= self.time_ns and not self.lacks_work
 
     @property
@@ -59,12 +58,12 @@ class Total(Struct, frozen=True, kw_only=True):
         return self.bytes is not None and self.costed_ns >= MIN_COVERED * self.time_ns
 
     def rate(self, amount: float | None) -> float | None:
-        """Return an amount a second over the time whose cost is known; `None` if that is too little of the time."""
+        """Return an amount per second over the time with known cost; `None` if that is too short."""
         return amount * 1e9 / self.costed_ns if amount is not None and self.bytes_cover and self.costed_ns else None
 
     @property
     def covered(self) -> float | None:
-        """Return the part of the time whose bound is known; `None` if there is none."""
+        """Return the fraction of the time with a known bound; `None` if there is none."""
         return None if self.bound_ns is None or not self.time_ns else self.bounded_ns / self.time_ns
 
     @property
@@ -82,7 +81,7 @@ class Total(Struct, frozen=True, kw_only=True):
 
 
 def amounts(part: Total) -> tuple[Flops, Bytes]:
-    """Return the FLOPs and the bytes, lower bounds if some of the time has no formula; none if most has none."""
+    """Return FLOPs and bytes, as lower bounds if part of the time has no formula; none if most has none."""
     flops = known_flops(part.flops, part.counted_ns, part.time_ns)
     return (
         replace(flops, at_least=flops.at_least or part.lacks_work),
@@ -91,7 +90,7 @@ def amounts(part: Total) -> tuple[Flops, Bytes]:
 
 
 def known_flops(flops: float | None, counted_ns: float, time_ns: float) -> Flops:
-    """Return FLOPs known of `counted_ns` of the time: a lower bound if that is not all, none below half of it."""
+    """Return FLOPs known for `counted_ns` of the time: a lower bound if that is not all, none below half."""
     if flops is None or counted_ns < MIN_COVERED * time_ns:
         return Flops(None)
     return Flops(flops, at_least=counted_ns < time_ns)
@@ -126,7 +125,7 @@ def total(rows: Iterable[SummedRow], *, lacks_work: bool = False) -> Total:
 
 
 def without_operator_ns(anatomy: Anatomy) -> tuple[int, int]:
-    """Return (launched by graphs, all else) of the device work that no operator call launched, over all steps."""
+    """Return (graph-launched, other) device work not launched by an operator call, over all steps."""
     left = anatomy.work_ns - sum(row.time_ns for row in anatomy.operators)
     # A kernel of a graph may be an operator's by its name.
     graphs = min(anatomy.ledger.graph_launched_ns, max(left - anatomy.ledger.no_launch_record_ns, 0))
@@ -134,7 +133,7 @@ def without_operator_ns(anatomy: Anatomy) -> tuple[int, int]:
 
 
 def moved(row: ClassRow | OperatorRow) -> int | None:
-    """Return bytes read and written; `None` if one is not known."""
+    """Return bytes read plus written; `None` if either is unknown."""
     if row.read_bytes is None or row.written_bytes is None:
         return None
     return row.read_bytes + row.written_bytes
