@@ -12,7 +12,7 @@ import pytest
 from opanatomy.attribution.calls import TOO_COSTLY
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from tests.support.made_trace import MAP, MATRICES, NCCL, US, TraceBuilder, on_gpu, page, training_step
+from tests.support.made_trace import GEMM, MAP, MATRICES, NCCL, US, TraceBuilder, on_gpu, page, training_step
 
 ENGINE = "autograd::engine::evaluate_function: "
 
@@ -272,6 +272,18 @@ def test_an_id_of_0_is_none(tmp_path: Path) -> None:
     assert {row.operator: row.time_ns for row in anatomy.operators if row.phase == "forward"} == {"aten::mm": 10_000}
     (warning,) = anatomy.warnings
     assert warning.startswith("1 device event (0.040 ms, 53.3%) without a launch in the trace")
+
+
+def test_launches_of_one_number_are_told_apart_by_external_ids(tmp_path: Path) -> None:
+    """Each number is that of two launches; the later one would be the nearest to the kernel."""
+    trace = on_gpu()
+    trace.step(0, 1000)
+    for correlation, start in ((4, 100), (5, 200)):
+        for operator, at in (("aten::mm", start), ("aten::add", start + 40)):
+            args = {"External id": trace.host(operator, at, 20), "correlation": correlation}
+            trace.event("cuda_runtime", "cudaLaunchKernel", at + 5, 2, args)
+        trace.kernel(GEMM, start + 70, 10, correlation, external_id=trace.next_id - 2)
+    assert columns(trace.placed(tmp_path), "operator") == ["aten::mm", "aten::mm"]
 
 
 def test_the_external_id_of_the_launch_stands_for_that_of_its_kernel(tmp_path: Path) -> None:
