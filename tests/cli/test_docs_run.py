@@ -46,7 +46,6 @@ NOT_RUN: Final = {
     "opanatomy profile Qwen/Qwen3-0.6B --processes": "tests/ranks/test_launchers.py runs it",
     "opanatomy analyze ranks/ --dask": "a scheduler takes ten seconds to start: tests/ranks/test_cluster.py runs it",
     "opanatomy techniques google-bert/bert-large-uncased": "takes an hour: reports/techniques has it, kept current",
-    "opanatomy techniques gpt2 --only amp,checkpointing": "takes a minute: tests/predict/test_techniques.py measures",
     "opanatomy profile google-bert/bert-large-uncased --batch 4 --optimizer adamw --for": (
         "tests/predict/test_fit_in_memory.py runs it"
     ),
@@ -234,7 +233,7 @@ def _run(command: Command, folder: Path) -> subprocess.CompletedProcess[str]:
     assert words[0] == "opanatomy", command.line
     arguments = [*words[1:], *_appended(words)]
     if "--processes" not in arguments:
-        return run(*arguments, cwd=folder)
+        return run(*arguments, cwd=folder, timeout=250)
     index = arguments.index("--processes")
     ranks = int(arguments[index + 1])
     del arguments[index : index + 2]
