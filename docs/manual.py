@@ -10,17 +10,10 @@ from datetime import date
 from importlib import import_module
 from pathlib import Path
 
-from opanatomy.cli.parser import EXAMPLES, HelpFormatter, make_parser
+from opanatomy.cli.parser import EXAMPLES, EXIT_CODES, HelpFormatter, make_parser
 from opanatomy.version import __version__
 
 PAGE = Path(__file__).parent / "opanatomy.1"
-STATUS = (
-    ("0", "done"),
-    ("1", "failed; one line on stderr says why, and what to do"),
-    ("2", "wrong usage"),
-    ("3", "a check or a gate was not met"),
-    ("130", "interrupted"),
-)
 ENVIRONMENT = (
     ("COLUMNS", "width of the report, where stdout is not a terminal or another width is wanted"),
     ("NO_COLOR", "set to anything: no colour"),
@@ -44,7 +37,7 @@ def manual_page(changed: str) -> str:
         *_section("EXAMPLES", _examples(EXAMPLES)),
         *_section("COMMANDS", [line for name in commands.choices for line in _command(name, commands)]),
         *_section("OPTIONS", _options(parser._action_groups, of_command=False)),
-        *_section("EXIT STATUS", _terms(STATUS)),
+        *_section("EXIT STATUS", _terms(EXIT_CODES)),
         *_section("ENVIRONMENT", _terms(ENVIRONMENT)),
         *_section("FILES", _terms(FILES)),
     ]

@@ -19,7 +19,7 @@
 Times are integers in nanoseconds, sizes in bytes, and the unit is in the name; `None` is "not known". Errors are of
 type `OpanatomyError`: `UsageError` for an argument, `TraceError` for a trace, `ModelError` for a module, `CaptureError`
 for a step that cannot be run or recorded (`OutOfMemory` if it does not fit), `OutputError` for a file that cannot be
-written, `GateError` for a check that was not met. `formula` declares the FLOPs and bytes of an operator.
+written, `GateError` for a check that failed. `formula` declares the FLOPs and bytes of an operator.
 
 A report is made of `Step` and `StepRow`, `ClassRow`, `OperatorRow`, `KernelRow`, `ModuleRow`, `Memory`, `Workload`,
 `Environment`, `Advice` and `Check`. `Cost`, `Signature` and `Tensor` are for formulas of your own, `Format` and `Page`

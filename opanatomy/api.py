@@ -558,7 +558,7 @@ def compare(*sides: Given | Iterable[Given], fail_if: str | Iterable[str] = (), 
     several runs), or a list of any of these, which are several runs of it. The parts of `Comparison.decomposition` sum
     to both steps in whole nanoseconds; `figures` has each figure on all sides, with ranges, and with five runs a side
     that took turns the p of a Mann-Whitney test.
-    With `fail_if`, a gate such as `"time > +5%"` or several, raises `GateError` if one is not met. With `redact` paths,
+    With `fail_if`, a gate such as `"time > +5%"` or several, raises `GateError` if it is true. With `redact` paths,
     arguments, hosts and users are left out. Raises `UsageError` for fewer than two sides and for an invalid gate, and
     the errors of `analyze` and `read`.
     """

@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import fields
 
-from opanatomy.devices.match import sheets_named
+from opanatomy.devices.match import called, fastest, near_devices, smallest, variants_called
 from opanatomy.devices.sheets import Sheet
 from opanatomy.errors import OpanatomyError
 from opanatomy.io.redact import Redactor, redacted
@@ -108,7 +108,7 @@ def _joined(words: Sequence[str]) -> Iterator[str]:
                 end == position + 1
                 or terms_named(name)
                 or chapter_of(name)
-                or sheets_named(name)
+                or variants_called(name)
                 or any(_technique(name))
             ):
                 yield name
@@ -147,7 +147,7 @@ def _exact(name: str, vocabulary: Vocabulary) -> Iterator[str]:
     known += [*_technique(name), *_metric(name, report)]
     if not terms and not vocabulary.operators(name) and (rows := _rows(name, report)):
         known.append(_block(f"{name} (in the report)", rows))
-    known += [_block(f"{sheet.device} (data sheet)", _sheet(sheet)) for sheet in sheets_named(name)]
+    known += _devices(name)
     yield from known
 
 
@@ -401,12 +401,41 @@ def _operator(name: str, report: Report | None) -> Iterator[Fact]:
         yield Fact(label="example", text=f"none: the report{of_trace} does not have it")
 
 
+def _devices(name: str) -> Iterator[str]:
+    """Yield the variants of a device if there are several, with the ones that options take, and a data sheet."""
+    variants, meant = variants_called(name), called(name)
+    if not variants:
+        return
+    taken, fitting = fastest(meant), smallest(meant)
+    if len(variants) > 1:
+        facts = [Fact(label="" if index else "variants", text=_in_short(each)) for index, each in enumerate(variants)]
+        if taken is not None:
+            facts.append(Fact(label="--on", text=f"takes {taken.device}"))
+        one = "needs one of them by its name, or its memory, such as 80GB"
+        facts.append(Fact(label="--for", text=one if fitting is None else f"takes {fitting.device}"))
+        yield _block(f"{name} (device)", facts)
+    sheet = taken or meant[0]
+    yield _block(f"{sheet.device} (data sheet)", _sheet(sheet))
+
+
+def _in_short(sheet: Sheet) -> str:
+    """Return a device's name, its dense peaks in half and single precision, its bandwidth and its memory."""
+    half = next((dtype for dtype in ("bfloat16", "float16") if dtype in sheet.matrix), None)
+    peaks = [] if half is None else [f"{sheet.matrix[half]:g} TFLOP/s of {half}"]
+    single = sheet.matrix.get("float32") or sheet.vector.get("float32")
+    peaks += [] if single is None else [f"{single:g} TFLOP/s of float32"]
+    sizes = [] if sheet.bandwidth is None else [f"{sheet.bandwidth:g} GB/s"]
+    sizes += [] if sheet.memory_gib is None else [f"{sheet.memory_gib:g} GiB"]
+    return f"{sheet.device}: {', '.join((*peaks, *sizes))}"
+
+
 def _sheet(sheet: Sheet) -> Iterator[Fact]:
     """Yield the figures of a data sheet, and where it is."""
-    for label, peaks in (("products", sheet.matrix), ("else", sheet.vector)):
+    for label, peaks in (("matmuls", sheet.matrix), ("other", sheet.vector)):
         for index, (dtype, peak) in enumerate(peaks.items()):
             unit = "TOP/s" if dtype.startswith("int") else "TFLOP/s"
-            yield Fact(label="" if index else label, text=f"{peak:g} {unit} of {dtype}")
+            dense = " (peaks are dense)" if label == "matmuls" and not index else ""
+            yield Fact(label="" if index else label, text=f"{peak:g} {unit} of {dtype}{dense}")
     if sheet.bandwidth is not None:
         yield Fact(label="bandwidth", text=f"{sheet.bandwidth:g} GB/s")
     sizes = [f"{sheet.memory_gib:g} GiB of memory"] if sheet.memory_gib is not None else []
@@ -569,7 +598,8 @@ class Vocabulary:
         spelled = {text.casefold(): text for text in (*self._operators.values(), *short, *self._own, *terms)}
         close = difflib.get_close_matches(name.casefold(), spelled, n=2 * _MAX_NEAR, cutoff=_ALIKE)
         begun = (text for text in spelled if len(name) >= _BEGUN and text.startswith(name.casefold()))
-        return tuple(dict.fromkeys(spelled[text] for text in (*close, *begun)))[:_MAX_NEAR]
+        known = (spelled[text] for text in (*close, *begun))
+        return tuple(dict.fromkeys((*(near_devices(name) if any(map(str.isdigit, name)) else ()), *known)))[:_MAX_NEAR]
 
     def near_term(self, name: str) -> bool:
         """Return whether a report term is similar to this name, and so more likely meant than some kernel."""

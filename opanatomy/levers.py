@@ -191,7 +191,8 @@ def _micro_batches(context: Context) -> Mapping[str, Any]:
 
 
 def _lower_layers(context: Context) -> Mapping[str, Any]:
-    return {"freeze": f"embeddings,layers:{max((context.freezable_layers or context.layers or 1) * 3 // 4, 1)}"}
+    layers = context.freezable_layers or context.layers
+    return {"freeze": f"embeddings,layers:{max(layers * 3 // 4, 1) if layers else 'N'}"}
 
 
 def _attention(name: str, title: str, what: str, **more: Any) -> Lever:

@@ -15,8 +15,7 @@ from contextvars import ContextVar
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
-from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec import Struct, structs
 
 from opanatomy.errors import UsageError
 from opanatomy.records.taxonomy import DATA_TYPES, OPTIMIZERS, Phase
@@ -241,7 +240,7 @@ TASK: Final = Option(
     name="task",
     group=_BATCH,
     metavar="TASK",
-    help="task head, instead of the configuration's architecture: {choices}, or the Hub's name for it",
+    help="task head to put on the model: {choices}, or the Hub's name for it (default: the configuration's)",
     choices=(
         Choice(
             "sequence-classification",
@@ -270,13 +269,13 @@ ATTENTION: Final = Option(
     group=_MODEL,
     metavar="NAME",
     is_open=True,
-    help="implementation of attention: {choices}, ... (default: the model's own)",
+    help="attention implementation: {choices}, ... (default: the model's own)",
     choices=(Choice("eager"), Choice("sdpa"), Choice("flash_attention_2"), Choice("flex_attention")),
 )
 AMP: Final = Option(
     name="amp",
     group=_STEP,
-    help="automatic mixed precision in this data type",
+    help="automatic mixed precision with this data type",
     python=("profile",),
     recorded="amp",
     choices=(_data_type("bfloat16", "bf16"), _data_type("float16", "fp16")),
@@ -287,7 +286,7 @@ CHECKPOINTING: Final = Option(
     metavar="KIND",
     bare="non-reentrant",
     recorded="checkpointing",
-    help="recompute activations in backward; KIND is non-reentrant (the default) or reentrant",
+    help="recompute activations in backward instead of keeping them; KIND is non-reentrant (the default) or reentrant",
     choices=(Choice("non-reentrant"), Choice("reentrant")),
 )
 CHECKPOINT_EVERY: Final = Option(
@@ -297,7 +296,7 @@ CHECKPOINT_EVERY: Final = Option(
     minimum=1,
     metavar="N",
     recorded="checkpoint_every",
-    help="recompute N layers at a time, of which only the first one's input is kept",
+    help="checkpoint N layers at a time: only the input of the first one is kept",
 )
 CHECKPOINT_LAYERS: Final = Option(
     name="checkpoint_layers",
@@ -306,7 +305,7 @@ CHECKPOINT_LAYERS: Final = Option(
     minimum=1,
     metavar="N",
     recorded="checkpoint_layers",
-    help="recompute only the first N layers of each stack",
+    help="checkpoint only the first N layers of each stack",
 )
 COMPILE: Final = Option(
     name="compile",
@@ -315,21 +314,22 @@ COMPILE: Final = Option(
     default=False,
     python=("profile",),
     recorded="compiled",
-    help="torch.compile the model",
+    help="compile the model with torch.compile",
 )
 COMPILE_MODE: Final = Option(
     name="compile_mode",
     group=_STEP,
     metavar="MODE",
     python=("profile",),
-    help="the mode of torch.compile: {choices}; with CUDA graphs their kernels have modules where torch can tell them",
+    help="torch.compile mode: {choices}; in modes with CUDA graphs, kernels are assigned to modules where torch can"
+    " tell them",
     choices=tuple(Choice(name) for name in ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")),
 )
 OPTIMIZER: Final = Option(
     name="optimizer",
     group=_STEP,
     metavar="NAME",
-    help="also step an optimizer: {choices}",
+    help="also run an optimizer step: {choices} (default: none; estimate, techniques and --for take adamw)",
     python=("profile",),
     recorded="optimizer",
     choices=tuple(Choice(optimizer.name, optimizer.aliases) for optimizer in OPTIMIZERS),
@@ -341,7 +341,7 @@ INFERENCE: Final = Option(
     default=False,
     python=("profile",),
     recorded="inference",
-    help="forward only, in eval mode without gradients",
+    help="run forward only, in eval mode without gradients",
 )
 #: The texts that opanatomy brings.
 SAMPLE: Final = "sample"
@@ -350,15 +350,15 @@ TEXTS: Final = Option(
     group=_BATCH,
     metavar="FILE",
     bare=SAMPLE,
-    help="run on real texts, not random tokens: FILE of lines, or FILE:COLUMN of JSON Lines, CSV or Parquet; without"
-    " FILE the sample that comes with opanatomy (sample)",
+    help="use real texts instead of random tokens: FILE with a text per line, or FILE:COLUMN of JSON Lines, CSV or"
+    " Parquet; without FILE, the sample that opanatomy includes (sample)",
 )
 PADDING: Final = Option(
     name="padding",
     group=_BATCH,
     metavar="KIND",
-    help="how texts are padded: max-length (to --seq, the default), longest (to the longest of each batch), sorted"
-    " (that, texts sorted by length), grouped (by length, as the Trainer does)",
+    help="how to pad texts: max-length (to --seq, the default), longest (to the longest in each batch), sorted (like"
+    " longest, with texts sorted by length), grouped (by length, as the Trainer does)",
     choices=(
         Choice("max-length"),
         Choice("longest", ("dynamic",)),
@@ -371,7 +371,7 @@ TOKENIZER: Final = Option(
     group=_BATCH,
     metavar="KIND",
     choices=(Choice("fast"), Choice("slow", ("python",))),
-    help="fast: the tokenizer in Rust, the default where there is one; slow: the one in Python",
+    help="fast: the Rust tokenizer, the default if there is one; slow: the Python tokenizer",
 )
 #: Options on batching texts, without effect if there are no texts.
 OF_TEXTS: Final = (PADDING, TOKENIZER)
@@ -384,7 +384,7 @@ ACCUMULATE: Final = Option(
     metavar="N",
     python=("profile",),
     recorded="accumulate",
-    help="gradient accumulation: the batch in N micro-batches, one update (default: {default})",
+    help="gradient accumulation: split the batch into N micro-batches, with one update (default: {default})",
 )
 CLIP: Final = Option(
     name="clip",
@@ -393,7 +393,7 @@ CLIP: Final = Option(
     metavar="NORM",
     python=("profile",),
     recorded="clip",
-    help="scale gradients down to this norm, before the update",
+    help="clip gradients to this norm before the update",
 )
 #: Parts that can be frozen; `layers` with how many.
 FROZEN_PARTS: Final = ("embeddings", "layers", "all-but-biases", "all-but-head")
@@ -425,8 +425,8 @@ FREEZE: Final = Option(
     metavar="PARTS",
     recorded="frozen",
     canonical=frozen_parts,
-    help="train only a part: freeze these, with commas between them, of embeddings, layers:N (the lowest N),"
-    " all-but-biases, all-but-head",
+    help="train only a part: freeze these, separated by commas: embeddings, layers:N (the lowest N), all-but-biases,"
+    " all-but-head",
 )
 LORA: Final = Option(
     name="lora",
@@ -435,7 +435,7 @@ LORA: Final = Option(
     minimum=1,
     metavar="RANK",
     recorded="lora",
-    help="train low-rank adapters alone (peft)",
+    help="train only low-rank adapters of this rank (needs peft)",
 )
 FUSED_LOSS: Final = Option(
     name="fused_loss",
@@ -443,7 +443,7 @@ FUSED_LOSS: Final = Option(
     kind=Kind.SWITCH,
     default=False,
     recorded="fused_loss",
-    help="compute head and cross entropy of a language model together, in chunks (torch 2.13)",
+    help="compute a language model's head and cross entropy together, in chunks (needs torch 2.13)",
 )
 GENERATE: Final = Option(
     name="generate",
@@ -453,7 +453,7 @@ GENERATE: Final = Option(
     metavar="N",
     python=("profile",),
     recorded="generate",
-    help="the step is a generation of N new tokens for each sample, with prefill and decoding as phases",
+    help="make the step a generation of N new tokens per sample, with prefill and decoding as phases",
 )
 BEAMS: Final = Option(
     name="beams",
@@ -466,7 +466,11 @@ BEAMS: Final = Option(
     help="with --generate: beam search with N beams (default: 1, greedy)",
 )
 DEVICE: Final = Option(
-    name="device", group=_STEP, default="auto", metavar="DEVICE", help="auto, cpu, cuda or cuda:N (default: {default})"
+    name="device",
+    group=_STEP,
+    default="auto",
+    metavar="DEVICE",
+    help="device to run on: auto, cpu, cuda or cuda:N (default: {default})",
 )
 REDACT: Final = Option(
     name="redact",
@@ -474,7 +478,8 @@ REDACT: Final = Option(
     kind=Kind.SWITCH,
     default=False,
     python=("profile", "analyze", "record", "TrainerCallback"),
-    help="leave paths, call stacks, argument strings, hosts and users out of the report and the trace",
+    help="also strip paths, call stacks, argument strings, host names and user names from report and trace (secrets"
+    " are always stripped)",
 )
 DEBUG: Final = Option(
     name="debug", group=_REPORT, kind=Kind.SWITCH, default=False, help="show the traceback of an error"
@@ -484,10 +489,10 @@ TRACE: Final = Option(
     group="the trace",
     metavar="FILE",
     python=("profile", "record"),
-    help="file or folder for the Chrome trace (default: MODEL.trace.json.gz, counting up)",
+    help="file or folder for the Chrome trace (default: MODEL.trace.json.gz; numbered if it exists)",
 )
 NO_TRACE: Final = Option(
-    name="no_trace", group="the trace", kind=Kind.SWITCH, default=False, help="keep no trace, only the report"
+    name="no_trace", group="the trace", kind=Kind.SWITCH, default=False, help="write no trace, only the report"
 )
 SUGGEST: Final = Option(
     name="suggest",
@@ -495,7 +500,8 @@ SUGGEST: Final = Option(
     kind=Kind.NUMBER,
     minimum=0,
     metavar="SECONDS",
-    help="time to predict which techniques would save most; 0 for none (default: a tenth of the run's, 10 at least)",
+    help="time budget for predicting which techniques would save most; 0 skips this (default: a tenth of the run's"
+    " time, at least 10)",
 )
 
 SUMMARIES: Final = Option(
@@ -503,15 +509,15 @@ SUMMARIES: Final = Option(
     group=_RANKS,
     metavar="DIR",
     python=("analyze",),
-    help="folder or address that keeps a summary of each rank, so that unchanged traces are not read again"
-    " (default: the user's cache folder)",
+    help="folder or address that keeps a summary of each rank, so that unchanged traces are not read again (default:"
+    " the user's cache folder)",
 )
 DASK: Final = Option(
     name="dask",
     group=_RANKS,
     metavar="ADDRESS",
     python=("analyze",),
-    help="let the workers of this Dask scheduler (tcp://host:8786) read the ranks, or local ones",
+    help="read the ranks on the workers of this Dask scheduler (tcp://host:8786), or on local ones (local)",
 )
 JOBS: Final = Option(
     name="jobs",
@@ -520,7 +526,7 @@ JOBS: Final = Option(
     minimum=1,
     metavar="N",
     python=("analyze",),
-    help="processes that read the ranks (default: one a core, none where there is little to read)",
+    help="processes that read the ranks (default: one per core, none if there is little to read)",
 )
 PROCESSES: Final = Option(
     name="processes",
@@ -529,7 +535,7 @@ PROCESSES: Final = Option(
     minimum=1,
     metavar="N",
     python=("profile",),
-    help="run on N processes, started by Accelerate's launcher; torchrun and accelerate launch start them too",
+    help="run on N processes, started by Accelerate's launcher; torchrun and accelerate launch work too",
 )
 DDP, FSDP2, CHECKPOINTED, HSDP, TP = "ddp", "fsdp2", "fsdp2+checkpointing", "hsdp", "tp"
 #: Kinds of parallelism in which each rank has its own samples.
@@ -539,7 +545,7 @@ PARALLEL: Final = Option(
     group=_RANKS,
     metavar="KIND",
     python=("profile",),
-    help="how several processes share the training: {choices} (default: ddp); tp needs a model with a plan for it",
+    help="how the processes train together: {choices} (default: ddp); tp needs a model with a tensor-parallel plan",
     choices=(
         Choice(DDP),
         Choice(FSDP2, ("fsdp",)),
@@ -554,7 +560,7 @@ BUCKET_MB: Final = Option(
     kind=Kind.AMOUNT,
     metavar="SIZE",
     python=("profile",),
-    help="gradients that DDP reduces together, in MiB (default: torch's 25)",
+    help="size of DDP's gradient buckets, in MiB (default: torch's 25)",
 )
 BUCKET_VIEW: Final = Option(
     name="bucket_view",
@@ -562,7 +568,7 @@ BUCKET_VIEW: Final = Option(
     kind=Kind.SWITCH,
     default=False,
     python=("profile",),
-    help="gradients are views of DDP's buckets, not copies",
+    help="make gradients views of DDP's buckets, not copies",
 )
 #: Options of how ranks train together, without effect on one process.
 OF_RANKS: Final = (PARALLEL, BUCKET_MB, BUCKET_VIEW)
@@ -585,26 +591,26 @@ RUN: Final = (
     Option(name="model", positional="1", metavar="MODEL", default="",
            help="catalog name, Hub id, local folder, config.json, file.py:function or package.module:function"),
     Option(name="batch", group=_BATCH, kind=Kind.NUMBER, minimum=1, metavar="N",
-           help="samples in the batch (default: 8)"),
+           help="batch size in samples (default: 8)"),
     Option(name="seq", group=_BATCH, kind=Kind.NUMBER, minimum=1, metavar="N",
            help="sequence length (default: 512, or the model's own)"),
     TASK,
     Option(name="seed", group=_BATCH, kind=Kind.NUMBER, default=0, maximum=2**32 - 1, metavar="N",
-           help="seed of weights and batch (default: {default})"),
+           help="random seed for weights and batch (default: {default})"),
     TEXTS,
     PADDING,
     TOKENIZER,
     Option(name="layers", group=_MODEL, kind=Kind.NUMBER, minimum=1, metavar="N",
-           help="keep N layers of each stack"),
+           help="keep only N layers of each stack"),
     Option(name="settings", flag="--set", group=_MODEL, kind=Kind.PAIRS, default=(), metavar="KEY=VALUE",
-           help="change a configuration field (repeatable)"),
+           help="set a field of the model's configuration; repeatable"),
     DTYPE,
     ATTENTION,
     Option(name="weights", group=_MODEL, default="random", metavar="KIND",
-           help="random, or pretrained: those on the Hub or in the folder (default: {default})",
+           help="random, or pretrained: from the Hub or the folder (default: {default})",
            choices=(Choice("random"), Choice("pretrained"))),
     Option(name="hub", group=_MODEL, kind=Kind.SWITCH, default=False,
-           help="ask the Hub even for a name in the catalog"),
+           help="look on the Hub even for a name in the catalog"),
     Option(name="trust_remote_code", group=_MODEL, kind=Kind.SWITCH, default=False,
            help="run code from the model's repository"),
     DEVICE,
@@ -624,15 +630,15 @@ RUN: Final = (
     GENERATE,
     BEAMS,
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record", "TrainerCallback"),
-           help="trace every allocation and free of one more step"),
+           help="record every allocation and free of one extra step"),
     Option(name="lines", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record", "TrainerCallback"),
-           help="run one more step line by line: the time, FLOPs and bytes of each line of the code"),
+           help="measure one extra step line by line: time, FLOPs and bytes of each line of code"),
     Option(name="check", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record", "TrainerCallback"),
-           help="exit 3 if a second source disagrees"),
+           help="exit 3 if a check fails: an independent source disagrees with the report"),
     Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=1, minimum=1, metavar="N", python=("profile", "record"),
-           recorded="steps", help="profiled steps (default: {default})"),
+           recorded="steps", help="steps to profile (default: {default})"),
     Option(name="warmup", group=_STEP, kind=Kind.NUMBER, metavar="N", python=("profile", "record"), recorded="warmup",
-           help="unprofiled steps before them (default: 1 on the CPU, 3 on a GPU)"),
+           help="unprofiled steps before them (default: 1 on a CPU, 3 on a GPU)"),
     PARALLEL,
     BUCKET_MB,
     BUCKET_VIEW,
@@ -644,18 +650,18 @@ SECTION: Final = Option(
     group=_REPORT,
     kind=Kind.TEXTS,
     metavar="NAME",
-    help="only this section of the terminal report, by its heading, or several with commas; repeatable",
+    help="show only this section of the terminal report, by its heading; several with commas; repeatable",
 )
 SORT: Final = Option(
     name="sort",
     group=_REPORT,
     metavar="BY",
     default="time",
-    help="order of the operators: {choices} (default: {default})",
+    help="sort operators by: {choices} (default: {default})",
     choices=tuple(map(Choice, ("time", "flops", "bytes", "calls", "headroom", "name"))),
 )
 FULL: Final = Option(
-    name="full", group=_REPORT, kind=Kind.SWITCH, default=False, help="the whole report (default for pipes and files)"
+    name="full", group=_REPORT, kind=Kind.SWITCH, default=False, help="everything (default for pipes and files)"
 )
 #: The parts of a report that a reader wants to see.
 TOP: Final = Option(
@@ -665,7 +671,7 @@ TOP: Final = Option(
     default=8,
     minimum=1,
     metavar="N",
-    help="operators, kernels and other rows that are listed by name (default: {default})",
+    help="rows to show per table (default: {default})",
 )
 PAGE: Final = (
     Option(
@@ -684,22 +690,22 @@ PAGE: Final = (
 #: Options on the report's destination, and the device's limits.
 REPORT: Final = (
     Option(name="output", short_flag="-o", group=_REPORT, metavar="FILE",
-           help="report file, format by its ending (.html for a page to look at, .md for an issue or a pull request,"
-           " .digest.md for agents: at most 4 kB); or a folder; - is stdout"),
+           help="report file; its ending sets the format (.html: interactive page, .md: for an issue or pull request,"
+           " .digest.md: for agents, at most 4 kB); or a folder; - is stdout"),
     Option(name="format", short_flag="-f", group=_REPORT, metavar="FORMAT",
-           help="report format: {formats} (default: by the ending of -o, else terminal)"),
+           help="report format: {formats} (default: from the ending of -o, else terminal)"),
     Option(name="chart", group=_REPORT, metavar="NAME",
-           help="with -o FILE.svg or FILE.png: this picture of the report (step, advice, lanes, steps, classes,"
-           " roofline, modules, lines, memory, segments, components, ranks; difference; techniques)"),
+           help="with -o FILE.svg or FILE.png: draw this chart (step, advice, lanes, steps, classes, roofline,"
+           " modules, lines, memory, segments, components, ranks; difference; techniques)"),
     Option(name="tables", group=_REPORT, metavar="DIR",
-           help="write every table of the report into this folder too, as CSV and, with pyarrow, as Parquet"),
+           help="also write every table of the report to this folder, as CSV and, with pyarrow, as Parquet"),
     Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False,
            python=("profile", "record", "TrainerCallback"), help="overwrite existing files"),
     DEBUG,
     Option(name="peak", group=_CEILINGS, metavar="RATE",
-           help="peak FLOP/s, instead of the known one: 312T, or bf16=312T,fp32=19.5T"),
+           help="peak FLOP/s to use instead of the known one: 312T, or bf16=312T,fp32=19.5T"),
     Option(name="bandwidth", group=_CEILINGS, metavar="RATE",
-           help="bandwidth in bytes/s, instead of the known one: 2.04T, 900G"),
+           help="memory bandwidth in bytes/s to use instead of the known one: 2.04T, 900G"),
 )  # fmt: skip
 
 LIMIT: Final = Option(
@@ -707,8 +713,10 @@ LIMIT: Final = Option(
     flag="--for",
     group=_FITS,
     metavar="MEMORY",
-    help="run nothing: say whether the step fits into this device (H100, RTX 4090, cpu) or a GPU with this much (80GB,"
-    " 24GiB), with AdamW if no optimizer is given; if not, what makes it fit, and exit 3",
+    help="don't run; predict peak memory and whether it fits in this budget (80GB, 24GiB) or on this GPU (H100, 4090;"
+    " cpu is this machine); counted are weights in --dtype, gradients, activations, the state of --optimizer"
+    " (default: adamw), the allocator's rounding and the CUDA context; if it doesn't fit, suggest what would make it"
+    " fit and exit 3",
 )
 OOM: Final = Option(
     name="oom",
@@ -717,14 +725,16 @@ OOM: Final = Option(
     kind=Kind.SWITCH,
     default=False,
     python=("profile", "record", "TrainerCallback"),
-    help="record the allocator's history; where a GPU runs out of memory, write it and a page of what filled it",
+    help="record the allocator's history; if a GPU runs out of memory, write a snapshot and a page that shows what"
+    " filled it",
 )
 FIND: Final = Option(
     name="find",
     group=_FITS,
     metavar="WHAT",
     choices=(Choice("batch"), Choice("seq", ("length",)), Choice("checkpointing")),
-    help="with --for: the largest batch or seq that fits for certain; or checkpointing, the fewest layers to recompute",
+    help="with --for: find the largest batch or seq that certainly fits; or checkpointing, the fewest layers to"
+    " recompute",
 )
 
 FAIL_IF: Final = Option(
@@ -732,29 +742,29 @@ FAIL_IF: Final = Option(
     group=_REPORT,
     kind=Kind.TEXTS,
     metavar="GATE",
-    help="exit 3 if this holds, such as 'memory > 16 GB' or 'idle_share > 40%%'; repeatable",
+    help="exit 3 if this condition is true, such as 'memory > 16 GB' or 'idle_share > 40%%'; repeatable",
 )
 
 #: How `run` follows a script; step options are the same as for `profile`.
 SCRIPT: Final = (
     Option(name="script", positional="...", metavar="SCRIPT",
-           help="the script and its arguments, or with -m a module and its arguments, as Python takes them"),
+           help="the script and its arguments, or with -m a module and its arguments, as for python"),
     Option(name="module", flag="-m", kind=Kind.SWITCH, default=False,
-           help="SCRIPT is the name of a module, which is run as python -m does"),
+           help="SCRIPT is the name of a module, run as with python -m"),
     Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=3, minimum=1, maximum=1000, metavar="N",
            help="steps to record (default: {default})"),
     Option(name="after", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N",
-           help="leave the first N steps alone (default: until they are steady, 4 to 15; 5 on several ranks)"),
+           help="skip the first N steps (default: until step time settles, after 4 to 15; 5 with several ranks)"),
     Option(name="stop", group=_STEP, kind=Kind.SWITCH, default=False,
            help="end the script when its steps are recorded (exit code 0)"),
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False,
-           help="follow every allocation of one more step: the memory curve, and what fills its peak"),
+           help="record every allocation of one extra step: the memory curve, and what fills its peak"),
     Option(name="lines", group=_STEP, kind=Kind.SWITCH, default=False,
-           help="run one more step line by line: the time, FLOPs and bytes of each line of the code"),
+           help="measure one extra step line by line: time, FLOPs and bytes of each line of code"),
     Option(name="no_check", group=_STEP, kind=Kind.SWITCH, default=False,
-           help="leave out the second count of calls, which watches two more steps"),
+           help="skip the two extra steps that verify call counts"),
     Option(name="trace", group="the trace", metavar="FILE",
-           help="file or folder for the Chrome trace (default: SCRIPT.trace.json.gz, counting up)"),
+           help="file or folder for the Chrome trace (default: SCRIPT.trace.json.gz; numbered if it exists)"),
     REDACT,
     *REPORT,
     *PAGE,
@@ -766,23 +776,25 @@ OF_A_RUN: Final = (FAIL_IF, PROCESSES, SUGGEST, OOM, TRACE, NO_TRACE)
 
 ANALYZE: Final = (
     Option(name="trace", positional="+", metavar="TRACE",
-           help="a trace, - for stdin; several, a folder or a zip: one for each rank"),
+           help="a torch.profiler trace, a CUDA memory snapshot or a saved JSON report; - is stdin; several traces, a"
+           " folder or a zip: one trace per rank"),
     Option(name="phases", flag="--phase", kind=Kind.TEXTS, metavar="PHASE=REGEX", python=("analyze",),
-           help="what runs in a range of the trace whose name matches REGEX is of this phase"
+           help="assign work inside ranges whose name matches REGEX to PHASE"
            f" ({', '.join(Phase)}); the innermost range counts; repeatable"),
     Option(name="at", metavar="MOMENT", python=("analyze",),
-           help="of a memory snapshot, the moment whose blocks are shown: peak, end, or a time like 120ms (default:"
-           " where memory ran out, else the peak)"),
+           help="memory snapshot: the moment to show: peak, end, or a time like 120ms (default: where memory ran out,"
+           " else the peak)"),
     Option(name="categories", flag="--category", kind=Kind.TEXTS, metavar="NAME=REGEX", python=("analyze",),
-           help="of a memory snapshot, a component of your own: blocks allocated below a frame like 'attention.py:31"
-           " forward' in which REGEX is found; repeatable"),
+           help="memory snapshot: a component of your own, of blocks allocated below a frame like 'attention.py:31"
+           " forward' that REGEX matches; repeatable"),
     Option(name="what_if", kind=Kind.TEXTS, metavar="CHANGE", python=("analyze",),
-           help="say how long a step takes after a change, by replaying the trace, such as 'aten::mm x0.5',"
-           " 'elementwise x0.8', 'synchronization 0' or 'host 0'; repeatable, then also for all together"),
+           help="predict the step time after a change, by replaying the trace, such as 'aten::mm x0.5', 'elementwise"
+           " x0.8', 'synchronization 0' or 'host 0'; repeatable, then also for all together"),
     Option(name="timeline", choices=(Choice("full"),), python=("analyze",),
-           help="keep every event of the step that the page draws, however many (default: 100,000 kernels and 30,000"
-           " others; beyond, sums of parts of the step)"),
-    Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 if a second source disagrees"),
+           help="keep every event of the step in the page, however many (default: 100,000 kernels and 30,000 others;"
+           " beyond that, sums of parts of the step)"),
+    Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 if a check fails: an independent source"
+           " disagrees with the report"),
     FAIL_IF,
     SUMMARIES,
     DASK,
@@ -791,7 +803,7 @@ ANALYZE: Final = (
     *REPORT,
     *PAGE,
     Option(name="annotated", flag="--trace", group="the annotated trace", metavar="FILE",
-           help="file or folder to write the trace back to, with classes, phases and rates in it"),
+           help="file or folder for a copy of the trace with classes, phases and rates added"),
 )  # fmt: skip
 
 _RUNS: Final = "runs in turns"
@@ -802,7 +814,7 @@ TIMES: Final = Option(
     default=5,
     minimum=1,
     metavar="N",
-    help="how often each --run is run (default: {default})",
+    help="how often to run each --run (default: {default})",
 )
 TURNS_SEED: Final = Option(
     name="seed",
@@ -811,23 +823,21 @@ TURNS_SEED: Final = Option(
     default=0,
     maximum=2**32 - 1,
     metavar="N",
-    help="seed of the order of the runs (default: {default})",
+    help="random seed for the order of the runs (default: {default})",
 )
-RUNS_FOLDER: Final = Option(
-    name="folder", group=_RUNS, metavar="DIR", help="keep the reports of the runs in this new folder"
-)
+RUNS_FOLDER: Final = Option(name="folder", group=_RUNS, metavar="DIR", help="keep the runs' reports in this new folder")
 COMPARE: Final = (
     Option(name="sides", positional="*", metavar="SIDE",
-           help="a report (-f json) or a trace, - for stdin; a folder of a run's ranks, or of the reports of several"
-           " runs"),
+           help="a JSON report, a trace or a memory snapshot, - is stdin; or a folder with the ranks of one run, or"
+           " with the reports of several runs"),
     Option(name="run", group=_RUNS, kind=Kind.TEXTS, metavar="CMD",
-           help="instead of a SIDE, run it: 'profile MODEL ...', or a script that records its steps,"
-           " '-- [NAME=VALUE ...] python train.py ...'; all take turns, each run in a fresh process; repeatable"),
+           help="run a side instead of reading it: 'profile MODEL ...', or a script that records its steps, '--"
+           " [NAME=VALUE ...] python train.py ...'; the sides take turns, each run in a fresh process; repeatable"),
     TIMES,
     TURNS_SEED,
     RUNS_FOLDER,
     Option(name=FAIL_IF.name, kind=Kind.TEXTS, metavar=FAIL_IF.metavar,
-           help="exit 3 if this holds, such as 'time > +5%%' or 'memory > 16 GB'; repeatable"),
+           help="exit 3 if this condition is true, such as 'time > +5%%' or 'memory > 16 GB'; repeatable"),
     REDACT,
     *(option for option in REPORT if option.group != _CEILINGS),
     FULL,
@@ -839,26 +849,27 @@ _NO_SWITCH_OF_ONE = frozenset({"memory", "lines", "check", "redact", "steps", *(
 
 #: Options of an experiment with techniques: its baseline's, and its own.
 TECHNIQUES: Final = (
-    *(option for option in RUN if option.name not in _NO_SWITCH_OF_ONE),
+    *(structs.replace(option, positional="?") if option.name == "model" else option
+      for option in RUN if option.name not in _NO_SWITCH_OF_ONE),
     Option(name="list", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
-           help="say what each technique does, which option switches it on, and why it cannot run here; run nothing"),
+           help="list each technique, its option and what it does; with MODEL also why one cannot run; nothing is"
+           " measured"),
     Option(name="only", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="TECHNIQUE",
            help="only this technique, or several with commas; repeatable"),
     Option(name="skip", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="TECHNIQUE",
-           help="without this technique, or several with commas; repeatable"),
+           help="all but this technique, or several with commas; repeatable"),
     Option(name="combine", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="A+B",
-           help="also these techniques together, such as amp+checkpointing; repeatable"),
+           help="also try these techniques together, such as amp+checkpointing; repeatable"),
     Option(name="predict_only", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
-           help="run only the baseline, and rank the techniques by what they would save"),
+           help="run only the baseline, and rank the techniques by predicted savings"),
     Option(name="repetitions", group=_EXPERIMENT, kind=Kind.NUMBER, minimum=1, metavar="N",
-           help="how many times each is timed, in turn (default: by the length of a step, 3, of steps below 0.3 s up to"
-           " 10)"),
+           help="how often to time each technique, in turns (default: 3, for steps below 0.3 s up to 10)"),
     Option(name="loss_steps", group=_EXPERIMENT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
-           help="steps over which the losses of techniques that change them are compared (default: {default})"),
+           help="steps over which to compare losses, for techniques that change them (default: {default})"),
     Option(name="folder", group=_EXPERIMENT, metavar="DIR",
-           help="folder for traces and reports of all runs (default: MODEL.techniques, counting up)"),
+           help="folder for the traces and reports of all runs (default: MODEL.techniques; numbered if it exists)"),
     Option(name="resume", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
-           help="continue in the folder: runs already there are not repeated"),
+           help="continue in --folder: finished runs are not repeated"),
     *(option for option in REPORT if option.group != _CEILINGS),
 )  # fmt: skip
 
@@ -866,7 +877,7 @@ SWEEP: Final = Option(
     name="sweep",
     group=_FITS,
     metavar="NAME=SIZES",
-    help="a row for each of these batches or lengths: batch=1..64 (doubling), batch=8,12,16, seq=512..8192",
+    help="show one row per batch size or sequence length: batch=1..64 (doubling), batch=8,12,16 or seq=512..8192",
 )
 DEVICES: Final = Option(
     name="devices",
@@ -875,30 +886,30 @@ DEVICES: Final = Option(
     default=1,
     minimum=1,
     metavar="N",
-    help="N equal devices train together; --batch is that of each (default: {default})",
+    help="train on N equal devices; --batch is per device (default: {default})",
 )
 LINK: Final = Option(
     name="link",
     group=_RANKS,
     metavar="LINK",
-    help="what joins them: nvlink, pcie, or bytes/s of a device in each direction, such as 50G (default: nvlink where"
-    " the device has it, else pcie)",
+    help="link between the devices: nvlink, pcie, or bytes/s per device and direction, such as 50G (default: nvlink"
+    " if the device has it, else pcie)",
 )
 RATE: Final = Option(
     name="tokens_per_second",
     group=_FITS,
     kind=Kind.AMOUNT,
     metavar="N",
-    help="what a device was measured to make: its MFU by each formula, and where it lies in the range",
+    help="measured tokens/s of one device: shows its MFU by each formula, and where it lies in the predicted range",
 )
 ALLOW_TF32: Final = Option(
-    name="tf32", group=_STEP, kind=Kind.SWITCH, default=False, help="products of float32 in TF32"
+    name="tf32", group=_STEP, kind=Kind.SWITCH, default=False, help="run float32 matmuls in TF32"
 )
 ESTIMATE: Final = (
     *(option for option in RUN
       if option.name not in _NO_SWITCH_OF_ONE - {each.name for each in OF_RANKS} and option.name != "device"),
     Option(name="on", group=_FITS, kind=Kind.TEXTS, metavar="DEVICE",
-           help="the device: H100, A100, RTX 4090; several with commas, or repeated: the report is of the first"),
+           help="device: H100, A100, 4090, ...; several with commas, or repeated: the report is about the first"),
     SWEEP,
     DEVICES,
     LINK,
@@ -912,10 +923,13 @@ EXPLAIN: Final = (
         name="name",
         positional="*",
         metavar="TERM",
-        help="a line of the report (MFU, headroom), an operator, a kernel or a device; names may be shortened",
+        help="a line of the report (MFU, headroom), an operator, a kernel, a technique or a device (A100, 4090);"
+        " names may be shortened",
     ),
-    Option(name="report", metavar="REPORT", help="a JSON report: work its figures out; TERM may be any name in it"),
-    Option(name="unknown", metavar="REPORT", help="list what a JSON report could not classify or count"),
+    Option(
+        name="report", metavar="REPORT", help="a saved JSON report: show its numbers too; TERM may be any name in it"
+    ),
+    Option(name="unknown", metavar="REPORT", help="list what a saved JSON report could not classify or count"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )
 
@@ -930,7 +944,7 @@ MCP: Final = (
         name="allow_run",
         kind=Kind.SWITCH,
         default=False,
-        help="let agents run models: profile MODEL ..., and predictions of techniques",
+        help="let agents run models (profile MODEL ...) and predict techniques",
     ),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )
@@ -941,12 +955,12 @@ _TABLE_OR_JSON: Final = Option(
     short_flag="-f",
     default="terminal",
     metavar="FORMAT",
-    help="terminal or json",
+    help="output format: terminal or json (default: {default})",
     choices=(Choice("terminal"), Choice("json")),
 )
 
 CATALOG: Final = (
-    Option(name="word", positional="*", metavar="WORD", help="only models with this in their name, kind or task"),
+    Option(name="word", positional="*", metavar="WORD", help="only models with this word in their name, kind or task"),
     _TABLE_OR_JSON,
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )
@@ -954,10 +968,10 @@ CATALOG: Final = (
 CEILINGS: Final = (
     Option(name="device", default="auto", metavar="DEVICE", help=DEVICE.help),
     Option(name="dtype", metavar="TYPES", help="only these data types, such as float32,bf16"),
-    Option(name="peak", metavar="RATE", help="use this as the peak: 312T, or bf16=312T,fp32=19.5T"),
-    Option(name="bandwidth", metavar="RATE", help="use this as the bandwidth: 2.04T, 900G"),
+    Option(name="peak", metavar="RATE", help="use this peak instead of measuring it: 312T, or bf16=312T,fp32=19.5T"),
+    Option(name="bandwidth", metavar="RATE", help="use this bandwidth instead of measuring it: 2.04T, 900G"),
     _TABLE_OR_JSON,
-    Option(name="refresh", kind=Kind.SWITCH, default=False, help="measure again what was kept"),
+    Option(name="refresh", kind=Kind.SWITCH, default=False, help="measure again instead of using kept results"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )
 
@@ -1136,14 +1150,14 @@ class RunOptions(Struct, frozen=True, kw_only=True):
             given = getattr(self, option.name)
             value = checked(option, given, as_argument)
             if value is not given:
-                force_setattr(self, option.name, value)
+                structs.force_setattr(self, option.name, value)
         check_together(self, as_argument)
         in_part = self.checkpoint_every is not None or self.checkpoint_layers is not None
         if in_part and self.checkpointing is None:
-            force_setattr(self, CHECKPOINTING.name, CHECKPOINTING.bare)
+            structs.force_setattr(self, CHECKPOINTING.name, CHECKPOINTING.bare)
         if self.generate is not None:
-            force_setattr(self, INFERENCE.name, True)
-            force_setattr(self, BEAMS.name, self.beams or 1)
+            structs.force_setattr(self, INFERENCE.name, True)
+            structs.force_setattr(self, BEAMS.name, self.beams or 1)
 
 
 def recorded(options: RunOptions) -> dict[str, Any]:

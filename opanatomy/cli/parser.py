@@ -97,15 +97,25 @@ def _written(action: argparse.Action) -> str:
     )
 
 
+_SUMMARY: Final = (
+    "See where each training step's time, FLOPs, memory traffic and memory go, by operator class, phase and module, and"
+    " how far each is from the hardware's limits."
+)
 EXAMPLES: Final = (
     (
         "run one step of a model and see where its time goes",
         "opanatomy profile google-bert/bert-large-uncased --batch 4",
     ),
-    ("the same of a trace that torch.profiler wrote", "opanatomy analyze trace.json.gz"),
-    ("where the difference of two runs comes from", "opanatomy compare before.json after.json"),
+    ("the same from a torch.profiler trace", "opanatomy analyze trace.json.gz"),
+    ("where the difference between two runs comes from", "opanatomy compare before.json after.json"),
 )
-_ENDING: Final = "exit codes: 0 done, 1 failed, 2 wrong usage, 3 a check or gate was not met, 130 interrupted"
+EXIT_CODES: Final = (
+    ("0", "done"),
+    ("1", "failed; one line on stderr says why, and what to do"),
+    ("2", "wrong usage"),
+    ("3", "a check failed, a --fail-if condition was true, or --for does not fit"),
+    ("130", "interrupted"),
+)
 #: Shells supported by `--print-completion`.
 SHELLS: Final = ("bash", "zsh", "fish", "tcsh")
 
@@ -193,8 +203,8 @@ def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
     parser = Parser(
         prog="opanatomy",
         usage="%(prog)s COMMAND [options]",
-        description=described("See where a training step's time, arithmetic, data movement and memory go.", EXAMPLES),
-        epilog=_ENDING,
+        description=described(_SUMMARY, EXAMPLES),
+        epilog="\n".join(("exit codes:", *(f"{_INDENT}{code:<5}{meaning}" for code, meaning in EXIT_CODES))),
         add_help=False,
     )
     subparsers = parser.add_subparsers(
@@ -207,7 +217,7 @@ def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
         action=_PrintCompletion,
         choices=SHELLS,
         metavar="SHELL",
-        help=f"print a script that has the shell complete words: {', '.join(SHELLS)}",
+        help=f"print a completion script for this shell: {', '.join(SHELLS)}",
     )
     options.add_argument("--version", action="version", version=f"opanatomy {__version__}", help="show the version")
     for name, summary in VERBS.items():
@@ -249,7 +259,8 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option], most
         help_ = option.description.replace("{formats}", " or ".join((", ".join(FORMATS[:-1]), FORMATS[-1])))
         if option.positional:
             nargs = None if option.positional == "1" else option.positional
-            added = group.add_argument(option.name, nargs=nargs, metavar=option.metavar, help=help_)
+            default = {"default": option.default} if nargs == "?" else {}
+            added = group.add_argument(option.name, nargs=nargs, metavar=option.metavar, help=help_, **default)
         elif option.kind is Kind.SWITCH:
             added = group.add_argument(*option.flags, dest=option.name, action="store_true", help=help_)
         else:

@@ -7,6 +7,8 @@ it. A virtual GPU, or a device that is divided in another way, gets none.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from functools import cache
 from string import ascii_letters, digits
 from typing import Final
 
@@ -200,6 +202,102 @@ def sheets_named(name: str) -> tuple[Sheet, ...]:
         return ()
     known = _named(plain)
     return tuple(sheet for sheet in SHEETS if sheet in known or sheet.device.casefold() in (plain, name.casefold()))
+
+
+# --- devices as people call them: `4090`, `h100`, `A100 80GB` ---
+
+_SEPARATORS: Final = regex(r"[\s_-]+")
+_JOINED_BRAND: Final = regex(r"^(?:nvidia|amd)?(?:geforce|tesla|instinct)?")
+#: The memory in the name of a device, `A100 80GB`.
+_SIZE_IN_NAME: Final = regex(r"(\d)gi?b\b")
+_MEMORY: Final = regex(r" \d+ GB$| \(.*")
+_NEAR, _MAX_NEAR = 0.7, 3
+
+
+def variants_called(name: str) -> tuple[Sheet, ...]:
+    """Return the data sheets of all variants of the device that people call so, in the table's order."""
+    named, plain, words = sheets_named(name), _joined(name), _words_of(name)
+    loose = any(map(str.isdigit, plain))
+    return tuple(
+        sheet
+        for sheet in SHEETS
+        if sheet in named
+        or (loose and any(_begins(end, plain) for end in _ends(sheet.device)))
+        or (
+            loose
+            and words <= _words_of(sheet.device) | _memory_words(sheet)
+            and any(word[:1].isalpha() or len(word) > 3 for word in words - _memory_words(sheet))
+        )
+    )
+
+
+def called(name: str) -> tuple[Sheet, ...]:
+    """Return the variants that this name means most exactly: a 4090 is no 4090 D; several if it does not tell them."""
+    variants, plain = variants_called(name), _joined(name)
+    exact = tuple(sheet for sheet in variants if plain in _ends(sheet.device))
+    return exact or sheets_named(name) or variants
+
+
+def fastest(sheets: Iterable[Sheet]) -> Sheet | None:
+    """Return the sheet with the highest peak, and of equal ones the most memory; `None` without a complete one."""
+    known = [sheet for sheet in sheets if sheet.memory_gib and sheet.bandwidth and sheet.matrix]
+    return max(
+        known, key=lambda sheet: (max(sheet.matrix.values()), sheet.memory_gib, -len(sheet.device)), default=None
+    )
+
+
+def smallest(sheets: Iterable[Sheet]) -> Sheet | None:
+    """Return the sheet with the least usable memory; `None` if their memories differ, or none is known."""
+    known = [sheet for sheet in sheets if sheet.memory_gib]
+    if len({sheet.memory_gib for sheet in known}) != 1:
+        return None
+    return min(known, key=lambda sheet: sheet.usable_bytes or 0)
+
+
+def near_devices(name: str) -> tuple[str, ...]:
+    """Return the devices, as people call them, whose names are most similar to an unknown one."""
+    from difflib import get_close_matches
+
+    known = {_joined(short): short for short in short_names()}
+    return tuple(known[each] for each in get_close_matches(_joined(name), known, n=_MAX_NEAR, cutoff=_NEAR))
+
+
+def short_names() -> tuple[str, ...]:
+    """Return what people call the devices: without brand and memory, `RTX 4090`; and by the number, `4090`."""
+    shorts: dict[str, None] = {}
+    for sheet in SHEETS:
+        short = _BRANDS.sub("", _MEMORY.sub("", sheet.device), count=1)
+        shorts |= dict.fromkeys((short, *(word for word in short.split() if any(map(str.isdigit, word)))))
+    return tuple(shorts)
+
+
+def _joined(name: str) -> str:
+    """Return a name without its maker and brand, blanks and case."""
+    return _JOINED_BRAND.sub("", _SEPARATORS.sub("", name[:_MAX_NAME_LENGTH].casefold()))
+
+
+def _words_of(name: str) -> frozenset[str]:
+    words = _SEPARATORS.split(_SIZE_IN_NAME.sub(r"\1 gb", name[:_MAX_NAME_LENGTH].casefold()))
+    return frozenset(words) - {"", "nvidia", "amd", "tesla"}
+
+
+def _memory_words(sheet: Sheet) -> frozenset[str]:
+    return frozenset() if sheet.memory_gib is None else frozenset((f"{sheet.memory_gib:g}", "gb"))
+
+
+@cache
+def _ends(device: str) -> frozenset[str]:
+    """Return a device's name, also without its memory, and what is left of it without the first words."""
+    without = _MEMORY.sub("", device).split()
+    memory = device.split()[len(without) :]
+    return frozenset(
+        _joined(" ".join(without[index:] + more)) for index in range(len(without)) for more in ([], memory)
+    )
+
+
+def _begins(whole: str, plain: str) -> bool:
+    """Return whether a name begins with another and no number goes on there: an A100 is no A10."""
+    return whole.startswith(plain) and not (plain[-1:].isdigit() and whole[len(plain) : len(plain) + 1].isdigit())
 
 
 #: The part of a sheet's peak that dense products attain where nobody measured it: the least of the measured NVIDIA

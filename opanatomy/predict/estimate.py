@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ from opanatomy.classification.operators import classify_operator
 from opanatomy.cost.conventions import conventions_of
 from opanatomy.cost.registry import cost
 from opanatomy.devices.ceilings import ceilings_for
-from opanatomy.devices.match import ceilings_of, sheets_named
+from opanatomy.devices.match import called, ceilings_of, fastest, near_devices
 from opanatomy.devices.overrides import parse_bandwidth
 from opanatomy.devices.sheets import SHEETS
 from opanatomy.errors import EstimateError, UsageError
@@ -198,34 +197,12 @@ def sheet_limit(name: str) -> Limit:
     """Return the memory of the device with this name; of several variants the one with the largest peak and memory."""
     if name.casefold() == CPU:
         return limit_of(CPU)
-    plain = _plain(name)
-    named = sheets_named(name)
-    if not named and plain and not _SIZE.fullmatch(plain):
-        named = tuple(sheet for sheet in SHEETS if plain in _plain(sheet.device))
-    known = [sheet for sheet in named if sheet.memory_gib and sheet.bandwidth and sheet.matrix]
-    if not known:
-        raise UsageError(
-            f"--on {name}: no device with a data sheet here is called so - give H100, A100, RTX 4090, cpu, ..."
-        )
-    # The name itself first, or without its first words: a 3090 is no 3090 Ti, and an H100 no GH100.
-    exact = []
-    for sheet in known:
-        words = sheet.device.split()
-        if plain in [_plain(" ".join(words[index:])) for index in range(len(words))]:
-            exact.append(sheet)
-    first = exact or [sheet for sheet in known if _plain(sheet.device).startswith(plain)] or known
-    sheet = max(first, key=lambda sheet: (max(sheet.matrix.values()), sheet.memory_gib or 0, -len(sheet.device)))
+    sheet = fastest(called(name))
+    if sheet is None:
+        near = ", ".join(near_devices(name))
+        instead = f"did you mean {near}?" if near else "give H100, A100, 4090, cpu, ..."
+        raise UsageError(f"--on {name}: no device with a data sheet here is called so - {instead}")
     return limit_of_sheet(sheet)
-
-
-def _plain(name: str) -> str:
-    """Return a name without its maker and brand, blanks and case."""
-    return _BRAND.sub("", re.sub(r"[\s_-]+", "", name.casefold()))
-
-
-#: A size alone is not a device name.
-_SIZE: Final = re.compile(r"\d+(?:\.\d+)?[kmgt]?i?b")
-_BRAND: Final = re.compile("^(?:nvidia|amd)?(?:geforce|tesla|instinct)?")
 
 
 #: NVLink bandwidth per direction by compute capability; and PCIe's, 16 lanes of generation 3, 4 and 5 (NVIDIA's data

@@ -11,8 +11,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.devices.match import sheets_named
-from opanatomy.devices.sheets import GIB, SHEETS, Sheet
+from opanatomy.devices.match import called, near_devices, smallest
+from opanatomy.devices.sheets import GIB, Sheet
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.io.redact import Redactor, redacted
 from opanatomy.levers import FIT_CANDIDATES, Context
@@ -40,8 +40,6 @@ from opanatomy.report.units import size
 from opanatomy.version import __version__
 
 _SIZE: Final = regex(r"\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<prefix>[kmgt]?)(?P<binary>i?)b?\s*", re.IGNORECASE)
-#: The memory size in a device name, `A100 80GB`.
-_MEMORY: Final = regex(r"(\d)(gb)\b")
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 #: A smaller value cannot hold a model, and suggests that the unit is missing.
 _MIN_BUDGET: Final = 1 << 20
@@ -87,25 +85,24 @@ def limit_of(text: str) -> Limit:
                 "--for cpu: how much memory this system has is not known - give it: --for 16GB --device cpu"
             )
         return Limit(name=CPU, bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    number = _SIZE.fullmatch(text)
+    sheets = called(text)
+    number = None if sheets else _SIZE.fullmatch(text)
     if number is not None:
         base = 1024 if number["binary"] else 1000
         amount = float(number["number"]) * base ** _POWERS[number["prefix"].lower()]
         if amount < _MIN_BUDGET:
             raise UsageError(f"--for {text}: {amount:g} bytes are no device's memory - write 80GB or 24GiB")
         return Limit(name=text.strip(), bytes=int(amount))
-    words = set(_MEMORY.sub(r"\1 \2", text.casefold()).split())
-    named = sheets_named(text) or [sheet for sheet in SHEETS if words and words <= set(sheet.device.casefold().split())]
-    sheets = [sheet for sheet in named if sheet.memory_gib]
-    sizes = {sheet.memory_gib for sheet in sheets}
-    if len(sizes) > 1:
-        names = ", ".join(sorted(sheet.device for sheet in sheets))
+    sheets = tuple(sheet for sheet in sheets if sheet.memory_gib)
+    if not sheets:
+        near = ", ".join(near_devices(text))
+        instead = f"did you mean {near}?" if near else "write 80GB, 24GiB, H100 or cpu"
+        raise UsageError(f"--for {text}: neither a size nor a device with a data sheet here - {instead}")
+    sheet = smallest(sheets)
+    if sheet is None:
+        names = ", ".join(sorted(each.device for each in sheets))
         raise UsageError(f"--for {text}: that is one of {names} - name one, or give its memory, such as 80GB")
-    if not sizes:
-        raise UsageError(
-            f"--for {text}: neither a size nor a device with a data sheet here - write 80GB, 24GiB, H100 or cpu"
-        )
-    limit = limit_of_sheet(min(sheets, key=lambda sheet: sheet.usable_bytes or 0))
+    limit = limit_of_sheet(sheet)
     return limit if len(sheets) == 1 else replace(limit, name=text.strip())
 
 

@@ -127,17 +127,30 @@ def _variant(
 
 #: Cells of the longest name.
 _NAME_WIDTH: Final = max(map(len, TECHNIQUE))
+#: What options are spelled for where no model is given.
+_ANY_MODEL: Final = Context(run=RunOptions(), batch=8)
 
 
-def listing_of(options: RunOptions, width: int, *, only: Sequence[str] = (), skip: Sequence[str] = ()) -> str:
-    """Return each technique's name and option, then what it does, in lines of at most `width` cells."""
+def listing_of(options: RunOptions | None, width: int, *, only: Sequence[str] = (), skip: Sequence[str] = ()) -> str:
+    """Return each technique's name and option, then what it does, in lines of at most `width` cells.
+
+    With `options` it says why a technique cannot run for their model; without them no model is made.
+    """
+    if options is None:
+        skipped = _techniques(skip, "--skip")
+        techniques = [each for each in _techniques(only, "--only") or TECHNIQUE.values() if each not in skipped]
+        return "".join(_listed(each.name, each.option(_ANY_MODEL), each.what, width) for each in techniques)
     blocks = []
     for variant in variants_of(lever_context(options), only=only, skip=skip)[1:]:
         does = f"cannot run here: {variant.blocked_because}" if variant.blocked_because else variant.what
-        name = f"{variant.name:<{_NAME_WIDTH}} {variant.option}".rstrip()
-        lines = [name] if len(name) <= width else [variant.name, *wrap(variant.option, width, initial_indent="  ")]
-        blocks.append("\n".join([*lines, *wrap(does, width, initial_indent="  ", subsequent_indent="  ")]) + "\n")
+        blocks.append(_listed(variant.name, variant.option, does, width))
     return "".join(blocks)
+
+
+def _listed(name: str, option: str, does: str, width: int) -> str:
+    title = f"{name:<{_NAME_WIDTH}} {option}".rstrip()
+    lines = [title] if len(title) <= width else [name, *wrap(option, width, initial_indent="  ")]
+    return "\n".join([*lines, *wrap(does, width, initial_indent="  ", subsequent_indent="  ")]) + "\n"
 
 
 def lever_context(options: RunOptions) -> Context:

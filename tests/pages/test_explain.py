@@ -20,7 +20,11 @@ from msgspec.structs import replace
 import opanatomy
 import opanatomy.records
 from opanatomy.__main__ import main
+from opanatomy.devices.match import called, variants_called
+from opanatomy.devices.sheets import SHEETS
 from opanatomy.explanation import explain, values_at
+from opanatomy.predict.estimate import sheet_limit
+from opanatomy.predict.fit import limit_of
 from opanatomy.records.anatomy import VIEWS, Anatomy
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import Techniques
@@ -292,8 +296,39 @@ def test_words_of_the_pages_are_explained() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "variants", "on", "fits", "peak"),
+    [
+        ("A100", 4, "A100 SXM4 80 GB", None, "312 TFLOP/s of bfloat16"),
+        ("4090", 2, "GeForce RTX 4090", "GeForce RTX 4090", "165.2 TFLOP/s of bfloat16"),
+        ("RTX 4090", 2, "GeForce RTX 4090", "GeForce RTX 4090", "24 GiB"),
+        ("h100", 3, "H100 SXM", "H100 PCIe", "989.4 TFLOP/s of bfloat16"),
+        ("NVIDIA A100 80GB", 2, "A100 SXM4 80 GB", "A100 SXM4 80 GB", "2039 GB/s"),
+    ],
+)
+def test_a_device_is_known_as_people_call_it(name: str, variants: int, on: str, fits: str | None, peak: str) -> None:
+    """Its variants with peaks and memory, and the one that an option takes."""
+    text = " ".join(explain(name.split()).text.split())
+    assert len(variants_called(name)) == variants
+    assert all(f"{sheet.device}:" in text for sheet in variants_called(name))
+    assert f"--on takes {on} --for {f'takes {fits}' if fits else 'needs one of them'}" in text
+    assert f"{on} (data sheet) matmuls" in text
+    assert peak in text
+    assert "peaks are dense" in text
+    assert sheet_limit(name).device == on
+    if fits is not None:
+        assert limit_of(name).bytes == limit_of(fits).bytes
+
+
+def test_a_data_sheet_is_found_by_the_name_of_its_device() -> None:
+    assert [sheet.device for sheet in SHEETS if called(sheet.device) != (sheet,)] == []
+    assert not any(map(called, ("80", "80GB", "24 GB", "rtx", "Quadro", "GeForce", "", "float32", "conv2d")))
+
+
+@pytest.mark.parametrize(
     ("name", "near"),
     [
+        ("A101", "A100"),
+        ("RTX4091", "RTX 4090"),
         ("headrom", "headroom"),
         ("MFUs", "MFU"),
         ("stragglers", "straggler"),

@@ -92,6 +92,7 @@ def test_a_size_is_read_as_it_is_written(text: str, size: int) -> None:
         ("v100 sxm3", "V100 SXM3 32 GB", 32),
         ("h100", "h100", 80),
         ("RTX 4090", "GeForce RTX 4090", 24),
+        ("4090", "GeForce RTX 4090", 24),
         ("A100 80GB", "A100 80GB", 80),
     ],
 )
@@ -109,7 +110,8 @@ def test_a_device_has_the_memory_of_its_data_sheet(text: str, device: str, gib: 
         ("", "neither"),
         ("P100", "name one, or give its memory"),
         ("A100", "A100 PCIe 40 GB"),
-        ("4090", "4090 bytes"),
+        ("4091", "4091 bytes"),
+        ("RTX 4091", "did you mean RTX 4090, RTX 4090 D"),
     ],
 )
 def test_what_is_no_memory_is_refused(text: str, said: str) -> None:

@@ -14,11 +14,12 @@ import pytest
 from msgspec.structs import replace
 
 from opanatomy.analysis.statistics import mann_whitney, runs_needed
+from opanatomy.cli.main import main
 from opanatomy.errors import UsageError
 from opanatomy.levers import Context, option_text
 from opanatomy.options import RUN, RunOptions
 from opanatomy.predict.experiment import advice_of, repetitions_for, timed
-from opanatomy.predict.techniques import BASELINE, TECHNIQUE, variants_of
+from opanatomy.predict.techniques import BASELINE, TECHNIQUE, listing_of, variants_of
 from opanatomy.predict.workers import JobFailed, lever_context, run_job
 from opanatomy.records.comparison import SIGNIFICANT, memory_agrees, time_agrees, time_error, within_noise
 from opanatomy.records.experiment import Repetition, Sameness, StepFigures, TechniqueRow, Techniques
@@ -87,6 +88,22 @@ def test_segments_are_of_as_many_layers_as_need_least(inside: float) -> None:
         needed = {every: layers // every + inside * every for every in range(2, layers + 1)}
         segments = variants_of(context(layers=layers), only=["checkpointing-segments"])[1]
         assert needed[segments.options.checkpoint_every or 0] == min(needed.values())
+
+
+def test_without_a_model_all_techniques_are_listed_and_none_is_made(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("opanatomy.predict.techniques.lever_context", None)
+    assert main(["techniques", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if line[0] != " "] == list(TECHNIQUE)
+    text = " ".join(" ".join(lines).split())
+    for name, option in (("amp", "--amp bf16"), ("accumulation", "--accumulate"), ("freeze-lower", "layers:N")):
+        assert option in next(line for line in lines if line.startswith(f"{name} "))
+        assert TECHNIQUE[name].what in text
+    assert listing_of(None, 80, only=["lora,amp"], skip=["amp"]).startswith("lora")
+    assert main(["techniques"]) == 2
+    assert "give MODEL, or --list" in capsys.readouterr().err
 
 
 def test_techniques_are_named_skipped_and_combined() -> None:

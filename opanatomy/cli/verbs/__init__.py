@@ -13,16 +13,16 @@ from typing import Final
 
 #: Summary of each verb in help order: the most usual first steps, then by name.
 VERBS: Final[Mapping[str, str]] = {
-    "profile": "run one forward and backward pass of a model and report",
-    "run": "run a training script as it is, and report some of its steps",
-    "analyze": "report on torch.profiler traces",
-    "compare": "say what changed between runs, and where the difference comes from",
-    "techniques": "say what each training technique would change, then measure it",
-    "estimate": "say how long a step takes, and whether it fits, on a device that is not here",
+    "profile": "run a model's training step and report where its time and memory go",
+    "run": "profile an unmodified training script",
+    "analyze": "report on profiler traces and memory snapshots (after an OOM)",
+    "compare": "show what changed between runs, and where the difference comes from",
+    "techniques": "predict, then measure, what bf16, checkpointing, LoRA, ... would save",
+    "estimate": "predict step time and memory on a GPU you don't have",
     "catalog": "list the built-in models",
-    "ceilings": "measure this device's peak matrix rates and bandwidth",
-    "mcp": "answer an agent's questions about reports (Model Context Protocol)",
-    "explain": "say what a line of the report means, how an operator or kernel is classed and counted",
+    "ceilings": "measure this device's peak matmul rates and memory bandwidth",
+    "mcp": "serve reports to a coding agent (Model Context Protocol)",
+    "explain": "explain a line of the report, an operator, a kernel or a device",
 }
 
 

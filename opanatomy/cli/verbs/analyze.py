@@ -27,16 +27,24 @@ if TYPE_CHECKING:
 #: Maximum compression ratio of JSON.
 _PACKED: Final = 40
 DESCRIPTION: Final = (
-    "Report the anatomy of the steps in a torch.profiler trace (.json or .json.gz), or of the ranks of one run in"
-    " several traces, a folder or a zip. A JSON report of any kind is shown again."
+    "Report where time, FLOPs, memory traffic and memory go in a torch.profiler trace (.json or .json.gz), in the ranks"
+    " of one run (several traces, a folder or a zip), or in a CUDA memory snapshot. Also displays a saved JSON report."
+    "\n\n"
+    "To get a snapshot of an out-of-memory error: opanatomy profile MODEL --oom-report; in your own loop"
+    " opanatomy.record(..., oom='report'); without opanatomy torch.cuda.memory._record_memory_history() before it and"
+    " torch.cuda.memory._dump_snapshot('oom.pickle') where the error is raised."
 )
 OPTIONS: Final = ANALYZE
 #: The options that help shows first, by name.
 MOST_USED: Final = ("output", "full", "check", "fail_if", "what_if", "at", "jobs", "annotated")
 EXAMPLES: Final = (
-    ("one trace that torch.profiler wrote", "opanatomy analyze trace.json.gz"),
+    ("a torch.profiler trace", "opanatomy analyze trace.json.gz"),
     ("the ranks of one run, as JSON", "opanatomy analyze ranks/ -o run.json"),
-    ("a trace with classes, phases and rates in it", "opanatomy analyze trace.json.gz --trace annotated.json.gz"),
+    ("what filled the memory when it ran out", "opanatomy analyze oom.pickle"),
+    (
+        "a copy of the trace with classes, phases and rates added",
+        "opanatomy analyze trace.json.gz --trace annotated.json.gz",
+    ),
 )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from opanatomy.capture.model.catalog import Entry
     from opanatomy.report.formats import terminal
 
-DESCRIPTION: Final = "List the built-in models: each name is a MODEL that needs no network."
+DESCRIPTION: Final = "List the built-in models: each name can be given as MODEL, without network access."
 OPTIONS: Final = CATALOG
 EXAMPLES: Final = (
     ("all of them, with their sizes", "opanatomy catalog"),

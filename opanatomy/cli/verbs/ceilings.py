@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from opanatomy.report.section import ByteRate, Cell, FlopRate, Phrase, Section
 
 DESCRIPTION: Final = (
-    "Measure the dense peak FLOP/s of each data type and the bandwidth of this device, keep them in the user's"
-    " cache folder, and print them next to the data sheet's."
+    "Measure this device's peak FLOP/s (dense) in each data type and its memory bandwidth, keep them in the user's"
+    " cache folder, and print them next to its data sheet's."
 )
 OPTIONS: Final = CEILINGS
 EXAMPLES: Final = (
-    ("this device's peaks and bandwidth: measured once, then kept", "opanatomy ceilings"),
+    ("peaks and bandwidth of this device: measured once, then kept", "opanatomy ceilings"),
     ("two data types, measured again", "opanatomy ceilings --dtype float32,bf16 --refresh"),
     ("for a script", "opanatomy ceilings -f json"),
 )

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from opanatomy.records.comparison import Comparison
 
 DESCRIPTION: Final = (
-    "Compare reports, traces or folders of ranks, the first with each of the others. Of two, the difference of the"
-    " step is shown in parts that sum to it. A folder of reports is several runs of a side; --run makes them in turns."
+    "Compare reports, traces or folders of ranks: the first with each of the others. With two, the difference in step"
+    " time is split into parts that add up to it. A folder of reports counts as several runs of one side; --run makes"
+    " such runs, in turns."
 )
 OPTIONS: Final = COMPARE
 #: Options of `profile` for its report and gates, which belong to the comparison here.
@@ -39,8 +40,11 @@ _NOT_OF_A_RUN: Final = (
     TRACE,
 )
 EXAMPLES: Final = (
-    ("where the difference of two runs comes from", "opanatomy compare before.json after.json"),
-    ("a gate: exit 3 where the step is 5 % longer", "opanatomy compare before.json after.json --fail-if 'time > +5%'"),
+    ("where the difference between two runs comes from", "opanatomy compare before.json after.json"),
+    (
+        "in CI: exit 3 if the step takes more than 5% longer",
+        "opanatomy compare before.json after.json --fail-if 'time > +5%'",
+    ),
     ("five runs of each side, in turns", "opanatomy compare --run 'profile gpt2' --run 'profile gpt2 --amp bf16'"),
 )
 

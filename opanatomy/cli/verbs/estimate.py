@@ -9,7 +9,8 @@ from opanatomy.errors import UsageError
 from opanatomy.options import ESTIMATE, RUN, RunOptions, as_flag, check_estimate, check_together
 
 DESCRIPTION: Final = (
-    "Compute the calls of a model's training step on a device that is not here, their time as a range, and its memory."
+    "Predict a model's training step on a GPU that you don't have: its time, as a range, and its memory."
+    " Nothing is run."
 )
 OPTIONS: Final = ESTIMATE
 #: The options that help shows first, by name.
@@ -18,9 +19,18 @@ MOST_USED: Final = (
     "output",
 )
 EXAMPLES: Final = (
-    ("how long a step of GPT-2 XL takes, and whether it fits", "opanatomy estimate gpt2-xl --amp bf16 --on H100"),
-    ("on eight of them, sharded", "opanatomy estimate gpt2-xl --amp bf16 --parallel fsdp2 --devices 8 --on H100"),
-    ("which batch pays, side by side", "opanatomy estimate gpt2 --amp bf16 --sweep batch=1..64 --on H100,'RTX 4090'"),
+    (
+        "how long a step of GPT-2 XL takes on an H100, and whether it fits",
+        "opanatomy estimate gpt2-xl --amp bf16 --on H100",
+    ),
+    (
+        "on eight of them, sharded with FSDP2",
+        "opanatomy estimate gpt2-xl --amp bf16 --parallel fsdp2 --devices 8 --on H100",
+    ),
+    (
+        "which batch size pays off, on two GPUs side by side",
+        "opanatomy estimate gpt2 --amp bf16 --sweep batch=1..64 --on H100,'RTX 4090'",
+    ),
 )
 
 

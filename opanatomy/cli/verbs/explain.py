@@ -10,14 +10,16 @@ from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.options import EXPLAIN
 
 DESCRIPTION: Final = (
-    "Print what a line or column of the report means and how it follows from the JSON report, the class, rule and"
-    " formula of an operator or kernel, or a device's data sheet; with --report also the values that a report has."
+    "Explain a line or column of the report (what it means, and how to compute it from the JSON report), an operator or"
+    " kernel (class, rule and formula), a technique, or a device (variants, peaks and memory). With --report, also show"
+    " the values in a saved report."
 )
 OPTIONS: Final = EXPLAIN
 EXAMPLES: Final = (
     ("a line of the report", "opanatomy explain MFU"),
-    ("an operator, with the shapes and figures of a report", "opanatomy explain aten::addmm --report report.json"),
-    ("what a report could not class or count", "opanatomy explain --unknown report.json"),
+    ("an operator, with its shapes and numbers in a report", "opanatomy explain aten::addmm --report report.json"),
+    ("a GPU: its variants, peaks and memory", "opanatomy explain 4090"),
+    ("what a report could not classify or count", "opanatomy explain --unknown report.json"),
 )
 
 

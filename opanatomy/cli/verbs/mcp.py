@@ -11,13 +11,13 @@ from opanatomy.options import MCP
 
 DESCRIPTION: Final = (
     "Serve nine tools of the Model Context Protocol over stdin and stdout: open a trace, ask what costs most, what to"
-    " try, for any table, what ran in an interval, and what a word means. Files are read below FOLDER alone;"
-    " models run with --allow-run alone."
+    " try, any table, what ran in an interval, and what a word means. Only files in FOLDER are read; models are run"
+    " only with --allow-run."
 )
 OPTIONS: Final = MCP
 EXAMPLES: Final = (
     ("for the traces in this folder", "opanatomy mcp"),
-    ("for those of two folders", "opanatomy mcp traces reports"),
+    ("for the traces and reports in two folders", "opanatomy mcp traces reports"),
     ("to let agents run models too", "opanatomy mcp --allow-run"),
 )
 

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 #: Minimum time for predictions.
 _LEAST_BUDGET_S: Final = 10.0
-DESCRIPTION: Final = "Run one forward and backward pass under torch.profiler and report its anatomy."
+DESCRIPTION: Final = (
+    "Run one training step of a model (forward and backward, with --optimizer also the update) under torch.profiler and"
+    " report where its time, FLOPs, memory traffic and memory go."
+)
 OPTIONS: Final = PROFILE
 #: The options that help shows first, by name.
 MOST_USED: Final = (
@@ -40,9 +43,12 @@ MOST_USED: Final = (
     *("output", "full", "limit"),
 )
 EXAMPLES: Final = (
-    ("BERT-large, four sequences of 512 tokens", "opanatomy profile google-bert/bert-large-uncased --batch 4"),
-    ("a function of yours that returns (module, inputs)", "opanatomy profile my_model.py:make --optimizer adamw"),
-    ("will GPT-2 XL fit, and which batch; nothing is run", "opanatomy profile gpt2-xl --for 80GB --find batch"),
+    ("BERT-large, with four sequences of 512 tokens", "opanatomy profile google-bert/bert-large-uncased --batch 4"),
+    ("your own function that returns (module, inputs)", "opanatomy profile my_model.py:make --optimizer adamw"),
+    (
+        "does GPT-2 XL fit in 80 GB, and with which batch? (predicted, not run)",
+        "opanatomy profile gpt2-xl --optimizer adamw --for 80GB --find batch",
+    ),
 )
 
 

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from opanatomy.script import RunSettings
 
 DESCRIPTION: Final = (
-    "Run a training script, unchanged, and report some of its steps at its end. Its output, exit code, signals and"
-    " results are those it has without this; the report goes to stderr. Several ranks: torchrun ... -m opanatomy run"
-    " train.py, accelerate launch ... -m opanatomy run train.py."
+    "Run an unmodified training script, profile some of its steps and report them when it ends. Its output, exit code,"
+    " signals and results are unchanged; the report goes to stderr. With several ranks: torchrun ... -m opanatomy run"
+    " train.py, or accelerate launch ... -m opanatomy run train.py."
 )
 OPTIONS: Final = SCRIPT
 #: The options that help shows first, by name.
 MOST_USED: Final = ("steps", "after", "stop", "memory", "lines", "output", "full")
 EXAMPLES: Final = (
     ("a script with its arguments", "opanatomy run train.py --lr 1e-4"),
-    ("steps 101 to 103, then stop", "opanatomy run --after 100 --stop -o step.html train.py"),
+    ("steps 101 to 103, as an interactive page, then stop", "opanatomy run --after 100 --stop -o step.html train.py"),
     ("five steps of a module", "opanatomy run --steps 5 -m project.train --lr 1e-4"),
 )
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Final
 
+from opanatomy.errors import UsageError
 from opanatomy.options import RUN, TECHNIQUES, RunOptions, as_flag, check_together
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from opanatomy.predict.experiment import Experiment, Settings
 
 DESCRIPTION: Final = (
-    "Predict what each technique changes of a model's training step from a run of the baseline, then measure it."
+    "Run a model's training step once, predict what each technique would save of its time and memory, then measure it."
 )
 OPTIONS: Final = TECHNIQUES
 #: The options that help shows first, by name.
@@ -22,12 +23,12 @@ MOST_USED: Final = (
     *("folder", "resume", "output"),
 )
 EXAMPLES: Final = (
-    ("what each technique would change, predicted, then measured", "opanatomy techniques gpt2 --batch 4"),
+    ("what each technique would save, predicted, then measured", "opanatomy techniques gpt2 --batch 4"),
     (
         "two of them, and both together",
         "opanatomy techniques gpt2 --only amp,checkpointing --combine amp+checkpointing",
     ),
-    ("what there is; nothing is run", "opanatomy techniques gpt2 --list"),
+    ("all techniques and what they do; nothing is run", "opanatomy techniques --list"),
 )
 
 
@@ -41,10 +42,12 @@ def run(arguments: argparse.Namespace) -> None:
     from opanatomy.report.units import duration
 
     check_together(arguments, as_flag)
+    if not arguments.model and not arguments.list:
+        raise UsageError("techniques: which model? - give MODEL, or --list for all techniques")
     options, settings = run_options(arguments), _settings(arguments)
     check_no_address("MODEL", options.model)
     if arguments.list:
-        _show_list(options, settings)
+        _show_list(options if options.model else None, settings)
         return
     stem = stem_of_model(arguments.model)
     with kept_for_the_report() as stream, destination(arguments, stem=stem, stream=stream) as where:
@@ -96,7 +99,7 @@ def _measure(experiment: Experiment, progress: Display) -> None:
         experiment.interrupted = True
 
 
-def _show_list(options: RunOptions, settings: Settings) -> None:
+def _show_list(options: RunOptions | None, settings: Settings) -> None:
     from opanatomy.cli.stdout import columns_of, write_out
     from opanatomy.predict.techniques import listing_of
 
