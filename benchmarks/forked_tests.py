@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 import msgspec
@@ -37,6 +37,8 @@ _OPTIONS = (
     "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:unraisableexception", "--tb=no",
     "-W", "ignore::pytest.PytestAssertRewriteWarning",
 )  # fmt: skip
+#: Beside a test's own time: on a busy machine the first that asks for one waits half a minute for the server of forks.
+_PATIENCE_S = 180
 #: More than any test needs, less than what would hurt others.
 _MAX_BYTES = 12 << 30
 
@@ -97,13 +99,13 @@ def reach_of(file: str, lines: Mapping[str, Sequence[int]], checkout: Path, limi
 
 def failing_of(tests: Mapping[str, float], checkout: Path) -> Sequence[str]:
     """Those of these tests (with their seconds) that fail, each where one ends the process or none answers in time."""
-    answer = _in_a_fork(lambda: _run(tests, every=True), checkout, 120 + 6 * sum(tests.values()))
+    answer = _in_a_fork(lambda: _run(tests, every=True), checkout, 2 * _PATIENCE_S + 10 * sum(tests.values()))
     return answer if isinstance(answer, list) else list(tests)
 
 
 def first_failure(tests: Mapping[str, float], checkout: Path) -> str | None:
     """The first of these tests (with their seconds) that fails or takes many times as long; `None` where all pass."""
-    limit = 60 + 6 * sum(tests.values())
+    limit = 2 * _PATIENCE_S + 10 * sum(tests.values())
     answer = _in_a_fork(lambda: _run(tests), checkout, limit)
     return str(answer) if answer is not None else None
 
@@ -158,7 +160,9 @@ def _be_the_child(call: Callable[[], Any], checkout: Path, write: int) -> None:
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
         resource.setrlimit(resource.RLIMIT_DATA, (_MAX_BYTES, _MAX_BYTES))
-        multiprocessing.current_process().daemon = False  # as a pool's worker is: it could begin no process
+        # A pool's worker may begin no process, and those that it begins import its main program first.
+        multiprocessing.current_process().daemon = False
+        sys.modules["__main__"] = ModuleType("__main__")
         os.chdir(checkout)
         os.environ["PYTHONPATH"] = str(checkout)
         here = str(Path(__file__).parent)
@@ -204,7 +208,7 @@ class _Chosen:
         by_id = {item.nodeid: item for item in items}
         items[:] = [by_id[test] for test in self.tests if test in by_id]
         for item in items:
-            item.add_marker(pytest.mark.timeout(20 + 10 * self.tests[item.nodeid]))
+            item.add_marker(pytest.mark.timeout(_PATIENCE_S + 10 * self.tests[item.nodeid]))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:

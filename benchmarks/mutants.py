@@ -18,6 +18,7 @@ import difflib
 import gc
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -50,14 +51,15 @@ TESTS = {
     "analysis": "rules/timeline rules/roofline cost/contraction_theory traces/golden_traces ranks/ranks "
     "rules/waiting compare/comparison ranks/communication rules/advice rules/replay rules/verdict "
     "rules/longest_events rules/step_over_time | pages/formats models/generation rules/attribution "
-    "compare/several_runs pages/first_screen loops/whole_run devices/ceilings",
+    "compare/several_runs pages/first_screen loops/whole_run loops/run_trends memory/out_of_memory",
     "checks": "rules/causality rules/second_count_causes cost/second_sources cli/gates rules/attribution "
     "traces/golden_traces | models/generation cost/cost_models ranks/communication",
-    "records": "python/tables python/work_table rules/roofline traces/golden_traces ranks/ranks compare/comparison "
-    "pages/formats | pages/explain python/python_surface models/generation",
+    "records": "python/tables python/work_table cost/formulas rules/roofline traces/golden_traces ranks/ranks "
+    "compare/comparison pages/formats | pages/explain python/python_surface models/generation predict/techniques",
     "io": "cli/outputs pages/redaction pages/secrets cli/pipes pages/hostile_names | cli/hostile cli/given_reports",
-    "trace": "traces/reading traces/golden_traces traces/writer traces/foreign rules/attribution pages/redaction "
-    "memory/snapshots | traces/trace_devices traces/reference_figures cli/hostile cli/pipes pages/secrets",
+    "trace": "traces/reading traces/golden_traces traces/writer traces/foreign rules/attribution rules/phases "
+    "pages/redaction memory/snapshots | traces/trace_devices traces/reference_figures cli/hostile cli/pipes "
+    "pages/secrets",
 }  # fmt: skip
 ROUNDS = 2
 #: Of these operators each becomes the other.
@@ -256,22 +258,18 @@ def lines_wanted(mutants: Sequence[Mutant]) -> dict[str, list[int]]:
 def tests_against(mutant: Mutant, reaches: Mapping[str, FileReach], number: int) -> dict[str, float]:
     """The tests that may notice a mutant, with their seconds: those that run its statement, the quickest first.
 
-    After them those that start a process, of which nothing is known; of what runs when its module is imported, all:
-    those before that run anything of the file.
+    After them come, in the second round, those that start a process, of which nothing is known; of what runs when its
+    module is imported, all: those before that run anything of the file.
     """
     span = range(mutant.first, mutant.last + 1)
     rows = []
-    for reach in (each for file in files_of(mutant.package, number) for each in reaches[file].tests if not each.failed):
-        lines = reach.lines.get(mutant.file, ())
-        if any(line in span for line in lines):
-            rank = 0
-        elif ANY_LINE in lines:
-            rank = 1
-        elif reach.starts_process or mutant.at_import:
-            rank = 2
-        else:
-            continue
-        rows.append((rank, reach.seconds, reach.test))
+    for here in range(number + 1):
+        for reach in (each for file in files_of(mutant.package, here) for each in reaches[file].tests):
+            lines = reach.lines.get(mutant.file, ())
+            rank = 0 if any(line in span for line in lines) else 1 if ANY_LINE in lines and mutant.at_import else 2
+            chosen = here == number and (rank < 2 or mutant.at_import)
+            if not reach.failed and (chosen or (rank == 2 and reach.starts_process and number == 1)):
+                rows.append((rank, reach.seconds, reach.test))
     return {test: seconds for _, seconds, test in sorted(rows)}
 
 
@@ -322,14 +320,19 @@ def beside(checkout: Path) -> Path:
     return Path(mark.read_text().partition("gitdir: ")[2].strip()).parents[3]
 
 
-def copied(folder: Path) -> Path:
-    """A copy of the checkout with its bytecode, and with what lies next to it."""
+def copied(folder: Path, source: Path = ROOT) -> Path:
+    """A copy of the checkout with its bytecode and that of the tests, and with what lies next to it."""
     checkout = folder / ROOT.name
-    left_out = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache", "*.egg-info", "build")
-    shutil.copytree(ROOT, checkout, ignore=left_out)
+    left_out = [".git", ".venv*", ".*_cache", "*.egg-info", "build", *(["__pycache__"] if source == ROOT else [])]
+    shutil.copytree(source, checkout, ignore=shutil.ignore_patterns(*left_out))
     if (shared := beside(ROOT) / "shared").exists():
         (folder / "shared").symlink_to(shared.resolve())
-    compileall.compile_dir(checkout / "opanatomy", quiet=1)
+    if source == ROOT:
+        compileall.compile_dir(checkout / "opanatomy", quiet=1)
+        names = {file for package, number in product(TESTS, range(ROUNDS)) for file in files_of(package, number)}
+        command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *sorted(names)]
+        environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": ""}
+        subprocess.run(command, cwd=checkout, env=environment, stdout=subprocess.DEVNULL, check=True)
     return checkout
 
 
@@ -348,8 +351,9 @@ def run(mutants: Sequence[Mutant], processes: int, timeout: float, kept: Kept) -
     """The outcome of each mutant, package by package: of those that live through the first round in the second."""
     outcomes: dict[Mutant, Outcome] = {}
     with tempfile.TemporaryDirectory() as name:
-        for number in range(processes):
-            copied(Path(name, str(number)))
+        first = copied(Path(name, "0"))
+        for number in range(1, processes):
+            copied(Path(name, str(number)), first)
         preload(FIRST_IMPORTED)
         reaches = kept.read()
         for number, package in product(range(ROUNDS), dict.fromkeys(mutant.package for mutant in mutants)):

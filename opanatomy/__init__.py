@@ -21,16 +21,21 @@ type `OpanatomyError`: `UsageError` for an argument, `TraceError` for a trace, `
 for a step that cannot be run or recorded (`OutOfMemory` if it does not fit), `OutputError` for a file that cannot be
 written, `GateError` for a check that failed. `formula` declares the FLOPs and bytes of an operator.
 
+A report is made of `Step` and `StepRow`, `ClassRow`, `OperatorRow`, `KernelRow`, `ModuleRow`, `Memory`, `Workload`,
+`Environment`, `Advice` and `Check`. `Cost`, `Signature` and `Tensor` are for formulas of your own, `Format` and `Page`
+for formats. These names are public; every module below `opanatomy` is private and may change. A name that is to go
+warns with `DeprecationWarning` for one minor version first.
+
 The pipeline behind it:
 
-    capture         a model and a batch -> one profiled step -> one trace file; the only stage that imports torch
-    trace           the file -> columns of host events, launches, device events, memory events
-    attribution     device event -> launch -> operator call -> phase -> module
+    capture         a model and a batch -> one profiled step -> one trace file; the stages after it import no torch
+    trace           the file -> columns of host events, launches, device work, memory events
+    attribution     device work -> launch -> operator call -> phase -> module -> step
     classification  the operator class of each distinct name; cost: FLOPs and bytes of each distinct signature
-    calls           where these meet: one row a call, one row a kernel
-    anatomy         totals by class, phase and module; timeline, idle time, roofline, ratios, collectives, ranks
-    memory          memory events -> blocks, curve, components, theory
-    report          what a report says, as sections, and its pictures; a file for each format lays them out
+    analysis        the work of the steps as one table; steps, idle time, rooflines, ranks, comparisons, advice
+    memory          allocations -> blocks, components, curve, theory
+    checks          figures against independent sources
+    report          records -> sections and pictures; a file for each format lays them out
 
 Everything after the capture reads a Kineto Chrome trace and nothing else; `pipeline` knows the order. Names are loaded
 when they are used: importing `opanatomy` imports no torch.
@@ -57,12 +62,20 @@ if TYPE_CHECKING:
         UsageError,
     )
     from opanatomy.handler import trace_handler
+    from opanatomy.records.anatomy import Advice, Check, Step, StepRow
+    from opanatomy.records.memory import Memory
+    from opanatomy.records.signature import Cost, Signature, Tensor
+    from opanatomy.records.work import ClassRow, KernelRow, ModuleRow, OperatorRow
+    from opanatomy.records.workload import Environment, Workload
+    from opanatomy.report.section import Format, Page
     from opanatomy.results import Anatomy, Comparison, Techniques
     from opanatomy.trainer import TrainerCallback
 
 __all__ = [
     "analyze", "profile", "estimate", "record", "snapshot", "trace_handler", "read", "compare", "TrainerCallback",
-    "Anatomy", "Comparison", "Techniques", "formula", "OpanatomyError", "UsageError", "TraceError", "ModelError",
+    "Anatomy", "Comparison", "Techniques", "Step", "StepRow", "ClassRow", "OperatorRow", "KernelRow", "ModuleRow",
+    "Memory", "Workload", "Environment", "Advice", "Check", "formula", "Cost", "Signature", "Tensor", "Format",
+    "Page", "OpanatomyError", "UsageError", "TraceError", "ModelError",
     "CaptureError", "OutOfMemory", "OutputError", "GateError", "__version__",
 ]  # fmt: skip
 
@@ -77,6 +90,12 @@ _HOMES = {
     "trace_handler": "opanatomy.handler",
     "TrainerCallback": "opanatomy.trainer",
     "formula": "opanatomy.cost",
+    **dict.fromkeys(("Cost", "Signature", "Tensor"), "opanatomy.records.signature"),
+    **dict.fromkeys(("Format", "Page"), "opanatomy.report.section"),
+    **dict.fromkeys(("Step", "StepRow", "Advice", "Check"), "opanatomy.records.anatomy"),
+    **dict.fromkeys(("ClassRow", "OperatorRow", "KernelRow", "ModuleRow"), "opanatomy.records.work"),
+    **dict.fromkeys(("Workload", "Environment"), "opanatomy.records.workload"),
+    "Memory": "opanatomy.records.memory",
     **dict.fromkeys(
         ("OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError", "OutOfMemory", "OutputError",
          "GateError"),

@@ -33,6 +33,7 @@ from opanatomy.report.formats.json import read_anatomy
 from opanatomy.report.formats.terminal import sentence
 from opanatomy.report.load import document_in, report_in
 from opanatomy.report.metrics import definition_of, metrics_of
+from opanatomy.report.names import printable
 from opanatomy.report.section import (
     Column,
     ColumnKind,
@@ -40,7 +41,7 @@ from opanatomy.report.section import (
     Fact,
     Name,
     Note,
-    NoteStyle,
+    NoteKind,
     Phrase,
     Row,
     Section,
@@ -48,7 +49,6 @@ from opanatomy.report.section import (
     Time,
     joined,
     phrase,
-    printable,
 )
 from opanatomy.report.terms import Chapter, Term, chapter_of, is_named, names, terms_named
 
@@ -635,7 +635,7 @@ def unexplained(path: Path) -> tuple[Section, ...]:
             Row(cells={"share": Share(ns, whole_ns), "name": operator}) for operator, ns in times.most_common()
         )
         columns = (Column(header="share"), Column(header="name", holds=ColumnKind.FORMULAS))
-        notes = (Note(text=head, tone=NoteStyle.PLAIN),)
+        notes = (Note(text=head, kind=NoteKind.PLAIN),)
         return Section(name=name, title=title, columns=columns, rows=rows, notes=notes)
 
     return (

@@ -50,7 +50,8 @@ from opanatomy.report.formats.terminal import sentence
 from opanatomy.report.frames import METRICS, columns_of, table_names
 from opanatomy.report.load import document_in
 from opanatomy.report.metrics import definition_of
-from opanatomy.report.section import Page, cut, printable
+from opanatomy.report.names import cut, printable
+from opanatomy.report.section import Page
 from opanatomy.report.sections.advice import commands_of, tries_of, why_of
 from opanatomy.report.sections.digest import short_signature, technique_findings
 from opanatomy.report.sections.verdict import experiment_of, findings, is_run_of_profile

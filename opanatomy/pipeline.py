@@ -45,10 +45,11 @@ from opanatomy.analysis.window import (
     step_window_of,
     warnings_of_trace,
 )
-from opanatomy.attribution.attribute import Attribution, attribute, enclosing_rows
+from opanatomy.attribution.attribute import Attribution, attribute
 from opanatomy.attribution.calls import TraceCalls, trace_calls_of
 from opanatomy.attribution.collectives import collective_table
 from opanatomy.attribution.lines import stacks_of, with_lines
+from opanatomy.attribution.nesting import innermost_at
 from opanatomy.attribution.phases import PhaseRule
 from opanatomy.attribution.table import call_table, kernel_table, overlay_of, padding_flops
 from opanatomy.checks.causality import check_causality, check_waits
@@ -569,12 +570,11 @@ def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> An
             parent=host.parent,
             thread=host.thread,
             start_ns=host.start_ns,
-            end_ns=host.start_ns + host.duration_ns,
+            end_ns=host.end_ns,
             annotation=host.annotation,
             phase=host.phase,
         )
-        moments = (trace.memory.thread, trace.memory.time_ns)
-        call = enclosing_rows(host.thread, calls.start_ns, calls.end_ns, host.parent, moments)
+        call = innermost_at(host, trace.memory.thread, trace.memory.time_ns)
         table = MemoryTable(events=trace.memory, call=call, calls=calls, spans=tuple(attribution.spans))
         of_trace = memory_of_trace(table, attribution.window, on_device=trace.on_device)
     memory = with_trace(observed, of_trace)

@@ -26,7 +26,8 @@ from opanatomy.report import units
 from opanatomy.report.formats.json import json_report, report_as_dict
 from opanatomy.report.frames import pandas_frame, polars_frame
 from opanatomy.report.metrics import metrics_of, metrics_of_comparison
-from opanatomy.report.section import LABEL, cut, printable
+from opanatomy.report.names import cut, printable
+from opanatomy.report.section import LABEL
 
 if TYPE_CHECKING:
     pass

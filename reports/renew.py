@@ -1,4 +1,4 @@
-"""A trace -> reports/NAME.json and reports/NAME.txt (80 columns); pages show parts of BERT-large's.
+"""A trace -> reports/NAME.json and reports/NAME.txt (80 columns); two pages show a part of one.
 
 A JSON report that is kept is written as text again; that of a trace gets today's advice on its figures.
 """
@@ -16,9 +16,11 @@ from opanatomy.report.formats.json import json_report
 from opanatomy.report.load import document_in
 
 HERE = Path(__file__).parent
-SHOWN = "bert-large-uncased"
-#: What the first block of text of each page shows of it.
-PAGES: dict[str, dict[str, Any]] = {"README.md": {"brief": True}, "docs/profiling.md": {"sections": ("modules",)}}
+#: Report -> the page whose first block of text shows a part of it, and which part.
+PAGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert-large-uncased-h100": ("README.md", {"brief": True}),
+    "bert-large-uncased": ("docs/profiling.md", {"sections": ("modules",)}),
+}
 
 
 def main(given: Path) -> None:
@@ -34,7 +36,8 @@ def main(given: Path) -> None:
     name = given.name.removesuffix(".trace.json.gz").removesuffix(".json")
     folder = given.parent if given.suffix == ".json" else HERE
     (folder / f"{name}.txt").write_text(terminal_report(report, width=80))
-    for page, shown in PAGES.items() if name == SHOWN and folder == HERE else ():
+    if name in PAGES and folder == HERE:
+        page, shown = PAGES[name]
         path = HERE.parent / page
         block = f"```text\n{terminal_report(report, width=80, **shown)}```"
         path.write_text(

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from opanatomy.analysis.aggregate import is_fusible
 from opanatomy.analysis.costs import Costs, costs_of, input_of_run, loading, steps_of, steps_of_window
 from opanatomy.analysis.evidence import CASTS, casts, largest_shape, score_shapes, situation_of
-from opanatomy.analysis.idle import FREES, SHORT_GAP_NS
+from opanatomy.analysis.idle import SHORT_GAP_NS
 from opanatomy.levers import LEVER, Context
 from opanatomy.records.anatomy import (
     OUT_OF_MEMORY,
@@ -36,6 +36,7 @@ from opanatomy.records.anatomy import (
 )
 from opanatomy.records.patterns import regex
 from opanatomy.records.run import RunClock
+from opanatomy.records.runtime_calls import FREES
 from opanatomy.records.signature import Tensor
 from opanatomy.records.taxonomy import FLOAT32, ITEM_SIZE, TF32, IdleCause, OperatorClass, Phase, StrEnum
 from opanatomy.records.work import COMPUTE, OperatorRow
@@ -60,7 +61,7 @@ class View(Struct, frozen=True, kw_only=True):
         return round(self.costs.whole_ns / steps_of_window(self.anatomy))
 
     def lever(self, name: str | None) -> dict[str, Any]:
-        """Return the option and the technique of advice that pulls a lever, of none nothing."""
+        """Return `option` and `technique` of advice for this lever; empty for `None`."""
         if name is None:
             return {}
         workload = self.anatomy.workload
@@ -84,15 +85,15 @@ class View(Struct, frozen=True, kw_only=True):
         return self.window_ns_per_step(behind if drained else short - behind)
 
     def window_ns_per_step(self, ns: float) -> int:
-        """Return a time of the window as that of a mean step."""
+        """Scale a time over the window to a mean step."""
         return round(ns / steps_of_window(self.anatomy))
 
     def per_step(self, ns: float) -> int:
-        """Return a sum over all steps as that of a mean step."""
+        """Scale a sum over all steps to a mean step."""
         return round(ns / steps_of(self.anatomy))
 
     def host_bound(self, gain: int) -> int:
-        """Cap a gain of host time: the profiler slows the host, and the plain step has no more beyond its busy time."""
+        """Cap a gain in host time at the unprofiled step's idle time, since the profiler slows the host."""
         plain = self.anatomy.step.unprofiled_wall_ns
         return min(gain, max(plain - self.window_ns_per_step(self.anatomy.timeline.busy_ns), 0)) if plain else gain
 
@@ -113,9 +114,9 @@ class Takes(StrEnum):
 class Rule(Struct, frozen=True, kw_only=True):
     """A rule: its stable `id`, what it looks for, how its gain is bounded, when it stays silent, how it is found.
 
-    What it takes is `None` if it takes idle and busy time.
+    `takes` is `None` if the gain can come from both idle and busy time.
 
-    With advice worth following it covers rows of operators, which later rules leave out.
+    If its advice is worth following, the rule covers rows of operators, which later rules skip.
     """
 
     id: str
@@ -129,7 +130,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 def with_advice(anatomy: Anatomy) -> Anatomy:
-    """Return the anatomy with what its figures advise, and advice of other rooms that it has, largest gain first."""
+    """Return the anatomy with its advice and the given further advice, largest gain first."""
     worked = any(row.time_ns for row in anatomy.classes)
     if anatomy.environment.host_only or not (worked or anatomy.memory.is_snapshot):
         return anatomy
@@ -159,9 +160,9 @@ def with_advice(anatomy: Anatomy) -> Anatomy:
 
 
 def _promised_once(found: Sequence[tuple[Takes | None, Advice]], view: View) -> Iterator[Advice]:
-    """Yield the advice with gains cut, the largest first, to what is left of the time that they are taken from.
+    """Yield the advice, largest gain first, with gains capped so that no time is promised twice.
 
-    What is of another step (the run's mean, all steps with those set aside) is taken from the whole step alone.
+    Gains relative to another step (the run's mean, all steps including excluded ones) only reduce the whole step.
     """
     costs, paced_ns, whole = view.costs, view.anatomy.timeline.paced_ns, view.step_ns
     idle = view.window_ns_per_step(
@@ -183,7 +184,7 @@ def _promised_once(found: Sequence[tuple[Takes | None, Advice]], view: View) -> 
 
 
 def ordered(advice: Iterable[Advice]) -> tuple[Advice, ...]:
-    """Return the advice worth following, in order: what makes a step fit, then time by its gain, then memory."""
+    """Return the advice worth following: first what makes a step fit, then time by gain, then memory."""
     worth = [each for each in advice if each.gain_ns is None or each.gain_ns >= WORTH * (each.step_ns or 1)]
     return tuple(sorted(worth, key=_rank))
 
@@ -220,21 +221,21 @@ def count(value: float, noun: str) -> Evidence:
 
 
 def name(text: str) -> Evidence:
-    """Return a name, or words."""
+    """Return a figure that is a name or text."""
     return Evidence(text=text)
 
 
 # ----- time in which the device has nothing to do
 
 
-#: The gain is that of the step as it is; by sample a larger batch also divides what each operator costs in itself.
+#: The gain applies to this step; per sample, a larger batch also amortizes the fixed cost of each operator.
 _LARGER: Final = "Use a larger batch: it may gain more than that per sample."
 _GRAPHS: Final = 'Launch CUDA graphs: torch.compile(model, mode="reduce-overhead").'
 _COMPILE: Final = LEVER["compile"].python
 _FUSES: Final = f"Launch fewer kernels: {_COMPILE}."
 _INDUCTOR: Final = 'Compile with backend="inductor", which fuses: the trace has compiled code and no kernels of it.'
 _IN_PYTHON: Final = "Do less in Python between operators: loops over tensors, logging, metrics."
-#: Launch-bound kernels are shorter than this in the mean; so many launches a step are more than a handful.
+#: Launch-bound: the mean kernel is shorter than this, and the step has more launches than a handful.
 _SMALL_KERNEL_NS: Final = 100_000
 _SEVERAL_LAUNCHES: Final = 5
 
@@ -286,11 +287,11 @@ def _launches(view: View) -> Iterator[Advice]:
 
 #: Causes of a long gap that no other rule charges.
 _OF_GAPS: Final = (IdleCause.OPERATORS, IdleCause.PYTHON, IdleCause.UNKNOWN)
-#: What the name of a kernel has besides its function.
+#: Parts of a kernel's name besides its function: return type, namespaces, template arguments.
 _TEMPLATE: Final = regex(r"^void |(?<!^)[<(](?!anonymous).*$")
 #: Operators that make a tensor, which may run where the tensor is needed.
 _MAKES: Final = regex(r"^aten::(?:normal_|uniform_|random_|bernoulli_|randn|rand|randint|randperm|fill_|zero_|arange)")
-#: A trace without steps in which the device works less than this part of the time is no recording of a step.
+#: A trace without steps whose device is busy for less than this fraction is not a recording of a step.
 _RECORDED: Final = 0.01
 
 
@@ -343,7 +344,7 @@ def _gap(view: View) -> Iterator[Advice]:
 
 
 def _often(view: View, number: float) -> str:
-    """Return how often what happens `number` times in a mean step does."""
+    """Return in words how often something with `number` occurrences per mean step happens."""
     if view.costs.of_trace:
         return "once" if number < 1.5 else "{times}"
     if number < 0.75:
@@ -363,7 +364,7 @@ def _behind_copies(gaps: Sequence[Gap]) -> bool:
 
 
 def _straggling(view: View) -> Gap | None:
-    """Return the gap of the rank that the others wait for, which is part of their waiting."""
+    """Return the straggler's gap, which is part of the other ranks' waiting."""
     waiting, ranks = view.anatomy.waiting, view.situation.ranks
     if waiting is None or waiting.straggler is None or not view.costs.waiting_ns:
         return None
@@ -382,7 +383,7 @@ _PREPARES: Final = regex(
 
 
 def _shorter(gaps: Sequence[Gap]) -> Iterator[str]:
-    """Yield what may end long gaps of one name."""
+    """Yield what may shorten long gaps with this name."""
     gap = max(gaps, key=lambda gap: gap.time_ns)
     if _makes_on_host(gap):
         yield 'Make the tensor on the device: pass device="cuda" to the call.'
@@ -435,12 +436,12 @@ def _framework(view: View) -> Iterator[Advice]:
 
 #: Calling an operator from Python takes up to about this.
 _CALLING_NS: Final = 20_000
-#: A page that the system gives a process takes about this much of its time (with 4 kB to fill with zeros: 1.6 us here).
+#: The system time of one page fault, approximately (1.6 us measured, 4 kB zeroed).
 _PAGE_NS: Final = 2_000
 
 
 def _given_pages_ns(view: View) -> int:
-    """Return the CPU time in the system that the pages given in a step explain; 0 where it is not known."""
+    """Return the system CPU time per step that page faults explain; 0 if unknown."""
     step = view.anatomy.step
     return min(step.system_ns or 0, _PAGE_NS * (step.page_faults or 0)) if view.on_cpu else 0
 
@@ -474,12 +475,12 @@ _PINNED: Final = "Pin the batch and copy it without blocking: pin_memory=True, .
 
 
 def _in_mean_step(run: RunClock, value: int) -> int:
-    """Return a sum over the run's steps as that of its mean step."""
+    """Return a sum over the run's steps per step."""
     return round(value / run.steps)
 
 
 def _faster(view: View, rows: Iterable[tuple[OperatorRow, float]]) -> tuple[str, ...]:
-    """Return as changes what rows of operators save, in nanoseconds: each operator by its part of all of its time."""
+    """Return the changes (`operator xFACTOR`) equivalent to saving these nanoseconds of each row."""
     saved: dict[str, float] = {}
     for row, ns in rows:
         saved[row.operator] = saved.get(row.operator, 0.0) + ns
@@ -523,13 +524,13 @@ def _input(view: View) -> Iterator[Advice]:
 
 
 def _workers(cure: str) -> int:
-    """Return how many workers a cure adds, 0 for another one."""
+    """Return how many workers a remedy adds; 0 for any other remedy."""
     workers = re.search(r"num_workers=(\d+)", cure)
     return int(workers[1]) if workers else 0
 
 
 def _faster_input(view: View, call: str, gain: int) -> Iterator[str]:
-    """Yield what shortens the wait: the copy, or the loader, whichever fills it."""
+    """Yield remedies for the wait on input: for the copy or the loader, whichever takes most of it."""
     situation, cores = view.situation, view.anatomy.environment.host_cores
     if _COPIES.search(call):
         if situation.pageable_copies:
@@ -596,9 +597,9 @@ _INSTEAD: Final = {
 }  # fmt: skip
 
 
-#: A step that frees memory of the driver so often has no cache.
+#: A step that frees device memory this often does not reuse cached memory.
 _UNCACHED: Final = 100
-#: A step is among those that the allocator stalls if it takes this part of the worst one's time.
+#: A step is stalled by the allocator if its stall is at least this fraction of the worst step's.
 _BURST: Final = 0.2
 _EXPANDABLE: Final = "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
 _CACHING: Final = "Unset PYTORCH_NO_CUDA_MEMORY_CACHING (or _HIP_), if it is set, so that torch keeps its memory."
@@ -758,9 +759,9 @@ _OVERLAP: Final = {
 _ALL_RANKS: Final = "Give the traces of all ranks, which tell waiting from transfer: opanatomy analyze FOLDER."
 #: A twentieth of the slowest link between devices in use (PCIe 3.0 x16, 15.75 GB/s): below it a collective waits.
 _WAITS_BELOW: Final = 15.75e9 / 20
-#: Collectives with this part of what is exposed in a phase have their cures too.
+#: Collectives with this share of a phase's exposed time get remedies too.
 _MIN_EXPOSED_SHARE: Final = 0.2
-#: So many all-reduces a step are gradients one by one.
+#: This many all-reduces per step mean that gradients are reduced one by one.
 _ONE_BY_ONE: Final = 20
 
 
@@ -837,14 +838,14 @@ def _is_one_by_one(view: View) -> bool:
 
 
 def _idle_of_exchanges(view: View, *causes: IdleCause) -> int:
-    """Return the idle time right before and behind collectives that reduce gradients one by one: it ends with them."""
+    """Return the idle time adjacent to collectives that reduce gradients one by one; bucketing would remove it."""
     if not _is_one_by_one(view):
         return 0
     return view.window_ns_per_step(sum(row.exchanging_ns or 0 for row in view.costs.causes if row.cause in causes))
 
 
 def _bus_rate(view: View, collective: str | None) -> float | None:
-    """Return the rate on the links of a collective's calls; `None` where sizes or groups are not known."""
+    """Return the bus bandwidth of a collective's calls; `None` if sizes or groups are unknown."""
     rows = [
         row
         for row in view.anatomy.collectives
@@ -864,7 +865,7 @@ def _one_by_one(view: View, collective: str | None, phase: Phase) -> bool:
 
 
 def _hides(view: View, collective: str | None, phase: Phase, gain: int) -> Iterator[str]:
-    """Yield what hides a collective, by how the ranks train together."""
+    """Yield what overlaps a collective with compute, given the parallelism of the ranks."""
     situation = view.situation
     if _one_by_one(view, collective, phase):
         yield "Reduce gradients together: DistributedDataParallel, or one all-reduce of a flat buffer."
@@ -993,7 +994,7 @@ _PIN_BATCH: Final = (
 )
 
 
-#: Calls that move so much find nothing of it in a cache of a small device.
+#: Calls that move this many bytes do not fit into the cache of a small device.
 _UNCACHED_BYTES: Final = 1 << 23
 #: A device's memory is far faster than this, the host's across a link is not: a tenth of the bandwidth, at most so many
 #: bytes a second.
@@ -1001,7 +1002,7 @@ _SPILLED_SHARE, _OF_A_LINK = 0.1, 16e9
 
 
 def _spilled_rows(view: View) -> list[int]:
-    """Return the rows of large maps and normalizations at the rate of a link, if they are most of these."""
+    """Return the rows of large maps and normalizations that run at link speed, if these are the majority."""
     bandwidth = view.anatomy.device.bandwidth_bytes_per_second
     if view.on_cpu or not bandwidth:
         return []
@@ -1063,19 +1064,19 @@ def _attained_share(view: View, row: OperatorRow) -> float:
 
 
 def _least_ns(view: View, row: OperatorRow) -> float:
-    """Return the least time of a row's calls: its bound, of a product at what products attain."""
+    """Return the minimum time of a row's calls: its bound, for contractions at the attainable fraction of peak."""
     bound = row.bound_ns or 0
     attains = row.operator_class is CLASS.TENSOR_CONTRACTION and row.bound_by == COMPUTE
     return bound / (_attained_share(view, row) * _clock_share(view)) if attains else bound
 
 
 def _clock_share(view: View) -> float:
-    """Return the part of its highest clock to which heat, supply or a setting holds the device down, else 1."""
+    """Return the fraction of the maximum clock left by throttling or a setting; 1 if the device is not held down."""
     state = view.anatomy.device_state
     return (state.clock_share or 1.0) if state is not None and state.held_by is not None else 1.0
 
 
-#: What brings a clock back, by what holds it down.
+#: What restores the clock, by the reason for throttling.
 _RELEASED: Final = {
     "heat": "Cool the device: its fans, the air before it, its neighbours.",
     "hardware slowdown": "Look at its power cables and cooling: nvidia-smi -q -d PERFORMANCE.",
@@ -1109,7 +1110,7 @@ def _clock(view: View) -> Iterator[Advice]:
 
 
 def _time_beyond(view: View, rows: Sequence[OperatorRow]) -> int:
-    """Return the time beyond the bounds; of an operator whose parts have rows of their own it may be in these."""
+    """Return the time beyond the bounds; an operator whose parts have rows of their own may spend it in those."""
     if any(row.part_of for row in rows):
         return max(round(sum(row.bounded_ns - _least_ns(view, row) for row in rows)), 0)
     return round(sum(max(row.bounded_ns - _least_ns(view, row), 0) for row in rows if row.bound_ns is not None))
@@ -1144,7 +1145,7 @@ def _at_this_clock(view: View) -> str:
 
 
 def _far(view: View) -> dict[tuple[str, Phase], list[OperatorRow]]:
-    """Return the rows of each operator and phase that lose a part of the step worth a change that there is."""
+    """Return the rows of each operator and phase far enough from the bound to matter and with a known remedy."""
     groups: dict[tuple[str, Phase], list[OperatorRow]] = {}
     for index, row in enumerate(view.anatomy.operators):
         if row.bound_ns is not None and index not in view.covered and row.operator_class is not CLASS.COMMUNICATION:
@@ -1157,7 +1158,7 @@ def _far(view: View) -> dict[tuple[str, Phase], list[OperatorRow]]:
 
 
 def _in_chains(view: View) -> Iterator[int]:
-    """Yield the rows that one kernel could do together with their neighbours, in phases with chains worth it."""
+    """Yield the rows that could be fused with their neighbours, in phases where this is worth it."""
     phases = {row.phase for row in view.anatomy.chains if view.per_step(row.time_ns) >= WORTH * view.step_ns}
     for index, row in enumerate(view.anatomy.operators):
         if row.phase in phases and is_fusible(row.operator_class, row.operator):
@@ -1165,7 +1166,7 @@ def _in_chains(view: View) -> Iterator[int]:
 
 
 def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
-    """Yield what may bring an operator nearer to its bound, by what is known of its largest calls."""
+    """Yield what may bring an operator closer to its bound, judged by its largest calls."""
     largest = max(rows, key=lambda row: _time_beyond(view, [row]))
     tensors = [tensor for tensor in largest.signature.record.tensors() if tensor.dtype is not None]
     compiled = view.situation.compiled or largest.operator.startswith("triton")
@@ -1202,7 +1203,7 @@ def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
 
 
 def _blocks_per_sm(view: View, row: OperatorRow) -> float | None:
-    """Return the blocks for each multiprocessor of the kernels of an operator; `None` where they are not recorded."""
+    """Return the thread blocks per multiprocessor of an operator's kernels; `None` if not recorded."""
     rows = [
         kernel
         for kernel in view.anatomy.kernels
@@ -1213,18 +1214,18 @@ def _blocks_per_sm(view: View, row: OperatorRow) -> float | None:
 
 
 _CHANNELS_LAST: Final = "Keep images channels-last: .to(memory_format=torch.channels_last) on model and inputs."
-#: The side of the smallest tile of tensor cores' products.
+#: Side of the smallest tensor core tile.
 _TILE: Final = 16
 #: Kernels of FlashAttention-2.
 _FLASH: Final = regex(r"pytorch_flash|flash_(?:fwd|bwd)_")
-#: Kernels with fewer blocks for each multiprocessor leave much of the device idle; persistent ones have about one.
+#: Kernels with fewer blocks per multiprocessor leave much of the device idle; persistent kernels have about one.
 _FILLED: Final = 0.5
-#: A bound of a call below this is that of one too small for a GPU.
+#: A call with a bound below this is too small for a GPU.
 _SHORT_NS: Final = 10_000
 
 
 def _misaligned(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
-    """Return a length of the rows of a matrix that tensor cores cannot take whole, and the multiple that they can.
+    """Return a row length that is not aligned for tensor cores, and the multiple that would be.
 
     Rows of 16 bytes begin at aligned addresses if their length is a multiple of 16 bytes; how many there are does not
     matter.
@@ -1285,7 +1286,7 @@ def _float32(view: View) -> Iterator[Advice]:
 def _float32_products(view: View) -> Iterator[tuple[int, str]]:
     """Yield the rows of products of float32 operands, each with the type that they were computed in.
 
-    Kernels' names say it; in a trace without shapes and without names that say it, the device's tensor cores rest.
+    The type comes from kernel names; in a trace without shapes or such names, tensor cores are taken to be unused.
     """
     device, launching = view.anatomy.device, view.anatomy.timeline.launching
     resting = device.tensor_core_ns == 0 and not device.tensor_core_unknown_ns and launching is not None
@@ -1300,7 +1301,7 @@ def _float32_products(view: View) -> Iterator[tuple[int, str]]:
 
 
 def _scores(view: View) -> Iterator[int]:
-    """Yield the rows of attention that is written out, but its products: work on a matrix of scores."""
+    """Yield the rows of unfused attention, except its contractions: work on score matrices."""
     shapes = score_shapes(view.anatomy.operators)
     for index, row in enumerate(view.anatomy.operators):
         if shapes and row.operator_class is not CLASS.TENSOR_CONTRACTION and largest_shape(row) in shapes:
@@ -1308,7 +1309,7 @@ def _scores(view: View) -> Iterator[int]:
 
 
 def _score_products(view: View) -> Iterator[int]:
-    """Yield the rows of its products: those that make scores or multiply them."""
+    """Yield the rows of the contractions of unfused attention, which produce or consume scores."""
     keys = {shape[-2:] for shape in score_shapes(view.anatomy.operators)}
     for index, row in enumerate(view.anatomy.operators):
         if row.operator in ("aten::bmm", "aten::baddbmm"):
@@ -1319,12 +1320,12 @@ def _score_products(view: View) -> Iterator[int]:
                     yield index
 
 
-#: A fused kernel's products reach about this part of the peak.
+#: Contractions in a fused attention kernel reach about this fraction of the peak.
 _OF_FUSED_ATTENTION: Final = 0.5
 
 
 def _fused_products(view: View) -> tuple[float, float]:
-    """Return (time of the products of attention that is written out, what a fused kernel takes for them)."""
+    """Return (time of the contractions of unfused attention, their time in a fused kernel)."""
     peaks, spent, least = view.anatomy.device.peak_flops_per_second, 0.0, 0.0
     for index in _score_products(view):
         row = view.anatomy.operators[index]
@@ -1427,7 +1428,7 @@ def _logits(row: OperatorRow) -> dict[tuple[int, int], list[Tensor]]:
 def _losses(view: View) -> dict[tuple[int, int], list[int]]:
     """Return the rows of each cross entropy over a vocabulary, casts of its logits too, by their (rows, classes).
 
-    There are none where no advice is: on the CPU, where computing it in pieces measured slower, and without bandwidth.
+    Empty where no advice applies: on the CPU, where chunked computation measured slower, and without known bandwidth.
     """
     operators = view.anatomy.operators
     if view.on_cpu or not view.anatomy.device.bandwidth_bytes_per_second:
@@ -1494,7 +1495,7 @@ def _training_mode(view: View) -> Iterator[Advice]:
 
 
 def _dropout_of(workload: Workload) -> str | None:
-    """Return the field of the configuration with the dropout of attention's probabilities, if it is known."""
+    """Return the configuration field for attention dropout, if known."""
     kind = workload.architecture or ""
     return next((field for begins, field in _DROPOUTS if kind.startswith(begins)), None)
 
@@ -1607,7 +1608,7 @@ _UPDATES: Final = regex(r"^Optimizer\.step#|^aten::_foreach_")
 def _idle_of_update(view: View) -> int:
     """Return the idle time in which the host launches an update piece by piece, if it is more than the update's work.
 
-    That is the optimizer's to gain: launches and long gaps leave it out.
+    The optimizer rule claims it; the rules for launches and long gaps exclude it.
     """
     if view.situation.optimizer not in ("foreach", "loop") or view.on_cpu:
         return 0
@@ -1618,7 +1619,7 @@ def _idle_of_update(view: View) -> int:
 
 
 def _faster_update(view: View) -> tuple[str, ...]:
-    """Return what launches the update in fewer pieces; one operator over lists is one pass already."""
+    """Return remedies that launch the update in fewer pieces; one operator over lists is a single pass already."""
     operators = {view.anatomy.operators[index].operator for index in _updates(view)}
     listed = view.situation.optimizer == "foreach"
     if not operators or (listed and len(operators) == 1):
@@ -1670,13 +1671,13 @@ def _optimizer(view: View) -> Iterator[Advice]:
 
 #: What an update in a few calls takes of one in a call for each operation (benchmarks/pairs: 0.1 is within 18 % twice).
 _ONE_PASS: Final = 0.1
-#: torch's optimizers that have a fused kernel, and those that have only operators over lists of tensors.
+#: torch optimizers with a fused kernel, and those with only foreach (multi-tensor) operators.
 _FUSED: Final = {"sgd", "adam", "adamw", "adagrad"}
 _FOREACH_ONLY: Final = {"adadelta", "adafactor", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop"}
 
 
 def _kernels_of(optimizers: str | None, *, lists: bool) -> tuple[str, ...]:
-    """Return the faster kernels that a loop's optimizers have, as far as these are known, with `lists` those too."""
+    """Return the faster implementations that the loop's optimizers support, with `lists` foreach too."""
     names = {word.strip().partition("-")[0].lower() for word in (optimizers or "adamw").split(",")}
     options = ["fused=True"] if names & _FUSED else []
     options += ["foreach=True"] if names & (_FUSED | _FOREACH_ONLY) and lists else []
@@ -1684,7 +1685,7 @@ def _kernels_of(optimizers: str | None, *, lists: bool) -> tuple[str, ...]:
 
 
 def _update_ns(view: View, rows: Sequence[OperatorRow]) -> int:
-    """Return the least time of one kernel for the update: each tensor that the operators write, read and written once.
+    """Return the minimum time of a fused update kernel, which reads and writes each tensor once.
 
     A fused kernel reads weights, gradients and moments once and writes all but the gradients.
     """
@@ -1738,7 +1739,7 @@ def _padding(view: View) -> Iterator[Advice]:
     )
 
 
-#: Below this part of the device's memory, recomputing saves what is not short.
+#: If memory use is below this fraction of the device's, recomputation saves memory that is not scarce.
 _FREE: Final = 0.4
 
 
@@ -1784,7 +1785,7 @@ def _collections(view: View) -> Iterator[Advice]:
 
 
 def _regions(view: View) -> int:
-    """Return how many regions of compiled code run in a step, if there are several beside that of the optimizer."""
+    """Return how many compiled regions run per step, without the optimizer's; 0 if there is only one."""
     regions = [row for row in view.anatomy.host if _REGION.match(row.name)]
     of_optimizer = view.situation.optimizer == "compiled"
     frames = {row.name.partition("/")[0] for row in regions}  # 0/1 is the code of 0/0, compiled again
@@ -1793,7 +1794,7 @@ def _regions(view: View) -> int:
 
 
 def _between_regions(view: View) -> int:
-    """Return the idle time of Python that graph breaks explain, which launches leave to them."""
+    """Return the idle time in Python that graph breaks explain; the launch rule excludes it."""
     breaks = view.anatomy.run is not None and view.anatomy.run.graph_breaks
     gain = view.short_idle(IdleCause.PYTHON, drained=False) if breaks or _regions(view) > 1 else 0
     return gain if gain >= WORTH * view.step_ns else 0
@@ -1833,7 +1834,7 @@ def _graph_breaks(view: View) -> Iterator[Advice]:
 
 
 def _fragmentation(view: View) -> Iterator[Advice]:
-    """Look at a snapshot's failure: what the allocator held without using it, and whether it was enough."""
+    """Analyze an out-of-memory snapshot: memory reserved but unused, and whether it would have sufficed."""
     memory, failure = view.anatomy.memory, view.anatomy.memory.failure
     if failure is None or failure.unused_bytes is None or failure.unused_bytes < (failure.requested_bytes or 0):
         return
@@ -1875,7 +1876,7 @@ _SHARDS: Final = "shard them over ranks (torch.distributed.fsdp)."
 def _what_fills(view: View) -> Iterator[Advice]:
     """Look at a snapshot where memory ran out, or at its peak: the components that a change lowers.
 
-    What attention's scores and autocast's copies take is left out of what other changes save.
+    Other changes get no credit for attention scores and autocast copies.
     """
     memory = view.anatomy.memory
     if not memory.parts or not memory.peak_bytes:
@@ -1934,7 +1935,7 @@ _TEMPORARY: Final = "temporary_buffers"
 
 
 def _lowered_by(view: View, sizes: dict[str, int], *, at_failure: bool) -> dict[str, tuple[float, tuple[str, ...]]]:
-    """Return what lowers each component of a snapshot: the part of it that goes at most, and changes to try."""
+    """Return what lowers each component of a snapshot: the largest fraction saved, and changes to try."""
     memory = view.anatomy.memory
     phase = memory.shown_at if at_failure else memory.peak_at
     trains = memory.trains

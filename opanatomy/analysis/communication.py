@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.aggregate import Order, RowSums
 from opanatomy.analysis.intervals import Intervals, length, overlap, together, union, within, without
-from opanatomy.analysis.timeline import SYNCHRONIZE, DeviceTime, StepWindow
+from opanatomy.analysis.timeline import DeviceTime, StepWindow
 from opanatomy.attribution.calls import TraceCalls
 from opanatomy.attribution.collectives import (
     OTHER,
@@ -43,6 +43,7 @@ from opanatomy.records.communication import (
     ExpectedCommunication,
     ModuleCommunication,
 )
+from opanatomy.records.runtime_calls import WAITS
 from opanatomy.records.taxonomy import CLASS_CODE, ITEM_SIZE, PHASES, OperatorClass, Phase
 from opanatomy.records.workload import SharedWeights, Workload
 from opanatomy.trace.read import Trace
@@ -415,7 +416,7 @@ def _device_events(trace: Trace, calls: TraceCalls, kernels: KernelTable) -> _Ev
     launch = calls.work.launch[events]
     launched = take(trace.launches.start_ns, launch) if len(trace.launches.start_ns) else np.full(len(events), -1)
     launches, names = trace.launches, unique(trace.launches.name)
-    waits = np.array([bool(SYNCHRONIZE.search(trace.names[name])) for name in names.values.tolist()], dtype=bool)
+    waits = np.array([bool(WAITS.search(trace.names[name])) for name in names.values.tolist()], dtype=bool)
     waited = np.flatnonzero(waits[names.inverse] & (launches.duration_ns > _WAITED_NS))
     return _Events(
         start_ns=kernels.start_ns[events],

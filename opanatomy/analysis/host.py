@@ -9,12 +9,13 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.analysis.idle import FREES, WAITS, is_operator
+from opanatomy.analysis.idle import is_operator
 from opanatomy.analysis.intervals import Intervals, length, overlap, union, without
-from opanatomy.attribution.attribute import enclosing_rows
+from opanatomy.attribution.nesting import innermost_at
 from opanatomy.records.anatomy import HostRow
 from opanatomy.records.columns import Bool, HostTable, Int64, Launches, isin, rows_named, starts_work, take, unique
 from opanatomy.records.patterns import regex
+from opanatomy.records.runtime_calls import FREES, WAITS
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
 #: Names with less than this part of the time are one row.
@@ -60,13 +61,7 @@ def thread_events(
         if not len(threads):
             threads = unique(host.thread[rows[operators[rows]]]).values
     rows, calls = rows[isin(host.thread[rows], threads)], _outermost(launches, calls, threads)
-    around = enclosing_rows(
-        host.thread,
-        host.start_ns,
-        host.start_ns + host.duration_ns,
-        host.parent,
-        (launches.thread[calls], launches.start_ns[calls]),
-    )
+    around = innermost_at(host, launches.thread[calls], launches.start_ns[calls])
     own = host.self_ns.copy()
     np.subtract.at(own, around[around >= 0], launches.duration_ns[calls[around >= 0]])
     return ThreadEvents(rows=rows, calls=calls, around=around, own_ns=own.clip(0), operators=operators)

@@ -16,10 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.analysis.intervals import Intervals, LaunchedWork, length, overlap, together, union, within, without
-from opanatomy.attribution.attribute import enclosing_rows
-from opanatomy.attribution.nesting import last_started
+from opanatomy.attribution.nesting import innermost_at, last_started
 from opanatomy.records.anatomy import PYTHON_STACK, Gap, IdleRow
 from opanatomy.records.columns import (
+    AFTER_ALL,
     MEMCPY,
     Bool,
     DeviceWork,
@@ -36,49 +36,40 @@ from opanatomy.records.columns import (
     unique,
 )
 from opanatomy.records.patterns import regex
+from opanatomy.records.runtime_calls import LAUNCHES_GRAPH, SYNCHRONIZES, WAITS, WAITS_FOR_DEVICE, WAITS_FOR_STREAM
 from opanatomy.records.taxonomy import IdleCause
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
 #: A launch is slow if it takes this many times the median, and at least this long.
 _SLOW: Final = 20
 _SLOW_NS: Final = 200_000
-#: A copy from the host whose call lasts this long holds the host up.
+#: A host-to-device copy whose call takes this long blocks the host.
 _HELD_UP_NS: Final = 100_000
 #: Work that starts within this time after its launch returned did not wait for the device.
 _LATENCY_NS: Final = 20_000
-#: Calls that give memory of the device back to the driver.
-FREES: Final = regex(r"^(?:cuda|hip)Free(?!Host)")
 _EXCHANGES: Final = regex(r"^(?:nccl|rccl|msccl|oneccl)", re.IGNORECASE)
 #: A wait returns this soon after the device's last work; the longest delay in sixty real traces is 187 us.
 RETURNS_NS: Final = 250_000
-#: What recording a Python function costs the host, at most: 0.15 us were measured (torch 2.13, CPython 3.11).
+#: Maximum host cost of recording a Python function (0.15 us measured with torch 2.13, CPython 3.11).
 _STACK_NS: Final = 1_000
 #: A silence of the host up to this long is Python between two operators; a longer one is unexplained.
 _SILENCE_NS: Final = 1_000_000
-#: Gaps below this length are those between launches; a longer one has a cause of its own.
+#: Shorter gaps are ordinary gaps between launches; a longer one has its own cause.
 SHORT_GAP_NS: Final = 1_000_000
-#: What the host queued is known if this part of the work has a launch record.
+#: The host's queue is known if this share of the work has a launch record.
 _KNOWN_LAUNCHES: Final = 0.95
-#: So many rows of the longest gaps are kept.
+#: The number of longest gaps kept.
 LONGEST_GAPS: Final = 20
 
 _ALLOCATES: Final = regex(
     r"^(?:cuda|hip|cu)(?:Ext)?(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister)"
     r"|Mem(?:Alloc|Free|Create|Release|Map|Unmap|SetAccess|Address|Host))|^(?:ur|pi|ze)(?:USM|Mem)\w*(?:Alloc|Free)"
 )
-#: Operators that call cuBLAS, cuDNN and their like, which start with their first call.
+#: Operators that call libraries such as cuBLAS and cuDNN, which initialize on first use.
 _LIBRARIES: Final = regex(r"^aten::(?:\w*conv\w*|\w*mm|matmul|linear|baddbmm|\w*(?:cudnn|miopen|rnn|lstm|gru)\w*)$")
-#: A call of the allocator that starts a library takes this many times the median of its name.
+#: An allocator call that initializes a library takes this many times the median for its name.
 _TIMES_USUAL: Final = 10
 _A_FEW: Final = 4
-#: Calls in which the host waits for the device.
-WAITS: Final = regex(
-    r"Synchronize|^(?:cuda|hip)Memcpy$|^cuMemcpy[DH]to[DH]|^hipMemcpyWithStream$|^ur(?:EventWait|QueueFinish)"
-)
-_SYNCHRONIZES: Final = regex(r"^(?:cuda|hip|cu|ur|ze|aclrt)\w*Synchronize|^ur(?:EventWait|QueueFinish)")
-_ON_DEVICE: Final = regex(r"^(?:cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
-_ON_STREAM: Final = regex(r"^(?:cuda|hip|cu)StreamSynchronize")
-LAUNCHES_GRAPH: Final = regex(r"GraphLaunch|CommandBufferEnqueue", re.IGNORECASE)
 _LOADS: Final = regex(
     r"(?:Module|Library|Kernel)(?:Load|GetFunction)|Func[GS]etAttribute|GraphInstantiate|StreamCreate"
     r"|GetDeviceProperties|Lazy Function Loading|Module Loading"
@@ -110,9 +101,9 @@ _ORDER: Final = (
     IdleCause.PROFILER, IdleCause.COMPILATION, IdleCause.INPUT, IdleCause.ALLOCATOR, IdleCause.SLOW_LAUNCH,
     IdleCause.SYNCHRONIZATION, IdleCause.COLLECTIVE, IdleCause.OPERATORS,
 )  # fmt: skip
-#: The time of what nothing says the end of.
-NEVER: Final = int(np.iinfo(np.int64).max)
-#: In place of a thread: all threads that launch work, or none at all.
+#: A kind of host time that is no cause: launches, before the operators around them.
+LAUNCH: Final = "launch"
+#: In place of a thread: all launching threads, or none.
 _OTHERS: Final = -1
 _NOBODY: Final = -2
 
@@ -126,17 +117,17 @@ class _Charged(Struct, frozen=True):
 
 
 class Idle(Struct, frozen=True):
-    """The idle time of one device, divided by what comes next, and again by cause."""
+    """Idle time of one device, split by what ends each gap and by cause."""
 
-    #: The next work had not been launched when the device fell idle, or none comes before the window ends.
+    #: Host late: the next work had not been launched when the device fell idle, or there is none in the window.
     host: Intervals
     #: The next work was already launched on a stream, and another stream worked last.
     stream: Intervals
-    #: The rest: between two events of one stream, or with no launch record to tell.
+    #: The rest: between two events of one stream, or without a launch record.
     other: Intervals
     #: The part in gaps that began while the host waited for the device.
     drained: Intervals
-    #: Not idle: work whose records are missing ran here, or may have.
+    #: Not idle: work without records ran here, or may have run.
     unrecorded: Intervals
     #: The part of it in which the host waited for such work.
     awaited: Intervals
@@ -146,7 +137,7 @@ class Idle(Struct, frozen=True):
     gaps: _Gaps
     #: Which of the gaps began while the host waited for the device.
     began_waiting: Bool
-    activity: _Host
+    activity: _HostActivity
 
     def by_cause(self, start_ns: Int64, end_ns: Int64) -> dict[IdleCause, Int64]:
         """Return the idle time of each cause in each span."""
@@ -164,7 +155,7 @@ class Idle(Struct, frozen=True):
                 parts.setdefault(part.cause, []).append(_Charged(part.cause, part.thread, time))
         short = self.gaps.end_ns - self.gaps.start_ns < SHORT_GAP_NS
         exchanges = self.activity.exchanges
-        beside = isin(self.gaps.before, exchanges) | isin(self.gaps.after, exchanges)
+        beside = isin(self.gaps.following_name, exchanges) | isin(self.gaps.last_name, exchanges)
         made = []
         for cause, each in parts.items():
             short_ns, drained_ns, exchanging_ns = (
@@ -192,13 +183,13 @@ class Idle(Struct, frozen=True):
         yield from sorted(made, key=lambda row: (-row.time_ns, row.cause))
 
     def longest(self, spans: Intervals, step_start: Int64, numbers: Sequence[int | None]) -> Iterator[Gap]:
-        """Yield the longest gaps in these spans, alike ones as one row whose `count` is that of all spans.
+        """Yield the longest gaps in these spans; alike ones share a row whose `count` covers all spans.
 
         Steps begin at `step_start` and have these `numbers`.
         """
         start, end = overlap(self.gaps.of(np.ones(len(self.gaps.start_ns), dtype=bool)), spans)
         gap = np.searchsorted(self.gaps.start_ns, start, side="right") - 1
-        time, before = end - start, self.gaps.before[gap]
+        time, following = end - start, self.gaps.following_name[gap]
         causes = list(dict.fromkeys(part.cause for part in self.charged))
         if not len(start) or not causes:
             return
@@ -211,11 +202,13 @@ class Idle(Struct, frozen=True):
             if not len(left):
                 return
             first = int(left[0])
-            alike = (cause[left] == cause[first]) & (before[left] == before[first]) & (2 * time[left] >= time[first])
+            alike = (
+                (cause[left] == cause[first]) & (following[left] == following[first]) & (2 * time[left] >= time[first])
+            )
             rows, left = left[alike], left[~alike]
             step = int(np.searchsorted(step_start, start[first], side="right")) - 1
             launch = int(self.gaps.launch[gap[first]])
-            known = launch >= 0 or bool(before[first] < 0)
+            known = launch >= 0 or bool(following[first] < 0)
             name, call, launch_ns = (
                 self.activity.filling(int(start[first]), int(end[first]), launch) if known else (None, None, None)
             )
@@ -226,8 +219,8 @@ class Idle(Struct, frozen=True):
                 cause_ns=int(spent[cause[first], rows].sum()) // len(rows),
                 name=name,
                 call=call,
-                before=self.activity.name_of(int(before[first])),
-                after=self.activity.name_of(int(self.gaps.after[gap[first]])),
+                before=self.activity.name_of(int(following[first])),
+                after=self.activity.name_of(int(self.gaps.last_name[gap[first]])),
                 launch_ns=launch_ns,
                 drained=bool(self.began_waiting[gap[first]]),
                 launch_known=known,
@@ -239,8 +232,8 @@ class Idle(Struct, frozen=True):
 class _Gaps(Struct, frozen=True):
     """Idle spans of a device; `last` and `following` are the work before and after each, -1 if none.
 
-    The work before it is named `after`, -1 if none. The next work, named `before`, was launched at `launched_ns` (-1 if
-    not recorded, the end of the window if nothing follows) by the call in row `launch`.
+    They are places among the device's work in the order of its starts. The following work was launched at `launched_ns`
+    (-1 if not recorded, the end of the window if nothing follows) by the call in row `launch`.
     """
 
     start_ns: Int64
@@ -249,28 +242,29 @@ class _Gaps(Struct, frozen=True):
     following: Int64
     launched_ns: Int64
     launch: Int64
-    before: Int64
-    after: Int64
+    last_name: Int64
+    following_name: Int64
 
     def of(self, rows: Bool) -> Intervals:
         """Return some of the gaps."""
         return self.start_ns[rows], self.end_ns[rows]
 
     def without(self, time: Intervals) -> _Gaps:
-        """Return what is left of the gaps outside of this time."""
+        """Return the gaps minus this time."""
         if not len(time[0]):
             return self
         start, end = without((self.start_ns, self.end_ns), time)
         gap = np.searchsorted(self.start_ns, start, side="right") - 1
-        columns = (self.last, self.following, self.launched_ns, self.launch, self.before, self.after)
+        columns = (self.last, self.following, self.launched_ns, self.launch, self.last_name, self.following_name)
         return _Gaps(start, end, *(column[gap] for column in columns))
 
 
 def idle_by_device(launched: LaunchedWork, window: tuple[int, int]) -> dict[int, Idle]:
     """Return the idle time of each device in the window; other steps' work is not idle time."""
-    host, awaited = _Host(launched), awaited_work(launched)
+    activity, awaited = _HostActivity(launched), awaited_work(launched)
     return {
-        device: _idle_of(launched, rows, window, host, awaited) for device, rows in rows_by_value(launched.work.device)
+        device: _idle_of(launched, rows, window, activity, awaited)
+        for device, rows in rows_by_value(launched.work.device)
     }
 
 
@@ -282,7 +276,7 @@ def awaited_work(launched: LaunchedWork) -> Intervals:
     A last wait that nothing is launched or recorded after is the profiler's own.
     """
     work, calls = launched.work, launched.launches
-    waits = np.flatnonzero(rows_named(_SYNCHRONIZES, launched.names, calls.name))
+    waits = np.flatnonzero(rows_named(SYNCHRONIZES, launched.names, calls.name))
     if not len(waits) or not len(work.start_ns):
         return waits, waits
     begin, end = _span(calls, waits)
@@ -308,23 +302,25 @@ def awaited_work(launched: LaunchedWork) -> Intervals:
 
 
 def done_ns(names: Sequence[str], launches: Launches, work: DeviceWork, moments: Int64) -> Int64:
-    """Return when what was launched by each moment had ended for certain; `NEVER` if no later wait says so.
+    """Return when what was launched by each moment had ended for certain; `AFTER_ALL` if no later wait says so.
 
-    A wait for a device says so if all work is of one device, a wait for a stream if all is of one stream.
+    A device wait proves it if all work is on one device, a stream wait if all is on one stream.
     """
     waits = np.zeros(len(launches.name), dtype=bool)
     if len(unique(work.device).values) == 1:
-        waits |= rows_named(_ON_DEVICE, names, launches.name)
+        waits |= rows_named(WAITS_FOR_DEVICE, names, launches.name)
         if len(unique(work.stream).values) == 1:
-            waits |= rows_named(_ON_STREAM, names, launches.name)
+            waits |= rows_named(WAITS_FOR_STREAM, names, launches.name)
     rows = np.flatnonzero(waits & (launches.duration_ns > 0))
     begin, end = _span(launches, rows[np.argsort(launches.start_ns[rows], kind="stable")])
-    returned = np.append(np.minimum.accumulate(end[::-1])[::-1], NEVER)
+    returned = np.append(np.minimum.accumulate(end[::-1])[::-1], AFTER_ALL)
     ended: Int64 = returned[np.searchsorted(begin, moments)]
     return ended
 
 
-def _idle_of(launched: LaunchedWork, rows: Int64, window: tuple[int, int], host: _Host, awaited: Intervals) -> Idle:
+def _idle_of(
+    launched: LaunchedWork, rows: Int64, window: tuple[int, int], activity: _HostActivity, awaited: Intervals
+) -> Idle:
     """Return the idle time of the device whose work is in these rows."""
     work = launched.work
     rows = rows[np.argsort(work.start_ns[rows], kind="stable")]
@@ -337,23 +333,23 @@ def _idle_of(launched: LaunchedWork, rows: Int64, window: tuple[int, int], host:
     crossed = ~host_bound & known & (gaps.last >= 0) & (stream[gaps.following] != stream[gaps.last])
     behind = ~host_bound & known & ~crossed
     # A launch that began before the device fell idle, and returned later, is the host's until it returns.
-    returned = np.clip(host.returned_ns(gaps.launch), gaps.start_ns, gaps.end_ns)
+    returned = np.clip(activity.returned_ns(gaps.launch), gaps.start_ns, gaps.end_ns)
     returned = np.where(~host_bound & (returned > gaps.start_ns + _LATENCY_NS), returned, gaps.start_ns)
     in_launch = returned > gaps.start_ns
     charged = [
-        *host.charged(gaps.of(host_bound), gaps.launch[host_bound]),
-        *host.charged((gaps.start_ns[in_launch], returned[in_launch]), gaps.launch[in_launch]),
+        *activity.charged(gaps.of(host_bound), gaps.launch[host_bound]),
+        *activity.charged((gaps.start_ns[in_launch], returned[in_launch]), gaps.launch[in_launch]),
         _Charged(IdleCause.STREAM, _NOBODY, (returned[crossed], gaps.end_ns[crossed])),
         _Charged(IdleCause.DEVICE, _NOBODY, (returned[behind], gaps.end_ns[behind])),
         _Charged(IdleCause.UNKNOWN, _NOBODY, gaps.of(~known)),
     ]
-    queued = host.returned_ns(launched.launch[rows])
+    queued = activity.returned_ns(launched.launch[rows])
     known_launch = launched.launch[rows] >= 0
     late = known_launch & (work.start_ns[rows] - queued > _LATENCY_NS)
     launched_last = np.array([queued.max(initial=window[0])])  # what runs from there on ends the step
-    paced = together(union(queued[late], (work.start_ns[rows] - queued)[late]), host.waiting())
+    paced = together(union(queued[late], (work.start_ns[rows] - queued)[late]), activity.waiting())
     paced = together(paced, union(launched_last, window[1] - launched_last))
-    waiting = host_bound & host.waits(gaps.start_ns, gaps.launch)
+    waiting = host_bound & activity.waits(gaps.start_ns, gaps.launch)
     return Idle(
         host=gaps.of(host_bound),
         stream=gaps.of(crossed),
@@ -365,7 +361,7 @@ def _idle_of(launched: LaunchedWork, rows: Int64, window: tuple[int, int], host:
         charged=tuple(part for part in charged if len(part.time[0])),
         gaps=gaps,
         began_waiting=waiting,
-        activity=host,
+        activity=activity,
     )
 
 
@@ -380,19 +376,25 @@ def _gaps(launched: LaunchedWork, rows: Int64, window: tuple[int, int]) -> tuple
     end = start + launched.work.duration_ns[rows]
     reached = np.maximum.accumulate(end)
     farthest = np.maximum.accumulate(np.where(end == reached, np.arange(len(end)), 0))
-    before = np.flatnonzero(start[1:] > reached[:-1])
-    opens = np.maximum(np.concatenate(([window[0]], reached[before], reached[-1:])), window[0])
-    closes = np.minimum(np.concatenate((start[:1], start[before + 1], [window[1]])), window[1])
-    last = np.concatenate(([-1], farthest[before], farthest[-1:]))
-    following = np.concatenate(([0], before + 1, [-1]))
+    opening = np.flatnonzero(start[1:] > reached[:-1])
+    opens = np.maximum(np.concatenate(([window[0]], reached[opening], reached[-1:])), window[0])
+    closes = np.minimum(np.concatenate((start[:1], start[opening + 1], [window[1]])), window[1])
+    last = np.concatenate(([-1], farthest[opening], farthest[-1:]))
+    following = np.concatenate(([0], opening + 1, [-1]))
     real = closes > opens
     opens, closes, last, following = opens[real], closes[real], last[real], following[real]
-    launched_ns, launch = launched.launched_ns()[rows], launched.launch[rows]
+    launched_ns, name = launched.launched_ns()[rows], launched.work.name[rows]
     next_ns = np.where(following >= 0, launched_ns[following], window[1])
-    next_launch = np.where(following >= 0, launch[following], -1)
-    before_work = np.where(following >= 0, launched.work.name[rows[following]], -1)
-    after_work = np.where(last >= 0, launched.work.name[rows[last]], -1)
-    gaps = _Gaps(opens, closes, last, following, next_ns, next_launch, before_work, after_work)
+    gaps = _Gaps(
+        start_ns=opens,
+        end_ns=closes,
+        last=last,
+        following=following,
+        launched_ns=next_ns,
+        launch=take(launched.launch[rows], following),
+        last_name=take(name, last),
+        following_name=take(name, following),
+    )
     hidden_ns = launched.launches.start_ns[launched.hidden]
     if not len(hidden_ns):
         none = opens < 0
@@ -411,20 +413,20 @@ def _gaps(launched: LaunchedWork, rows: Int64, window: tuple[int, int]) -> tuple
         gaps,
         launched_ns=np.where(ahead, gaps.end_ns, gaps.launched_ns),
         launch=np.where(ahead, launch, gaps.launch),
-        before=np.where(ahead, -1, gaps.before),
+        following_name=np.where(ahead, -1, gaps.following_name),
     )
     return gaps, unrecorded
 
 
 def is_operator(names: Sequence[str], host: HostTable) -> Bool:
     """Return which host events are operators, not ranges; in 2021 ranges were written as operators are."""
-    operators: Bool = (host.annotation == 0) & ~rows_named(_RANGES, names, host.name)
+    operators: Bool = host.is_operator & ~rows_named(_RANGES, names, host.name)
     if not host.annotation.any():
         operators &= rows_named(re.compile(r"::|\bBackward\d*$"), names, host.name) | (host.sequence >= 0)
     return operators
 
 
-class _Host:
+class _HostActivity:
     """The host's runtime calls, operators and ranges by thread, and the causes that they show."""
 
     def __init__(self, launched: LaunchedWork) -> None:
@@ -432,7 +434,6 @@ class _Host:
         names, calls, rows = launched.names, launched.launches, np.arange(len(host.name))
         operators = is_operator(names, host)
         self._parent = host.parent
-        #: The events that show each cause: host rows, runtime calls, and the profiler's own events.
         copies = launched.work.kind == MEMCPY
         into, out = (copies & rows_named(re.compile(text), names, launched.work.name) for text in ("HtoD", "DtoH"))
         launching = starts_work(launched.names, calls)
@@ -461,6 +462,7 @@ class _Host:
             IdleCause.OPERATORS: operators,
             IdleCause.PYTHON: ~operators & ~rows_named(_SAYS_NOTHING, names, host.name),
         }
+        #: The events that show each cause: runtime calls, host rows, and below the profiler's own events.
         self._of_calls = {cause: np.flatnonzero(marked) for cause, marked in of_calls.items()}
         self._of_rows = {cause: rows[marked] for cause, marked in of_rows.items()}
         self._host, self._profiler = host, launched.profiler
@@ -478,12 +480,31 @@ class _Host:
             IdleCause.SLOW_LAUNCH: np.flatnonzero(loads),
         }
         self._stack_ns = np.sort(launched.profiler.start_ns[~own])
+        #: What recording Python's functions took.
+        self._recording = union(self._stack_ns, np.full(len(self._stack_ns), _STACK_NS))
         self._functions = np.flatnonzero(~own & (launched.profiler.name >= 0))
         #: The threads that launch work, and the one that did so last.
         self._threads = unique(calls.thread[launching]).values
         last = np.flatnonzero(launching)
         self._last = int(calls.thread[last[np.argmax(calls.start_ns[last])]]) if len(last) else _OTHERS
         self._layers: dict[tuple[IdleCause, int], Intervals] = {}
+
+    def layers(self) -> dict[str, Intervals]:
+        """Return when the threads that launch work did each kind of thing, in the order of precedence and disjoint."""
+        calls = self._launches
+        launches = np.flatnonzero(starts_work(self._names, calls))
+        ordered = (
+            *((cause.value, self._layer(cause, _OTHERS)) for cause in _ORDER if cause is not IdleCause.OPERATORS),
+            (LAUNCH, union(calls.start_ns[launches], calls.duration_ns[launches])),
+            (IdleCause.OPERATORS.value, self._layer(IdleCause.OPERATORS, _OTHERS)),
+            (IdleCause.PYTHON.value, self._layer(IdleCause.PYTHON, _OTHERS)),
+        )
+        layers: dict[str, Intervals] = {}
+        taken = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        for name, layer in ordered:
+            layers[name] = without(layer, taken)
+            taken = together(taken, layer)
+        return layers
 
     def waits(self, moments: Int64, launch: Int64) -> Bool:
         """Return whether the thread of each launch waits for the device at a moment, or begins to right after it."""
@@ -504,7 +525,7 @@ class _Host:
         return take(self._launches.start_ns + self._launches.duration_ns, launch)
 
     def charged(self, gaps: Intervals, launch: Int64) -> Iterator[_Charged]:
-        """Yield the gaps in parts with their causes; `launch` is the call that ends each gap, -1 if none does."""
+        """Yield the gaps split by cause; `launch` is the call that ends each gap, -1 if none."""
         threads = self._threads_of(launch)
         returns = np.where(launch >= 0, self.returned_ns(launch), gaps[1])
         returned = np.clip(returns, *gaps)
@@ -516,32 +537,25 @@ class _Host:
             left = gaps[0][here], ends[here]
             for of_thread in (thread, _OTHERS):
                 for cause in _ORDER:
-                    if not len(left[0]):
-                        break
                     layer = self._layer(cause, of_thread)
-                    if len(layer[0]):
-                        yield _Charged(cause, of_thread, overlap(left, layer))
-                        left = without(left, layer)
+                    yield _Charged(cause, of_thread, overlap(left, layer))
+                    left = without(left, layer)
 
             # The rest: the latency of a launch that has returned, Python, and unexplained time.
             latency = union(returned[here], ends[here] - returned[here])
-            waited = overlap(left, latency) if len(left[0]) else left
-            yield _Charged(IdleCause.OPERATORS, _NOBODY, waited)
-            left = without(left, waited) if len(waited[0]) else left
-            if len(self._stack_ns) and len(left[0]):
-                stack = overlap(left, union(self._stack_ns, np.full(len(self._stack_ns), _STACK_NS)))
-                yield _Charged(IdleCause.PROFILER, _NOBODY, stack)
-                left = without(left, stack)
+            yield _Charged(IdleCause.OPERATORS, _NOBODY, overlap(left, latency))
+            left = without(left, latency)
+            yield _Charged(IdleCause.PROFILER, _NOBODY, overlap(left, self._recording))
+            left = without(left, self._recording)
             ranges = self._layer(IdleCause.PYTHON, thread)
-            named = overlap(left, ranges) if len(ranges[0]) and len(left[0]) else (left[0][:0], left[1][:0])
-            yield _Charged(IdleCause.PYTHON, thread, named)
-            start, end = without(left, named) if len(named[0]) else left
+            yield _Charged(IdleCause.PYTHON, thread, overlap(left, ranges))
+            start, end = without(left, ranges)
             short = (end - start <= _SILENCE_NS) & (len(self._of_rows[IdleCause.OPERATORS]) > 0)
             yield _Charged(IdleCause.PYTHON, _NOBODY, (start[short], end[short]))
             yield _Charged(IdleCause.UNKNOWN, _NOBODY, (start[~short], end[~short]))
 
     def names_in(self, part: _Charged) -> Iterator[tuple[str, int, int]]:
-        """Yield (name, time, events) of what the host did in a part of idle time; the innermost of nested events."""
+        """Yield (name, time, events) of host activity in a part of idle time, by innermost event."""
         if part.thread == _NOBODY:
             if part.cause is IdleCause.PROFILER:
                 began, until = (np.searchsorted(self._stack_ns, edge) for edge in part.time)
@@ -575,8 +589,8 @@ class _Host:
     def filling(self, start_ns: int, end_ns: int, launch: int) -> tuple[str | None, str | None, int | None]:
         """Return (operator or range, runtime call) that fill half of a span, and the time of `launch` in it.
 
-        A name whose events fill half of it without what is below them comes first, then the innermost event that
-        covers half of it. The thread of the launch is looked at first, then the others that launch work.
+        A name whose self time fills half of it takes precedence, then the innermost event that covers half of it. The
+        launching thread is examined first, then the other launching threads.
         """
         calls, host = self._launches, self._host
         thread = int(calls.thread[launch]) if launch >= 0 else self._last
@@ -629,7 +643,7 @@ class _Host:
         return int(events.start_ns[last]), self.name_of(int(events.name[last]))
 
     def _time_below(self, rows: Int64, spent: Int64) -> Int64:
-        """Return how much of the time of each row is that of other rows right below it."""
+        """Return the time in each row of its direct children."""
         index = np.full(len(self._parent) + 1, -1, dtype=np.int64)
         index[rows] = np.arange(len(rows))
         parent = self._parent[rows]
@@ -672,7 +686,7 @@ class _Host:
 
 
 def _starts_library(launched: LaunchedWork, allocates: Bool) -> Bool:
-    """Return the calls of the allocator that start a library: long ones below the first call of a product or cuDNN.
+    """Return allocator calls that initialize a library: long ones inside the first call of a contraction or of cuDNN.
 
     A call is long if it takes `_TIMES_USUAL` times the median of the calls of its name, or if there are hardly any; the
     first call of the trace creates the device's context.
@@ -684,13 +698,7 @@ def _starts_library(launched: LaunchedWork, allocates: Bool) -> Bool:
         return starts
     first_call = int(calls.start_ns.min())
     libraries = rows_named(_LIBRARIES, names, host.name)
-    around = enclosing_rows(
-        host.thread,
-        host.start_ns,
-        host.start_ns + host.duration_ns,
-        host.parent,
-        (calls.thread[rows], calls.start_ns[rows]),
-    )
+    around = innermost_at(host, calls.thread[rows], calls.start_ns[rows])
     for call, row in zip(rows.tolist(), around.tolist(), strict=True):
         if calls.start_ns[call] == first_call:
             starts[call] = True
@@ -710,18 +718,6 @@ def _span(events: HostTable | Launches | ProfilerEvents, rows: Int64) -> Interva
     return events.start_ns[rows], events.start_ns[rows] + events.duration_ns[rows]
 
 
-LAUNCH: Final = "launch"
-
-
 def host_layers(launched: LaunchedWork) -> dict[str, Intervals]:
     """Return when the threads that launch work did each kind of thing, in the order of precedence and disjoint."""
-    host, calls = _Host(launched), launched.launches
-    launches = np.flatnonzero(starts_work(launched.names, calls))
-    every = [(cause.value, host._layer(cause, _OTHERS)) for cause in (*_ORDER, IdleCause.PYTHON)]
-    every.insert(-2, (LAUNCH, union(calls.start_ns[launches], calls.duration_ns[launches])))
-    layers: dict[str, Intervals] = {}
-    taken = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    for name, layer in every:
-        layers[name] = without(layer, taken) if len(taken[0]) else layer
-        taken = together(taken, layer)
-    return layers
+    return _HostActivity(launched).layers()

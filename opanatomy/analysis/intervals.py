@@ -21,6 +21,7 @@ from opanatomy.records.columns import (
     Int64,
     Launches,
     ProfilerEvents,
+    take,
     unique,
 )
 
@@ -127,9 +128,7 @@ class LaunchedWork(Struct, frozen=True, kw_only=True):
 
     def launched_ns(self) -> Int64:
         """Return when the host launched each event, -1 if not recorded."""
-        if not len(self.launches.start_ns):
-            return np.full(len(self.launch), -1, dtype=np.int64)
-        return np.where(self.launch >= 0, self.launches.start_ns[np.maximum(self.launch, 0)], -1)
+        return take(self.launches.start_ns, self.launch)
 
     def kernels(self) -> Bool:
         """Return the kernels of the window, without copies and fills."""

@@ -16,11 +16,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.analysis.build import MeasuredSteps
-from opanatomy.analysis.idle import RETURNS_NS, WAITS, is_operator
+from opanatomy.analysis.idle import RETURNS_NS, is_operator
 from opanatomy.analysis.intervals import Intervals, overlap, union, without
 from opanatomy.analysis.timeline import DeviceTime
 from opanatomy.analysis.waiting import Matched, RankWaits
-from opanatomy.attribution.attribute import enclosing_rows
+from opanatomy.attribution.nesting import innermost_at
 from opanatomy.records.columns import (
     Bool,
     CallTable,
@@ -34,6 +34,7 @@ from opanatomy.records.columns import (
     unique,
 )
 from opanatomy.records.lanes import NO_SPANS, Lane, LaneKind, Lanes, SpanTable
+from opanatomy.records.runtime_calls import WAITS
 from opanatomy.records.table import concatenated, figure
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASES, OperatorClass, Phase
 from opanatomy.trace.read import Trace
@@ -298,10 +299,8 @@ def _innermost(
     """
     index = np.full(len(host.name) + 1, -1, dtype=np.int64)
     index[rows] = np.arange(len(rows))
-    end = host.start_ns + host.duration_ns
-    around = enclosing_rows(
-        host.thread, host.start_ns, end, host.parent, (launches.thread[calls], launches.start_ns[calls])
-    )
+    end = host.end_ns
+    around = innermost_at(host, launches.thread[calls], launches.start_ns[calls])
     parent = np.concatenate((index[host.parent[rows]], index[around]))
     starts = np.concatenate((host.start_ns[rows], launches.start_ns[calls]))
     ends = np.concatenate((end[rows], launches.start_ns[calls] + launches.duration_ns[calls]))

@@ -24,12 +24,14 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.analysis.idle import FREES, SHORT_GAP_NS, host_layers
+from opanatomy.analysis.idle import LAUNCH, SHORT_GAP_NS, host_layers
 from opanatomy.analysis.intervals import Intervals, LaunchedWork, length, union, within, without
 from opanatomy.analysis.timeline import DeviceTime, StepWindow
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Advice, Evidence, PathPart, Replay, WhatIf
 from opanatomy.records.columns import (
+    AFTER_ALL,
+    BEFORE_ALL,
     MEMCPY,
     Bool,
     DeviceWork,
@@ -43,7 +45,7 @@ from opanatomy.records.columns import (
     starts_work,
     unique,
 )
-from opanatomy.records.patterns import regex
+from opanatomy.records.runtime_calls import FREES, RECORDS_EVENT, STREAM_WAITS_FOR_EVENT, WAITS
 from opanatomy.records.taxonomy import CAUSE_LABELS, CLASS_CODE, CLASSES, PHASE_CODE, IdleCause, OperatorClass, Phase
 
 #: Gains are replayed if a replay with usual delays is off by less than this part of the steps, and less than this part
@@ -53,41 +55,80 @@ TRUSTED: Final = 0.05
 _MAX_MISSING_SHARE: Final = 0.01
 #: A delay this much longer than usual is unexplained.
 _UNEXPLAINED_NS: Final = 20_000
-#: Usual delays where a trace has too few of them: of a launch, of queued work, of work of another stream, of a wait.
+#: Default delays for traces with too few samples: of a launch, of queued work, across streams, of a wait.
 _LAUNCHED_NS, _QUEUED_NS, _ACROSS_NS, _RETURNED_NS = 8_000, 1_000, 2_000, 8_000
 _MIN_DELAYS: Final = 5
-#: A wait returns at most so long after the work that it is for, and host and device may disagree by so much.
-_LATE_NS, _SKEW_NS = 200_000, 20_000
-#: Work that waited for another stream begins so soon after that one's work has ended, among so many that end then;
-#: where nothing else explains a long delay `_SKEW_NS` after it, or so long before it by another clock.
-_AT_ONCE_NS, _ENDED_TOGETHER = 5_000, 4
-#: A launch that lasts this many times the median, and so long, behind so many others waited for the queue.
+#: A wait returns at most so long after the work that it is for.
+_LATE_NS: Final = 200_000
+#: The clocks of host and device may disagree by so much.
+_SKEW_NS: Final = 20_000
+#: Work that waited for another stream begins so soon after that one's work has ended; where nothing else explains a
+#: long delay `_SKEW_NS` after it, or so long before it by another clock.
+_AT_ONCE_NS: Final = 5_000
+#: So many events that end before an event are tried as the one that it waited for.
+_ENDED_TOGETHER: Final = 4
+#: A launch this many times the median, at least this long, behind this many others, waited for the full queue.
 _SLOW, _SLOW_NS, _QUEUE = 20, 100_000, 500
 #: What recording an event costs the host: the median over ten programs on one H200 (torch 2.11, shapes recorded) of the
-#: step with the profiler less the one without it, over its host events (benchmarks/pairs; 1.4 to 6.4 us). No part of
-#: the host's time shrinks below this part by it.
-EVENT_NS, _LEAST_PART = 2_000, 0.3
+#: step with the profiler less the one without it, over its host events (benchmarks/pairs; 1.4 to 6.4 us).
+EVENT_NS: Final = 2_000
+#: No part of the host's time shrinks below this part by it.
+_LEAST_PART: Final = 0.3
+#: So many device events are enough of steps that take alike.
+_ENOUGH_EVENTS: Final = 10_000
+#: Steps take alike if the longest takes less than this times the shortest.
+_ALIKE: Final = 1.1
+#: Advice on a host that is late.
+_SLOWED_BY_RECORDING: Final = ("gap", "launches")
+#: A host ahead by this part of a step is not late without recording.
+_AHEAD: Final = 0.2
+_UNRECORDED: Final = "Time the step without the profiler first."
+#: The host has a share in the step if the step is shorter than this part of itself without it.
+_NEARLY: Final = 0.98
+#: The factor on the host's time is at most this, and halved in on so often.
+_MAX_HOST_FACTOR, _HALVINGS = 2.0, 12
 
-_WAITS: Final = regex(
-    r"^(?:cuda|hip|cu|ur|ze)\w*Synchronize|^ur(?:EventWait|QueueFinish)|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$"
-)
-_RECORDS, _STREAM_WAITS = regex(r"EventRecord"), regex(r"StreamWaitEvent")
-_NEVER: Final = -(1 << 60)
+#: What an edge is: from a launch, from the event before on the stream, from another stream; and into the end of a call:
+#: of a wait, of a copy that lasts until it is done, of a launch into a full queue, of a free that waits.
+_LAUNCH, _STREAM, _ACROSS, _WAIT, _COPY, _FULL, _FREE = range(7)
+#: In place of an event: work of before the steps.
+_BEFORE: Final = -1
+#: The time of what no edge reaches. Delays are added to it and times taken from it, which would overflow `BEFORE_ALL`.
+_UNREACHED: Final = -(1 << 60)
 
 HOST, DEVICE, OPTIMIZER = "host", "device", "optimizer"
 COPIES, BLOCKING_COPIES = "copies", "blocking copies"
-#: Kinds of host time by their names on a page.
-_OF_LABELS: Final = {label.lower(): cause.value for cause, label in CAUSE_LABELS.items()}
-_SLOW_LAUNCHES: Final = (IdleCause.SLOW_LAUNCH, CAUSE_LABELS[IdleCause.SLOW_LAUNCH])
-#: Idle time of the device of 1 ms and more before a kernel whose name has the text that follows.
+#: The words of a change, in lower case with hyphens, and what each means; the host does kinds of things.
+_WORDS: Final = {
+    **{word: word for word in (HOST, DEVICE, OPTIMIZER, LAUNCH, COPIES)},
+    BLOCKING_COPIES.replace(" ", "-"): BLOCKING_COPIES,
+    **{
+        text.lower().replace("_", "-").replace(" ", "-"): cause.value
+        for cause, label in CAUSE_LABELS.items()
+        if cause not in (IdleCause.STREAM, IdleCause.DEVICE, IdleCause.UNKNOWN)
+        for text in (cause.value, label)
+    },
+}
+#: Classes of device work by their names in changes.
+_CLASSES: Final = {
+    **{item.value.replace("_", "-"): item for item in OperatorClass},
+    "contraction": OperatorClass.TENSOR_CONTRACTION,
+    "normalization": OperatorClass.STATISTICAL_NORMALIZATION,
+    "element-wise": OperatorClass.ELEMENTWISE,
+    "collectives": OperatorClass.COMMUNICATION,
+}
+#: Prefix for device idle gaps of at least 1 ms before a kernel whose name contains the text that follows.
 GAP: Final = "gap before "
 QUEUE, LATENCY = "queue", "launch latency"
 #: Host time of no kind.
 _REST: Final = "unrecorded host time"
+#: The edges that a change of a wait removes, and what delays on the path are called; the others are waits.
+_REMOVED: Final = {IdleCause.SYNCHRONIZATION.value: _WAIT, BLOCKING_COPIES: _COPY}
+_OF_PATH: Final = {_LAUNCH: LATENCY, _STREAM: QUEUE, _ACROSS: QUEUE}
 
 
 class Change(Struct, frozen=True):
-    """A part of the step that takes `factor` of its time: host time of a kind, a class, an operator, a kernel."""
+    """A change that scales a part of the step by `factor`: a kind of host time, a class, an operator, a kernel."""
 
     of: str
     factor: float
@@ -99,32 +140,57 @@ class Change(Struct, frozen=True):
 
 
 def changes_of(texts: Iterable[str] | None) -> tuple[Change, ...]:
-    """Return the changes that `aten::mm x0.5` or `synchronization 0` say; raise `UsageError` for another text."""
+    """Parse changes such as `aten::mm x0.5` or `synchronization 0`; raise `UsageError` for other text."""
     return tuple(map(change_of, texts or ()))
 
 
 def change_of(text: str) -> Change:
-    """Return the change that a text says; raise `UsageError` for one that says none."""
+    """Parse one change; raise `UsageError` if the text is not one."""
     parts = re.fullmatch(r"\s*(\S.*?)\s+x?\s*([0-9]*\.?[0-9]+)\s*", text)
     if parts is None or float(parts[2]) > 100:
         raise UsageError(
             f"what-if {text!r}: not a change - write PART xFACTOR, such as 'aten::mm x0.5', 'elementwise x0.8',"
             " 'synchronization 0' or 'host 0'"
         )
-    return Change(parts[1], float(parts[2]))
+    change = Change(parts[1], float(parts[2]))
+    if change.factor and (word := _word_of(change.of)) in (IdleCause.SYNCHRONIZATION, BLOCKING_COPIES):
+        raise UsageError(f"what-if {text!r}: no part of a wait can go, it is there or not - write '{word} 0'")
+    return change
 
 
-#: What an edge is: from a launch, from the event before on the stream, from another stream; and into the end of a call:
-#: of a wait, of a copy that lasts until it is done, of a launch into a full queue, of a free that waits.
-_LAUNCH, _STREAM, _ACROSS, _WAIT, _COPY, _FULL, _FREE = range(7)
-#: In place of an event: work of before the steps.
-_BEFORE: Final = -1
-_OF_PATH: Final = {_LAUNCH: LATENCY, _STREAM: QUEUE, _ACROSS: QUEUE}
+def _word_of(of: str) -> str | OperatorClass | None:
+    """Return the word of ours, or the class, that a text means in any case; `None` for a name of the trace."""
+    key = of.lower().replace("_", "-").replace(" ", "-")
+    return _WORDS.get(key) or _CLASSES.get(key)
+
+
+class _Part(Struct, frozen=True):
+    """What the name of a change means: a word of ours, and the host time, device events and waits that it changes."""
+
+    word: str | OperatorClass | None
+    #: `None`: it changes no time of the host.
+    host: Intervals | None
+    events: Int64
+    #: The kind of the edges into the ends of calls that go, if it is a wait.
+    waits: int | None = None
+
+
+class _Edges(Struct, frozen=True):
+    """The edges of a graph by their targets; events and points are numbered by their order."""
+
+    #: The event that each edge from its launch leads to, and the edge; and of edges from the event before on a stream.
+    launches: tuple[Int64, Int64]
+    follows: tuple[Int64, Int64]
+    #: For each event the place of the one before on its stream (from 1 on; 0: before the steps).
+    before: tuple[int, ...]
+    #: Nodes with other edges, each as the number of events before it, its index among the points (-1: it is the next
+    #: event) and the edges, each with its source's place among the events (from 1 on; 0: before the steps).
+    others: tuple[tuple[int, int, list[tuple[int, int]]], ...]
 
 
 class StepGraph:
     """The longest run of steps that count, as nodes in the order in which the host issued them; of long steps that take
-    alike no more than have `_EVENTS` device events.
+    alike no more than have `_ENOUGH_EVENTS` device events.
 
     `count` steps take `window_ns` together, without the time in which only the work of other steps runs.
     """
@@ -137,7 +203,8 @@ class StepGraph:
         self.count = last - first + 1
         begin, end = int(time.step_start[first]), int(time.step_end[last])
         parts = time.parts()[first : last + 1]
-        self._outside_ns, self._unrecorded_ns = (sum(part[which] for part in parts) for which in (1, 2))
+        self._outside_ns = sum(part.outside for part in parts)
+        self._unrecorded_ns = sum(part.unrecorded for part in parts)
         self._is_annotated = bool(window.steps)
         work, calls, names = launched.work, launched.launches, launched.names
         own = (time.steps.step >= first) & (time.steps.step <= last)
@@ -203,22 +270,22 @@ class StepGraph:
         until = points[1:].copy()
         returns = np.flatnonzero(is_return[1:])
         until[returns] = np.maximum(calls.start_ns[call[1:][returns]], points[:-1][returns])
-        quick = of_host & rows_named(_WAITS, names, calls.name) & ~mask_of(waiting, len(of_host))
+        quick = of_host & rows_named(WAITS, names, calls.name) & ~mask_of(waiting, len(of_host))
         cost = _usual(calls.duration_ns[quick], _RETURNED_NS)
         self._spans = points[:-1], until
         self._cost = np.where(is_return[1:], np.minimum(points[1:] - until, cost), 0)
 
-        # Edges, each with the node that it comes from and its usual delay.
         # What a slow launch takes, which loads kernels or is the first, before its work begins.
         issued = points[issue]
         until_done = np.clip(returned[launch], issued, np.maximum(start, issued))
         self._slow = np.where(is_launched, within(self._host_kinds[IdleCause.SLOW_LAUNCH], issued, until_done), 0)
+        # Edges; those that decide when their targets begin keep their recorded delays.
         source, target, kind, usual = self._edges(waited, is_return, call, issue, moves, is_launched)
         delay = self._begun[target] - self._ended[source]
         chain = self._ended[self._points[:-1]] + (until - points[:-1]) + self._cost
-        reached = np.full(count, _NEVER)
+        reached = np.full(count, _UNREACHED)
         np.maximum.at(reached, target, self._ended[source] + usual)
-        decided = np.full(count, _NEVER)
+        decided = np.full(count, _UNREACHED)
         decided[self._points[1:]] = chain
         binds = (self._ended[source] + usual == reached[target]) & (reached[target] > decided[target])
         last_of = np.full(count, -1)
@@ -245,8 +312,8 @@ class StepGraph:
         idle = self._begun[self._target[unexplained]]
         waits_ns = union(idle - (delay - usual)[unexplained], (delay - usual)[unexplained])
         self.unexplained_ns = length(without(waits_ns, union(start, stop - start)))
-        self._behind = self._edges_behind()
-        self._times: dict[str, Intervals | None] = {}
+        self._edges_in = self._edges_behind()
+        self._parts: dict[str, _Part] = {}
         self.window_ns = self._length(stop - points[0], stop - start, float(points[-1] - points[0]))
 
     def _edges(
@@ -266,7 +333,7 @@ class StepGraph:
         follows = (stream[ranked[1:]] == stream[ranked[:-1]]) & (nodes[ranked[:-1]] < nodes[ranked[1:]])
         before = np.full(len(nodes), -1)
         before[ranked[1:][follows]] = ranked[:-1][follows]
-        ended_before = np.where(before >= 0, stop[before], _NEVER)
+        ended_before = np.where(before >= 0, stop[before], _UNREACHED)
         issued = self._begun[points[issue]]
         latency = _usual((start - issued)[is_launched & (ended_before < issued)], _LAUNCHED_NS)
         queued = moves & (issued + latency < ended_before)
@@ -320,7 +387,7 @@ class StepGraph:
         )
 
     def _recorded_before(self, issued: Int64) -> Int64:
-        """Return the last event that had been launched when the host recorded what each of these launches waits for.
+        """Return for each launch the last event launched before the record that it waits for.
 
         -1 where the host's last such calls are no record and a wait for it.
         """
@@ -328,15 +395,15 @@ class StepGraph:
         recorded, waited, launched = (
             np.sort(calls.start_ns[rows])
             for rows in (
-                rows_named(_RECORDS, names, calls.name),
-                rows_named(_STREAM_WAITS, names, calls.name),
+                rows_named(RECORDS_EVENT, names, calls.name),
+                rows_named(STREAM_WAITS_FOR_EVENT, names, calls.name),
                 starts_work(names, calls),
             )
         )
 
         def last(moments: Int64, before: Int64) -> Int64:
             index = np.searchsorted(moments, before) - 1
-            return np.where(index >= 0, moments[index] if len(moments) else _NEVER, _NEVER)
+            return np.where(index >= 0, moments[index] if len(moments) else BEFORE_ALL, BEFORE_ALL)
 
         wait = last(waited, issued)
         record = last(recorded, wait)
@@ -345,42 +412,37 @@ class StepGraph:
         index = np.searchsorted(self._launched_ns[order], record) - 1
         return np.where(known & (index >= 0), order[index], -1)
 
-    def _edges_behind(self) -> list[tuple[int, int, list[tuple[int, int]]]]:
-        """Return the nodes with edges besides those from the host's chain and from the event before on the stream.
-
-        Each is the number of events before it, its index among the points (-1: it is the next event) and the edges,
-        each with its source's place among the events (from 1 on; 0: before the steps).
-        """
+    def _edges_behind(self) -> _Edges:
+        """Return the edges in the order of their targets."""
         event_of, point_of = np.full((2, len(self._begun)), -1)
         event_of[self._nodes], point_of[self._points] = np.arange(len(self._nodes)), np.arange(len(self._points))
         into: dict[int, list[tuple[int, int]]] = {}
         for edge in np.flatnonzero(self._kind >= _ACROSS).tolist():
             source = int(event_of[self._source[edge]])
             into.setdefault(int(self._target[edge]), []).append((source + 1, edge))
-        self._launched_by, self._follows = (
+        launches, follows = (
             (event_of[self._target[edges]], edges)
             for edges in (np.flatnonzero(self._kind == kind) for kind in (_LAUNCH, _STREAM))
         )
-        indices, edges = self._follows
         before = np.zeros(len(self._nodes), dtype=np.int64)
-        before[indices] = event_of[self._source[edges]] + 1
-        self._before = before.tolist()
+        before[follows[0]] = event_of[self._source[follows[1]]] + 1
         points = point_of.tolist()
-        return [
+        others = tuple(
             (
                 node - 1 - int(self._issue[event_of[node]]) if points[node] < 0 else node - points[node],
                 points[node],
                 into[node],
             )
             for node in sorted(into)
-        ]
+        )
+        return _Edges(launches=launches, follows=follows, before=tuple(before.tolist()), others=others)
 
     # ------------------------------------------------------------------------------------------------------- replaying
 
     def time_ns(
         self, changes: Iterable[Change] = (), *, usual: bool = False, host: float = 1.0, unprofiled: bool = False
     ) -> int:
-        """Return how long the steps take after these changes together; `host` scales all host time besides.
+        """Return how long the steps take with all these changes; `host` additionally scales all host time.
 
         With `usual` the edges that decide have usual delays, which shows how far the graph can be trusted. With
         `unprofiled` host time is without what recording its events costs (`EVENT_NS`).
@@ -412,38 +474,35 @@ class StepGraph:
         delay = (self._usual if usual else self._recorded).astype(np.float64)
         nodes = self._nodes
         duration = (self._ended - self._begun)[nodes].astype(np.float64)
-        for change in changes:
-            if change.of in (IdleCause.SYNCHRONIZATION, CAUSE_LABELS[IdleCause.SYNCHRONIZATION]):
-                delay[self._kind == _WAIT] = _NEVER
-            elif change.of == BLOCKING_COPIES:
-                delay[self._kind == _COPY] = _NEVER
-            elif change.of == OPTIMIZER or self._host_time(change.of) is None:
-                duration[self.events_of(change.of)] *= change.factor
-            if change.of == DEVICE and not change.factor:
+        parts = [(self._part(change.of), change.factor) for change in changes]
+        for part, factor in parts:
+            duration[part.events] *= factor
+            if part.waits is not None:
+                delay[self._kind == part.waits] = _UNREACHED
+            if part.word == DEVICE and not factor:
                 delay[self._kind == _STREAM] = 0
-        into, edges = self._launched_by
-        left = prod(change.factor for change in changes if change.of in (HOST, *_SLOW_LAUNCHES))
-        delay[edges] -= (1 - left) * self._slow[into]
+        indices, edges = self._edges_in.launches
+        left = prod(factor for part, factor in parts if part.word in (HOST, IdleCause.SLOW_LAUNCH))
+        delay[edges] -= (1 - left) * self._slow[indices]
         host = np.concatenate(([0.0], np.cumsum(spans)))
         # When it begins by its launch, if nothing waits before; how long after the event before on its stream.
-        early, late = np.full((2, len(nodes)), float(_NEVER))
-        indices, edges = self._launched_by
+        early, late = np.full((2, len(nodes)), float(_UNREACHED))
         early[indices] = host[self._issue[indices]] + delay[edges]
-        indices, edges = self._follows
+        indices, edges = self._edges_in.follows
         late[indices] = delay[edges]
         fixed = self._fixed[nodes]
         late[fixed] = (self._begun[nodes] - self._begun[0])[fixed]
         further, points = delay.tolist(), host.tolist()
         ends, waited = [0.0], 0.0
         append = ends.append
-        rows = zip(early.tolist(), self._before, late.tolist(), duration.tolist(), strict=True)
-        for until, point, edges_in in (*self._behind, (len(nodes), len(points) - 1, ())):
+        rows = zip(early.tolist(), self._edges_in.before, late.tolist(), duration.tolist(), strict=True)
+        for until, point, edges_in in (*self._edges_in.others, (len(nodes), len(points) - 1, ())):
             for at, before, after, long in islice(rows, until + 1 - len(ends)):
                 at += waited
                 if (other := ends[before] + after) > at:
                     at = other
                 append(at + long)
-            latest: float = _NEVER
+            latest: float = _UNREACHED
             for source, edge in edges_in:
                 if (other := ends[source] + further[edge]) > latest:
                     latest = other
@@ -455,7 +514,10 @@ class StepGraph:
         return np.array(ends[1:]), duration, points[-1] + waited
 
     def _length(self, ended: Float64 | Int64, duration: Float64 | Int64, of_host: float) -> int:
-        """Return how long the steps take: from the first event to the last, if none is annotated."""
+        """Return how long the steps take if their events end so long after the first point, and the host `of_host`.
+
+        They begin with the first step, without annotated steps with the first event. What is outside is not theirs.
+        """
         ended, duration = ended[self._own], duration[self._own]
         if not self._is_annotated and len(ended):
             return round(float(ended.max() - (ended - duration).min()))
@@ -466,38 +528,59 @@ class StepGraph:
 
     @cached_property
     def _host_kinds(self) -> dict[str, Intervals]:
-        """Return when the host did each kind of thing; what none covers is `unknown`."""
+        """Return when the host did each kind of thing; `host` is all of its time, what no other covers is `_REST`."""
         host = self._launched.host
         rows = host.phase == PHASE_CODE[Phase.OPTIMIZER]
         optimizer = union(host.start_ns[rows], host.duration_ns[rows])
         return {HOST: self._spans, **host_layers(self._launched), OPTIMIZER: optimizer}
 
-    def _host_time(self, of: str) -> Intervals | None:
-        """Return when the host did what `of` names: a kind of thing, a gap before a kernel, an operator or a range.
+    def _part(self, of: str) -> _Part:
+        """Return what the name of a change means; raise `UsageError` if no part of the steps is called so."""
+        if of not in self._parts:
+            self._parts[of] = self._find_part(of)
+        return self._parts[of]
 
-        `None` if device events have that name, or nothing has.
-        """
-        if of not in self._times:
-            self._times[of] = self._find_host_time(of)
-        return self._times[of]
-
-    def _find_host_time(self, of: str) -> Intervals | None:
-        if (kind := _OF_LABELS.get(of.lower(), of)) in self._host_kinds:
-            return self._host_kinds[kind]
-        names, host = self._launched.names, self._launched.host
-        if of.startswith(GAP):
+    def _find_part(self, of: str) -> _Part:
+        """Find it among the words of ours, else among the names of the trace: of device events, then of the host."""
+        kernels, events, none = self._kernels, self._events, np.zeros(0, dtype=np.int64)
+        word = _word_of(of)
+        if isinstance(word, OperatorClass):
+            return _Part(word, None, np.flatnonzero(kernels.operator_class.codes[events] == CLASS_CODE[word]))
+        if word == DEVICE:
+            return _Part(word, None, np.arange(len(events)))
+        if word == COPIES:
+            return _Part(word, None, np.flatnonzero(self._launched.work.kind[events] == MEMCPY))
+        if word == OPTIMIZER:
+            updates = np.flatnonzero(kernels.phase.codes[events] == PHASE_CODE[Phase.OPTIMIZER])
+            return _Part(word, self._host_kinds[word], updates)
+        if word is not None:
+            return _Part(word, self._host_kinds.get(word), none, _REMOVED.get(word))
+        if of.lower().startswith(GAP):
             start, stop = self._begun[self._nodes], self._ended[self._nodes]
             following = np.argsort(start, kind="stable")
             reached = np.maximum.accumulate(np.append(self._begin_ns, stop[following])[:-1])
             idle = start[following] - reached
-            kernel = np.array([of.removeprefix(GAP) in name for name in self._kernels.kernel.values])
-            gaps = (idle >= SHORT_GAP_NS) & kernel[self._kernels.kernel.codes[self._events[following]]]
-            return reached[gaps], start[following][gaps]
-        on_host = of.removeprefix(f"{HOST} ")
-        if on_host == of and (of in (DEVICE, COPIES) or len(self._named(of))):
-            return None
-        rows = rows_named(re.compile(rf"^{re.escape(on_host)}$"), names, host.name) & isin(host.thread, self._threads)
-        return union(host.start_ns[rows], host.duration_ns[rows]) if rows.any() else None
+            kernel = np.array([of[len(GAP) :] in name for name in kernels.kernel.values])
+            gaps = (idle >= SHORT_GAP_NS) & kernel[kernels.kernel.codes[events[following]]]
+            return _Part(None, (reached[gaps], start[following][gaps]), none)
+        is_of_host = of.lower().startswith(f"{HOST} ")
+        if not is_of_host and len(named := self._named(of)):
+            return _Part(None, None, named)
+        host, name = self._launched.host, of[len(HOST) + 1 :] if is_of_host else of
+        rows = rows_named(re.compile(rf"^{re.escape(name)}$"), self._launched.names, host.name)
+        rows &= isin(host.thread, self._threads)
+        if rows.any():
+            return _Part(None, union(host.start_ns[rows], host.duration_ns[rows]), none)
+        if len(named := self._named(of)):
+            return _Part(None, None, named)
+        used = unique(kernels.operator.codes[events]).values
+        names = [kernels.operator.values[code] for code in used[used >= 0].tolist()]
+        words = (*self._host_kinds, DEVICE, COPIES, BLOCKING_COPIES, *_CLASSES)
+        near = get_close_matches(of, [*words, *names], n=3, cutoff=0.5)
+        raise UsageError(
+            f"what-if {of!r}: no part of the step is called so - "
+            + (f"did you mean {', '.join(near)}?" if near else "name host time, a class, an operator or a kernel")
+        )
 
     @cached_property
     def _threads(self) -> Int64:
@@ -509,38 +592,14 @@ class StepGraph:
         """Return the time between each two points after the changes of host time."""
         start, until = self._spans
         spent = (until - start).astype(np.float64)
-        for change in changes:
-            if change.of != HOST and (time := self._host_time(change.of)) is not None:
-                spent -= (1 - change.factor) * within(time, start, until)
-        return np.maximum(spent, 0) * prod(change.factor for change in changes if change.of == HOST)
-
-    def events_of(self, of: str) -> Int64:
-        """Return the indices of the device events that `of` names: all, copies, a class, an operator, kernels.
-
-        Raises `UsageError` if none has that name.
-        """
-        kernels, work, events = self._kernels, self._launched.work, self._events
-        if of == DEVICE:
-            return np.arange(len(events))
-        if of == OPTIMIZER:
-            return np.flatnonzero(kernels.phase.codes[events] == PHASE_CODE[Phase.OPTIMIZER])
-        if of == COPIES:
-            return np.flatnonzero(work.kind[events] == MEMCPY)
-        if (item := _CLASSES.get(of.replace("_", "-").replace(" ", "-"))) is not None:
-            return np.flatnonzero(kernels.operator_class.codes[events] == CLASS_CODE[item])
-        found = self._named(of)
-        if not len(found):
-            used = unique(kernels.operator.codes[events]).values
-            names = [kernels.operator.values[code] for code in used[used >= 0].tolist()]
-            near = get_close_matches(of, [*self._host_kinds, DEVICE, COPIES, *_CLASSES, *names], n=3, cutoff=0.5)
-            raise UsageError(
-                f"what-if {of!r}: no part of the step is called so - "
-                + (f"did you mean {', '.join(near)}?" if near else "name host time, a class, an operator or a kernel")
-            )
-        return found
+        parts = [(self._part(change.of), change.factor) for change in changes]
+        for part, factor in parts:
+            if part.host is not None and part.word != HOST:
+                spent -= (1 - factor) * within(part.host, start, until)
+        return np.maximum(spent, 0) * prod(factor for part, factor in parts if part.word == HOST)
 
     def _named(self, of: str) -> Int64:
-        """Return the device events of the operator of this name, else those of kernels whose names have it."""
+        """Return the device events of the operator with this name, else of kernels whose names contain it."""
         exact = [code for code, name in enumerate(self._kernels.operator.values) if name in (of, f"aten::{of}")]
         having = [code for code, name in enumerate(self._kernels.kernel.values) if of in name]
         for column, codes in ((self._kernels.operator, exact), (self._kernels.kernel, having)):
@@ -553,14 +612,14 @@ class StepGraph:
 
     @property
     def ahead_ns(self) -> int:
-        """Return the work that the device did before it came to what the trace has a launch of."""
+        """Return the device time of work at the start of the trace that was launched before it began."""
         work, is_launched = self._launched.work, self._launched.launch >= 0
-        queued = ~is_launched & (work.start_ns < work.start_ns[is_launched].min(initial=-_NEVER))
+        queued = ~is_launched & (work.start_ns < work.start_ns[is_launched].min(initial=AFTER_ALL))
         return int(work.duration_ns[queued].sum())
 
     @property
     def error(self) -> float:
-        """Return how far a replay with usual delays is off, as a part of the steps."""
+        """Return the relative error of a replay with usual delays."""
         return abs(self.time_ns(usual=True) - self.window_ns) / max(self.window_ns, 1)
 
     def why_not_trusted(self, error: float) -> str | None:
@@ -584,7 +643,7 @@ class StepGraph:
         ends, count = self._ended, len(self._ended)
         # The edge that each node waited for longest, if it is not the host's chain.
         reached = ends[self._source] + self._recorded
-        latest = np.full(count, _NEVER)
+        latest = np.full(count, _UNREACHED)
         np.maximum.at(latest, self._target, reached)
         edge_of = np.full(count, -1)
         decides = np.flatnonzero(reached == latest[self._target])
@@ -595,7 +654,7 @@ class StepGraph:
         edge_of[(of_host >= 0) & (latest < begins)] = -1
         chain, edges, sources = of_host.tolist(), edge_of.tolist(), self._source.tolist()
         own_ends = ends.copy()
-        own_ends[self._nodes[~self._own]] = _NEVER
+        own_ends[self._nodes[~self._own]] = _UNREACHED
         node = int(np.lexsort((np.arange(count), own_ends))[-1])
         if self._is_annotated or not len(self._nodes):
             origin = int(ends[node]) - self.window_ns
@@ -652,7 +711,7 @@ class StepGraph:
 
 
 def replay_of(graph: StepGraph, plain_ns: int | None, changes: Sequence[Change]) -> Replay:
-    """Return what a replay says of these changes, each and, of several, all together.
+    """Replay each of these changes and, if several, all together.
 
     Where the step without the profiler is known, host time is scaled to it first.
     """
@@ -682,15 +741,10 @@ def _answer(graph: StepGraph, made: Replay, changes: Sequence[Change]) -> WhatIf
     )
 
 
-#: Advice on a host that is late, and the part of a step by which one that is ahead is not late without recording.
-_SLOWED_BY_RECORDING, _AHEAD = ("gap", "launches"), 0.2
-_UNRECORDED: Final = "Time the step without the profiler first."
-
-
 def replayed_gain(graph: StepGraph, made: Replay, advice: Advice) -> Advice:
     """Return the advice with its gain by the replay, if that is trusted and can say what the advice changes.
 
-    It is the same part of the advice's step as of the replayed one, which may be the step without the profiler.
+    The gain is the same fraction of the advice's step as of the replayed one, which may be the unprofiled step.
     """
     if advice.id in _SLOWED_BY_RECORDING and made.ahead_ns >= _AHEAD * made.step_ns:
         why = f"{advice.why}; the host was {{ahead}} ahead when recording began, which slows it"
@@ -716,38 +770,19 @@ def with_together(graph: StepGraph, made: Replay, advice: Sequence[Advice]) -> R
     return replace(made, together=_answer(graph, made, changes))
 
 
-#: The host has a share in the step if the step is shorter than this part of itself without it; its factor is halved in
-#: on so often, from twice its time.
-_NEARLY, _HALVINGS, _MOST_FACTOR = 0.98, 12, 2.0
-
-
 def _host_factor(graph: StepGraph, plain_ns: int | None) -> float | None:
-    """Return the factor on host time with which the step takes as long as without the profiler; `None` if none does."""
+    """Return the host time factor that reproduces the unprofiled step time; `None` if there is none."""
     if plain_ns is None or graph.time_ns(host=0) >= _NEARLY * plain_ns * graph.count:
         return None
-    low, high = 0.0, _MOST_FACTOR
+    low, high = 0.0, _MAX_HOST_FACTOR
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if graph.time_ns(host=middle) > plain_ns * graph.count else (middle, high)
     return (low + high) / 2
 
 
-#: The classes of device work by the words that name them.
-_CLASSES: Final = {
-    **{item.value.replace("_", "-"): item for item in OperatorClass},
-    "contraction": OperatorClass.TENSOR_CONTRACTION,
-    "normalization": OperatorClass.STATISTICAL_NORMALIZATION,
-    "element-wise": OperatorClass.ELEMENTWISE,
-    "collectives": OperatorClass.COMMUNICATION,
-}
-
-
-#: So many device events are enough of steps that take alike: the longest less than this times the shortest.
-_EVENTS, _ALIKE = 10_000, 1.1
-
-
 def _longest_run(window: StepWindow, counted: Bool, time: DeviceTime) -> tuple[int, int, tuple[int, int]]:
-    """Return the first and the last of the most counted steps in a row, among those that count, and their host time."""
+    """Return the first and last of the longest run of consecutive counted steps, and their host time."""
     if not window.steps:
         return 0, 0, window.window
     rows = np.flatnonzero(counted)
@@ -756,7 +791,7 @@ def _longest_run(window: StepWindow, counted: Bool, time: DeviceTime) -> tuple[i
     first, last = int(longest[0]), int(longest[-1])
     walls = (time.step_end - time.step_start)[first : last + 1]
     events = np.count_nonzero((time.steps.step >= first) & (time.steps.step <= last))
-    enough = max(_EVENTS * len(walls) // max(int(events), 1), 1)
+    enough = max(_ENOUGH_EVENTS * len(walls) // max(int(events), 1), 1)
     if enough < len(walls) and walls.max() < _ALIKE * walls.min():  # those whose mean is nearest to that of all
         sums = np.convolve(walls, np.ones(enough, dtype=np.int64), mode="valid")
         first += int(np.abs(sums * len(walls) - walls.sum() * enough).argmin())
@@ -795,7 +830,7 @@ def _waited_for(
     kind, launch, launched_ns, begun, ended, stream = events
     waited: dict[int, list[tuple[int, int]]] = {}
     by_stream = [rows[np.argsort(begun[rows], kind="stable")] for _, rows in rows_by_value(stream)]
-    waits, frees = (rows_named(pattern, names, name) & of_host for pattern in (_WAITS, FREES))
+    waits, frees = (rows_named(pattern, names, name) & of_host for pattern in (WAITS, FREES))
     for call in np.flatnonzero(waits | frees).tolist():
         begin, end = int(start_ns[call]), int(returned_ns[call])
         works = []

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.analysis.idle import LAUNCHES_GRAPH, LONGEST_GAPS, Idle, idle_by_device
+from opanatomy.analysis.idle import LONGEST_GAPS, Idle, idle_by_device
 from opanatomy.analysis.intervals import (
     Intervals,
     LaunchedWork,
@@ -47,7 +48,7 @@ from opanatomy.records.columns import (
     unique,
 )
 from opanatomy.records.communication import Communication
-from opanatomy.records.patterns import regex
+from opanatomy.records.runtime_calls import LAUNCHES, LAUNCHES_GRAPH, WAITS
 from opanatomy.records.taxonomy import (
     CLASS_CODE,
     CLASSES,
@@ -61,21 +62,15 @@ from opanatomy.records.taxonomy import (
 # ----- the cost of launching: calls, host time, delays, the queue, kernels too short to be worth a launch
 
 
-#: A launch costs the host and the device a few microseconds: a kernel that takes hardly longer is all overhead.
+#: Launching takes host and device a few microseconds: a kernel hardly longer than this is all overhead.
 TINY_NS = 10_000
-
-LAUNCHES = regex(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)
-
-
-#: Calls that wait for the device; copies without `Async` return when they are done.
-SYNCHRONIZE = regex(r"Synchronize|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$")
 
 
 def launching_of(launched_work: LaunchedWork, within: Bool) -> Launching:
     """Sum up launches and kernels of the window over all devices; `within` marks the window's runtime calls."""
     launches, work = launched_work.launches, launched_work.work
     calls = within & _outermost(launched_work, LAUNCHES)
-    waits = within & _outermost(launched_work, SYNCHRONIZE)
+    waits = within & _outermost(launched_work, WAITS)
     kernel_ns = work.duration_ns[launched_work.kernels()]
     tiny = kernel_ns < TINY_NS
     # When each launch was made and its first kernel began; the largest number of launches that waited at one time.
@@ -107,7 +102,7 @@ def launching_of(launched_work: LaunchedWork, within: Bool) -> Launching:
 
 
 def _median(values: Int64) -> int | None:
-    """Return the median, of an even number of values the mean of two; `np.median` imports `numpy.ma`."""
+    """Return the median, the mean of the middle two for an even count; `np.median` imports `numpy.ma`."""
     if not len(values):
         return None
     ordered, half = np.sort(values), len(values) // 2
@@ -138,9 +133,9 @@ class StepWindow(Struct, frozen=True, kw_only=True):
     numbers: tuple[int, ...] = ()
     #: Whether no step is annotated, and these end with the optimizers' updates: the trace may begin within the first.
     by_updates: bool
-    #: When the host loaded data, in ranges that say so.
+    #: When the host loaded data, by loader ranges.
     loading: Intervals
-    #: The part of what the profiler adds to a step on the CPU that lies outside operators.
+    #: The fraction of the profiler overhead of a step on the CPU outside operators.
     recording_outside: float
 
     @property
@@ -158,7 +153,7 @@ class StepWindow(Struct, frozen=True, kw_only=True):
 
 
 class DeviceSteps(Struct, frozen=True, kw_only=True):
-    """The steps on a device: the step of each event of the trace, -1 if none, and when each step was."""
+    """The steps on a device: the step of each event of the trace (-1 if none), and begin and end of each step."""
 
     step: Int64
     start_ns: Int64
@@ -171,10 +166,10 @@ class DeviceSteps(Struct, frozen=True, kw_only=True):
 
 
 class _Device(Struct, frozen=True):
-    """One device in the steps: what it did and why it was idle."""
+    """Activity and idle causes of one device in the steps."""
 
     number: int
-    #: Its events, as places among the window's.
+    #: Its events, as indices into the window's events.
     events: Int64
     busy: Intervals
     idle: Idle
@@ -185,6 +180,17 @@ class _Device(Struct, frozen=True):
         busy, unrecorded, host, stream, other = (within(kind, start_ns, end_ns) for kind in kinds)
         outside = end_ns - start_ns - busy - unrecorded - host - stream - other
         return busy, outside, unrecorded, host, stream, other
+
+
+class StepParts(NamedTuple):
+    """The parts of a step's time on its devices, in nanoseconds."""
+
+    busy: int
+    outside: int
+    unrecorded: int
+    host: int
+    stream: int
+    other: int
 
 
 class DeviceTime:
@@ -220,19 +226,16 @@ class DeviceTime:
         computing = [value for device, value in pairs if device.number in self.computing]
         return sum(computing) // max(len(computing), 1)
 
-    def parts(self) -> list[tuple[int, ...]]:
-        """Return busy, outside, unrecorded, host-bound, stream-wait and other time of each step.
-
-        What rounding a mean leaves is other time.
-        """
+    def parts(self) -> list[StepParts]:
+        """Return the parts of each step; what rounding a mean leaves is other time."""
         each = [device.parts(self.step_start, self.step_end) for device in self.devices]
-        means: list[tuple[int, ...]] = []
+        means: list[StepParts] = []
         walls: list[int] = (self.step_end - self.step_start).tolist()
         if not self.devices:  # launches whose work was not recorded
-            return [(0, 0, wall, 0, 0, 0) for wall in walls]
+            return [StepParts(0, 0, wall, 0, 0, 0) for wall in walls]
         for span, wall in enumerate(walls):
             known = [self.mean(int(parts[kind][span]) for parts in each) for kind in range(5)]
-            means.append((*known, wall - sum(known)))
+            means.append(StepParts._make((*known, wall - sum(known))))
         return means
 
     def idle_causes(self) -> list[dict[IdleCause, int]]:
@@ -241,12 +244,12 @@ class DeviceTime:
         each = [device.idle.by_cause(self.step_start, self.step_end) for device in computing]
         causes = dict.fromkeys(cause for times in each for cause in times)
         made = []
-        for step, (*_, host, stream, other) in enumerate(self.parts()):
+        for step, parts in enumerate(self.parts()):
             sums = {cause: sum(int(times[cause][step]) for times in each if cause in times) for cause in causes}
             spent = {cause: ns // max(len(computing), 1) for cause, ns in sums.items() if ns}
             if spent:
                 longest = max(spent, key=lambda cause: spent[cause])
-                spent[longest] += host + stream + other - sum(spent.values())
+                spent[longest] += parts.host + parts.stream + parts.other - sum(spent.values())
             made.append(spent)
         return made
 
@@ -334,18 +337,17 @@ def device_step_rows(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow
     phases = {phase: _device_phase_times(time, time.phase == PHASE_CODE[phase]) for phase in STEP_PHASES}
     rows = []
     for index, (parts, causes) in enumerate(zip(time.parts(), time.idle_causes(), strict=True)):
-        busy, outside, unrecorded, host, stream, other = parts
         kernels, copies, fills = spent[index].tolist()
         rows.append(
             StepRow(
                 number=step_window.numbers[index] if index < len(step_window.numbers) else None,
                 wall_ns=int(walls[index]),
-                busy_ns=busy,
-                outside_ns=outside,
-                host_idle_ns=host,
-                stream_idle_ns=stream,
-                other_idle_ns=other,
-                unrecorded_ns=unrecorded,
+                busy_ns=parts.busy,
+                outside_ns=parts.outside,
+                host_idle_ns=parts.host,
+                stream_idle_ns=parts.stream,
+                other_idle_ns=parts.other,
+                unrecorded_ns=parts.unrecorded,
                 idle_causes=causes,
                 kernel_time_ns=kernels + copies + fills,
                 kernel_ns=kernels,
@@ -386,7 +388,7 @@ def host_step_rows(step_window: StepWindow, calls: CallTable, spans: StepSpans |
 
 
 def _by_class(times: Int64) -> dict[OperatorClass, int]:
-    """Return the times of the classes that have some."""
+    """Return the nonzero times by class."""
     return {item: ns for item, ns in zip(CLASSES, times.tolist(), strict=True) if ns}
 
 
@@ -471,7 +473,7 @@ def _covered(time: DeviceTime, events: Int64) -> int:
 
 
 def _alone(time: DeviceTime, device: _Device, marked: Bool) -> Intervals:
-    """Return when marked events of a device ran, and none of its others."""
+    """Return when only marked events of a device ran."""
     events, others = _marked_events(device, marked), _marked_events(device, ~marked)
     hidden = union(time.start[others], time.duration[others])
     return without(union(time.start[events], time.duration[events]), hidden)
@@ -482,7 +484,7 @@ def _in_steps(time: DeviceTime, spans: Intervals) -> int:
 
 
 def _paced_ns(time: DeviceTime) -> int | None:
-    """Return the busy time in which more work was queued or the host waited; `None` if one device does not say."""
+    """Return the busy time with more work queued or the host waiting; `None` if unknown for a device."""
     spans = union(time.step_start, time.step_end - time.step_start)
     each = []
     for device in time.devices:
@@ -537,7 +539,7 @@ def _streams(time: DeviceTime) -> tuple[StreamRow, ...]:
 
 
 def _device_phase_times(time: DeviceTime, in_phase: Bool) -> list[int] | None:
-    """Return the union of a phase's work in each step, the mean over the devices; `None` if no step has any."""
+    """Return the union of a phase's work in each step, averaged over devices; `None` if no step has any."""
     if not in_phase.any():
         return None
     sums = [0] * len(time.step_start)
@@ -556,7 +558,7 @@ def _device_phase_times(time: DeviceTime, in_phase: Bool) -> list[int] | None:
 def device_figures_of(
     ceilings: DeviceFigures, launched: LaunchedWork, table: KernelTable, steps_ns: int
 ) -> DeviceFigures:
-    """Return `ceilings` with what the kernels of the steps reached; `steps_ns` is the total time of the steps."""
+    """Return `ceilings` with the achieved figures of the steps' kernels; `steps_ns` is the total step time."""
     kernels = launched.kernels()
     if not kernels.any():
         return ceilings
@@ -589,7 +591,7 @@ def _by_device(launched: LaunchedWork, marked: Bool) -> Iterator[Int64]:
 def _tensor_core_ns(kernels: Bool, table: KernelTable) -> tuple[int | None, int | None]:
     """Return (time of kernels on tensor cores, time of kernels for which that is unknown), each `None` if undefined.
 
-    Both are undefined if no device has tensor cores, the first if no product's name tells.
+    Both are undefined if no device has tensor cores, the first if no contraction kernel's name reveals it.
     """
     uses = table.tensor_cores[kernels]
     if (uses == NO_UNITS).all():
@@ -605,7 +607,7 @@ def _tensor_core_ns(kernels: Bool, table: KernelTable) -> tuple[int | None, int 
 def _sm_efficiency_ns(launched: LaunchedWork, kernels: Bool) -> tuple[float | None, int]:
     """Return (time weighted by the share of multiprocessors with a block, time of kernels that record their blocks).
 
-    Kernels that run at once share the multiprocessors: each alone may fill all of them, together they cannot fill more.
+    Concurrent kernels share the multiprocessors, so that together they cannot fill more than all.
     """
     blocks = launched.work.blocks_per_sm
     known = kernels & ~np.isnan(blocks)

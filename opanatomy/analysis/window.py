@@ -13,7 +13,7 @@ from opanatomy.analysis.build import MeasuredSteps
 from opanatomy.analysis.idle import LOADS_DATA
 from opanatomy.analysis.intervals import Intervals, LaunchedWork, union, within
 from opanatomy.analysis.step import step_at
-from opanatomy.analysis.timeline import LAUNCHES, StepWindow
+from opanatomy.analysis.timeline import StepWindow
 from opanatomy.attribution.attribute import Attribution
 from opanatomy.attribution.calls import TraceCalls, only_in
 from opanatomy.attribution.table import cpu_rows
@@ -34,6 +34,7 @@ from opanatomy.records.columns import (
     unique,
 )
 from opanatomy.records.patterns import regex
+from opanatomy.records.runtime_calls import LAUNCHES, STARTS_RECORDED_WORK, STREAM_WAITS, WAITS
 from opanatomy.records.taxonomy import PHASE_CODE, Phase
 from opanatomy.records.workload import Environment
 from opanatomy.trace.devices import entries_of, has_accelerator, unlike, unused_gpu
@@ -46,12 +47,8 @@ from opanatomy.trace.read import Trace
 
 #: Kernels that no forward runs.
 _NO_FORWARD: Final = regex(r"backward|_bwd|bwd_|wgrad|multi_tensor_apply|fused_?adam", re.IGNORECASE)
-#: Launches of kernels and copies. Fills leave no event where the library has nothing to fill.
-_STARTS_KERNEL: Final = regex(r"Launch(?!HostFunc)|Memcpy(?!\w*Node)|CommandBufferEnqueue", re.IGNORECASE)
-#: The part of the device time without a launch record from which on a warning says so; the ledger always does.
+#: Share of device time without a launch record above which a warning is issued; the ledger always states it.
 _MUCH_UNLAUNCHED: Final = 0.01
-#: Calls that wait for a device.
-_WAITS: Final = regex(r"Synchronize|StreamWaitEvent")
 #: FLOPs in a nanosecond that no CPU reaches.
 _NO_CPU: Final = 200_000
 _CAPTURE: Final = (regex(r"StreamBeginCapture"), regex(r"StreamEndCapture"))
@@ -77,7 +74,7 @@ def environment_of(trace: Trace, calls: CallTable) -> Environment:
 
 
 def caveats_of(trace: Trace, calls: CallTable) -> tuple[str, ...]:
-    """Return lines on what changes the reading of every figure of a trace."""
+    """Return caveats that affect every figure of a trace."""
     lines = [*trace.caveats]
     if (ranks := merged_ranks(trace)) > 1:
         lines.append(
@@ -95,10 +92,10 @@ def caveats_of(trace: Trace, calls: CallTable) -> tuple[str, ...]:
 
 
 def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]:
-    """Return lines on what the trace lacks or leaves open, and on what in it cannot be right."""
+    """Return warnings about what the trace lacks, leaves open or cannot have right."""
     work, inside = attribution.work, attribution.work.link != OUTSIDE
     lines = []
-    ambiguous = work.open & inside
+    ambiguous = work.ambiguous & inside
     if ambiguous.any():
         spent = int(work.duration_ns[ambiguous].sum()) / 1e6
         lines.append(
@@ -106,7 +103,7 @@ def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]
             " operators carry: each is linked to the last of them that began before it"
         )
 
-    sure = (work.launch >= 0) & (work.link != GRAPH) & ~work.open
+    sure = (work.launch >= 0) & (work.link != GRAPH) & ~work.ambiguous
     kernels = inside & sure & (trace.work.kind == KERNEL)
     launch, device = work.launch[kernels], trace.work.device[kernels]
     shared = _repeated(launch) - _repeated(launch, device)
@@ -149,7 +146,7 @@ def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]
 
 
 def _other_device(trace: Trace) -> dict[str, Any] | None:
-    """Return the device that ran the kernels of a capture, if it is another kind than the capture says."""
+    """Return the device that ran a capture's kernels, if it differs in kind from the one the capture states."""
     ran = next((device for device in trace.devices if device.kernel_ns), None)
     if trace.capture is None or ran is None or not ran.name or ran.name == trace.environment.device:
         return None
@@ -175,8 +172,9 @@ def _without_events(trace: Trace, calls: CallTable) -> str | None:
 
     # A wait for a device in an operator; the waits of a profiler, or of a script, are around operators.
     launches, host = trace.launches, trace.host
-    waits = np.flatnonzero(rows_named(_WAITS, trace.names, launches.name))
-    operators, begins = host.annotation == 0, launches.start_ns[waits]
+    of_host, of_streams = (rows_named(waits, trace.names, launches.name) for waits in (WAITS, STREAM_WAITS))
+    waits = np.flatnonzero(of_host | of_streams)
+    operators, begins = host.is_operator, launches.start_ns[waits]
     inside = within(union(host.start_ns[operators], host.duration_ns[operators]), begins, begins + 1)
     waits = waits[inside > 0]
     if len(waits):
@@ -191,8 +189,8 @@ def _without_events(trace: Trace, calls: CallTable) -> str | None:
 
 
 def _operator_names(trace: Trace) -> list[str]:
-    """Return the names of operators, the one with the longest sum of durations first."""
-    operators = trace.host.annotation == 0
+    """Return the names of operators by total duration, longest first."""
+    operators = trace.host.is_operator
     numbers = unique(trace.host.name[operators])
     times = np.bincount(numbers.inverse, trace.host.duration_ns[operators], len(numbers.values))
     return [trace.names[number] for number in numbers.values[np.argsort(-times, kind="stable")].tolist()]
@@ -232,7 +230,7 @@ def _events(count: int) -> str:
 
 
 def _repeated(*columns: Int64) -> int:
-    """Count the rows equal in all columns to another one that is counted; rows alike in the first are rare."""
+    """Count duplicate rows; rows equal in the first column are rare."""
     order = np.argsort(columns[0], kind="stable")
     first = columns[0][order]
     same = first[1:] == first[:-1]
@@ -244,8 +242,8 @@ def _repeated(*columns: Int64) -> int:
 
 
 def launches_of_work(trace: Trace) -> Bool:
-    """Return which launches start a kernel or a copy; fills leave no event if the library has nothing to fill."""
-    starts = rows_named(_STARTS_KERNEL, trace.names, trace.launches.name)
+    """Return which launches start a kernel or a copy; a fill of zero bytes leaves no event."""
+    starts = rows_named(STARTS_RECORDED_WORK, trace.names, trace.launches.name)
     rows: Bool = starts & (trace.launches.correlation > 0)
     return rows
 
@@ -347,10 +345,10 @@ def linked_time(calls: TraceCalls, every: TraceCalls) -> LinkedTime:
 
 
 def _recording_outside(calls: TraceCalls) -> float:
-    """Return the part of the profiler's own time on the CPU that lies outside operators, by the window's events.
+    """Return the fraction of the profiler overhead on the CPU outside operators, from the window's events.
 
-    Recording takes time at both ends of an event, about half of it within what is recorded and half around it, in the
-    event above: an operator's own half, and that of what it calls, are in the operator's time.
+    Recording an event costs time at both ends, about half of it inside the event and half around it, in the parent
+    event: an operator's time contains its own inner half and the outer halves of its children.
     """
     inside = np.flatnonzero(calls.host.in_window)
     if calls.on_device or not len(inside):

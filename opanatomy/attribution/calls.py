@@ -1,4 +1,4 @@
-"""Turn the host events of a trace into calls: which call each is part of, what it launched, what it costs."""
+"""Turn the host events of a trace into calls: the call that each is part of, the work it launched, its cost."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.attribution.attribute import Attribution, enclosing_rows
-from opanatomy.attribution.nesting import nearest_above
+from opanatomy.attribution.attribute import Attribution
+from opanatomy.attribution.nesting import innermost_at, nearest_above
 from opanatomy.attribution.phases import are_nodes
 from opanatomy.classification.kernels import read_kernel_name
 from opanatomy.classification.operators import called_by_kernels_of, classify_operator, kernel_begins_with, stands_for
@@ -104,7 +104,7 @@ def assign_owners(rows: Candidates) -> Int64:
 
 
 def has_descendant(marked: Bool, parents: Int64) -> Bool:
-    """Return whether a marked row is anywhere below each row."""
+    """Return whether each row has a marked descendant."""
     holds_one = np.zeros(len(parents), dtype=bool)
     level = parents[marked]
     while len(level):
@@ -117,7 +117,7 @@ def has_descendant(marked: Bool, parents: Int64) -> Bool:
 
 
 def redispatched(names: Int64, parents: Int64) -> Int64:
-    """Return the rows that have the name of their parent."""
+    """Return the rows with the same name as their parent."""
     children = np.flatnonzero(parents >= 0)
     again: Int64 = children[names[children] == names[parents[children]]]
     return again
@@ -126,7 +126,7 @@ def redispatched(names: Int64, parents: Int64) -> Int64:
 # ----- operators that only dispatch: a child does the work, or nothing ran
 
 
-#: The dispatcher's events for Python code that takes a call's place.
+#: Dispatcher events for Python code that replaces a call.
 _INTERCEPTS = regex(r"^Python(?:DispatchMode|Subclass)$")
 #: Operators below one that only saves its inputs.
 _SAVES = regex(r"^(?:aten::)?detach$|^Python(?:DispatchMode|Subclass)$")
@@ -148,8 +148,8 @@ class Dispatched(Struct, frozen=True, kw_only=True):
 def intercepted(rows: Dispatched) -> Bool:
     """Return which operators a dispatch mode or a tensor subclass answered; the operators below them did the work.
 
-    A mode that calls the operator itself has it once more below. One that returns a kept result (selective
-    checkpointing) has not, and nothing ran. A subclass calls it for its parts: DTensor for the local shard.
+    A mode that calls the operator again has a nested event of the same name. One that returns a cached result
+    (selective checkpointing) has none, and nothing ran. A subclass calls it on its parts: DTensor on the local shard.
     """
     python = named(rows, _INTERCEPTS)
     answered = np.zeros(len(rows.name), dtype=bool)
@@ -217,7 +217,7 @@ def not_executed(rows: Dispatched, recomputed: Bool) -> Bool:
 
 
 def observed_unrun(rows: Dispatched, recomputed: Bool, node: Int64, observed: Mapping[str, int]) -> Bool:
-    """Return which recomputed operators never ran, by observed calls: a map has no others below it to miss.
+    """Return which recomputed operators never ran, from observed call counts: maps lack child operators as evidence.
 
     `observed` has the calls of each operator in recomputation, over all steps; `node` is the row of the autograd node
     around each row. If an operator has more events than calls, those at which recomputation stopped (the last of their
@@ -239,7 +239,7 @@ def observed_unrun(rows: Dispatched, recomputed: Bool, node: Int64, observed: Ma
 
 
 def _always(key: Int64, deeper: Bool, forward: Bool, wanted: Bool) -> Int64:
-    """Return 1 for each wanted row if every forward row of its key has others below it, else 0; -1 without any."""
+    """Return 1 for each wanted row if every forward row with its key has children, else 0; -1 without forward rows."""
     known = unique(key[forward])
     lacking = np.bincount(known.inverse, weights=~deeper[forward], minlength=len(known.values))
     always = np.full(len(key), -1, dtype=np.int64)
@@ -296,7 +296,7 @@ def run_in_hooks(rows: Dispatched, kernels: Kernels, numbered: Bool, whole: Bool
     mode: nothing in a trace marks the hook. It is inferred from what kernels do. Below an operator of known kernels
     (`Kernels`) hooks run the operators that none of these calls, copies between host and device (`across`), and below a
     product what ran before them. Only operators dispatched in gradient mode (`numbered`) on floating-point tensors save
-    any, and kernels convert numbers: what acts on a tensor without dimensions (not `whole`) is theirs.
+    any, and kernels convert numbers: operators on zero-dimensional tensors (not `whole`) belong to the kernel.
     """
     known = np.array([calls is not None for calls in kernels.calls], dtype=bool)
     saves = numbered & known[rows.name]
@@ -324,7 +324,7 @@ def run_in_hooks(rows: Dispatched, kernels: Kernels, numbered: Bool, whole: Bool
 
 
 def _called(rows: Dispatched, known: Sequence[frozenset[str] | None], below: Int64) -> Bool:
-    """Return whether each row has a name that is known for the operator directly above it."""
+    """Return whether each row's name is a known direct call of the operator above it."""
     pairs = rows.name[rows.parent[below]] * len(rows.names) + rows.name[below]
     keys = unique(pairs)
     called = [
@@ -415,9 +415,9 @@ def kernel_names(names: Sequence[str], column: Int64) -> KernelNames:
 def with_classes_of_kernels(
     operators: OperatorNames, kernels: KernelNames, called: Int64, kernel: Int64, duration_ns: Int64
 ) -> OperatorNames:
-    """Return the operators, those of unknown class with the class of the kernels that take most of their time.
+    """Return the operators, with unknown classes set to the class of the kernels that take most of their time.
 
-    `called` has the name of each device event's call, -1 if none; `kernel` has the event's own name.
+    `called` is the name of each device event's call, -1 if none; `kernel` is the event's own name.
     """
     classes = operators.operator_class
     events = np.flatnonzero((called >= 0) & (classes[called] == UNKNOWN)) if len(classes) else called[:0]
@@ -531,14 +531,14 @@ def _unrun(trace: Trace, host: HostTable, rows: Dispatched) -> Bool:
 _VALUES = "aten::values"
 _INDICES = frozenset({"aten::crow_indices", "aten::col_indices", "aten::ccol_indices", "aten::row_indices"})
 
-#: (call, shape of a sparse tensor of it) -> the operators and vectors taken out of tensors of that shape.
+#: (call, shape of one of its sparse tensors) -> the operators and vectors read from tensors of that shape.
 _Seen = dict[tuple[int, tuple[int, ...]], set[tuple[str, Tensor]]]
 
 
 def stored_signatures(
     names: Sequence[str], host: HostTable, signatures: Sequence[Signature | None]
 ) -> tuple[list[Signature | None], Int64]:
-    """Return (all signatures, that of each host row), with stored sizes of sparse tensors where recorded."""
+    """Return (all signatures, the signature of each host row), with stored sizes of sparse tensors if recorded."""
     stored, column = list(signatures), host.signature
     unknown = np.array([call is not None and any(map(_is_unknown, call.tensors())) for call in stored], dtype=bool)
     if not unknown.any():
@@ -584,7 +584,7 @@ def _first(signatures: Sequence[Signature | None], number: int) -> Tensor | None
 
 
 def _filled(known: Signature, row: int, seen: _Seen) -> Signature:
-    """Fill the stored sizes into a call's arguments; two sparse tensors of one shape stay unknown."""
+    """Insert stored sizes into a call's arguments; if two sparse tensors have the same shape they stay unknown."""
     shapes = [tensor.shape for tensor in known.tensors() if _is_unknown(tensor)]
     arguments: list[Argument] = []
     for value in known.arguments:
@@ -605,10 +605,10 @@ def _filled(known: Signature, row: int, seen: _Seen) -> Signature:
 
 
 def own_signatures(host: HostTable, signatures: Sequence[Signature | None]) -> tuple[list[Signature | None], Int64]:
-    """Return (all signatures, the place among them of each host row's): the arguments of the call itself.
+    """Return (all signatures, index of each host row's signature): the call's own arguments.
 
-    A function transform calls the next interpreter with the arguments of all of them on one stack, and the profiler
-    records the whole stack: the call's own arguments are the last ones.
+    A function transform passes the arguments of all nested interpreters on one stack, and the profiler records the
+    whole stack: the call's own arguments come last.
     """
     again = redispatched(host.name, host.parent)
     first = np.ones(len(host.name), dtype=bool)
@@ -762,7 +762,7 @@ _NO_OPERATOR = (PHASE_RANGE, MODULE_RANGE, "autograd::engine::")
 
 
 class TraceCalls(Struct, frozen=True, kw_only=True):
-    """The host events and device work of a trace, joined; columns have one entry per host row unless noted."""
+    """The host events and device work of a trace, joined; one entry per host row unless noted."""
 
     names: Sequence[str]
     on_device: bool
@@ -771,7 +771,7 @@ class TraceCalls(Struct, frozen=True, kw_only=True):
     #: One entry per name.
     operators: OperatorNames
     kernels: KernelNames
-    #: The distinct arguments; `signature` has places among them, of the call's own arguments (`own_signatures`).
+    #: Distinct argument lists; `signature` indexes the call's own arguments (`own_signatures`) among them.
     signatures: Sequence[Signature | None]
     signature: Int64
     #: The row of the call that each row is part of, -1 if none.
@@ -831,8 +831,7 @@ def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, 
     # Ranges and annotations are no operators.
     is_operator = np.array([not name.startswith(_NO_OPERATOR) for name in trace.names], dtype=bool)[host.name]
     starting = np.flatnonzero(starts_work(trace.names, trace.launches))
-    moments = (trace.launches.thread[starting], trace.launches.start_ns[starting])
-    around = enclosing_rows(host.thread, host.start_ns, host.start_ns + host.duration_ns, host.parent, moments)
+    around = innermost_at(host, trace.launches.thread[starting], trace.launches.start_ns[starting])
     calls = TraceCalls(
         names=trace.names,
         on_device=trace.on_device,
@@ -843,7 +842,7 @@ def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, 
         signatures=signatures,
         signature=signature,
         owner=owner,
-        operator=nearest_above((host.annotation == 0) & is_operator, host.parent),
+        operator=nearest_above(host.is_operator & is_operator, host.parent),
         time_ns=time_ns,
         launched=launched,
         starts_work=mask_of(around[around >= 0], len(host.name)),
@@ -863,7 +862,7 @@ def only_in(calls: TraceCalls, host: Bool, work: Bool) -> TraceCalls:
 
 
 def rows_with_events(events: Bool, row: Int64, count: int) -> Bool:
-    """Return which of `count` host rows have one of these device events; `row` is that of each event, -1 if none."""
+    """Return which of `count` host rows have any of these device events; `row` is each event's host row, -1 if none."""
     return mask_of(row[events & (row >= 0)], count)
 
 

@@ -36,7 +36,7 @@ from opanatomy.trace.read import Trace
 BACKENDS: Final = ("nccl:", "gloo:", "ucc:", "mpi:", "xccl:", "hccl:", "rccl:")
 #: Kinds of host events that describe a collective; others are 0.
 PARAMETERS, BACKEND, C10D = 1, 2, 3
-#: Operators of c10d whose first argument is the output and whose second is the input.
+#: c10d operators with the output as first argument and the input as second.
 _RESULT_FIRST: Final = frozenset(
     {
         "_allgather_base_", "_reduce_scatter_base_", "alltoall_base_", "allgather_", "reduce_scatter_", "alltoall_",
@@ -66,7 +66,7 @@ class Announced(Struct, frozen=True, kw_only=True):
 
 
 def announced(trace: Trace, calls: TraceCalls, rows: Int64) -> Announced:
-    """Merge what the events at and around each host row say of a collective; the best informed decides."""
+    """Merge the records at and around each host row about a collective; the most complete one takes precedence."""
     kind = kinds_of_names(calls)[calls.host.name]
     # What each host row alone says of a collective.
     host, numbers = calls.host, dict[CollectiveArguments, int]()
@@ -127,10 +127,10 @@ def merged(codes: Sequence[Int64], values: Sequence[CollectiveArguments]) -> Cat
 
 
 def joined_to_operators(calls: TraceCalls, annotations: Int64) -> Int64:
-    """Return the row of c10d's operator behind each annotation on a backend's own threads, -1 if not recorded.
+    """Return the c10d operator's row for each annotation on a backend thread, -1 if not recorded.
 
-    A backend begins its work in the order of the calls: each annotation, by its start, belongs to the first earlier
-    operator of its kind that has a tensor of its size and is not taken yet.
+    A backend starts work in call order: each annotation, by start time, belongs to the first earlier unmatched operator
+    of its kind that has a tensor of its size.
     """
     host = calls.host
     operators = np.flatnonzero(kinds_of_names(calls)[host.name] == C10D)
@@ -191,8 +191,8 @@ def kinds_of_names(calls: TraceCalls) -> Int64:
 
 
 def annotations_of_backends(calls: TraceCalls, within: Bool) -> Int64:
-    """Return the rows of the annotations that backends leave on their threads."""
-    rows = (calls.host.annotation != 0) & within
+    """Return the rows of annotations on backend threads."""
+    rows = ~calls.host.is_operator & within
     return np.flatnonzero(rows & (kinds_of_names(calls)[calls.host.name] == BACKEND))
 
 
@@ -204,7 +204,7 @@ def number_of(numbers: dict[CollectiveArguments, int], arguments: CollectiveArgu
 def _c10d_arguments(plain: str, signature: Signature | None) -> CollectiveArguments:
     """Describe an operator of c10d or symmetric memory by its arguments.
 
-    Reductions and broadcasts have one size; gathers and scatters without an output argument tell only their input.
+    Reductions and broadcasts have one size; gathers and scatters without an output argument only show their input.
     """
     # (elements, data type) of the first two arguments' tensors; `None` unless they have one data type.
     sides: list[tuple[int, str | None] | None] = []
@@ -268,7 +268,7 @@ def collective_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | Non
 def collectives_of_annotations(
     trace: Trace, calls: TraceCalls, rows: Int64
 ) -> tuple[Int64, Categorical[CollectiveArguments]]:
-    """Return (the row of c10d's operator behind each annotation, what both say together); -1 is none."""
+    """Return (c10d operator row for each annotation, the merged record of both); -1 if none."""
     operator = joined_to_operators(calls, rows)
     alone = announced(trace, calls, rows).arguments
     asked = announced(trace, calls, operator).arguments
@@ -331,7 +331,7 @@ def _bytes_of_both_sides(arguments: Categorical[CollectiveArguments]) -> Int64:
 
 
 def _without_number(arguments: Categorical[CollectiveArguments]) -> Categorical[CollectiveArguments]:
-    """Remove sequence numbers, which tell calls of one kind apart."""
+    """Remove sequence numbers, which differ between calls of the same kind."""
     numbers: dict[CollectiveArguments, int] = {}
     codes = [numbers.setdefault(replace(known, sequence=None), len(numbers)) for known in arguments.values]
     return Categorical(np.array([*codes, -1], dtype=np.int64)[arguments.codes], tuple(numbers))

@@ -1,9 +1,9 @@
-"""Find the line of the user's code that each call comes from: by a step that ran line by line, or a recorded stack.
+"""Find the line of user code behind each call, from a step traced line by line or from recorded stacks.
 
-A backward comes from the line of its forward. The times of a step that ran line by line are the recording's own: what
-it tells goes to the other steps by the order of their calls. Calls that are alike (operator, arguments, phase, module)
-have the lines of the first, the second, ... call of that step, if there are as many of them, and none if not. Calls
-whose arguments that step has nowhere, numbers that change from step to step, are told apart without them.
+A backward call gets the line of its forward. The times of a step traced line by line are distorted, so its lines are
+transferred to the other steps by call order: the n-th of the calls that are alike (operator, arguments, phase, module)
+gets the line of the n-th such call of that step, if their counts agree, else none. Calls with arguments that do not
+occur in that step (numbers that change from step to step) are matched without arguments.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.attribution.attribute import Attribution, enclosing_rows
+from opanatomy.attribution.attribute import Attribution
 from opanatomy.attribution.calls import TraceCalls
-from opanatomy.attribution.nesting import HostRows, last_inside, order_within_ranges, parents_of
+from opanatomy.attribution.nesting import HostRows, innermost_at, last_inside, order_within_ranges, parents_of
 from opanatomy.attribution.phases import kinds_of, modules_of, nodes_of
 from opanatomy.attribution.table import call_table, kernel_table
 from opanatomy.records.columns import (
@@ -40,7 +40,7 @@ from opanatomy.trace.read import Trace
 
 
 class Stacks(Struct, frozen=True, kw_only=True):
-    """The lines that host rows come from, as texts, -1 for none; and the step that tells those of others.
+    """The lines of host rows as texts, -1 for none, and the step whose lines are transferred to the others.
 
     Without such a step each row has its own.
     """
@@ -50,7 +50,7 @@ class Stacks(Struct, frozen=True, kw_only=True):
 
 
 def stacks_of(trace: Trace, host: HostTable) -> Stacks | None:
-    """Return the lines of the trace's host rows; `None` if it has neither a step by line nor functions of a stack."""
+    """Return the lines of the trace's host rows; `None` without a step traced line by line or recorded stacks."""
     frames = trace.capture.lines if trace.capture is not None else ()
     if frames and LINES_STEP in trace.names:
         rows = np.flatnonzero(host.name == trace.names.index(LINES_STEP))
@@ -71,9 +71,10 @@ def stacks_of(trace: Trace, host: HostTable) -> Stacks | None:
 def _innermost(
     trace: Trace, host: HostTable, functions: HostEvents | None, labels: Sequence[str | None]
 ) -> Categorical[str]:
-    """Return the innermost labelled range around each host row, inside of a backward that of its forward.
+    """Return the innermost labelled range around each host row; inside a backward, the range of its forward.
 
-    `functions` are more ranges, by thread and time; `labels` has that of each name, of theirs after those of the trace.
+    `functions` are further ranges, by thread and time; `labels` gives the label of each name, first of the trace's
+    names.
     """
     columns = ("name", "thread", "start_ns", "duration_ns", "sequence", "forward_thread", "annotation")
     count = len(host.name)
@@ -107,7 +108,7 @@ def _innermost(
 
 
 def _texts(own: Categorical[str], frames: Sequence[LineFrame]) -> Categorical[str]:
-    """Return the stacks, by their numbers, as texts."""
+    """Return the stacks with these numbers as texts."""
 
     @cache
     def text(number: int) -> str:
@@ -163,9 +164,9 @@ def with_lines(
     kernels: KernelTable | None,
     steps: tuple[Int64, Int64],
 ) -> CallTable:
-    """Return the calls of these steps (begins and ends on the host) with the lines that they come from.
+    """Return the calls of these steps (begin and end on the host) with their lines.
 
-    `calls` and `kernels` are what the table was made of.
+    `calls` and `kernels` are the sources of the table.
     """
     if stacks.step is None:
         return replace(table, stack=stacks.of_row.take(_rows_of(table, trace, calls, kernels)))
@@ -202,30 +203,29 @@ def _rows(table: CallTable, rows: Int64) -> dict[str, Categorical[Any]]:
 
 
 def _alone(calls: TraceCalls, kernels: KernelTable | None) -> Int64:
-    """Return the device events that are rows of their own, as they have no call."""
+    """Return the device events that are rows of their own because they have no call."""
     return np.flatnonzero(kernels.inside & (kernels.call < 0)) if kernels is not None else np.zeros(0, dtype=np.int64)
 
 
 def _rows_of(table: CallTable, trace: Trace, calls: TraceCalls, kernels: KernelTable | None) -> Int64:
-    """Return the host row of each call, of a device event without one that around its launch; -1 if none."""
+    """Return the host row of each call, for a device event without a call the row around its launch; -1 if none."""
     events = _alone(calls, kernels)
     if not len(events):
         return table.host_row
     host, launches, launch = calls.host, trace.launches, calls.work.launch[events]
-    moments = take(launches.thread, launch), take(launches.start_ns, launch)
-    around = enclosing_rows(host.thread, host.start_ns, host.start_ns + host.duration_ns, host.parent, moments)
+    around = innermost_at(host, take(launches.thread, launch), take(launches.start_ns, launch))
     return np.concatenate((table.host_row[: len(table.host_row) - len(events)], np.where(launch >= 0, around, -1)))
 
 
 def _moments(table: CallTable, trace: Trace, calls: TraceCalls, kernels: KernelTable | None) -> Int64:
-    """Return when the host made each call, or launched an event without one."""
+    """Return when the host made each call, or launched an event without a call."""
     events = _alone(calls, kernels)
     launched = take(trace.launches.start_ns, calls.work.launch[events])
     own = table.start_ns[: len(table.start_ns) - len(events)]
     return np.concatenate((own, np.where(launched >= 0, launched, calls.work.start_ns[events])))
 
 
-#: What calls have in common that are told apart by their order alone.
+#: The columns that calls share which only their order distinguishes.
 _ALIKE_BUT_FOR_ARGUMENTS: Final = ("operator", "phase", "module", "part_of", "operator_class")
 _ALIKE: Final = (*_ALIKE_BUT_FOR_ARGUMENTS, "signature")
 
@@ -235,7 +235,7 @@ def _keys(
     table: CallTable | Mapping[str, Categorical[Any]],
     names: Sequence[str],
 ) -> Int64:
-    """Return a number for each row, theirs first, that is the same for rows that are alike in these columns."""
+    """Return a number per row, `theirs` first, equal for rows that are equal in these columns."""
     columns = [
         [each[name] if isinstance(each, Mapping) else getattr(each, name) for each in (theirs, table)] for name in names
     ]
@@ -249,9 +249,9 @@ def _keys(
 def _by_order(
     key: Int64, stack: Categorical[str], their_ns: Int64, own_ns: Int64, steps: tuple[Int64, Int64]
 ) -> Categorical[str]:
-    """Return the stack of each of our calls: that of the call of the same order among theirs that are like it.
+    """Return the stack of each of our calls, from the call at the same position among their like calls.
 
-    `key` numbers what is alike, their calls first; `stack` is that of theirs.
+    `key` numbers like calls, theirs first; `stack` is their stack.
     """
     count = len(their_ns)
     begins, ends = steps

@@ -1,4 +1,4 @@
-"""Find the parents of host events, by time containment on each thread."""
+"""Find the parents of host events, by time containment on each thread, and the events around a moment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.records import columns
-from opanatomy.records.columns import Bool, HostEvents, Int64, rows_by_value
+from opanatomy.records.columns import Bool, HostEvents, HostTable, Int64, rows_by_value
 
 #: A child may end after its parent, or an operator begin before its range, by clock rounding, never by more.
 SLACK_NS = 1000
@@ -30,7 +30,7 @@ def order_within_ranges(host: HostEvents) -> tuple[Int64, Int64]:
         start, end = starts[order], (starts + host.duration_ns)[order]
         early = (host.thread[order][1:] == host.thread[order][:-1]) & (start[1:] - start[:-1] <= SLACK_NS)
         early &= (start[1:] > start[:-1]) & (start[1:] < end[:-1]) & (end[1:] > end[:-1] + SLACK_NS)
-        early &= (host.annotation[order][1:] != 0) & (host.annotation[order][:-1] == 0)
+        early &= ~host.is_operator[order][1:] & host.is_operator[order][:-1]
         if not early.any():
             return order, start
         starts = starts.copy()
@@ -105,7 +105,7 @@ def nearest_above(marked: Bool, parents: Int64) -> Int64:
 
 
 def self_times(parents: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
-    """Return durations less those of the direct children, each clipped to its parent's end."""
+    """Return durations minus those of direct children, each clipped to its parent's end."""
     inside = np.flatnonzero(parents >= 0)
     above = parents[inside]
     end = start_ns + duration_ns
@@ -116,9 +116,6 @@ def self_times(parents: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
 
 
 # ----- host events in nesting order
-
-
-NEVER = -(2**63)
 
 
 class HostRows(Struct, frozen=True):
@@ -134,6 +131,12 @@ class HostRows(Struct, frozen=True):
     annotation: Int64
     #: The last row on its thread that starts before the row ends, else the row itself.
     last: Int64
+
+    @property
+    def is_operator(self) -> Bool:
+        """Return a mask of the operators; the others are annotations."""
+        operators: Bool = self.annotation == 0
+        return operators
 
 
 def latest(rows: HostRows, key: Int64, among: Int64) -> Int64:
@@ -168,3 +171,41 @@ def contains(rows: HostRows, marked: Bool) -> Bool:
     before = np.append(0, np.cumsum(marked))
     holds_one: Bool = before[rows.last + 1] > before[1:]
     return holds_one
+
+
+#: Steps up to an enclosing event before a jump table is worth building.
+_DIRECT_STEPS = 64
+
+
+def innermost_at(host: HostRows | HostTable, thread: Int64, time_ns: Int64) -> Int64:
+    """Return the innermost host row around each moment of a thread; -1 if none."""
+    end_ns, parents = host.end_ns, host.parent
+    rows = last_started(host.thread, host.start_ns, (thread, time_ns))
+    over = _over(rows, end_ns, time_ns)
+    for _ in range(_DIRECT_STEPS):
+        if not len(over):
+            return rows
+        rows[over] = parents[rows[over]]
+        over = over[_over(rows[over], end_ns, time_ns[over])]
+
+    # Events nested by the thousand: leaps of 1, 2, 4, ... ancestors that outlast their children.
+    above = parents.tolist()
+    ends = end_ns.tolist()
+    for row in range(len(above)):
+        while above[row] >= 0 and ends[above[row]] <= ends[row]:
+            above[row] = above[above[row]]
+    leaps = [np.array(above, dtype=np.int64)]
+    while (leaps[-1] >= 0).any():
+        leaps.append(np.where(leaps[-1] >= 0, leaps[-1][leaps[-1]], -1))
+    ended = (rows >= 0) & (end_ns[rows] <= time_ns)
+    for leap in reversed(leaps):
+        there = np.where(rows >= 0, leap[rows], -1)
+        far = ended & (there >= 0) & (end_ns[there] <= time_ns)
+        rows = np.where(far, there, rows)
+    return np.where(ended, leaps[0][rows], rows)
+
+
+def _over(rows: Int64, end_ns: Int64, time_ns: Int64) -> Int64:
+    """Return the indices of the rows that have ended by these times."""
+    indices = np.flatnonzero(rows >= 0)
+    return indices[end_ns[rows[indices]] <= time_ns[indices]]

@@ -11,11 +11,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.attribution.nesting import NEVER, HostRows, contains, last_started, latest, nearest_above
+from opanatomy.attribution.nesting import HostRows, contains, last_started, latest, nearest_above
 from opanatomy.errors import UsageError
 from opanatomy.options import as_asked
 from opanatomy.records.anatomy import Check, Difference
 from opanatomy.records.columns import (
+    BEFORE_ALL,
     NO_FLOWS,
     Bool,
     Categorical,
@@ -93,11 +94,11 @@ def _rule(where: str, phase: str, pattern: object) -> PhaseRule:
 _EVALUATION = "autograd::engine::evaluate_function: "
 #: Autograd's engine and nodes; until late 2021 the engine left no events, only nodes such as `AddmmBackward`.
 _NODE = regex(r"^autograd::engine::evaluate_function: |^torch::autograd::|^\w+Backward\d*$")
-#: Nodes of torch's own formulas: their names end in a number, those of Python functions do not.
+#: Nodes of torch's built-in formulas: their names end in a number, Python functions' do not.
 _DERIVATIVE = regex(r"^\w+Backward\d+$")
 #: Operators that compute a gradient: `aten::convolution_backward`, `aten::_softmax_backward_data`.
 _GRADIENT = regex(r"^(?!FSDP::)\w+::\w*_backward(?:_data)?$")
-#: Nodes of Python functions, but not those of checkpointing, which torch, DeepSpeed and Megatron call alike.
+#: Nodes of Python functions, except checkpointing's, which torch, DeepSpeed and Megatron name alike.
 _FUNCTION = regex(r"^(?!\w*[Cc]heckpoint)(\w+)Backward$")
 _OPTIMIZER = regex(
     r"^Optimizer\.step#|^aten::_amp_|^## ?optimizer ?##$|optimizer_step|^OptimizerStep"
@@ -124,7 +125,7 @@ _COMMUNICATION = regex(
 #: Between pipeline stages a send belongs to the pass before it, a receive to the pass after it.
 _SENDS = regex(r"^(?:c10d::|nccl:|gloo:|_c10d_functional::)i?send")
 _RECEIVES = regex(r"^(?:c10d::|nccl:|gloo:|_c10d_functional::)i?recv")
-#: The annotations that a communication backend leaves on its own threads.
+#: Annotations of a communication backend on its own threads.
 _BACKEND = regex(r"^(?:nccl|gloo|ucc|mpi|xccl|hccl|rccl):")
 #: Annotations that frameworks leave inside and around operators; they name no part of a training loop.
 _MACHINERY = regex(
@@ -137,9 +138,9 @@ _STEP = regex(r"^ProfilerStep#?(\d{1,18})$")
 class NameKinds(Struct, frozen=True):
     """The meaning of each name for phases, one entry per name.
 
-    `phase` is the phase of a capture's range, `mapped` that of a user's rule, `known` that of a framework's range:
-    places in `PHASES` or -1. `same_node` is the name of the node that an evaluation runs, `function` that of the Python
-    function of a node: -1 for other nodes, -2 if the trace has no event of that name.
+    `phase` is the phase from a capture's range, `mapped` from a user's rule, `known` from a framework's range: indices
+    into `PHASES` or -1. `same_node` is the name of the node that an evaluation runs, `function` the name of a node's
+    Python function: -1 for other nodes, -2 if the trace has no event of that name.
     """
 
     phase: Int64
@@ -219,7 +220,7 @@ def are_nodes(names: Sequence[str]) -> Bool:
 
 def own_ranges(rows: HostRows, kinds: NameKinds) -> Bool:
     """Return which events are annotations of the traced program; in 2021 they were written like operators."""
-    annotated = rows.annotation != 0
+    annotated = ~rows.is_operator
     if not annotated.any():
         annotated = ~kinds.dispatched[rows.name] & ~kinds.node[rows.name] & (rows.sequence < 0)
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)
@@ -347,7 +348,7 @@ def _threads(
     return chosen
 
 
-#: The forward thread of events that are not nodes; nodes have the thread that made them.
+#: The forward thread of non-node events; nodes have the thread that created them.
 _FORWARD_THREAD = 0
 
 
@@ -365,7 +366,7 @@ class Nodes(Struct, frozen=True):
 
 def nodes_of(rows: HostRows, kinds: NameKinds, flows: Flows) -> Nodes:
     """Return the autograd nodes of a trace."""
-    is_node = kinds.node[rows.name] & (rows.annotation == 0)
+    is_node = kinds.node[rows.name] & rows.is_operator
     is_module = np.array([path is not None for path in kinds.module], dtype=bool)[rows.name]
     return Nodes(
         is_node=is_node,
@@ -388,12 +389,12 @@ def recomputed(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
     node = nodes.enclosing
     function = take(kinds.function, np.where(node >= 0, rows.name[node], -1))
     applied = (node >= 0) & (function == rows.name)
-    applied_ns = np.full(len(node), NEVER, dtype=np.int64)
+    applied_ns = np.full(len(node), BEFORE_ALL, dtype=np.int64)
     np.maximum.at(applied_ns, node[applied], rows.end_ns[applied])
     below = (node >= 0) & (node != np.arange(len(node))) & ((function == -1) | (rows.end_ns <= applied_ns[node]))
     runs_forward = (nodes.module > node) | kinds.sharded[rows.name] | _own_numbers(rows, kinds, nodes)
     forward = below & ~nodes.is_node & runs_forward
-    last_forward = np.full(len(node), NEVER, dtype=np.int64)
+    last_forward = np.full(len(node), BEFORE_ALL, dtype=np.int64)
     np.maximum.at(last_forward, node[forward], rows.end_ns[forward])
     again: Bool = forward | (below & (rows.end_ns <= last_forward[node]))
     # Sharded weights are gathered for the backward where a node begins, before its forward is run again.
@@ -471,7 +472,7 @@ def _with_gradients(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
 
 
 def modules_of(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Categorical[str]:
-    """Return module paths: the innermost range, in backward that of the forward operator (itself maybe in a node)."""
+    """Return module paths: the innermost range, in backward the forward operator's (itself maybe in a node)."""
     module, node = nodes.module, nodes.enclosing
     paths = tuple(path for path in kinds.module if path is not None)
     if not (module >= 0).any():
@@ -530,7 +531,7 @@ class Moments(Struct, frozen=True):
     autograd: Int64
     #: Starts and phases of nodes, optimizer ranges and differentiated operators, on all threads.
     marks: tuple[Int64, Int64]
-    #: Threads that run a backward; on the CPU that of the loop.
+    #: Threads that run a backward; on the CPU the loop's thread.
     backward: Int64
 
 
@@ -549,11 +550,11 @@ def moments_of(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, dif
 
     # Threads with nodes and nothing of the training loop: no forward operator, step or range around nodes. The loop
     # runs somewhere: there are none if no other thread has an operator.
-    ranges = (rows.annotation != 0) & ~kinds.machinery[rows.name] & contains(rows, nodes.is_node)
+    ranges = ~rows.is_operator & ~kinds.machinery[rows.name] & contains(rows, nodes.is_node)
     of_loop = differentiated | is_step | ranges | ((known >= 0) & (known != BACKWARD))
     threads = unique(rows.thread[nodes.is_node]).values
     autograd = threads[~isin(threads, rows.thread[(nodes.enclosing < 0) & of_loop])]
-    if isin(rows.thread[rows.annotation == 0], autograd).all():
+    if isin(rows.thread[rows.is_operator], autograd).all():
         autograd = autograd[:0]
 
     # The outermost of an optimizer's ranges.
@@ -621,10 +622,10 @@ class Inference(Struct, frozen=True):
     """The phase of each host row, inferred without a capture's ranges."""
 
     phase: Int64
-    #: Rows without a phase that enclose rows with one: a step, a range of the loop.
+    #: Return the last of the sorted times not after each limit; -1 if none.
     wraps: Bool
     moments: Moments
-    #: Whether a forward is known. If not, everything without another phase is forward.
+    #: The phase of each host row, inferred without a capture's ranges.
     differentiates: bool
 
     def at(self, thread: Int64, time_ns: Int64) -> Int64:
@@ -636,8 +637,8 @@ class Inference(Struct, frozen=True):
 def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
     """Infer the phases of all host rows; the innermost node, optimizer range or differentiated operator wins.
 
-    A trace without a backward is of inference: everything is forward unless a range says otherwise, or an operator
-    computes a gradient by its name. Such an operator is forward only where its result is differentiated.
+    A trace without a backward is inference: everything is forward unless a range says otherwise, or an operator
+    computes a gradient judging by its name. Such an operator is forward only where its result is differentiated.
     """
     known = kinds.known[rows.name]
     differentiated = differentiated_operators(nodes)
@@ -723,8 +724,8 @@ def _unmarked(
 
     # Ranges of the loop without differentiated operators: loading, metrics.
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
-    operator = nearest_above((rows.sequence >= 0) & (rows.annotation == 0), rows.parent)
-    ranges = (rows.annotation != 0) & ~is_step & ~kinds.machinery[rows.name] & ~kinds.backend[rows.name]
+    operator = nearest_above((rows.sequence >= 0) & rows.is_operator, rows.parent)
+    ranges = ~rows.is_operator & ~is_step & ~kinds.machinery[rows.name] & ~kinds.backend[rows.name]
     ranges &= (operator < 0) & (nodes.module != np.arange(len(rows.name)))
     aside = within(rows, ranges & ~contains(rows, differentiated))[indices] & ~inside
 
@@ -811,7 +812,7 @@ class Placed(Struct, frozen=True, kw_only=True):
     def phases_of_launches(self, enclosing: Int64, thread: Int64, time_ns: Int64) -> Int64:
         """Return the phase of what is launched at each time on each thread, in the host row around it; -1 if unknown.
 
-        A range around a whole part of the loop, such as a step, says nothing of what is launched directly in it.
+        A range around a whole part of the loop, such as a step, does not determine the phase of direct launches in it.
         """
         phases = take(self.phase, enclosing)
         phases[enclosing < 0] = OTHER
@@ -870,7 +871,7 @@ def place(rows: HostRows, kinds: NameKinds, flows: Flows = NO_FLOWS) -> Placed:
 
 
 def _mapped(rows: HostRows, kinds: NameKinds, nodes: Nodes, inference: Inference | None) -> Int64:
-    """Return the phase that the user gives each event, -1 if none: that of the innermost annotation around it.
+    """Return the phase that the user's rules give each event, from the innermost annotation around it; -1 if none.
 
     What runs on autograd's threads takes the annotation at that time.
     """
@@ -920,17 +921,17 @@ def steps_of(rows: HostRows, kinds: NameKinds) -> tuple[Step, ...]:
     return tuple(sorted(steps, key=lambda step: step.start_ns))
 
 
-#: The range that torch puts around each update of the weights, and the node that ends a parameter's gradient.
+#: torch's range around each optimizer step, and the node that finishes a parameter's gradient.
 _UPDATE = regex(r"^Optimizer\.step#")
 _ACCUMULATES = regex(r"AccumulateGrad$")
 
 
 def steps_by_updates(names: Sequence[str], rows: HostRows, nodes: Nodes) -> tuple[Step, ...]:
-    """Return steps that end with an update of the weights; empty if there are not two, or they have no regular order.
+    """Return steps delimited by optimizer updates; empty if there are fewer than two, or their order is irregular.
 
-    Optimizers that step in turns (a GAN) share a step, as in `opanatomy run`. Each step begins where the one before
-    ended, the first with the first event of the thread, so that it may be a part of one. What follows the last one is
-    in none. Updates inside an autograd node, one for each parameter, end no step.
+    Optimizers that alternate (a GAN) share a step, as in `opanatomy run`. Each step begins where the previous one
+    ended, the first with the first event of the thread, so it may be incomplete. Events after the last update belong to
+    no step. Updates inside an autograd node, one per parameter, do not end a step.
     """
     marked = rows_named(_UPDATE, names, rows.name) & (nodes.enclosing < 0)
     updates = np.flatnonzero(marked & (take(nearest_above(marked, rows.parent), rows.parent) < 0))
@@ -951,7 +952,7 @@ def steps_by_updates(names: Sequence[str], rows: HostRows, nodes: Nodes) -> tupl
 def _turns(optimizers: list[int], backward: list[int]) -> int:
     """Return after how many updates the optimizers, and how much ran backward, repeat; 0 if they never do.
 
-    Of more than two updates the trace may begin within the first step: how much ran backward in it says nothing.
+    With more than two updates the trace may begin within the first step, so its amount of backward is ignored.
     """
     backward = backward[1:] if len(backward) > 2 else backward
     for length in range(1, len(optimizers) // 2 + 1):
@@ -987,7 +988,7 @@ _SPELLINGS = {
 _LIGHTNING = regex(r"\[pl\]\[profile\](?:\[\w+\]\w+\.)?")
 #: Pipeline schedules: `attn(F)`, `PP:0F3`, `F`, `B`, gradients of inputs (`I`) and of weights (`W`).
 _LETTER = regex(r".*\(([FBW])\)(?:[ _#-]*\d{1,9})?|(?:PP:\d+)?([FBW])\d{0,9}|PP:\d+(I)\d{0,9}")
-#: Phases as users annotate them: recomputation lies inside backward, and a generation goes forward.
+#: Phases as users annotate them: recomputation is part of backward, and generation is forward.
 _AS_ANNOTATED = np.array(
     [BACKWARD if code == RECOMPUTE else FORWARD if code in FORWARDS else code for code in range(len(PHASES))]
 )
@@ -1025,17 +1026,17 @@ def phase_of_annotation(name: str) -> int:
 
 def annotated_phases(
     names: Sequence[str], rows: HostRows, kinds: NameKinds, placed: Placed, timed: Timed
-) -> tuple[Check | None, Placed]:
-    """Compare the time in each annotated phase with the assigned phase; return the check and the phases to use.
+) -> tuple[Check | None, Placed | None]:
+    """Compare the time in each annotated phase with the assigned phase; return the check and the phases to use instead.
 
     `compared` counts phases. A difference has the annotated time of a phase (`other`) and the part assigned to that
     phase (`ours`). The ranges are taken if nothing explains the difference, autograd does not contradict them, and they
-    hold nearly all of a forward and a backward; `not_checked` then says so. The check is `None` if no range says a
-    phase.
+    hold nearly all of a forward and a backward; `not_checked` then says so. Else the phases are `None`. The check is
+    `None` if no range says a phase.
     """
     ranges = _Ranges(names, rows, kinds, placed)
     if not ranges.there.any():
-        return None, placed
+        return None, None
     compared = _compared(rows, placed, timed, ranges)
     check = _check(names, rows, timed, compared, ranges)
     may_be_taken = placed.inference is not None and not (kinds.mapped >= 0).any()
@@ -1051,7 +1052,7 @@ def annotated_phases(
     )
     again = (stated == BACKWARD) & (operator >= 0) & (first_runs >= next_runs)[take(rows.name, operator)]
     if not check.unexplained or not may_be_taken or not _states(placed, timed, compared, again):
-        return check, placed
+        return check, None
     # Inside them autograd still decides: recomputation, a loss in a backward, a gradient in a forward.
     stays = (stated == BACKWARD) & ((placed.phase == RECOMPUTE) | compared.differentiated)
     stays |= (stated == FORWARD) & (placed.nodes.enclosing >= 0)
@@ -1137,14 +1138,14 @@ class _Compared(Struct, frozen=True, kw_only=True):
     index: Int64
     expected: Int64
     placed: Int64
-    #: Whether a node differentiates each host row, or one around it: forward, whatever an annotation says.
+    #: Whether each host row is inside a differentiated operator: forward, regardless of annotations.
     differentiated: Bool
-    #: The annotated phases that take any time.
+    #: The annotated phases with nonzero time.
     phases: list[int]
 
 
 def _compared(rows: HostRows, placed: Placed, timed: Timed, ranges: _Ranges) -> _Compared:
-    """Return what each range encloses on its thread; nodes on threads without ranges take what goes on at that time.
+    """Compare the events inside each range on its thread; nodes on threads without ranges use the range at that time.
 
     A forward on another thread may go on meanwhile, so that backward ranges go first.
     """

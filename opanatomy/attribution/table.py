@@ -37,12 +37,12 @@ from opanatomy.trace.read import Trace
 # ----- kernels: device events joined to their calls
 
 
-#: The rule of a kernel whose name says nothing.
+#: The rule for a kernel with an uninformative name.
 _BY_OPERATOR = "its operator's class: the name says nothing"
 
 
 def kernel_table(calls: TraceCalls, devices: Sequence[TraceDevice] = ()) -> KernelTable:
-    """Return one row per device event; `devices` are those of the trace."""
+    """Return one row per device event; `devices` are the trace's devices."""
     work, names = calls.work, calls.names
     call = calls.call_of_event
     by_name, by_call = calls.kernels.operator_class[work.name], class_of_calls(calls, call)
@@ -153,7 +153,7 @@ def _calls(trace: Trace, calls: TraceCalls, rows: Int64) -> CallTable:
 
 
 def _compute_types(calls: TraceCalls, owner: Int64, signature: Int64) -> Categorical[str]:
-    """Return what the float32 operands of each call were computed in, by its longest kernel whose name tells."""
+    """Return the compute type of each call's float32 operands, from its longest kernel with an informative name."""
     numbers = unique(signature)
     known = [calls.signatures[number] if number >= 0 else None for number in numbers.values.tolist()]
     is_float32 = [one is not None and one.compute_dtype == FLOAT32 for one in known]
@@ -247,7 +247,7 @@ def overlay_of(calls: TraceCalls, kernels: KernelTable | None, threads: Sequence
 
 
 def _used(column: Categorical[str]) -> tuple[tuple[str, ...], Int64]:
-    """Return (the texts of a column in the order of their first use, each row's place among them or -1)."""
+    """Return (a column's texts in order of first use, each row's index into them or -1)."""
     numbers: dict[str, int] = {}
     known = unique(column.codes)
     texts = [column.at(int(row)) for row in known.first.tolist()]
@@ -306,7 +306,7 @@ class _Sizes(Struct, frozen=True, kw_only=True):
 def padding_flops(
     calls: TraceCalls, table: CallTable, batch: TextBatch, *, steps: int, micro_batches: int = 1
 ) -> PaddingFlops:
-    """Return the FLOPs of one of `steps` steps on a batch; those of unclear shapes are not assigned."""
+    """Return the padding FLOPs of one of `steps` steps on a batch; contractions of unclear shape are skipped."""
     pairs = sum(length * length for length in batch.lengths)
     sizes = _Sizes(
         rows=len(batch.lengths) // micro_batches,
@@ -334,7 +334,7 @@ def padding_flops(
 
 
 def _useful(signature: Signature, sizes: _Sizes) -> Fraction | None:
-    """Return the useful part of a contraction; `None` if its shapes do not tell."""
+    """Return the useful fraction of a contraction; `None` if its shapes do not determine it."""
     factors = [tensor for tensor in signature.tensors() if len(tensor.shape) >= 2]
     if len(factors) >= 2 and all(len(tensor.shape) == 4 for tensor in factors[:3]):
         # Fused attention, where both sequences are those of the texts.
@@ -360,7 +360,7 @@ def _useful(signature: Signature, sizes: _Sizes) -> Fraction | None:
 
 
 def _multiplied(tensors: list[Tensor]) -> tuple[Tensor, Tensor] | None:
-    """Return the two multiplied matrices; an added tensor may come before them, the output after them."""
+    """Return the two multiplied matrices; an addend may precede them, the output may follow."""
     for index, (first, second) in enumerate(pairwise(tensors)):
         product = (*first.shape[:-1], second.shape[-1])
         others = (*tensors[:index], *tensors[index + 2 :])

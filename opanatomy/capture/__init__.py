@@ -1,1 +1,1 @@
-"""Run a model and a batch for one profiled step and write a trace file; the only package that imports torch."""
+"""Run a model and a batch for one profiled step and write a trace file."""

@@ -1,8 +1,8 @@
-"""Check device work against its launches, its stream and its own names for what cannot have happened.
+"""Check device work against its launches, its stream and its own names for impossible combinations.
 
-A trace joins host and device by ids and by two clocks; if an id, a time or a record is wrong, the sums still hold. The
-checks find classes that an operator does not have, work out of its stream's order, work before its launch or after the
-end of what waited for it, launches without work, and work recorded twice.
+A trace joins host and device by ids and by two clocks; wrong ids, times or records do not change any sum. The checks
+find kernels of a class that their operator cannot have, work out of its stream's order, work before its launch or after
+the end of a wait for it, launches without work, and work recorded twice.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from typing import Final
 
 import numpy as np
 
-from opanatomy.analysis.idle import NEVER, done_ns
+from opanatomy.analysis.idle import done_ns
 from opanatomy.analysis.window import launches_of_work, lost_launches
-from opanatomy.attribution.attribute import enclosing_rows
 from opanatomy.attribution.calls import TraceCalls
+from opanatomy.attribution.nesting import innermost_at
 from opanatomy.classification.operators import classify_operator
 from opanatomy.records.anatomy import CLASSES as CLASSES_OF_KERNELS
 from opanatomy.records.anatomy import CLOCKS, EVENTS, LAUNCHES, ORDER, WAITS, Check, Difference, Timeline
 from opanatomy.records.columns import (
+    AFTER_ALL,
     KERNEL,
     MEMCPY,
     MEMSET,
@@ -39,19 +40,26 @@ from opanatomy.records.columns import (
     unique,
 )
 from opanatomy.records.patterns import regex
+from opanatomy.records.runtime_calls import (
+    BLOCKING_COPIES,
+    LAUNCHES_GRAPH,
+    STREAM_WAITS,
+    WAITS_FOR_DEVICE,
+    WAITS_FOR_STREAM,
+)
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASES, OperatorClass
 from opanatomy.trace.read import Trace
 
-#: In correct traces the clocks of host and device differ by tens of microseconds, and by as much again for what begins
-#: on one and ends on the other.
+#: In correct traces host and device clocks differ by tens of microseconds, and by as much again for spans that begin on
+#: one and end on the other.
 CLOCKS_NS: Final = 100_000
-#: Work of one stream may overlap by less; the device reads its clock at both ends of it.
+#: Tolerated overlap of work on one stream; the device reads its clock at both ends.
 OVERLAP_NS: Final = 10_000
 #: A stream is late if this many launches found it idle with nothing to wait for, and all of them began this late.
 _LATE, _LATE_NS = 5, 5 * CLOCKS_NS
-#: From this many impossible times on, those of the whole stream may be wrong.
+#: With at least this many impossible times, all times of the stream may be wrong.
 _MIN_IMPOSSIBLE: Final = 3
-#: A stream's times are wrong by a constant if this much work, and this part of it, is held so long by another's.
+#: A stream's times are off by a constant if this much work, and this share of it, starts so long after another's.
 _HELD, _MOSTLY, _FURTHEST_NS, _BIN_NS = 6, 0.8, 5_000_000, 40_000
 #: The most rows of a check.
 _MAX_ROWS: Final = 20
@@ -59,14 +67,8 @@ ROUNDED = "the clocks of host and device differ, by no more than they do in trac
 CUT_OFF = "the trace ends before their device work"
 PROCESSES = "the trace has the launches of several processes, whose streams are not told apart"
 
-_GRAPH: Final = regex(r"GraphLaunch|CommandBufferEnqueue")
-_ON_STREAM: Final = regex(r"(?:cuda|hip|cu)StreamSynchronize")
-_ON_DEVICE: Final = regex(r"(?:cuda|hip)DeviceSynchronize|cuCtxSynchronize")
 _COPIES: Final = regex(r"Memcpy\w*Async")
-#: Copies that return when they are done; only those to the host are sure to.
-_BLOCKING: Final = regex(r"(?:cuda|hip)Memcpy(?:WithStream)?")
 _TO_HOST: Final = regex(r"DtoH|DeviceToHost")
-_WAITS: Final = regex(r"StreamWaitEvent|StreamWaitValue")
 #: Launches of kernels that may begin before the previous one ends (programmatic dependent launch).
 _OVERLAPPING: Final = regex(r"LaunchKernelEx|^hip")
 #: The kind of work that NVIDIA's calls start, by their names.
@@ -113,13 +115,13 @@ class _Events:
             np.where(self.launch >= 0, column[self.launch], 0)
             for column in (launches.start_ns, launches.start_ns + launches.duration_ns)
         )
-        graphs = self.launches_named(_GRAPH)
+        graphs = self.launches_named(LAUNCHES_GRAPH)
         self.of_graph: Bool = (self.launch >= 0) & graphs[self.launch]
-        #: Whether the event has its own launch for certain.
-        self.sure: Bool = (self.launch >= 0) & ~self.of_graph & ~calls.work.open
+        #: Whether the event certainly has its own launch.
+        self.sure: Bool = (self.launch >= 0) & ~self.of_graph & ~calls.work.ambiguous
         #: The time that counts in the figures.
         self.time_ns = np.where(calls.work.link != OUTSIDE, self.work.duration_ns, 0)
-        self.waits_ns = np.sort(launches.start_ns[self.launches_named(_WAITS)])
+        self.waits_ns = np.sort(launches.start_ns[self.launches_named(STREAM_WAITS)])
         processes = {str(trace.threads[number][0]) for number in unique(launches.thread).values.tolist()}
         self.one_process = len(processes) == 1
         self.streams: list[tuple[str, Int64]] = []
@@ -157,7 +159,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _classes(events: _Events) -> Check:
-    """Compare the class of each kernel's name with that of the operator that launched it, where both are certain."""
+    """Compare the class of each kernel's name with its launching operator's, where both are certain."""
     calls, names = events.calls, events.names
     host = calls.work.host
     operator = take(calls.operator, host) if len(calls.operator) else host
@@ -213,8 +215,8 @@ def _short(kernel: str) -> str:
 def _disordered(events: _Events) -> Bool:
     """Return the fewest events without which each stream ran its work in the order of its launches.
 
-    They are outside a longest run of launches in order; of two that contradict only each other they are both. Launches
-    that overlap, on two threads, may have come in either order.
+    These are the events outside a longest ordered run of launches; if two contradict only each other, both. Overlapping
+    launches, on two threads, may be in either order.
     """
     disordered = np.zeros(len(events.work.name), dtype=bool)
     if not events.one_process:
@@ -260,7 +262,7 @@ def _longest_run(values: Sequence[int]) -> list[int]:
 
 
 def _order(events: _Events, disordered: Bool) -> Check:
-    """Compare the order in which each stream ran its work with that of the launches."""
+    """Compare each stream's execution order with the launch order."""
     if not events.one_process:
         return Check(quantity=ORDER, source="the order of the launches", unit="events", not_checked=PROCESSES)
     differences = []
@@ -333,13 +335,13 @@ def _clocks(events: _Events, disordered: Bool) -> Check:
 
 
 def _after_waiting(events: _Events, disordered: Bool) -> Int64:
-    """Return how long each event ends after the first return of a call that had to wait for it; 0 if none had."""
+    """Return how long each event ends after the first return of a call that waited for it; 0 if none did."""
     late_ns = np.zeros(len(events.work.name), dtype=np.int64)
     if not events.one_process or len(unique(events.work.device).values) > 1:
         return late_ns
     launches = events.trace.launches
     ends = launches.start_ns + launches.duration_ns
-    of_device = np.flatnonzero(events.launches_named(_ON_DEVICE) & (launches.duration_ns > 0))
+    of_device = np.flatnonzero(events.launches_named(WAITS_FOR_DEVICE) & (launches.duration_ns > 0))
     of_stream = _stream_of_waits(events)
     for _, stream in events.streams:
         number = int(events.work.stream[stream[0]])
@@ -352,7 +354,7 @@ def _after_waiting(events: _Events, disordered: Bool) -> Int64:
         first = np.searchsorted(launches.start_ns[waits], events.launch_end_ns[rows])
         waited = first < len(waits)
         late_ns[rows[waited]] = events.end_ns[rows[waited]] - returned[first[waited]]
-    blocking = events.launches_named(_BLOCKING) & ~events.launches_named(_COPIES)
+    blocking = events.launches_named(BLOCKING_COPIES)
     to_host = rows_named(_TO_HOST, events.names, events.work.name)
     to_host &= events.sure & blocking[np.maximum(events.launch, 0)]
     late_ns[to_host] = np.maximum(late_ns[to_host], (events.end_ns - events.launch_end_ns)[to_host])
@@ -360,24 +362,20 @@ def _after_waiting(events: _Events, disordered: Bool) -> Int64:
 
 
 def _stream_of_waits(events: _Events) -> Int64:
-    """Return the stream of each call that waits for one: that of the copy the same operator started right before.
+    """Return the stream each call waits for: the stream of the copy that the same operator started right before.
 
     Other calls have -1: a trace does not say which stream they wait for.
     """
     launches, host = events.trace.launches, events.calls.host
     streams = np.full(len(launches.name), -1, dtype=np.int64)
     streams[events.launch[events.sure]] = events.work.stream[events.sure]
-    waits, copies = map(events.launches_named, (_ON_STREAM, _COPIES))
+    waits, copies = map(events.launches_named, (WAITS_FOR_STREAM, _COPIES))
     order = np.lexsort((launches.start_ns, launches.thread))
     order = order[events.launches_named(re.compile(r"Launch|Memcpy|Memset|Synchronize"))[order]]
     before, wait = order[:-1], order[1:]
     chosen = copies[before] & waits[wait] & (launches.thread[before] == launches.thread[wait]) & (streams[before] >= 0)
     before, wait = before[chosen], wait[chosen]
-    ends = host.start_ns + host.duration_ns
-    around = [
-        enclosing_rows(host.thread, host.start_ns, ends, host.parent, (launches.thread[one], launches.start_ns[one]))
-        for one in (before, wait)
-    ]
+    around = [innermost_at(host, launches.thread[rows], launches.start_ns[rows]) for rows in (before, wait)]
     library = np.array([name.startswith("aten::") for name in events.names], dtype=bool)
     same = (around[0] == around[1]) & (around[0] >= 0)
     same[same] = library[host.name[around[0][same]]]
@@ -389,14 +387,14 @@ def _stream_of_waits(events: _Events) -> Int64:
 def _held_ns(events: _Events, stream: Int64) -> int:
     """Return the least delay after launch of a stream's work that had nothing to wait for; 0 if unknown.
 
-    The work was launched when all before it on its stream had ended, and not right behind a wait for an event. With
-    several streams and no recorded wait for an event, it is unknown what waits for what.
+    Such work was launched after everything before it on its stream had ended, and not right after an event wait. With
+    several streams and no recorded event wait, dependencies are unknown.
     """
     if not events.one_process or (len(events.streams) > 1 and not len(events.waits_ns)):
         return 0
     # The launches that follow a wait for an event on their thread, with no other launch in between.
     launches = events.trace.launches
-    waits, starts = events.launches_named(_WAITS), starts_work(events.names, launches)
+    waits, starts = events.launches_named(STREAM_WAITS), starts_work(events.names, launches)
     chosen = np.flatnonzero(waits | starts)
     chosen = chosen[np.lexsort((launches.start_ns[chosen], launches.thread[chosen]))]
     behind = waits[chosen[:-1]] & (launches.thread[chosen[:-1]] == launches.thread[chosen[1:]])
@@ -420,11 +418,11 @@ def _in_turn(events: _Events, stream: Int64) -> tuple[Int64, Int64, Bool]:
 
 
 def _apart(events: _Events) -> Iterator[Difference]:
-    """Yield two streams that wait for each other, as if one were earlier and the other later by the same time.
+    """Yield pairs of streams with times off by the same amount in opposite directions.
 
-    Work launched long ago on an idle stream, behind a wait for an event, begins when work of another stream ends. If it
-    does so too late by a constant time, and the work of that stream too early by the same time, the times of one of the
-    two are wrong.
+    Work launched long ago on an idle stream, after an event wait, begins when work of another stream ends. If it begins
+    too late by a constant time, and that stream's work too early by the same time, the times of one of the two are
+    wrong.
     """
     offsets = [(name, stream, *_offset_ns(events, stream)) for name, stream in events.streams]
     for name, stream, by_ns, sure in offsets:
@@ -503,15 +501,10 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
     lost = lost_launches(events.trace, window)
     known = _loses_kernels(events.trace.environment.cuda)
     last = int(events.launch_ns.max())
-    ends = host.start_ns + host.duration_ns
-    around = enclosing_rows(
-        host.thread, host.start_ns, ends, host.parent, (launches.thread[lost], launches.start_ns[lost])
-    )
-    around = np.where(around >= 0, take(calls.operator, around), -1)
-    name = np.where(around >= 0, host.name[around], -1) if len(host.name) else around
-    phase = np.where(around >= 0, host.phase[around], -1) if len(host.name) else around
+    around = take(calls.operator, innermost_at(host, launches.thread[lost], launches.start_ns[lost]))
+    name, phase = take(host.name, around), take(host.phase, around)
     after = (launches.start_ns[lost] > last) & _is_cut_off(events, lost[launches.start_ns[lost] > last], window[1])
-    graphs = events.launches_named(_GRAPH)[lost]
+    graphs = events.launches_named(LAUNCHES_GRAPH)[lost]
     for _, alike in rows_by_value(_pairs(_pairs(name, phase), 2 * after + graphs)):
         rows, first = lost[alike], int(alike[0])
         operator, is_graph = int(name[first]), bool(graphs[first])
@@ -534,21 +527,21 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
 
 
 def _is_cut_off(events: _Events, lost: Int64, end_ns: int) -> bool:
-    """Return whether the device may still have run the first of these launches, the last of the trace, at its end.
+    """Return whether the first of these last launches of the trace may still have been running at its end.
 
-    It had ended if the host has waited for it, or if the device was idle for longer than any of its work takes.
+    It had ended if the host waited for it, or if the device was idle for longer than any of its work takes.
     """
     if not len(lost):
         return False
     launches = events.trace.launches
     returned = int((launches.start_ns + launches.duration_ns)[lost].min())
-    waited = done_ns(events.names, launches, events.work, np.array([returned]))[0] < NEVER
+    waited = done_ns(events.names, launches, events.work, np.array([returned]))[0] < AFTER_ALL
     free = max(returned, int(events.end_ns.max()))
     return not (waited and events.one_process) and end_ns - free <= int(events.work.duration_ns.max())
 
 
 def _loses_kernels(cuda: str | None) -> str:
-    """Return what is known of the CUDA release that recorded the trace (pytorch#192021); empty if nothing is."""
+    """Return what is known about kernels lost by the trace's CUDA release (pytorch#192021); empty if nothing."""
     release = re.match(r"(\d+)\.(\d+)", cuda or "")
     if release is None or not (12, 6) <= (int(release[1]), int(release[2])) <= (13, 0):
         return ""

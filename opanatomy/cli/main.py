@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from traceback import extract_tb, format_exception
 from types import FrameType, TracebackType
 from typing import Final
@@ -20,7 +21,7 @@ from opanatomy.capture.distributed.launched import launched
 from opanatomy.cli.parser import ParserExit, make_parser
 from opanatomy.cli.stdout import point_at_stderr, say
 from opanatomy.cli.verbs import VERBS, verb_named
-from opanatomy.errors import GateError, OpanatomyError
+from opanatomy.errors import CaptureError, GateError, OpanatomyError
 from opanatomy.options import on_command_line
 
 
@@ -72,6 +73,7 @@ def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
             verb = ""
         arguments = make_parser(verb).parse_args(words)
         debug = getattr(arguments, "debug", False)
+        _require_libraries(arguments.verb)
         with on_command_line():
             verb_named(arguments.verb).run(arguments)
         caught.over = True
@@ -88,6 +90,23 @@ def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
         if isinstance(error, SystemExit) and caught.process != os.getpid():  # a child that the model's code forked
             return error.code if isinstance(error.code, int) else int(error.code is not None)
         return _report(error, caught.number)
+
+
+#: Libraries that verbs need to run a model or to measure: those of the extra `capture`.
+_NEEDED: Final = {
+    **dict.fromkeys(("profile", "techniques", "estimate"), ("torch", "transformers")),
+    "ceilings": ("torch",),
+}
+
+
+def _require_libraries(verb: str) -> None:
+    """Raise `CaptureError` if a library that the verb needs is not installed; reading reports needs none of them."""
+    missing = [name for name in _NEEDED.get(verb, ()) if find_spec(name) is None]
+    if missing:
+        raise CaptureError(
+            f"{verb} needs {' and '.join(missing)}, not installed here - pip install 'opanatomy[capture]'; analyze,"
+            " compare and explain work without"
+        )
 
 
 def _close_stdout(code: int) -> int:

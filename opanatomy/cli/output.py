@@ -1,4 +1,4 @@
-"""Write a report where it goes: the one place that prints reports and opens report files."""
+"""Write a report to its destination: the only place that prints reports and opens report files."""
 
 from __future__ import annotations
 
@@ -18,18 +18,15 @@ from msgspec.structs import replace
 
 from opanatomy.cli.stdout import check_open, columns_of, say, write_out
 from opanatomy.errors import OutputError, UsageError
-from opanatomy.io.files import Address, OutputFile, check_no_address, local_name, output_file, same_file
+from opanatomy.io.files import OutputFile, check_no_address, local_name, output_file, same_file
 from opanatomy.io.redact import mask_secrets
-from opanatomy.options import ANALYZE, TOP, Choice, as_flag, choice_of, instead_of, named
+from opanatomy.options import TOP, Choice, choice_of, instead_of, named
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.comparison import Comparison
-from opanatomy.records.experiment import Techniques
 from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.report.section import Page
 
 if TYPE_CHECKING:
-    from opanatomy.devices.overrides import Overrides
     from opanatomy.records.comparison import GateResult
     from opanatomy.report.gates import Gate
 
@@ -37,7 +34,7 @@ if TYPE_CHECKING:
 # The parts of a report that a reader wants, by the options `--brief`, `--section`, `--top` and `--sort`.
 
 
-#: Names of files that this process alone has open.
+#: File names that denote this process's own open descriptors.
 _DESCRIPTOR: Final = regex(r"/dev/(?:stdin|fd/)|/proc/self/fd/")
 
 
@@ -80,7 +77,7 @@ def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequenc
 
 
 def _sections(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the sections in `--section`: headings of the page, or parts below one."""
+    """Return the sections of `--section`: page headings, or parts below one."""
     if not texts:
         return ()
     from opanatomy.report.sections import HEADINGS, SECTIONS
@@ -142,13 +139,13 @@ def _is_gone(name: str) -> bool:
 
 
 def _written(trace: Path) -> str:
-    """Return where a trace is written, relative to the current folder if it lies below."""
+    """Return where a trace is written, relative to the working directory if below it."""
     name = os.path.relpath(trace)
     return os.path.abspath(trace) if name.startswith(os.pardir) else name
 
 
 def _together(names: Sequence[str]) -> str:
-    """Shorten the names of several traces to a pattern, if it stands for these and no others."""
+    """Shorten several trace names to a glob pattern, if it matches exactly these."""
     if len(names) > 2:
         from opanatomy.report.sections.verdict import ends_of, pattern_of
 
@@ -222,13 +219,13 @@ def _folder_of_tables(arguments: argparse.Namespace) -> Path | None:
 def in_folder(name: str, default: str) -> Iterator[tuple[Path, bool]]:
     """Give the file that an option names, and whether that is `default` in a folder.
 
-    A folder is one that exists or whose name ends in a slash; it is made, and removed again if it stays empty.
+    A name denotes a folder if that exists or the name ends in a slash; it is created, and removed again if left empty.
     """
     path = Path(name)
     if not os.path.isdir(path) and not name.endswith(("/", os.sep)):
         yield path, False
         return
-    made = _made(path)
+    made = _make_folder(path)
     try:
         yield path / default, True
     finally:
@@ -237,8 +234,8 @@ def in_folder(name: str, default: str) -> Iterator[tuple[Path, bool]]:
                 folder.rmdir()
 
 
-def _made(folder: Path) -> list[Path]:
-    """Return the folders that had to be made for this one, innermost first."""
+def _make_folder(folder: Path) -> list[Path]:
+    """Create this folder and its parents; return the created ones, innermost first."""
     try:
         folder = Path(os.path.abspath(folder))
     except OSError as error:
@@ -265,7 +262,7 @@ def stem_of_model(model: str) -> str:
 
 
 def typed_words() -> list[str]:
-    """Return the words typed after the name of the program."""
+    """Return the command line after the program name."""
     return sys.argv[1:]
 
 
@@ -318,7 +315,7 @@ def show(report: Report, where: Destination) -> None:
         from opanatomy.report.frames import write_tables
         from opanatomy.report.units import noun
 
-        _made(where.tables)
+        _make_folder(where.tables)
         try:
             written = write_tables(report, where.tables)
         except OSError as error:
@@ -334,110 +331,3 @@ def _is_stdout(name: str | None) -> bool:
 def note(text: str) -> None:
     """Write a line for the user on stderr; undecodable bytes of a name keep a mark each."""
     say(mask_secrets(os.fsencode(text).decode(errors="replace")))
-
-
-# A saved report or comparison, given to `analyze`: shown again unchanged, with no trace to read.
-
-
-#: The options of `analyze` on how a trace is read, or where it is written.
-_OF_TRACES: Final = ("phases", "at", "categories", "what_if", "timeline", "summaries", "dask", "jobs", "annotated")
-#: Options that need the report of one run; a comparison and an experiment are none.
-_OF_ONE_RUN: Final = ("check", "redact", "peak", "bandwidth", "brief", "section", "sort")
-#: Up to this many names are written.
-_MAX_NAMES: Final = 4
-
-
-class MadeReport(Struct, frozen=True, kw_only=True):
-    """A saved report, and its file; `name` is the user's name for that."""
-
-    path: Path
-    name: str
-    report: Report
-
-    @property
-    def what(self) -> str:
-        """Return its kind in words."""
-        from opanatomy.report.load import kind_in_words
-
-        return kind_in_words(self.report)
-
-
-def made_report(
-    paths: Sequence[Path | Address], names: Sequence[str], arguments: argparse.Namespace
-) -> MadeReport | None:
-    """Return the report among the files given to `analyze`; `None` if all are traces, or are to be read as traces.
-
-    Raises `UsageError` if it is not alone, and for an option that needs its trace.
-    """
-    from opanatomy.report.load import document_in
-
-    reports = []
-    for path, name in zip(paths, names, strict=True):
-        report = document_in(path) if isinstance(path, Path) else None
-        if report is not None:
-            reports.append(MadeReport(path=path, name=name, report=report))  # type: ignore[arg-type]  # no address
-    if not reports:
-        return None
-    if len(paths) == 1:
-        _check_options(reports[0], arguments)
-        return reports[0]
-    alone = next((report for report in reports if not isinstance(report.report, Anatomy)), None)
-    if alone is not None:
-        raise UsageError(f"analyze: {alone.name} is {alone.what}, which is shown alone - leave the other names out")
-    compare = shlex.join(["opanatomy", "compare", *names[:_MAX_NAMES]]) + (" ..." if len(names) > _MAX_NAMES else "")
-    if len(reports) == len(names):
-        raise UsageError(
-            f"analyze: {len(reports)} reports are given, it shows one again - to see what changed: {compare}"
-        )
-    raise UsageError(
-        f"analyze: {reports[0].name} is a report, the others are not - give traces of ranks alone, or a report alone;"
-        f" to see what changed: {compare}"
-    )
-
-
-def _check_options(report: MadeReport, arguments: argparse.Namespace) -> None:
-    for option in ANALYZE:
-        value = getattr(arguments, option.name)
-        if value in (option.default, []):
-            continue
-        values = value if isinstance(value, list) else [value]
-        shown = " ".join(map(str, (as_flag(option, item) for item in values)))
-        if option.name in _OF_TRACES:
-            needed = "the trace of a run - give that"
-            if isinstance(report.report, Anatomy):
-                trace = report.report.provenance.trace
-                needed = f"its trace - give the trace{f' ({trace})' if trace else ''}"
-            raise UsageError(f"{shown}: {report.name} is {report.what}, and this needs {needed}")
-        of_one = option.name in _OF_ONE_RUN and not isinstance(report.report, Anatomy)
-        if of_one or (option.name == "fail_if" and isinstance(report.report, Techniques)):
-            raise UsageError(
-                f"{shown}: {report.name} is {report.what}, and this needs the report of one run - give that"
-                + (", or compare its runs again" if option.name == "redact" else "")
-            )
-
-
-def as_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Report:
-    """Return the report as it was written; an anatomy compared with these ceilings if any are given."""
-    from opanatomy.io.redact import Redactor, redacted
-    from opanatomy.pipeline import with_ceilings
-
-    anatomy = report.report
-    if not isinstance(anatomy, Anatomy):
-        return anatomy
-    if ceilings:
-        anatomy = with_ceilings(anatomy, ceilings)
-    return redacted(anatomy, Redactor(everything=True)) if redact else anatomy
-
-
-def what_it_is(report: MadeReport) -> str:
-    """Return a line on the source of the figures."""
-    from opanatomy.io.sources import STDIN
-
-    name = "stdin" if report.name == STDIN else report.name
-    if isinstance(report.report, Comparison):
-        return f"{name}: {report.what}, shown again; nothing was compared anew"
-    if isinstance(report.report, Techniques):
-        return f"{name}: {report.what} of {report.report.created}, shown again; nothing ran"
-    provenance = report.report.provenance
-    when = f" of {provenance.created}" if provenance.created else ""
-    return f"{name}: a report{when} by opanatomy {provenance.opanatomy}, shown again; no trace was read"

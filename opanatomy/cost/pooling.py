@@ -282,8 +282,8 @@ def _register_antialias(name: str, half: float) -> None:
         factors = (signature.get(3), signature.get(4))
         aligned = signature.get(2) is True
         shape = (*x.shape[:2], *size)
-        if len(x.shape) != 4 or len(shape) != 4 or isinstance(factors[0], tuple):
-            raise Unknown(f"resizing {x} to {size}")
+        if isinstance(factors[0], tuple):
+            raise Unknown(f"resizing {x} by {factors[0]}")
         flops = prod(x.shape[:2]) * _resized_flops(x.shape[2:], size, half, factors, aligned)
         return moved(read(x), fresh(shape, x.dtype), flops=flops)
 

@@ -2,8 +2,7 @@
 
 A formula of your own, or one in place of a formula from here, is five lines in your own code:
 
-    from opanatomy import formula
-    from opanatomy.records.signature import Cost
+    from opanatomy import Cost, formula
 
     @formula("mylib::fused_add_norm")
     def fused_add_norm(signature):

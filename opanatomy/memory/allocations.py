@@ -1,4 +1,4 @@
-"""Pair the allocations and frees of each device into blocks, and find the operator and phase of each."""
+"""Pair the allocations and frees of each device into blocks, and group those that live at a moment."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.errors import TraceError
-from opanatomy.records.columns import Bool, Categorical, HostCalls, Int64, MemoryEvents, isin, unique
-from opanatomy.records.memory import MemoryBlocks, MemoryPoint
+from opanatomy.records.columns import Bool, Categorical, Int64, MemoryEvents
+from opanatomy.records.memory import MemoryBlocks
 from opanatomy.records.patterns import regex
-from opanatomy.records.taxonomy import BACKWARD, OTHER, PHASE_CODE, PHASES, RECOMPUTE, Phase
+from opanatomy.records.taxonomy import PHASES
 
 # --- memory events: order by device, check against the allocator's totals ---
 
@@ -33,12 +33,15 @@ _DEVICE_TYPES: Final = {
 }
 CPU: Final = "cpu"
 UNKNOWN: Final = -1
-#: The most that an allocator gives at once, or has given in all; a larger number in a trace counts as unknown.
-_MAX_BYTES: Final = 2**50
-_MAX_IN_ALL: Final = 2**62
-#: The most events of equal time that are searched for the one that happened first.
+#: The largest allocation, 1 PiB: an event with more bytes is damaged, and left out.
+_MAX_EVENT_BYTES: Final = 2**50
+#: The most that the allocations and frees of a trace may add up to, so that no sum of them leaves 64 bits.
+_MAX_SUM_BYTES: Final = 2**62
+#: The largest total that an allocator may report, 8 PiB; a larger one, or one below 0, counts as not recorded.
+_MAX_TOTAL_BYTES: Final = 2**53
+#: Maximum number of simultaneous events searched for the first one.
 _MAX_TIED: Final = 16
-#: The most of them that are tried as the first.
+#: Maximum number of them tried as the first.
 _MAX_FIRSTS: Final = 4
 
 
@@ -53,17 +56,17 @@ class Agreement(Struct, frozen=True, kw_only=True):
     at_largest_difference: tuple[int, int] | None = None
 
 
-def possible(events: MemoryEvents) -> Int64:
-    """Return the rows that allocate or free bytes; raise `TraceError` if the bytes are more than any device has."""
+def possible_rows(events: MemoryEvents) -> Int64:
+    """Return the rows that allocate or free bytes, as many as can be; raise `TraceError` if they add up to too much."""
     size = np.abs(events.bytes.astype(np.float64))
-    rows = np.flatnonzero((size > 0) & (size <= _MAX_BYTES))
-    if float(size[rows].sum()) > _MAX_IN_ALL:
+    rows = np.flatnonzero((size > 0) & (size <= _MAX_EVENT_BYTES))
+    if float(size[rows].sum()) > _MAX_SUM_BYTES:
         raise TraceError("cannot read the trace: its allocations add up to more than 4 EiB - is this a trace?")
     return rows
 
 
-def by_device(events: MemoryEvents, rows: Int64) -> list[tuple[str, Int64]]:
-    """Return the name of each device with its rows in the order in which they happened; the CPU comes last."""
+def rows_by_device(events: MemoryEvents, rows: Int64) -> list[tuple[str, Int64]]:
+    """Return each device's name with its rows in order of occurrence; the CPU comes last."""
     order = rows[np.lexsort((events.time_ns[rows], events.device[rows], events.device_type[rows]))]
     kinds, numbers = events.device_type[order], events.device[order]
     first = np.flatnonzero(np.append(True, (np.diff(kinds) != 0) | (np.diff(numbers) != 0)))
@@ -81,9 +84,9 @@ def events_at(events: MemoryEvents, rows: Int64) -> MemoryEvents:
     return MemoryEvents(**{name: getattr(events, name)[rows] for name in MemoryEvents.__struct_fields__})
 
 
-def known(totals: Int64) -> Int64:
-    """Return the totals, with -1 for impossible ones."""
-    return np.where((totals >= 0) & (totals <= 2**53), totals, UNKNOWN)
+def plausible_totals(totals: Int64) -> Int64:
+    """Return an allocator's totals, with -1 for impossible ones."""
+    return np.where((totals >= 0) & (totals <= _MAX_TOTAL_BYTES), totals, UNKNOWN)
 
 
 def _untied(events: MemoryEvents) -> Int64:
@@ -92,7 +95,7 @@ def _untied(events: MemoryEvents) -> Int64:
     Threads write their events apart, and clocks of 2022 count microseconds. The allocator's total before an event must
     be the total after the event before it.
     """
-    total = known(events.total_allocated)
+    total = plausible_totals(events.total_allocated)
     order = np.arange(len(total))
     tied = np.append(np.diff(events.time_ns) == 0, False)
     ends = np.flatnonzero(~tied)
@@ -108,7 +111,7 @@ def _untied(events: MemoryEvents) -> Int64:
 
 
 def _chain(before: int | None, totals: list[int], sizes: list[int]) -> list[int]:
-    """Return the order in which each total follows from the one before it; the given order if there is none."""
+    """Return the order in which each total follows from the previous one; the given order if there is none."""
     left = list(range(len(totals)))
     firsts = left if before is None else [index for index in left if totals[index] - sizes[index] == before]
     for first in firsts[:_MAX_FIRSTS]:
@@ -130,7 +133,7 @@ def agreement(total_allocated: Int64, ours: Int64, offset_bytes: int | None = No
 
     Without `offset_bytes`, the most frequent difference is taken as the offset.
     """
-    total = known(total_allocated)
+    total = plausible_totals(total_allocated)
     checked = np.flatnonzero(total != UNKNOWN)
     if not len(checked):
         return Agreement(offset_bytes=offset_bytes, checked=0, equal=0, largest_difference_bytes=0)
@@ -160,7 +163,8 @@ class Blocks(Struct, frozen=True, kw_only=True):
     """The blocks of one device, by indices of its `events`.
 
     Known blocks from before the first event come first, with `alloc` -1. After `n` events a block is live if `alloc < n
-    <= free`; `free` is the number of events if no free was recorded.
+    <= free`. `free` is the event that freed it; where `free_unseen` the next allocation at its address, before which it
+    was freed; and the number of events if neither is recorded.
     """
 
     events: int
@@ -168,9 +172,9 @@ class Blocks(Struct, frozen=True, kw_only=True):
     free: Int64
     bytes: Int64
     address: Int64
-    #: True if the address was allocated again, so that the block was freed before, and nothing tells when.
-    unseen: Bool
-    #: Number of frees of another size than was allocated at their address.
+    #: True if the address was allocated again without a free before, and nothing tells when it was freed.
+    free_unseen: Bool
+    #: Number of frees whose size differs from the allocation at their address.
     uneven: int
     #: Frees of allocations from before the first event that are not among the blocks: indices and bytes.
     unmatched: Int64
@@ -194,7 +198,7 @@ class Blocks(Struct, frozen=True, kw_only=True):
         return np.flatnonzero((self.alloc >= 0) & (self.alloc < count) & (count <= self.free))
 
     def live_at(self, event: Int64, address: Int64) -> Int64:
-        """Return the block allocated by an event that is live at each address when each event happens, -1 if none."""
+        """Return for each event the live block at its address allocated by an event, -1 if none."""
         order = np.lexsort((self.alloc, self.address))
         if not len(order):
             return np.full(len(event), -1, dtype=np.int64)
@@ -222,7 +226,7 @@ def blocks_of(events: MemoryEvents, held_address: Int64 = _NONE, held_bytes: Int
     """Pair the allocations and frees of one device, in order of time, by address; `held` are blocks from before.
 
     Without addresses (2021) a free matches the last live block of its size. Blocks of one size are interchangeable for
-    the sum, but not for what allocated them.
+    the sum, but not for their allocating operators.
     """
     held = len(held_address)
     sizes = np.concatenate((held_bytes, events.bytes))
@@ -231,6 +235,8 @@ def blocks_of(events: MemoryEvents, held_address: Int64 = _NONE, held_bytes: Int
     count = len(sizes)
     gives = sizes > 0
     group = addresses if by_address else np.abs(sizes)
+    # Sorted by address and then time, what follows an allocation at its address ends its block: its free, or the next
+    # allocation there. Without addresses blocks of one size nest like brackets: their depth stands for the address.
     level = np.zeros(count, dtype=np.int64) if by_address else _depths(group, gives)
     order = np.lexsort((np.arange(count), level, group))
     order = order[sizes[order] != 0]
@@ -251,40 +257,40 @@ def blocks_of(events: MemoryEvents, held_address: Int64 = _NONE, held_bytes: Int
         free=free - held,
         bytes=sizes[alloc],
         address=addresses[alloc],
-        unseen=ending > 0,
+        free_unseen=ending > 0,
         uneven=int(((ending < 0) & (ending != -sizes[alloc])).sum()),
         unmatched=unmatched - held,
         unmatched_bytes=-sizes[unmatched],
         by_address=by_address,
     )
-    return _freed_by_totals(blocks, events) if blocks.unseen.any() else blocks
+    return _freed_by_totals(blocks, events) if blocks.free_unseen.any() else blocks
 
 
 def _freed_by_totals(blocks: Blocks, events: MemoryEvents) -> Blocks:
-    """Return the blocks with frees that no event tells where the allocator's total fell by the bytes of one.
+    """Return the blocks with inferred frees, where the allocator's total fell by a block's bytes without an event.
 
-    On a device autograd's threads free the gradients that they pass on outside of what the profiler follows.
+    On a device autograd's threads free intermediate gradients outside the profiler's view.
     """
     rows = np.flatnonzero(events.bytes != 0)
-    total = known(events.total_allocated[rows])
+    total = plausible_totals(events.total_allocated[rows])
     told = np.flatnonzero((total[1:] != UNKNOWN) & (total[:-1] != UNKNOWN)) + 1
     fallen = total[told - 1] + events.bytes[rows[told]] - total[told]
     falls: dict[int, list[int]] = {}
     for row, size in zip(rows[told[fallen > 0]].tolist(), fallen[fallen > 0].tolist(), strict=True):
         falls.setdefault(size, []).append(row)
-    free, unseen = blocks.free.copy(), blocks.unseen.copy()
+    free, unseen = blocks.free.copy(), blocks.free_unseen.copy()
     for block in np.flatnonzero(unseen & ~blocks.from_before).tolist():
         within = falls.get(int(blocks.bytes[block]), [])
         index = bisect_right(within, int(blocks.alloc[block]))
         if index < len(within) and within[index] <= free[block]:
             free[block], unseen[block] = within.pop(index), False
-    return replace(blocks, free=free, unseen=unseen)
+    return replace(blocks, free=free, free_unseen=unseen)
 
 
 def _depths(group: Int64, gives: Bool) -> Int64:
     """Return how many blocks of its group are live with the one that each event allocates or frees.
 
-    An allocation and its free have the same depth, like the two sides of a bracket.
+    An allocation and its free have the same depth, like matching brackets.
     """
     order = np.lexsort((np.arange(len(group)), group))
     steps = np.where(gives[order], 1, -1)
@@ -354,247 +360,3 @@ def groups_at(
         key=lambda row: -row.bytes,
     )
     return tuple(rows[:LISTED]), sum(row.bytes for row in rows[LISTED:])
-
-
-# --- the operator of an allocation, among the calls around it ---
-
-
-#: Operators that only allocate, for the operator that called them.
-ALLOCATES: Final = frozenset({
-    "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::new_empty",
-    "aten::new_empty_strided", "aten::resize_", "aten::resize_as_", "aten::resize", "aten::set_",
-})  # fmt: skip
-
-
-def requesting_operators(rows: Int64, name: Categorical[str], parent: Int64, is_operator: Bool) -> Int64:
-    """Return the innermost operator at or around each row that does more than allocate, else the outermost one."""
-    allocates = np.array([*(text in ALLOCATES for text in name.values), False], dtype=bool)[name.codes]
-    wanted = rows.copy()
-    moving = np.flatnonzero(allocates[wanted]) if len(wanted) else wanted
-    while len(moving):
-        above = enclosing(wanted[moving], parent, is_operator)
-        moving, above = moving[above >= 0], above[above >= 0]
-        wanted[moving] = above
-        moving = moving[allocates[above]]
-    return wanted
-
-
-def outermost(rows: Int64, parent: Int64, is_call: Bool) -> Int64:
-    """Return the outermost call reachable from each row through calls only."""
-    outer = rows.copy()
-    moving = np.arange(len(outer))
-    while len(moving):
-        above = enclosing(outer[moving], parent, is_call)
-        moving = moving[above >= 0]
-        outer[moving] = above[above >= 0]
-    return outer
-
-
-def enclosing(rows: Int64, parent: Int64, which: Bool) -> Int64:
-    """Return the parent of each row, -1 if it is not in `which`."""
-    above = parent[rows]
-    return np.where((above >= 0) & which[above], above, -1)
-
-
-# --- forward, backward and optimizer as time spans, as allocators free between operators too ---
-
-
-class PhaseIntervals(Struct, frozen=True, kw_only=True):
-    """Consecutive spans of time, each in one phase (an index into `PHASES`)."""
-
-    start_ns: Int64
-    phase: Int64
-
-    def at(self, time_ns: Int64) -> Int64:
-        """Return the number of the pass at each time; 0, without a phase, before the first pass."""
-        return np.searchsorted(self.start_ns, time_ns, side="right")
-
-    def phase_of(self, number: Int64) -> Int64:
-        """Return the phase of each pass by its number."""
-        return np.append(OTHER, self.phase)[number]
-
-
-def passes_of_spans(spans: Sequence[tuple[int, int, Phase]]) -> PhaseIntervals:
-    """Return the passes of a capture's phase ranges."""
-    spans = sorted(spans)
-    starts: list[int] = []
-    phases: list[int] = []
-    following = [*(start for start, _, _ in spans[1:]), None][: len(spans)]
-    for (start, end, phase), after in zip(spans, following, strict=True):
-        starts.append(start)
-        phases.append(PHASE_CODE[phase])
-        if after is None or end < after:
-            starts.append(end)
-            phases.append(OTHER)
-    codes = np.array(phases, dtype=np.int64)
-    return unbroken(np.array(starts, dtype=np.int64), np.where(codes == RECOMPUTE, BACKWARD, codes))
-
-
-class ThreadOperators(Struct, frozen=True, kw_only=True):
-    """Rows of operators among host calls, by thread and in order of time, to find those of a device's threads."""
-
-    calls: HostCalls
-    rows: Int64
-    #: The threads in order, and the index at which the rows of each begin; the last one ends them all.
-    threads: Int64
-    begins: Int64
-
-    def on(self, threads: Int64) -> Int64:
-        """Return the rows on these threads in order of time."""
-        indices = np.flatnonzero(isin(self.threads, threads))
-        parts = [self.rows[self.begins[index] : self.begins[index + 1]] for index in indices.tolist()]
-        rows = np.concatenate(parts) if parts else self.rows[:0]
-        return rows[np.argsort(self.calls.start_ns[rows], kind="stable")] if len(parts) > 1 else rows
-
-
-def thread_operators(calls: HostCalls, is_operator: Bool) -> ThreadOperators:
-    """Return the operators among the calls by thread."""
-    rows = np.flatnonzero(is_operator)
-    rows = rows[np.lexsort((calls.start_ns[rows], calls.thread[rows]))]
-    thread = calls.thread[rows]
-    begins = np.flatnonzero(np.append(True, np.diff(thread) != 0)) if len(rows) else rows
-    return ThreadOperators(calls=calls, rows=rows, threads=thread[begins], begins=np.append(begins, len(rows)))
-
-
-def passes_of_calls(
-    operators: ThreadOperators, threads: Int64, spans: Sequence[tuple[int, int, Phase]]
-) -> tuple[PhaseIntervals, PhaseIntervals]:
-    """Return the passes, and the same with recomputation separate from the backward around it.
-
-    They come from a capture's phase ranges, else from the operators on these threads: a pass then lasts until an
-    operator of another one begins, and frees in between belong to it.
-    """
-    rows = operators.on(threads)
-    start, phase = operators.calls.start_ns[rows], operators.calls.phase[rows]
-    parts = unbroken(start, phase)
-    if spans:
-        return passes_of_spans(spans), parts
-    return unbroken(start, np.where(phase == RECOMPUTE, BACKWARD, phase)), parts
-
-
-def unbroken(start: Int64, phase: Int64) -> PhaseIntervals:
-    """Build passes from times and the phase from each on.
-
-    A moment without a phase inside a pass (data loading on another thread) does not end the pass.
-    """
-    start, phase = _merged(start, phase)
-    if len(phase) > 2:
-        between = np.zeros(len(phase), dtype=bool)
-        between[1:-1] = (phase[1:-1] == OTHER) & (phase[:-2] == phase[2:])
-        start, phase = _merged(start[~between], phase[~between])
-    return PhaseIntervals(start_ns=start, phase=phase)
-
-
-def _merged(start: Int64, phase: Int64) -> tuple[Int64, Int64]:
-    """Drop entries with the phase of the entry before."""
-    new = np.append(True, np.diff(phase) != 0) if len(phase) else np.zeros(0, dtype=bool)
-    return start[new], phase[new]
-
-
-# Compute the bytes of one device over time, stacked by component, and their peak.
-
-
-#: The window is cut into this many parts; the highest and the lowest point of each are kept.
-PARTS: Final = 98
-
-
-class ComponentBytes(Struct, frozen=True, kw_only=True):
-    """The shares of blocks by component (an index into `components`); the shares of a block sum to its bytes."""
-
-    components: Sequence[str]
-    block: Int64
-    component: Int64
-    bytes: Int64
-    #: The events at which each begins and ends; without them a share lasts as long as its block.
-    begin: Int64 | None = None
-    end: Int64 | None = None
-    #: The component of memory from before the first event that is in no block: it starts with `earlier_bytes`, and
-    #: frees of unknown blocks lower it. Without one these frees count nowhere.
-    earlier: str | None = None
-    earlier_bytes: int = 0
-
-
-class Curve(Struct, frozen=True, kw_only=True):
-    """Allocated bytes after each number of events, from none to all: by component (a row each) and in total.
-
-    States `first` to `last` are those of the window; `peak` is the first of its highest.
-    """
-
-    components: Sequence[str]
-    by_component: Int64
-    allocated: Int64
-    time_ns: Int64
-    window: tuple[int, int]
-    first: int
-    last: int
-    peak: int
-
-    def of(self, component: str) -> Int64:
-        """Return the bytes of one component."""
-        states: Int64 = self.by_component[self.components.index(component)]
-        return states
-
-    def phase_at(self, state: int, passes: PhaseIntervals) -> Phase:
-        """Return the phase in which a state began."""
-        return PHASES[int(passes.phase_of(passes.at(self.time_ns[[state]]))[0])]
-
-
-def curve_of(blocks: Blocks, shares: ComponentBytes, time_ns: Int64, window: tuple[int, int]) -> Curve:
-    """Compute the curve of these blocks and of the memory from before them."""
-    by_component = np.zeros((len(shares.components), blocks.events + 1), dtype=np.int64)
-    for index in np.flatnonzero(np.bincount(shares.component, minlength=len(shares.components))).tolist():
-        chosen = shares.component == index
-        begin, end = (None if edge is None else edge[chosen] for edge in (shares.begin, shares.end))
-        by_component[index] = blocks.changes(shares.block[chosen], shares.bytes[chosen], begin, end)
-    if shares.earlier is not None:
-        row = by_component[shares.components.index(shares.earlier)]
-        row[0] += shares.earlier_bytes
-        row[blocks.unmatched + 1] -= blocks.unmatched_bytes
-    by_component = by_component.cumsum(axis=1)
-    allocated = by_component.sum(axis=0)
-    first = int(np.searchsorted(time_ns, window[0], side="left"))
-    last = max(int(np.searchsorted(time_ns, window[1], side="right")), first)
-    return Curve(
-        components=shares.components,
-        by_component=by_component,
-        allocated=allocated,
-        time_ns=np.maximum(np.append(window[0], time_ns), window[0]),
-        window=window,
-        first=first,
-        last=last,
-        peak=first + int(allocated[first : last + 1].argmax()),
-    )
-
-
-def points_of(curve: Curve, reserved: Int64, passes: PhaseIntervals) -> tuple[MemoryPoint, ...]:
-    """Reduce the curve to at most some two hundred points, the first, the last and the peak included.
-
-    `reserved` is given for each event, -1 if it is not known.
-    """
-    states = states_shown(curve)
-    phases = passes.phase_of(passes.at(curve.time_ns[states]))
-    held = np.append(reserved[:1] if len(reserved) else -1, reserved)[states]
-    used = np.flatnonzero(curve.by_component[:, states].any(axis=1)).tolist()
-    return tuple(
-        MemoryPoint(
-            time_ns=int(curve.time_ns[state]) - curve.window[0],
-            phase=PHASES[phase],
-            allocated_bytes=int(curve.allocated[state]),
-            reserved_bytes=size if size > 0 else None,
-            components={curve.components[index]: int(curve.by_component[index, state]) for index in used},
-        )
-        for state, phase, size in zip(states.tolist(), phases.tolist(), held.tolist(), strict=True)
-    )
-
-
-def states_shown(curve: Curve) -> Int64:
-    """Return the first, the last and the peak state, and the highest and the lowest of each part of the window."""
-    begin, end = curve.window
-    states = np.arange(curve.first, curve.last + 1)
-    part = (curve.time_ns[states] - begin) // ((end - begin) // PARTS + 1)
-    kept = [np.array([curve.first, curve.last, curve.peak])]
-    for level in (curve.allocated[states], -curve.allocated[states]):
-        order = np.lexsort((states, -level, part))
-        firsts = np.append(True, np.diff(part[order]) != 0)
-        kept.append(states[order[firsts]])
-    return unique(np.concatenate(kept)).values

@@ -1,7 +1,7 @@
 """Simulate torch's CUDA caching allocator: what it reserves of a device for a sequence of requests.
 
-Sizes and rules are those of c10/cuda/CUDACachingAllocator.cpp, for one stream and the default settings, or with
-`expandable_segments`. `caching_allocator` reads what an allocator did; this does it.
+Sizes and rules follow c10/cuda/CUDACachingAllocator.cpp, for one stream and the default settings, or with
+`expandable_segments`. `caching_allocator` reconstructs a recorded history; this simulates one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _LARGE_STEP: Final = 2 * _MIB
 
 
 class OutOfDeviceMemory(Exception):
-    """A request that does not fit, with all that is unused given back before."""
+    """A request that does not fit, even after all unused memory was released."""
 
 
 class _Block:
-    """A part of a segment, between its neighbors there; `pool` is 0 for small requests, 1 for large ones."""
+    """A part of a segment, linked to its neighbors; `pool` is 0 for small requests, 1 for large ones."""
 
     __slots__ = ("address", "after", "before", "is_free", "pool", "size")
 
@@ -43,7 +43,7 @@ class _Block:
 class CachingAllocator:
     """The allocator of one device; `limit` is what it can reserve, `None` for no limit.
 
-    Bytes: `allocated` are those of blocks in use, `reserved` those of segments, each with its peak.
+    `allocated` is the bytes of blocks in use, `reserved` the bytes of segments, each with its peak.
     """
 
     def __init__(self, limit: int | None = None, *, expandable: bool = False) -> None:

@@ -41,14 +41,14 @@ _NO_LIMIT: Final = 1 << 56
 
 
 class Given(Struct, frozen=True, kw_only=True):
-    """The whole blocks that the allocator of one device gave.
+    """The whole blocks given by one device's allocator.
 
-    `whole` has a row for each of the history, 0 for those that allocate nothing; `before` the blocks by address that
-    were in use before it. `pending` are the bytes after each row of blocks that were freed while another stream may use
-    them, first those before all rows.
+    `whole` has the block size for each row of the history, 0 for rows that allocate nothing; `before` has the blocks in
+    use before it, by address. `pending` is the bytes after each row of freed blocks that another stream may still use;
+    its first entry is before all rows.
 
-    Where a rounding is not known, a block has the least that it can have. `open_before` are the bytes that those of
-    `before` may have beyond it; if `follows_rules` is false, any block that is freed in the history may have more.
+    Where the rounding is unknown, a block has its minimum size. `open_before` is how many bytes those in `before` may
+    have beyond that; if `follows_rules` is false, any block freed in the history may be larger.
     """
 
     whole: Int64
@@ -204,7 +204,7 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
 
 
 def _rounded(requested: Int64, settings: dict[str, str]) -> Int64:
-    """Return the requests as `round_size` rounds them, by the setting `roundup_power2_divisions`."""
+    """Return the requests rounded like `round_size`, with the setting `roundup_power2_divisions`."""
     steps = np.maximum(-(-requested // _STEP), 1) * _STEP
     divisions = [int(number) for number in re.findall(r":\s*(\d{1,6})\b", settings.get("roundup_power2_divisions", ""))]
     if len(divisions) != _INTERVALS or max(divisions) <= 1:

@@ -14,25 +14,24 @@ from opanatomy.memory.allocations import (
     CPU,
     Agreement,
     Blocks,
-    ComponentBytes,
-    Curve,
-    PhaseIntervals,
-    ThreadOperators,
     agreement,
     blocks_of,
-    by_device,
-    curve_of,
     events_at,
     groups_at,
-    known,
+    plausible_totals,
+    possible_rows,
+    rows_by_device,
+)
+from opanatomy.memory.components import ROUNDING
+from opanatomy.memory.curve import ComponentBytes, Curve, curve_of, points_of
+from opanatomy.memory.passes import (
+    PhaseIntervals,
+    ThreadOperators,
     outermost,
     passes_of_calls,
-    points_of,
-    possible,
     requesting_operators,
     thread_operators,
 )
-from opanatomy.memory.components import ROUNDING
 from opanatomy.records.columns import Bool, HostCalls, Int64, MemoryEvents, MemoryTable, unique
 from opanatomy.records.memory import Memory, MemoryComponent, MemoryDevice, MemoryInference
 from opanatomy.records.taxonomy import BACKWARD, FORWARDS, OPTIMIZER, RECOMPUTE
@@ -59,7 +58,7 @@ COMPONENTS: Final = (
 
 
 class Rule(IntEnum):
-    """The rule that gave a block its component; `RULES` has it in words."""
+    """The rule that assigned a block's component; `RULES` has its description."""
 
     BEFORE = 0
     RECOMPUTED = auto()
@@ -160,7 +159,7 @@ def operators_among(calls: HostCalls) -> Operators:
 
 
 class Ruling(Struct, frozen=True):
-    """The components, in the order in which they are stacked, and the component and the words of each rule."""
+    """The components in stacking order, and each rule's component and description."""
 
     components: tuple[str, ...]
     rules: tuple[tuple[str, str], ...]
@@ -171,7 +170,7 @@ class Ruling(Struct, frozen=True):
         return np.array([self.components.index(component) for component, _ in self.rules], dtype=np.int64)
 
     def with_own(self, categories: Sequence[str]) -> Ruling:
-        """Return it with a rule for each category of the user's own, after the others."""
+        """Return this ruling with a rule added for each user-defined category."""
         new = tuple(name for name in dict.fromkeys(categories) if name not in self.components)
         index = self.components.index(OTHER_BLOCKS)
         return Ruling(
@@ -214,7 +213,7 @@ def place(
     until = np.full(len(inner), np.iinfo(np.int64).min, dtype=np.int64)
     called = inside[operators.is_call[inner[inside]]]
     until[called] = calls.end_ns[outermost(inner[called], calls.parent, operators.is_call)]
-    phase = passes[0].phase_of(passes[0].at(time_ns[blocks.alloc]))
+    phase = passes[0].phase_at(time_ns[blocks.alloc])
     phase[inside] = calls.phase[inner[inside]]
     return BlockLabels(row=row, phase=phase, rule=rules_of(blocks, time_ns, passes, phase, until))
 
@@ -235,7 +234,7 @@ def rules_of(
         (Rule.FORWARD_ONLY, in_forward & same),
         (Rule.BACKWARD_ONLY, in_backward & same),
         (Rule.OPTIMIZER_ONLY, in_update & same),
-        (Rule.ACTIVATION, in_forward & freed & (whole.phase_of(whole.at(end)) == BACKWARD)),
+        (Rule.ACTIVATION, in_forward & freed & (whole.phase_at(end) == BACKWARD)),
         (Rule.GRADIENT, in_backward),
         (Rule.STATE, in_update & ~freed),
         (Rule.FORWARD_KEPT, in_forward),
@@ -254,7 +253,7 @@ class _Host(Struct, frozen=True, kw_only=True):
     passes: dict[bytes, tuple[PhaseIntervals, PhaseIntervals]]
 
     def passes_on(self, threads: Int64) -> tuple[PhaseIntervals, PhaseIntervals]:
-        """Return the passes on the distinct ones of these threads."""
+        """Return the passes on the distinct threads among these."""
         threads = unique(threads).values
         key = threads.tobytes()
         if key not in self.passes:
@@ -280,9 +279,9 @@ def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: b
     (`on_device`) that recorded no memory events, the CPU's events are not the memory of the step, and only its row is
     given.
     """
-    possible_rows = possible(table.events)
+    allocating = possible_rows(table.events)
     calls = table.calls
-    if not len(possible_rows) or not isinstance(calls, HostCalls):
+    if not len(allocating) or not isinstance(calls, HostCalls):
         return None
     operators = operators_among(calls)
     host = _Host(
@@ -292,7 +291,7 @@ def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: b
         table=table,
         passes={},
     )
-    devices = [_device(label, rows, host, window) for label, rows in by_device(table.events, possible_rows)]
+    devices = [_device(label, rows, host, window) for label, rows in rows_by_device(table.events, allocating)]
     devices.sort(key=lambda device: (device.row.device == CPU, -(device.row.peak_bytes or 0)))
     main = devices[0]
     if on_device and main.row.device == CPU:
@@ -315,7 +314,7 @@ def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: b
         measured_by=f"memory events of {main.row.device} in the trace{incomplete}",
         components=main.row.components,
         inferences=main.row.inferences,
-        timeline=points_of(main.curve, known(main.events.total_reserved), main.passes),
+        timeline=points_of(main.curve, plausible_totals(main.events.total_reserved), main.passes),
         blocks=blocks,
         unlisted_bytes=unlisted,
         devices=tuple(device.row for device in devices),
@@ -342,7 +341,7 @@ def _device(label: str, rows: Int64, host: _Host, window: tuple[int, int]) -> _D
         earlier_bytes=before,
     )
     curve = curve_of(blocks, shares, events.time_ns, window)
-    reserved = known(events.total_reserved)
+    reserved = plausible_totals(events.total_reserved)
     reserved_peak = int(reserved[max(curve.first - 1, 0) : curve.last].max(initial=0))
     reserved_at_peak = int(reserved[max(curve.peak - 1, 0)])
     known_before = before if before or (agreed.checked and label != CPU) else None
@@ -373,8 +372,8 @@ def row_of(label: str, blocks: Blocks, curve: Curve, agreed: Agreement, passes: 
         unmatched_free_bytes=int(blocks.unmatched_bytes.sum()),
         never_freed=int(never.sum()),
         never_freed_bytes=int(blocks.bytes[never].sum()),
-        unseen_frees=int(blocks.unseen.sum()),
-        unseen_free_bytes=int(blocks.bytes[blocks.unseen].sum()),
+        unseen_frees=int(blocks.free_unseen.sum()),
+        unseen_free_bytes=int(blocks.bytes[blocks.free_unseen].sum()),
         uneven_frees=blocks.uneven,
         checked_events=agreed.checked,
         equal_events=agreed.equal,

@@ -12,23 +12,10 @@ from msgspec.structs import replace
 
 from opanatomy.errors import TraceError
 from opanatomy.memory import components
-from opanatomy.memory.allocations import (
-    CPU,
-    LISTED,
-    Blocks,
-    ComponentBytes,
-    Curve,
-    PhaseIntervals,
-    agreement,
-    alike,
-    blocks_of,
-    curve_of,
-    groups_at,
-    passes_of_spans,
-    points_of,
-    requesting_operators,
-)
+from opanatomy.memory.allocations import CPU, LISTED, Blocks, agreement, alike, blocks_of, groups_at
 from opanatomy.memory.components import COMPONENTS, HELD_BEFORE, ROUNDING, WORKSPACE
+from opanatomy.memory.curve import ComponentBytes, Curve, curve_of, points_of
+from opanatomy.memory.passes import PhaseIntervals, passes_of_spans, requesting_operators
 from opanatomy.records.columns import (
     Bool,
     Categorical,
@@ -161,7 +148,7 @@ class PreexistingBlocks(Struct, frozen=True, kw_only=True):
     part_block: Int64
     part_component: Int64
     part_bytes: Int64
-    #: The addresses of the storages, whichever block holds them.
+    #: Addresses of the storages, in whichever block.
     storages: Int64
     #: Bytes of the storages that are in no block of the allocator: shared by another process, or allocated elsewhere.
     outside_bytes: int = 0
@@ -211,8 +198,8 @@ def _storages(columns: StorageColumns) -> _Storages:
 def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset[int]) -> PreexistingBlocks:
     """Return each block with the storages in it, and the bytes of storages that are in no block.
 
-    The rest of a block is the allocator's rounding. A block without a known storage is a workspace of a BLAS library if
-    its requested size is that of one: nothing else identifies them, as torch has no names for blocks.
+    The remainder of a block is the allocator's rounding. A block without a known storage is a BLAS workspace if its
+    requested size equals a workspace's: nothing else identifies these, as torch has no names for blocks.
     """
     address, size, requested = (
         unpacked(column) for column in (columns.address, columns.bytes, columns.requested_bytes)
@@ -253,7 +240,7 @@ def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset
 
 
 _GROWN, _REORDERED = (MARK_KINDS.index(kind) for kind in (MarkKind.KEY_VALUE_CACHE, MarkKind.REORDERED_CACHE))
-#: Component of a copy: a forward makes a longer one to append a token, a reordering one with the remaining beams.
+#: Component of a cache copy: a forward makes a longer one to append a token, a reordering one for the remaining beams.
 _ROLE: Final = {_GROWN: COMPONENTS.index(components.TEMPORARY), _REORDERED: COMPONENTS.index(components.BEAM_COPIES)}
 _NONE: Final = -1
 
@@ -268,8 +255,7 @@ class Copies(Struct, frozen=True, kw_only=True):
 def copies_of(table: MemoryTable, blocks: Blocks) -> Copies:
     """Find the copies among the blocks.
 
-    A block is a copy if a mark of the cache has it in place of an earlier mark's storage that was live at its
-    allocation.
+    A block is a copy if a cache mark lists it instead of an earlier mark's storage that was live when it was allocated.
     """
     marks = table.marks
     assert marks is not None
@@ -360,7 +346,7 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
 
     @property
     def after_forward(self) -> int | None:
-        """Return the event at which forward is done; of several the one with the most bytes kept for backward."""
+        """Return the event at which forward ends; of several, the one with most bytes kept for backward."""
         assert self.table.marks is not None
         ends = self.table.marks.event[self.table.marks.kind == _KIND[MarkKind.AFTER_FORWARD]].tolist()
         kept = np.where(np.isin(self.component, _OF_FORWARD), self.own_bytes, 0)
@@ -369,7 +355,7 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
     def shares(self) -> ComponentBytes:
         """Return the components of all blocks.
 
-        If all of the allocator was known before, a free of an unknown block is of one that was held before.
+        If all earlier allocator memory is known, a free of an unknown block belongs to that memory.
         """
         new = np.flatnonzero(~self.blocks.from_before)
         own = self.own_bytes
@@ -398,12 +384,12 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
 
 
 def measured_step(step: StepObservations, table: MemoryTable, held: PreexistingBlocks) -> MeasuredStep:
-    """Pair the allocations and frees of a step, and give each block its component."""
+    """Pair a step's allocations and frees, and assign each block's component."""
     calls, marks = table.calls, table.marks
     assert isinstance(calls, StepCalls)
     assert marks is not None
     blocks = blocks_of(table.events, held.address, held.bytes)
-    reported = ~blocks.unseen & (blocks.free < blocks.events)
+    reported = ~blocks.free_unseen & (blocks.free < blocks.events)
 
     # A block from before the step ends at the mark that says it is gone, unless the allocator reported its free.
     gone = np.flatnonzero(marks.kind == _KIND[MarkKind.GONE])
@@ -424,7 +410,7 @@ def measured_step(step: StepObservations, table: MemoryTable, held: PreexistingB
     given = np.maximum(blocks.alloc, 0)
     call = np.append(table.call, -1)[given]
     operator = Categorical(np.append(operator.codes, -1)[given], operator.values)
-    phase = passes.phase_of(passes.at(np.append(table.events.time_ns, 0)[given]))
+    phase = passes.phase_at(np.append(table.events.time_ns, 0)[given])
     component = _label_components(step, table, blocks, labels, phase, call, operator.codes)
     return MeasuredStep(
         table=table,
@@ -445,7 +431,7 @@ def measured_step(step: StepObservations, table: MemoryTable, held: PreexistingB
 def _labels(
     step: StepObservations, table: MemoryTable, blocks: Blocks, operator: Categorical[str], held: PreexistingBlocks
 ) -> Labels:
-    """Return what the marks, in their order, say of the blocks at their addresses."""
+    """Apply the marks, in order, to the blocks at their addresses."""
     marks = table.marks
     assert marks is not None
     count = len(blocks.alloc)
@@ -530,14 +516,14 @@ _MAX_CONTEXT: Final = 4_000_000_000
 
 
 class Outside(Struct, frozen=True, kw_only=True):
-    """Components outside the allocator's blocks, and notes on those that were not measured."""
+    """Components outside the allocator's blocks, and notes on unmeasured ones."""
 
     components: tuple[MemoryComponent, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def outside_the_allocator(snapshots: Sequence[MemorySnapshot]) -> Outside:
-    """Return the context and the cache, each left out if it is not known."""
+    """Return the context and the cache, each omitted if unknown."""
     context = _context(snapshots)
     rows = list(context.components)
     peak = next((snapshot for snapshot in snapshots if snapshot.name == PEAK), None)
@@ -670,7 +656,7 @@ def _memory_of_storages(observations: MemoryObservations) -> Memory:
 
 
 def _without_blocks(step: StepObservations, observations: MemoryObservations) -> Memory:
-    """Return what is known of a step whose allocator does not report its blocks.
+    """Return what is known about a step whose allocator does not report blocks.
 
     It has the storages after a step, else those before it and the allocator's own peak.
     """
@@ -704,7 +690,7 @@ def _outside_note(size: int, device: str) -> list[str]:
 
 
 def _memory_of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Memory:
-    """Return the memory of the step; for a failed step the moment of the failure stands for the peak."""
+    """Return the memory of the step; for a failed step the failure takes the place of the peak."""
     table, held = table_of(step), preexisting_blocks(step)
     measured = measured_step(step, table, held)
     times = table.events.time_ns
@@ -756,9 +742,9 @@ def _memory_of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot])
 
 
 def _parts_by_line(measured: MeasuredStep, state: int, allocated: int) -> tuple[MemoryPart, ...]:
-    """Return what lives after so many events by the line that allocated it; nothing if no line is known.
+    """Return the bytes live after this many events by allocating line; empty if no line is known.
 
-    The parts sum to what is `allocated`: what is from before the step has no line.
+    The parts sum to `allocated`: memory from before the step has no line.
     """
     live = measured.blocks.live_after(state)
     if (measured.line.codes[live] < 0).all():
@@ -842,7 +828,7 @@ def _figures(step: StepObservations, measured: MeasuredStep) -> AllocatorFigures
         equal_events=agreed.equal,
         largest_difference_bytes=agreed.largest_difference_bytes,
         at_largest_difference=agreed.at_largest_difference,
-        unseen_frees=int((blocks.unseen & ~blocks.from_before).sum()),
+        unseen_frees=int((blocks.free_unseen & ~blocks.from_before).sum()),
     )
 
 
@@ -867,7 +853,7 @@ def _counted(measured: MeasuredStep) -> Int64:
 
 
 def with_trace(measured: Memory, traced: Memory | None) -> Memory:
-    """Return what a capture measured, filled up with the curve, blocks and figures of its trace."""
+    """Return a capture's measurements, completed with curve, blocks and figures from its trace."""
     if traced is None:
         return measured
     if measured.peak_bytes is None and not measured.components:

@@ -1,7 +1,7 @@
 """Find what fills the memory of a CUDA memory snapshot: by component, line, module, operator and phase, at one moment.
 
-The peak is that of whole blocks, as `torch.cuda.max_memory_allocated` counts. Components have what was asked for; what
-the allocator gave beyond it is a component too, so that all of them sum to the moment.
+The peak counts whole blocks, like `torch.cuda.max_memory_allocated`. Components count requested bytes; the allocator's
+rounding is a component too, so that all of them sum to the moment's total.
 """
 
 from __future__ import annotations
@@ -18,24 +18,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.errors import UsageError
-from opanatomy.memory.allocations import (
-    ALLOCATES,
-    UNKNOWN,
-    Blocks,
-    ComponentBytes,
-    Curve,
-    PhaseIntervals,
-    agreement,
-    alike,
-    blocks_of,
-    curve_of,
-    groups_at,
-    points_of,
-    states_shown,
-    unbroken,
-)
+from opanatomy.memory.allocations import UNKNOWN, Blocks, agreement, alike, blocks_of, groups_at
 from opanatomy.memory.caching_allocator import Given, blocks_given, max_split_bytes
 from opanatomy.memory.components import PENDING_FREE, ROUNDING
+from opanatomy.memory.curve import ComponentBytes, Curve, curve_of, points_of, states_shown
 from opanatomy.memory.inferred import (
     RULING,
     WEIGHTS,
@@ -45,6 +31,7 @@ from opanatomy.memory.inferred import (
     row_of,
     rules_of,
 )
+from opanatomy.memory.passes import ALLOCATES, PhaseIntervals, unbroken
 from opanatomy.records.columns import Bool, Categorical, Int64, MemoryEvents, categorical_of
 from opanatomy.records.memory import (
     Memory,
@@ -97,7 +84,7 @@ _OPTIMIZERS: Final = regex(r"[\\/]torch[\\/]optim[\\/]")
 _CHECKPOINT: Final = regex(r"[\\/]torch[\\/]utils[\\/]checkpoint\.py$")
 _STEP: Final = "Optimizer.step#"
 _CASTS: Final = "at::autocast::cached_cast"
-#: Softmax as an operator of torch and as a function in Python, but no logarithm of it.
+#: Softmax as a torch operator and as a Python function, but not log-softmax.
 _SOFTMAX: Final = regex(r"^(?:_|_safe_|_masked_)?softmax(?:_int|_out)?$")
 _SOFTMAX_IN_PYTHON: Final = regex(r"^(?!log_)\w*softmax$")
 _PRODUCTS: Final = frozenset({"bmm", "bmm_out", "baddbmm", "baddbmm_", "baddbmm_out"})
@@ -116,7 +103,7 @@ class Place(Struct, frozen=True, kw_only=True):
     module: str | None = None
     operator: str | None = None
     phase: int = _NO_PHASE
-    #: The rule that holds of the stack alone, whatever the block's life.
+    #: The rule determined by the stack alone, regardless of the block's lifetime.
     rule: int = -1
     moves_module: bool = False
     casts: bool = False
@@ -128,7 +115,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 def place_of(stack: Sequence[Frame], named: Callable[[str], str]) -> Place:
-    """Return what a stack says, innermost frame first; `named` gives the operator of `index_Tensor`."""
+    """Parse a stack, innermost frame first; `named` returns the operator of `index_Tensor`."""
     python = [frame for frame in stack if _OF_PYTHON.search(frame.filename)]
     calls = [
         index
@@ -192,7 +179,7 @@ def _line(python: Sequence[Frame], calls: Sequence[int]) -> Frame | None:
 
 
 def _name(path: str) -> str:
-    """Return the name of a file, with the folder of one whose name says nothing."""
+    """Return a file's name, with its folder if the name is uninformative."""
     parts = re.split(r"[\\/]", path)
     return "/".join(parts[-2:]) if parts[-1] == "__init__.py" else parts[-1]
 
@@ -209,7 +196,7 @@ def _modules(python: Sequence[Frame], calls: Sequence[int]) -> str | None:
 
 
 def _phase(stack: Sequence[Frame], python: Sequence[Frame], calls: Sequence[int]) -> int:
-    """Return the phase of a stack; autograd's threads have frames of its engine, or no outermost one of a program."""
+    """Return the phase of a stack; autograd threads have engine frames, or no outermost program frame."""
     in_engine = any(_ENGINE.match(frame.name) for frame in stack)
     if not in_engine and python and len(python) == len(stack):
         in_engine = not any(frame.name in _OUTERMOST for frame in python)
@@ -224,14 +211,14 @@ def _phase(stack: Sequence[Frame], python: Sequence[Frame], calls: Sequence[int]
 # --- the history of one device: its blocks, each in one phase and component
 
 
-#: The sizes of cuBLAS' workspaces on NVIDIA's devices from Hopper on and before it, hipBLASLt's and rocBLAS'
-#: (`parseChosenWorkspaceSize`, aten/src/ATen/cuda/CublasHandlePool.cpp): a handle has one or two of a stream.
+#: Workspace sizes of cuBLAS on NVIDIA devices from Hopper on and before, of hipBLASLt and rocBLAS
+#: (`parseChosenWorkspaceSize`, aten/src/ATen/cuda/CublasHandlePool.cpp): a handle has one or two per stream.
 _WORKSPACES: Final = (32 << 20, 2 * (4 << 20) + 8 * (16 << 10), 76 << 20, 128 << 20)
 _OF_A_STREAM: Final = 2
 
 
 class _Stacks(Struct, frozen=True, kw_only=True):
-    """What each stack of a snapshot says, as columns; the last row is of no stack."""
+    """The parsed stacks of a snapshot, as columns; the last row is for no stack."""
 
     line: Categorical[str]
     #: The function of each line.
@@ -247,7 +234,7 @@ class _Stacks(Struct, frozen=True, kw_only=True):
     multiplies: Bool
     takes_softmax: Bool
     in_math_attention: Bool
-    #: Whether a stack is of Python alone: then autograd's threads have none.
+    #: Whether stacks are Python only, so that autograd threads have none.
     of_python: bool
 
 
@@ -335,10 +322,10 @@ def memory_of_snapshot(
     at: str | None = None,
     categories: Sequence[Category] = (),
 ) -> Memory:
-    """Return the memory of the snapshots of one run, by the names of their files, the fullest device in detail.
+    """Return the memory of one run's snapshots, by file name, the fullest device in detail.
 
-    `at` is the moment whose blocks are shown: where memory ran out, else the peak. `classed` gives an operator's class.
-    Blocks with a frame that one of the `categories` names are of that component, whatever is inferred.
+    `at` is the moment whose blocks are shown; by default where memory ran out, else the peak. `classed` returns an
+    operator's class. Blocks with a frame that matches one of the `categories` get that component, whatever is inferred.
     """
     devices: list[tuple[_Device, _Stacks]] = []
     for name, snapshot in snapshots:
@@ -492,7 +479,7 @@ def _device(
     inferences, pools = inferences_at(state, blocks, placing, curve), tuple(_pools(snapshot, number, label))
 
     def phase_at(state: int) -> Phase:
-        return PHASES[int(phases.phase_of(phases.at(np.array([state - 1])))[0])]
+        return PHASES[int(phases.phase_at(np.array([state - 1]))[0])]
 
     pending = _pending_after(state - began, history, given, snapshot, of_device)
     at_peak, shown = (curve.by_component[:, of].tolist() for of in (curve.peak, state))
@@ -575,7 +562,7 @@ def _device(
     )
 
 
-#: Of fewer events, where more blocks live, nothing is known but the end.
+#: With fewer events, if more blocks are alive, only the end is known.
 _LEAST_HISTORY: Final = 2
 
 
@@ -594,7 +581,7 @@ def _events(
 ) -> tuple[MemoryEvents, Int64, Int64, Int64, int]:
     """Return allocations and frees with whole block, stack and stream, and the number of those before the recording.
 
-    Older than the recording are the blocks at the end without an allocation, and those that are freed without one.
+    Blocks are older than the recording if they exist at the end, or are freed, without an allocation in it.
     """
     none = np.zeros(0, dtype=np.int64)
     if history is None or given is None:
@@ -644,7 +631,7 @@ def _events(
 def _noted_modules(
     snapshot: Snapshot, history: History | None, blocks: Blocks, began: int, by_stack: Categorical[str]
 ) -> Categorical[str]:
-    """Return the module of each block: the one that was noted beside its allocation, else what its stack says."""
+    """Return each block's module: recorded with its allocation, else from its stack."""
     noted = [
         text.removeprefix(MODULE_METADATA) if text.startswith(MODULE_METADATA) else None for text in snapshot.metadata
     ]
@@ -713,11 +700,11 @@ def _placed(
     is_recorded: bool,
 ) -> BlockLabels:
     """Return phase and rule of each block: stack first, then its life, then its size."""
-    whole = unbroken(parts.start_ns, np.where(parts.phase == RECOMPUTE, BACKWARD, parts.phase))
-    phase = parts.phase_of(parts.at(blocks.alloc))
+    whole = parts.with_recompute_in_backward()
+    phase = parts.phase_at(blocks.alloc)
     rule = rules_of(blocks, order, (whole, parts), phase, np.full(len(blocks.alloc), -1, dtype=np.int64))
     freed = ~blocks.never_freed
-    ends_in = whole.phase_of(whole.at(blocks.free))
+    ends_in = whole.phase_at(blocks.free)
     kept = (rule == Rule.OPTIMIZER_KEPT) & (ends_in == OPTIMIZER)
     rule[kept] = Rule.STATE_REPLACED
     before = blocks.alloc < began
@@ -747,17 +734,17 @@ def _placed(
     return BlockLabels(row=np.full(len(rule), -1, dtype=np.int64), phase=phase, rule=rule)
 
 
-#: The part of what forward allocates that outlives it at least, if autograd keeps it: measured are 0.4 to 0.7.
+#: The minimum share of forward's allocations that outlives it if autograd is active: 0.4 to 0.7 were measured.
 _KEPT_OF_FORWARD: Final = 0.25
-#: Results of a forward, at most, that outlive it without autograd.
+#: Maximum number of forward results that outlive it without autograd.
 _RESULTS: Final = 8
 
 
 class _Unused(Struct, frozen=True, kw_only=True):
     """In a recording without backward and optimizer, what calls of modules allocated and code outside of them freed.
 
-    `trains` is `False` if it is so much that autograd kept it, `True` if a backward or an optimizer ran. If forward ran
-    more than once and all that it kept is too little for that, there are `results` alone: outputs, caches.
+    `trains` is `False` if it is so much that autograd must have kept it, `True` if a backward or an optimizer ran. If
+    forward ran more than once and kept too little for that, there are only `results`: outputs, caches.
     """
 
     blocks: Bool
@@ -768,7 +755,7 @@ class _Unused(Struct, frozen=True, kw_only=True):
 
 
 def _unused(blocks: Blocks, parts: PhaseIntervals, stack_of_event: Int64, began: int, stacks: _Stacks) -> _Unused:
-    whole = unbroken(parts.start_ns, np.where(parts.phase == RECOMPUTE, BACKWARD, parts.phase))
+    whole = parts.with_recompute_in_backward()
     unused = np.zeros(len(blocks.alloc), dtype=bool)
     if np.isin(parts.phase, (BACKWARD, RECOMPUTE, OPTIMIZER)).any():
         return _Unused(blocks=unused, forward=whole.at(blocks.alloc), trains=True)
@@ -792,7 +779,7 @@ def _unused(blocks: Blocks, parts: PhaseIntervals, stack_of_event: Int64, began:
 def _scores(blocks: Blocks, placing: BlockLabels, stack: Int64, stacks: _Stacks) -> Bool:
     """Tell the scores of attention that is not fused: from the product before a softmax up to the one after it.
 
-    One function calls all three. Scores are as large as the softmax's result, in some data type; copies are none.
+    One function calls all three. Scores have the size of the softmax's result, in some data type; copies do not count.
     """
     scores = np.zeros(len(blocks.alloc), dtype=bool)
     both = set(stacks.caller[stacks.multiplies].tolist()) & set(stacks.caller[stacks.takes_softmax].tolist()) - {-1}
@@ -826,9 +813,9 @@ def _scores(blocks: Blocks, placing: BlockLabels, stack: Int64, stacks: _Stacks)
 
 
 def _casts(blocks: Blocks, rule: Int64, unused: _Unused, casts: Bool) -> None:
-    """Tell autocast's copies of weights from those of activations: one a forward for each weight, half its size.
+    """Separate autocast's weight copies from activations: one per weight and forward, half its size.
 
-    Without a backward weights are not known from what else is older than the recording.
+    Without a backward, weights cannot be distinguished from other memory older than the recording.
     """
     weights = RULING.component_of[rule] == RULING.components.index(WEIGHTS)
     if not unused.trains:
@@ -862,7 +849,7 @@ def _broken_off(blocks: Blocks, rule: Int64, whole: PhaseIntervals, stack: Int64
 
 
 def _workspaces(blocks: Blocks, rule: Int64, stream: Int64) -> None:
-    """Tell workspaces by their sizes, where no stack does."""
+    """Identify workspaces by size, where stacks do not."""
     open_ = np.isin(rule, (Rule.BEFORE, Rule.GRADIENT, Rule.FORWARD_KEPT, Rule.ELSEWHERE, Rule.NO_STACK))
     found = open_ & blocks.never_freed & np.isin(blocks.bytes, _WORKSPACES)
     for one in np.unique(stream[found]).tolist():
@@ -874,17 +861,18 @@ def _workspaces(blocks: Blocks, rule: Int64, stream: Int64) -> None:
 
 #: A weight, its gradient, and up to two moments of its optimizer.
 _OF_EACH_SIZE: Final = (2, 3, 4)
-#: The part of what is from before the recording that must come in groups, and that must be more than weights.
+#: The minimum share of pre-existing memory that must come in groups, and be more than weights.
 _IN_GROUPS: Final = 0.99
 _MORE_THAN_WEIGHTS: Final = 0.5
 
 
 def _by_number(blocks: Blocks, rule: Int64, backwards: int) -> None:
-    """Tell what is from before a recording whose backward makes no gradient that stays: they are kept between steps.
+    """Label pre-existing blocks when gradients persist between steps, by how many blocks share a size.
 
-    Each backward then makes a gradient of each weight, adds it and frees it, so that of a size there are at least as
-    many as weights. Where there are fewer than blocks from before, these are not weights alone; where they come in
-    groups of two, three or four of a size, they are weights, gradients and moments, the most that all of it allows.
+    Each backward then creates a gradient per weight, accumulates it and frees it, so that of each size there are at
+    least as many gradients as weights. If there are fewer than pre-existing blocks, these are not only weights; if they
+    come in groups of two, three or four of a size, they are weights, gradients and moments: the largest group that fits
+    all.
     """
     old = np.flatnonzero(rule == Rule.BEFORE)
     old = old[blocks.never_freed[old]]
@@ -911,7 +899,7 @@ def _by_number(blocks: Blocks, rule: Int64, backwards: int) -> None:
 
 
 def _by_size(blocks: Blocks, rule: Int64, before: Bool, freed: Bool, ends_in: Int64) -> None:
-    """Tell weights, moments and gradients apart by the sizes of the gradients of one backward."""
+    """Distinguish weights, moments and gradients by the sizes of one backward's gradients."""
     gradients = np.flatnonzero(rule == Rule.GRADIENT)
     sizes = Counter(blocks.bytes[gradients].tolist())
     if not sizes:
@@ -977,7 +965,7 @@ def _moment(
 def _failure(
     history: History | None, snapshot: Snapshot, began: int, curve: Curve, phases: PhaseIntervals, stacks: _Stacks
 ) -> tuple[int | None, MemoryFailure | None]:
-    """Return the state where memory ran out the last time, and what was asked for then."""
+    """Return the state where memory last ran out, and the failed request."""
     if history is None or not (rows := np.flatnonzero(history.action == OOM)).size:
         return None, None
     row = int(rows[-1])
@@ -985,7 +973,7 @@ def _failure(
     stack = int(history.stack[row])
     phase = int(stacks.phase[stack])
     if phase == _NO_PHASE:
-        phase = int(phases.phase_of(phases.at(np.array([max(state - 1, 0)])))[0])
+        phase = int(phases.phase_at(np.array([max(state - 1, 0)]))[0])
     requested = int(history.size[row])
     return state, MemoryFailure(
         phase=PHASES[phase],
@@ -997,7 +985,7 @@ def _failure(
 
 
 def _reserved(history: History | None, at_end: int, began: int) -> tuple[Int64, int]:
-    """Return what the allocator held after each event, and at most, from what it holds at the end."""
+    """Return the reserved bytes after each event, and their peak, from the segments at the end."""
     if history is None:
         return np.full(max(began, 1), at_end, dtype=np.int64), at_end
     grows = np.isin(history.action, (SEGMENT_ALLOC, SEGMENT_MAP))
@@ -1084,7 +1072,7 @@ def _parts(device: _Device, stacks: _Stacks, classed: Callable[[str], str]) -> I
             )
 
 
-#: Lines of the program that a point of the curve names, and a name for memory that no stack tells of.
+#: Lines of user code named per point of the curve, and the name of memory without a stack.
 _LINES_OF_A_POINT: Final = 4
 
 
@@ -1101,12 +1089,12 @@ def _with_lines(device: _Device, stacks: _Stacks) -> Iterator[MemoryPoint]:
 
 
 FREE: Final = "free"
-#: Spans of a device, at most: of more the smallest segments are left out.
+#: Maximum number of spans of a device: beyond it the smallest segments are omitted.
 _MOST_SPANS: Final = 1_500
 
 
 def _spans(device: _Device) -> Iterator[MemorySpan]:
-    """Yield what the segments hold at the moment shown, the largest segment first, up to the most spans."""
+    """Yield the contents of the segments at the moment shown, largest segment first, up to the maximum."""
     snapshot, live = device.snapshot, device.live
     live = live[np.argsort(device.blocks.address[live], kind="stable")]
     address, size = device.blocks.address[live], device.whole[live]
@@ -1148,19 +1136,19 @@ def _spans(device: _Device) -> Iterator[MemorySpan]:
 
 
 class _Segment(Struct, frozen=True):
-    """Addresses that the allocator held at a moment, and their pool."""
+    """An address range reserved by the allocator at a moment, and its pool."""
 
     begin: int
     end: int
     pool: str
 
 
-#: What the allocator asks the driver for, for blocks of at most 1 MB.
+#: The allocator's request to the driver for blocks of at most 1 MB.
 _SMALL_SEGMENT: Final = 2 << 20
 
 
 def _segments_at(device: _Device) -> Iterator[_Segment]:
-    """Yield what the allocator held at the moment shown: what it holds at the end, less and more what came after."""
+    """Yield the segments at the moment shown: those at the end, with later changes undone."""
     snapshot, history, segments = device.snapshot, device.history, device.snapshot.segments
     ours = np.flatnonzero(segments.device == device.number)
     changes: list[tuple[int, int, bool]] = []  # (begin, end, whether it was held before), the last first

@@ -1,4 +1,4 @@
-"""Compute what a training step needs by theory: closed formulas, term by term, and what each technique saves of them.
+"""Compute the theoretical need of a training step: closed formulas by term, and the saving of each technique.
 
 s sequence length, b batch of one forward, h hidden size, a heads, i inner size of the feed-forward, V vocabulary, L
 layers; e bytes of an activation, m bytes of a dropout-mask element (1 on CUDA, those of the activations on the CPU), c
@@ -37,7 +37,7 @@ from opanatomy.records.workload import Environment, Workload
 
 
 def cache_theory(shape: CacheShape | None, workload: Workload) -> tuple[MemoryComponent, ...]:
-    """Return the cache and the copies of its beams at their fullest; nothing without a closed formula."""
+    """Return the cache and its beam copies at their maximum; empty without a closed formula."""
     element = ITEM_SIZE.get(workload.dtype or "")
     if shape is None or not workload.generate or workload.batch is None or element is None or workload.amp:
         return ()
@@ -92,7 +92,7 @@ def _copies_formula(shape: CacheShape, element: int) -> str:
 
 _ACTIVATIONS: Final = "forward_activations"
 _CAST_BYTES: Final = 2
-#: Bytes of a float32 element: halves are computed in float32 and statistics kept in it; those of float64 stay float64.
+#: Bytes of a float32 element: half precision is computed in float32 with float32 statistics; float64 stays float64.
 _FULL_BYTES: Final = 4
 _ID_BYTES: Final = 8
 #: Copies of the feed-forward's inner activations that each activation function leaves: its input, the tensors saved by
@@ -101,7 +101,7 @@ _INNER_COPIES: Final = {"gelu_new": 5, "gelu_pytorch_tanh": 2, "silu": 2, "gelu"
 
 
 class _Sizes(Struct, frozen=True, kw_only=True):
-    """The sizes of one workload in the letters of the formulas."""
+    """The sizes of one workload, named as in the formulas."""
 
     shape: ModelShape
     s: int
@@ -124,8 +124,8 @@ class _Sizes(Struct, frozen=True, kw_only=True):
 class ParameterBytes(Struct, frozen=True, kw_only=True):
     """The bytes of a module's parameters, and of the trained ones.
 
-    With `shards` each rank keeps one equal part of them. `buckets` is set if DDP reduces gradients: to whether it has
-    buckets in addition.
+    With `shards` each rank keeps one equal part of them. `buckets` is set if DDP reduces gradients: whether its buckets
+    take additional memory.
     """
 
     all: int
@@ -139,7 +139,7 @@ def with_theory(
 ) -> Memory:
     """Return the memory with the theory of each component next to the measurement, and the terms of the activations.
 
-    `parameters` are those on the device of the memory, if a capture counted them; `cache` is that of a generation.
+    `parameters` are on the memory's device, if a capture counted them; `cache` is a generation's.
     """
     terms = activation_terms(memory.shape, workload)
     rows = (*state_theory(workload, parameters), *_activations_theory(terms), *cache_theory(cache, workload))
@@ -154,9 +154,9 @@ def with_theory(
 
 
 def state_theory(workload: Workload, parameters: ParameterBytes | None = None) -> tuple[MemoryComponent, ...]:
-    """Return weights, gradients and optimizer state by theory; components with unknown inputs are left out.
+    """Return the theory of weights, gradients and optimizer state; components with unknown inputs are omitted.
 
-    Without `parameters` every parameter has the data type of the workload.
+    Without `parameters` every parameter has the workload's data type.
     """
     size = ITEM_SIZE.get(workload.dtype or "")
     if parameters is None:
@@ -238,7 +238,7 @@ def activation_terms(shape: ModelShape | None, workload: Workload) -> tuple[Memo
 
 
 def _layer_term(term: str, formula: str, size: int) -> MemoryTerm:
-    """Return a term of all layers; their number, L, stands first in its formula."""
+    """Return a term over all layers, whose formula begins with their number L."""
     return MemoryTerm(component=_ACTIVATIONS, term=term, formula=formula, bytes=size, per_layer=True)
 
 
@@ -248,7 +248,7 @@ def _outside(term: str, formula: str, size: int) -> MemoryTerm:
 
 
 def _attention(z: _Sizes) -> list[MemoryTerm]:
-    """Return what attention keeps between projections and output: the matrix, or one number for each row of it."""
+    """Return what attention saves between projections and output: the matrix, or one number per row of it."""
     shape, s, b = z.shape, z.s, z.b
     if not z.matrix:
         wide = max(_FULL_BYTES, z.c)
@@ -395,7 +395,7 @@ _NEARLY_FULL: Final = 0.9
 
 
 def nearly_full(memory: Memory, environment: Environment) -> bool:
-    """Return whether the most that the step allocates or reserves is near what the accelerator has."""
+    """Return whether the step's peak of allocated or reserved memory is near the accelerator's capacity."""
     limit = environment.device_memory_bytes
     reserved = max((device.reserved_peak_bytes or 0 for device in memory.devices), default=0)
     peak = max(memory.peak_bytes or 0, reserved)

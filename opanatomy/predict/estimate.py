@@ -311,7 +311,7 @@ def estimated_on(
     return DeviceEstimate(
         device=rates.ceilings.device or limit.name,
         capability=limit.capability,
-        usable_bytes=limit.usable_bytes or limit.bytes,
+        usable_bytes=limit.room_bytes,
         occupied=occupied_of(step, limit),
         attained_ns=round(attained),
         as_is_ns=round(as_is),

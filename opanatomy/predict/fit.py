@@ -1,4 +1,4 @@
-"""Say whether a step fits into a device's memory before it runs, what makes it fit, and the largest batch that does."""
+"""Predict whether a step fits into a device's memory, what makes it fit, and the largest batch that does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from opanatomy.options import FIND, RunOptions, spelled
 from opanatomy.predict import workers
 from opanatomy.predict.absent import Gpu
 from opanatomy.predict.experiment import advice_of, predicted_figures
-from opanatomy.predict.techniques import AND, Variant, lever_context, variants_of
+from opanatomy.predict.techniques import AND, Variant, baseline_of, combination_of, lever_context, variants_of
 from opanatomy.predict.workers import JobFailed, run_jobs
 from opanatomy.records.estimate import Fits, Occupied
 from opanatomy.records.experiment import (
@@ -41,16 +41,37 @@ from opanatomy.version import __version__
 
 _SIZE: Final = regex(r"\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<prefix>[kmgt]?)(?P<binary>i?)b?\s*", re.IGNORECASE)
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-#: Less is no memory for a model, and a sign that the unit was left out.
+#: A smaller value cannot hold a model, and suggests that the unit is missing.
 _MIN_BUDGET: Final = 1 << 20
-#: Techniques to put together, where none alone makes it fit.
+#: Maximum number of techniques combined if none alone makes it fit.
 _TOGETHER: Final = 3
-#: Guesses of the largest batch by the line through the nearest ones; then the range is halved.
+#: Number of guesses of the largest batch by linear interpolation; then bisection.
 _BY_LINE: Final = 4
 #: Lengths are multiples of this.
 _LENGTHS: Final = 64
 #: No size is larger: the step does not depend on it.
 _MAX_SIZE: Final = 1 << 20
+#: The device that is the host, and its memory.
+CPU: Final = "cpu"
+#: Compute capability assumed if no name gives it, or the GPU is not NVIDIA's, whose operators have the same names.
+_CAPABILITY: Final = (8, 0)
+#: Device memory of a process outside torch's allocator. On an H100 0.54 GB were measured after creating the context and
+#: 0.78 GB with a step's kernels loaded, on an H200 0.79 to 0.81 GB (torch 2.11, CUDA 13). The range is assumed to cover
+#: older devices and other steps too.
+_CONTEXT: Final = (400_000_000, 900_000_000)
+#: What NCCL has there for one communicator: 0.54 and 0.69 GB on 2 and 4 A100 (NVIDIA/nccl issue 964), 1.06 GB with the
+#: context on 8 H100 (issue 1685).
+_COMMUNICATOR: Final = (300_000_000, 800_000_000)
+#: The variables in which a user sets the allocator.
+_ALLOCATOR: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+#: What `--find` searches for, and its wording.
+BATCH: Final = "batch"
+_CHECKPOINTING: Final = "checkpointing"
+_SIZE_WORDS: Final = {BATCH: "batch", "seq": "length"}
+#: The layers of a segment that are tried where recomputing each for itself does not do.
+_SEGMENTS: Final = (2, 3, 4, 6, 8, 12)
+#: The optimizer assumed for training.
+_OPTIMIZER: Final = "adamw"
 
 
 def limit_of(text: str) -> Limit:
@@ -86,7 +107,7 @@ def limit_of(text: str) -> Limit:
 
 
 def limit_of_sheet(sheet: Sheet) -> Limit:
-    """Return the memory of a device whose sheet has it."""
+    """Return the memory of a device with a data sheet that states it."""
     return Limit(
         name=sheet.device,
         bytes=int((sheet.memory_gib or 0) * GIB),
@@ -96,38 +117,23 @@ def limit_of_sheet(sheet: Sheet) -> Limit:
     )
 
 
-#: The device that is the host, and its memory.
-CPU: Final = "cpu"
-#: The compute capability of a GPU that no name tells, or that is not NVIDIA's, whose operators are called the same.
-_CAPABILITY: Final = (8, 0)
-#: What a process has on a device besides torch's allocator. On an H100 0.54 GB were measured when the context is made
-#: and 0.78 GB when the kernels of a step are loaded, on an H200 0.79 to 0.81 GB (torch 2.11, CUDA 13). The range is
-#: assumed to hold older devices and other steps too.
-_CONTEXT: Final = (400_000_000, 900_000_000)
-#: What NCCL has there for one communicator: 0.54 and 0.69 GB on 2 and 4 A100 (NVIDIA/nccl issue 964), 1.06 GB with the
-#: context on 8 H100 (issue 1685).
-_COMMUNICATOR: Final = (300_000_000, 800_000_000)
-#: The variables in which a user sets the allocator.
-_ALLOCATOR: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-
-
 def gpu_of(limit: Limit) -> Gpu:
     """Return the GPU of that memory."""
-    memory = limit.usable_bytes or limit.bytes
+    memory = limit.room_bytes
     return Gpu(name=limit.device or limit.name, capability=limit.capability or _CAPABILITY, memory_bytes=memory)
 
 
 def occupied_of(step: SimulatedStep, limit: Limit) -> Occupied:
-    """Return what a step takes of the device with this memory.
+    """Return a step's use of a device with this memory.
 
-    It is at the edge if only a small context leaves it room, or if the allocator has to give unused memory back.
+    It is borderline if it only fits with a small context, or if the allocator has to release unused memory.
     """
-    usable = limit.usable_bytes or limit.bytes
+    usable = limit.room_bytes
     if not step.requests:
         peak = predicted_figures(step, None, {}, 0).peak_bytes or 0
         fits = Fits.FITS if peak <= usable else Fits.DOES_NOT_FIT
         return Occupied(allocated_bytes=peak, reserved_bytes=peak, low_bytes=peak, high_bytes=peak, fits=fits)
-    allocator, (least, most) = _replayed(step), context_of(step.workload.world_size or 1)
+    allocator, (least, most) = _replayed(step), besides_allocator(step.workload.world_size or 1)
     assert allocator is not None
     high = allocator.reserved_peak + most
     if high <= usable:
@@ -144,7 +150,7 @@ def occupied_of(step: SimulatedStep, limit: Limit) -> Occupied:
 
 
 def _replayed(step: SimulatedStep, most: int | None = None) -> CachingAllocator | None:
-    """Return the allocator after all requests of a step; `None` if one of them finds no room in `most` bytes."""
+    """Return the allocator after all requests of a step; `None` if a request does not fit into `most` bytes."""
     expandable = any("expandable_segments:True" in os.environ.get(name, "") for name in _ALLOCATOR)
     allocator, blocks = CachingAllocator(most, expandable=expandable), {}
     try:
@@ -159,13 +165,13 @@ def _replayed(step: SimulatedStep, most: int | None = None) -> CachingAllocator 
 
 
 def figures_in(step: SimulatedStep, limit: Limit) -> StepFigures:
-    """Return the predicted figures of a step, with what it takes of a GPU."""
+    """Return a step's predicted figures, with its use of a GPU."""
     figures = predicted_figures(step, None, {}, 0)
     return replace(figures, occupied=occupied_of(step, limit)) if step.requests else figures
 
 
 class Fit(Struct, kw_only=True):
-    """Follows steps on fake tensors, each in turn, and compares their peaks with the limit."""
+    """Simulates steps on fake tensors, one at a time, and compares their peaks with the limit."""
 
     options: RunOptions
     limit: Limit
@@ -192,7 +198,7 @@ class Fit(Struct, kw_only=True):
         return steps
 
     def fits(self, row: TechniqueRow) -> bool:
-        """Return whether the step fits for certain."""
+        """Return whether the step certainly fits."""
         return row.predicted is not None and row.predicted.fits(self.limit.bytes) is Fits.FITS
 
     def _peak(self, row: TechniqueRow) -> float:
@@ -200,7 +206,7 @@ class Fit(Struct, kw_only=True):
         return float("inf") if peak is None else peak
 
     def try_techniques(self, context: Context) -> None:
-        """Follow the techniques that lower memory, and together those that lower it most, until a step fits."""
+        """Simulate techniques that lower memory, and combinations of the best, until a step fits."""
         _, *singles = variants_of(context, only=FIT_CANDIDATES)
         possible = [variant for variant in singles if not variant.blocked_because and variant.options != self.options]
         self.follow(possible)
@@ -216,7 +222,7 @@ class Fit(Struct, kw_only=True):
             together.append(row.name)
             if len(together) > 1:
                 text = AND.join(together)
-                self.follow(variants_of(context, only=FIT_CANDIDATES[:1], combine=(text,))[-1:])
+                self.follow([combination_of(text, context)])
 
     def find(self, what: str, first: SimulatedStep) -> Found:
         """Return the largest batch or length that fits for certain, or the fewest layers to recompute.
@@ -270,21 +276,15 @@ class Fit(Struct, kw_only=True):
         return found
 
 
-#: What `--find` looks for, and how it is said.
-BATCH: Final = "batch"
-_CHECKPOINTING: Final = "checkpointing"
-_SIZE_WORDS: Final = {BATCH: "batch", "seq": "length"}
-
-
 def choices_tried(
     plain: RunOptions, layers: int, limit: Limit, gpu: Gpu | None
 ) -> Iterator[tuple[RunOptions, StepFigures | str]]:
-    """Yield choices of layers to recompute with the figures of their steps, the cheapest first, until one fits.
+    """Yield choices of layers to recompute with their steps' figures, cheapest first, until one fits.
 
-    The peak may rise from one to the next, so that none is left out, but for those that cannot fit: a layer saves at
-    most what it keeps for backward, and weights, gradients and the optimizer's state stay.
+    Runs in a process of its own. The peak may rise from one to the next, so that none is left out, but for those that
+    cannot fit: a layer saves at most what it keeps for backward, and weights, gradients and the optimizer's state stay.
     """
-    room = limit.usable_bytes or limit.bytes
+    room = limit.room_bytes
     choices = [plain]
     while choices:
         choice = choices.pop(0)
@@ -303,18 +303,14 @@ def choices_tried(
             choices += [replace(plain, checkpoint_every=number) for number in _SEGMENTS if number <= layers]
 
 
-#: The layers of a segment that are tried where recomputing each for itself does not do.
-_SEGMENTS: Final = (2, 3, 4, 6, 8, 12)
-
-
 def sizes_tried(
     options: RunOptions, what: str, limit: Limit, gpu: Gpu | None, known: int, figures: StepFigures
 ) -> Iterator[tuple[int, StepFigures | str]]:
-    """Yield batches or lengths with the figures of their steps, or why it cannot be followed, until the largest.
+    """Yield batches or lengths with their steps' figures, or why simulation failed, until the largest that fits.
 
-    Those of the size `known` are there already.
+    Runs in a process of its own. The figures of the size `known` are there already.
     """
-    room, peaks = limit.usable_bytes or limit.bytes, {known: figures.most_bytes or 0}
+    room, peaks = limit.room_bytes, {known: figures.most_bytes or 0}
     least = options.accumulate if what == BATCH else min(known, _LENGTHS)
     low, high = (known, _MAX_SIZE) if figures.fits(limit.bytes) is Fits.FITS else (0, known)
     guess = _next_guess(peaks, low, high, room)
@@ -341,7 +337,7 @@ def sizes_tried(
 def _next_guess(peaks: dict[int, int], low: int, high: int, limit: int) -> int:
     """Return a batch between `low`, which fits, and `high`, which does not.
 
-    While a phase is the highest, the peak is a line over the batch.
+    As long as the same phase has the peak, that is linear in the batch.
     """
     if len(peaks) > _BY_LINE and high < _MAX_SIZE:
         return (low + high) // 2
@@ -358,10 +354,10 @@ def _next_guess(peaks: dict[int, int], low: int, high: int, limit: int) -> int:
 def fit_of(
     options: RunOptions, limit: Limit, *, find: str | None, command: str, stage: Callable[[str], None]
 ) -> Techniques:
-    """Return what a step takes of a device, and with techniques if it does not fit; nothing is run.
+    """Return a step's predicted memory use on a device, and techniques if it does not fit; nothing is run.
 
-    A training has an optimizer: AdamW if none is asked for. The device is the one that is named, the CPU if that is
-    named or asked for. Raises `OpanatomyError` if the step cannot be followed on fake tensors.
+    Training uses AdamW if no optimizer is requested. The device is the named one, or the CPU if that is named or
+    requested. Raises `OpanatomyError` if the step cannot be simulated on fake tensors.
     """
     stage("starting")
     on_cpu = CPU in (limit.name, options.device)
@@ -371,8 +367,7 @@ def fit_of(
     gpu = None if on_cpu else gpu_of(limit)
     context = lever_context(options)
     fit = Fit(options=options, limit=limit, gpu=gpu, batch=context.batch, stage=stage)
-    baseline, *_ = variants_of(context, only=FIT_CANDIDATES[:1])
-    steps = fit.follow([baseline])
+    steps = fit.follow([baseline_of(context)])
     if not steps:
         raise OpanatomyError(f"whether it fits is not known: {fit.rows[0].not_predicted}")
     if find is not None:
@@ -396,32 +391,28 @@ def fit_of(
 
 
 def with_optimizer(options: RunOptions) -> tuple[RunOptions, tuple[str, ...]]:
-    """Return the options with an optimizer if they train and name none, and what was assumed so."""
+    """Return the options with an optimizer added if they train without naming one, and this assumption in words."""
     if options.optimizer is not None or options.inference:
         return options, ()
     return replace(options, optimizer=_OPTIMIZER), (f"the optimizer {BY_NAME[_OPTIMIZER].label}",)
 
 
-def context_of(ranks: int) -> tuple[int, int]:
-    """Return the least and the most that a process has on a device besides torch's allocator."""
+def besides_allocator(ranks: int) -> tuple[int, int]:
+    """Return the range of a process's device memory outside torch's allocator."""
     more = _COMMUNICATOR if ranks > 1 else (0, 0)
     return _CONTEXT[0] + more[0], _CONTEXT[1] + more[1]
 
 
 def assumptions(limit: Limit, ranks: int = 1) -> Iterator[str]:
-    """Yield what is assumed of a GPU, one of so many that train together."""
+    """Yield the assumptions about a GPU, one of this many that train together."""
     if limit.capability is None:
         yield f"the operators of an NVIDIA GPU of compute capability {'.'.join(map(str, _CAPABILITY))}"
     with_nccl = " with NCCL" if ranks > 1 else ""
-    yield "a context of {} to {}".format(*map(size, context_of(ranks))) + with_nccl
-
-
-#: The optimizer of a training that names none.
-_OPTIMIZER: Final = "adamw"
+    yield "a context of {} to {}".format(*map(size, besides_allocator(ranks))) + with_nccl
 
 
 def why_not(report: Techniques) -> str | None:
-    """Return why nothing that was asked for fits, in one line; `None` if it does, or is at the edge."""
+    """Return in one line why nothing requested fits; `None` if it does, or is borderline."""
     figures, limit = report.baseline.predicted, report.limit
     if limit is None or figures is None or figures.most_bytes is None:
         return None
@@ -437,4 +428,4 @@ def why_not(report: Techniques) -> str | None:
         how = "no choice of layers to recompute makes it fit"
         if found.what != _CHECKPOINTING:
             how = f"not even the smallest {_SIZE_WORDS[found.what]} fits"
-    return f"it needs {size(figures.most_bytes)} of {size(limit.usable_bytes or limit.bytes)}: {how}"
+    return f"it needs {size(figures.most_bytes)} of {size(limit.room_bytes)}: {how}"

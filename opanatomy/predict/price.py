@@ -105,7 +105,7 @@ def _calls_of(path: Path) -> tuple[TraceCalls, list[int], int]:
     trace = read_trace(path)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, ())
     calls, _ = trace_calls_of(trace, attribution)
-    recorded = (calls.signature >= 0) & (calls.host.annotation == 0) & calls.host.in_window
+    recorded = (calls.signature >= 0) & calls.host.is_operator & calls.host.in_window
     return calls, [int(row) for row in np.flatnonzero(recorded)], max(len(attribution.steps), 1)
 
 

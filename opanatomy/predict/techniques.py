@@ -49,21 +49,27 @@ def variants_of(
     """
     chosen = _techniques(only, "--only") or list(TECHNIQUE.values())
     skipped = _techniques(skip, "--skip")
-    assert isinstance(context.run, RunOptions)
-    baseline = Variant(name=BASELINE, title="as it is", what="the run that was given", options=context.run)
+    baseline = baseline_of(context)
     singles = [
         _variant(technique.name, (technique,), context, baseline, named=bool(only))
         for technique in chosen
         if technique not in skipped
     ]
     kept = [variant for variant in singles if only or variant.blocked_because or variant.options != baseline.options]
-    for text in combine:
-        _check_combination(text, context)
-    combined = [
-        _variant(text, tuple(_technique(name, "--combine") for name in text.split(AND)), context, baseline)
-        for text in combine
-    ]
-    return (baseline, *kept, *combined)
+    return (baseline, *kept, *(combination_of(text, context) for text in combine))
+
+
+def baseline_of(context: Context) -> Variant:
+    """Return the run that was given."""
+    assert isinstance(context.run, RunOptions)
+    return Variant(name=BASELINE, title="as it is", what="the run that was given", options=context.run)
+
+
+def combination_of(text: str, context: Context) -> Variant:
+    """Return techniques together, `sdpa+amp-bf16`; raise `UsageError` for one that is unknown, or two that disagree."""
+    _check_combination(text, context)
+    techniques = tuple(_technique(name, "--combine") for name in text.split(AND))
+    return _variant(text, techniques, context, baseline_of(context))
 
 
 def _techniques(texts: Sequence[str], flag: str) -> list[Lever]:

@@ -14,14 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from opanatomy.records.patterns import regex
+from opanatomy.records.runtime_calls import STARTS_WORK
 from opanatomy.records.signature import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
-
-#: Runtime or driver calls that start work on a device: CUDA, HIP, and Intel's `ur...` and `pi...`.
-_STARTS_WORK: Final = regex(
-    r"Launch(?!HostFunc)|Mem(?:cpy|set)(?!\w*Node)|USMFill|EnqueueMem|CommandBufferEnqueue", re.IGNORECASE
-)
 
 Int64: TypeAlias = "npt.NDArray[np.int64]"
 Bool: TypeAlias = "npt.NDArray[np.bool_]"
@@ -30,6 +25,11 @@ Float64: TypeAlias = "npt.NDArray[np.float64]"
 NO_UNITS: Final = -2
 #: The type of the values of a categorical column.
 Value = TypeVar("Value")
+
+
+#: Times before and after all others.
+BEFORE_ALL: Final = int(np.iinfo(np.int64).min)
+AFTER_ALL: Final = int(np.iinfo(np.int64).max)
 
 
 class HostEvents(Struct, frozen=True, kw_only=True):
@@ -45,6 +45,12 @@ class HostEvents(Struct, frozen=True, kw_only=True):
     signature: Int64
     #: 1 for a user annotation (`record_function`), 0 for an operator.
     annotation: Int64
+
+    @property
+    def is_operator(self) -> Bool:
+        """Return a mask of the operators; the others are annotations."""
+        operators: Bool = self.annotation == 0
+        return operators
 
 
 class Flows(Struct, frozen=True, kw_only=True):
@@ -269,7 +275,7 @@ def rows_named(pattern: re.Pattern[str], names: Sequence[str], column: Int64) ->
 
 def starts_work(names: Sequence[str], launches: Launches) -> Bool:
     """Return which calls of the runtime or driver start a kernel, a graph, a copy or a fill."""
-    return rows_named(_STARTS_WORK, names, launches.name)
+    return rows_named(STARTS_WORK, names, launches.name)
 
 
 def mask_of(rows: Int64, count: int) -> Bool:
@@ -304,6 +310,17 @@ class HostTable(Struct, frozen=True, kw_only=True):
     module: Categorical[str]
     in_window: Bool
 
+    @property
+    def is_operator(self) -> Bool:
+        """Return a mask of the operators; the others are annotations."""
+        operators: Bool = self.annotation == 0
+        return operators
+
+    @property
+    def end_ns(self) -> Int64:
+        """Return when each event ends."""
+        return self.start_ns + self.duration_ns
+
 
 _NO_ROWS: Final = np.zeros(0, dtype=np.int64)
 NO_HOST = HostTable(
@@ -317,7 +334,7 @@ class WorkTable(Struct, frozen=True, kw_only=True):
     """Device work in the order of the file, with its operator call and launch.
 
     `host` is a row of the host events or -1, `link` one of `LINKED` to `OUTSIDE`, `launch` a row of the launches or -1.
-    `open` is set if launches of other operators fit as well.
+    `ambiguous` is set if launches of other operators fit as well.
     """
 
     name: Int64
@@ -328,7 +345,7 @@ class WorkTable(Struct, frozen=True, kw_only=True):
     host: Int64
     link: Int64
     launch: Int64
-    open: Bool
+    ambiguous: Bool
     #: Indices into `PHASES`.
     phase: Int64
     module: Categorical[str]

@@ -242,6 +242,11 @@ class Limit(Record, frozen=True, kw_only=True):
     assumed: tuple[str, ...] = ()
     found: Found | None = None
 
+    @property
+    def room_bytes(self) -> int:
+        """Return what a process may fill: `usable_bytes`, else all of the memory."""
+        return self.usable_bytes or self.bytes
+
 
 class Techniques(Record, frozen=True, kw_only=True, tag_field="kind", tag="techniques"):
     """An experiment: the baseline and each technique, in the order of the table.

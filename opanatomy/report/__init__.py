@@ -1,4 +1,4 @@
-"""Lay an anatomy out as text (stage 8): `sections/` holds the contents as data; a file in `formats/` lays them out.
+"""Lay an anatomy out as text: `sections/` holds the contents as data; a file in `formats/` lays them out.
 
 A format decides nothing and prints nothing.
 """

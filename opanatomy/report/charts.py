@@ -31,7 +31,8 @@ from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import PHASES, IdleCause, OperatorClass, Phase
 from opanatomy.report import units
-from opanatomy.report.section import COLOUR, LABEL, cut, printable, total
+from opanatomy.report.names import cut, printable
+from opanatomy.report.section import COLOUR, LABEL
 from opanatomy.report.sections.advice import gain_together
 from opanatomy.report.sections.advice import label_of as word_of
 from opanatomy.report.sections.classes import by_class
@@ -40,6 +41,7 @@ from opanatomy.report.sections.modules import PHASES_OF, Amount, Node, line_tree
 from opanatomy.report.sections.operators import grouped, key_of
 from opanatomy.report.sections.ranks import name_of
 from opanatomy.report.sections.step import label_of, label_of_cause, multiplied
+from opanatomy.report.totals import total
 
 if TYPE_CHECKING:
     import altair

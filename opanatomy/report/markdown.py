@@ -9,7 +9,8 @@ from typing import Final
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
-from opanatomy.report.section import LABEL, Cell, Name, Phrase, printable
+from opanatomy.report.names import printable
+from opanatomy.report.section import LABEL, Cell, Name, Phrase
 
 # Text as GitHub-flavoured Markdown that shows it unchanged: no tag, link, mention, reference, formula or heading.
 #

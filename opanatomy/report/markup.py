@@ -14,20 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
-from opanatomy.report.section import (
-    COLOUR,
-    LABEL,
-    WITH,
-    Cell,
-    Change,
-    Name,
-    Phrase,
-    Section,
-    Share,
-    cut,
-    is_known,
-    printable,
-)
+from opanatomy.report.names import cut, printable
+from opanatomy.report.section import COLOUR, LABEL, WITH, Cell, Change, Name, Phrase, Section, Share, is_known, value_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -95,8 +83,7 @@ def number_of(cell: Cell) -> float | None:
         return (cell.part or 0) / (cell.whole or 1)
     if isinstance(cell, Change):
         return (cell.new or 0) / (cell.old or 1) - 1
-    number: float = getattr(cell, cell.__struct_fields__[0])
-    return number
+    return value_of(cell)
 
 
 def text_of(cell: Cell, unit: str = "") -> Markup:

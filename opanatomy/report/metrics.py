@@ -25,7 +25,7 @@ from opanatomy.records.comparison import Comparison
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import STEP_PHASES, OperatorClass, Phase
 from opanatomy.records.work import ClassRow
-from opanatomy.report.section import total
+from opanatomy.report.totals import total
 
 # The figures that `metrics_of` gives, each declared once: name, unit, which direction is good, and its meaning.
 #

@@ -1,27 +1,23 @@
-"""Hold a part of the report as data: columns, rows, facts and notes, whose cells are typed and not yet rounded.
+"""A part of the report as data: columns, rows, facts and notes with typed, unrounded cells.
 
 A format lays a section out; it decides on widths, colours and wording of numbers (`units.text_of` writes a quantity).
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
-from itertools import zip_longest
 from typing import Final, TypeAlias, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import asdict, replace
 
 from opanatomy.analysis.costs import Costs, steps_of
-from opanatomy.records.anatomy import MIN_COVERED, Anatomy
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import GateResult
 from opanatomy.records.memory import MemoryPoint
 from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.records.work import ClassRow, OperatorRow
 
 # --------------------------------------------------------------------------- quantities; `None` is what is not known
 
@@ -66,7 +62,7 @@ class Rate(Struct, frozen=True):
 
 
 class Count(Struct, frozen=True):
-    """A number of things, each a `noun` if that is to be written; `assumed` if the trace does not say it."""
+    """A number of things, each a `noun` if that is shown; `assumed` if not recorded in the trace."""
 
     number: float | None
     noun: str = ""
@@ -82,7 +78,7 @@ class Ratio(Struct, frozen=True):
 
 
 class Share(Struct, frozen=True):
-    """`part` of `whole`, to so many `decimals` of a percent; it is known for `covered` of the whole.
+    """`part` of `whole`, with this many `decimals` of a percent; known for `covered` of the whole.
 
     With `at_least` it is a lower bound.
     """
@@ -95,7 +91,7 @@ class Share(Struct, frozen=True):
 
     @property
     def partial(self) -> bool:
-        """Return whether it is known of a part of the whole only."""
+        """Return whether it is known for only part of the whole."""
         return self.covered not in (None, 1)
 
 
@@ -150,6 +146,13 @@ Quantity: TypeAlias = (
     | Exact
 )
 
+
+def value_of(quantity: Quantity) -> float | None:
+    """Return the value of a quantity, which is its first field; `None` if it is not known."""
+    value: float | None = getattr(quantity, quantity.__struct_fields__[0])
+    return value
+
+
 # ------------------------------------------------------------------------------------------------------- cells, text
 
 
@@ -163,7 +166,7 @@ _LOADER: Final = regex(r"^enumerate\(DataLoader\)#_(Single|Multi)Process\w*\.__n
 
 
 def said(name: str) -> Name:
-    """Return a name as sentences have it: an operator's without namespace, a loader's by what it is."""
+    """Return a name as used in sentences: an operator without namespace, a loader by its kind."""
     loader = _LOADER.match(name)
     if loader is not None:
         return Name(f"DataLoader ({'workers' if loader[1] == 'Multi' else 'single process'})")
@@ -181,7 +184,7 @@ Cell: TypeAlias = str | OperatorClass | Name | Quantity | Phrase | None
 
 
 def phrase(template: str, *parts: str | OperatorClass | Name | Quantity | Phrase) -> Phrase:
-    """Return the template with the parts in the places of its `{}`."""
+    """Fill the template's `{}` with the parts."""
     words = template.split("{}")
     if len(words) != len(parts) + 1:
         raise ValueError(f"{len(parts)} parts for {template!r}")
@@ -209,7 +212,7 @@ class ColumnKind(Enum):
 
 
 class Column(Struct, frozen=True, kw_only=True):
-    """A column of a table: if space is short the most `drop_order` column goes first, one of 0 never.
+    """A table column: if space is short, columns are dropped by descending `drop_order`, never with 0.
 
     If it has a `unit`, all its cells are in that unit and need not repeat it. Names are cut to `least` cells, not
     further. `key` is for a second column of the same header.
@@ -222,10 +225,15 @@ class Column(Struct, frozen=True, kw_only=True):
     least: int = 12
     drop_order: int = 0
 
+    @property
+    def name(self) -> str:
+        """Return the key of its cells in a row."""
+        return self.key or self.header
+
 
 class Row(Struct, frozen=True, kw_only=True):
-    """Cells by the keys of their columns; `fraction` is its part of the whole table, for a bar, and a `summary` sums up
-    others. A column that is not among the cells is empty. `key` is the same in each table and picture with this row."""
+    """Cells by column key; `fraction` is the row's share of the whole table, for a bar, and a `summary` totals other
+    rows. Missing columns are empty. `key` identifies the row across tables and charts."""
 
     cells: Mapping[str, Cell]
     operator_class: OperatorClass | None = None
@@ -235,17 +243,17 @@ class Row(Struct, frozen=True, kw_only=True):
 
     def cell(self, column: Column) -> Cell:
         """Return its cell of a column."""
-        return self.cells.get(column.key or column.header)
+        return self.cells.get(column.name)
 
 
 Item = TypeVar("Item")
-#: The columns of a table in their order, each with the function that makes its cell of the item of a row.
+#: A table's columns in order, each with the function that computes its cell from a row's item.
 Columns: TypeAlias = Mapping[Column, Callable[[Item], Cell]]
 
 
 def cells_of(columns: Columns[Item], item: Item) -> dict[str, Cell]:
     """Return the cells of an item's row."""
-    return {column.key or column.header: cell(item) for column, cell in columns.items()}
+    return {column.name: cell(item) for column, cell in columns.items()}
 
 
 class Fact(Struct, frozen=True, kw_only=True):
@@ -270,7 +278,7 @@ class Fact(Struct, frozen=True, kw_only=True):
 WITH: Final = "the report with"
 
 
-class NoteStyle(Enum):
+class NoteKind(Enum):
     """The kind of a note: plain text, the title, the meaning of marks in a table, a remark, a warning, a conclusion, a
     command to type next, or options to make the report with next."""
 
@@ -285,23 +293,23 @@ class NoteStyle(Enum):
 
 
 class Note(Struct, frozen=True, kw_only=True):
-    """A sentence next to the table; one about a `column` is shown only with that column.
+    """A sentence beside the table; a note on a `column` is only shown with that column.
 
     A terminal ends it at a clause after `most_lines`.
     """
 
     text: str | Phrase
-    tone: NoteStyle = NoteStyle.FOOTNOTE
+    kind: NoteKind = NoteKind.FOOTNOTE
     column: str | None = None
     most_lines: int | None = None
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """One part of the report: a table, facts or a curve, and notes. `name` is the user's word for it.
+    """One part of the report: a table, facts or a curve, and notes. `name` is the user's name for it.
 
-    Consecutive parts under one `heading` are shown together, `heading` being the user's word for them all; one that is
-    `open` is never folded. These three are in the list of the sections, `sections.PARTS`. `scope` says which steps the
-    figures are of, if there are several, and what shares are of.
+    Consecutive parts with the same `heading`, the user's name for them all, are shown together; an `open` part is never
+    collapsed. These three come from the list of sections, `sections.PARTS`. `scope` states which steps the figures
+    cover, if there are several, and what shares refer to.
     """
 
     name: str = ""
@@ -316,7 +324,7 @@ class Section(Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
-        keys = {column.key or column.header for column in self.columns}
+        keys = {column.name for column in self.columns}
         for row in self.rows:
             if unknown := row.cells.keys() - keys:
                 raise ValueError(f"{self.title}: cells {sorted(unknown)} have no column")
@@ -328,7 +336,7 @@ class Section(Struct, frozen=True, kw_only=True):
 
     @property
     def shown_columns(self) -> tuple[Column, ...]:
-        """Return the columns that hold something in a row, and those that are never left out."""
+        """Return the columns with a non-empty cell, and those that are never dropped."""
         return tuple(
             column
             for column in self.columns
@@ -344,11 +352,11 @@ def is_known(cell: Cell) -> bool:
         return cell.part is not None and bool(cell.whole)
     if isinstance(cell, Change):
         return cell.new is not None and bool(cell.old)
-    return getattr(cell, cell.__struct_fields__[0]) is not None
+    return value_of(cell) is not None
 
 
 def facts_of(*pairs: tuple[str, str | Phrase | None]) -> tuple[Fact, ...]:
-    """Return (label, text) as facts, without those that have no text."""
+    """Return (label, text) pairs as facts, without empty ones."""
     return tuple(Fact(label=label, text=text) for label, text in pairs if text)
 
 
@@ -362,8 +370,8 @@ def facts_of(*pairs: tuple[str, str | Phrase | None]) -> tuple[Fact, ...]:
 _FOREIGN: Final = 0.01
 
 
-def per_step(anatomy: Anatomy) -> str:
-    """Return a heading's words for sums: `per step, mean of 4`; nothing if there is one step."""
+def scope_per_step(anatomy: Anatomy) -> str:
+    """Return a heading's scope for sums: `per step, mean of 4`; empty for a single step."""
     steps, ranks = steps_of(anatomy), len(anatomy.ranks)
     if steps == 1:
         return ""
@@ -372,11 +380,11 @@ def per_step(anatomy: Anatomy) -> str:
 
 def shares_of_work(anatomy: Anatomy) -> str:
     """Return a heading's words for a table with shares of the device work, on the CPU of the operators' time."""
-    return "; ".join(filter(None, (per_step(anatomy), f"shares of the {work_of(anatomy)}")))
+    return "; ".join(filter(None, (scope_per_step(anatomy), f"shares of the {work_of(anatomy)}")))
 
 
 def work_of(anatomy: Anatomy) -> str:
-    """Return what the time of all classes is: that of device work, on the CPU of operators, else that of the host."""
+    """Return what the time of all classes is called: device work, on the CPU operator time, else host time."""
     if anatomy.environment.host_only:
         return "host's time in operators"
     return "operators' time" if anatomy.environment.device_kind == "cpu" else "device work"
@@ -387,8 +395,8 @@ def whole_of(costs: Costs) -> str:
     return "the trace" if costs.of_trace else "the step"
 
 
-def all_steps(anatomy: Anatomy) -> str:
-    """Return a heading's words for sums that are shown undivided."""
+def scope_all_steps(anatomy: Anatomy) -> str:
+    """Return a heading's scope for undivided sums."""
     steps = steps_of(anatomy)
     return "" if steps == 1 else f"all {steps:,} steps together"
 
@@ -400,143 +408,8 @@ def has_foreign_work(anatomy: Anatomy) -> bool:
 
 
 def calls_of(calls: float, *, at_least: bool = False) -> Count | Ratio:
-    """Return how often something ran in a mean step: a whole number if all steps have as many."""
+    """Return the calls per mean step: an integer if it is the same in all steps."""
     return Ratio(calls, at_least) if calls % 1 else Count(int(calls), at_least=at_least)
-
-
-# Sums over rows of an anatomy, in which unknown values stay apart from 0.
-
-
-SummedRow = TypeVar("SummedRow", ClassRow, OperatorRow)
-
-
-class Total(Struct, frozen=True, kw_only=True):
-    """The sum of some rows; `flops` and `bytes` are `None` if no row knows them.
-
-    FLOPs of 0 are `None` too if work other than collectives and copies, which have none, has unknown ones.
-    `calls` are without those inside another call; `counted_ns` is the time of the work with known `flops`, `costed_ns`
-    of that with known `bytes` too (a collective without sizes has 0 FLOPs and unknown bytes), `bounded_ns` of the work
-    with a known `bound_ns`.
-    """
-
-    calls: float
-    time_ns: float
-    flops: float | None
-    bytes: float | None
-    counted_ns: float
-    costed_ns: float
-    bound_ns: float | None
-    bounded_ns: float
-    #: Whether the trace lacks some of the work, so that sums are lower bounds.
-    lacks_work: bool = False
-
-    def per_step(self, steps: int) -> Total:
-        """Return the mean over so many steps."""
-        if steps == 1:
-            return self
-        sums = {name: value and value / steps for name, value in asdict(self).items() if name != "lacks_work"}
-        return Total(**sums, lacks_work=self.lacks_work)
-
-    @property
-    def flops_are_all(self) -> bool:
-        """Return whether `flops` are those of all the work, not of the part that has a formula."""
-        return self.counted_ns >= self.time_ns and not self.lacks_work
-
-    @property
-    def flops_cover(self) -> bool:
-        """Return whether the FLOPs cover enough of the time for a share of them to mean something."""
-        return self.flops is not None and self.counted_ns >= MIN_COVERED * self.time_ns
-
-    @property
-    def bytes_cover(self) -> bool:
-        """Return whether the bytes cover enough of the time for a rate of them to mean something."""
-        return self.bytes is not None and self.costed_ns >= MIN_COVERED * self.time_ns
-
-    def rate(self, amount: float | None) -> float | None:
-        """Return an amount a second over the time whose cost is known; `None` if that is too little of the time."""
-        return amount * 1e9 / self.costed_ns if amount is not None and self.bytes_cover and self.costed_ns else None
-
-    @property
-    def covered(self) -> float | None:
-        """Return the part of the time whose bound is known; `None` if there is none."""
-        return None if self.bound_ns is None or not self.time_ns else self.bounded_ns / self.time_ns
-
-    @property
-    def reached(self) -> float | None:
-        """Return bound / time for the part with a known bound; `None` if that is too little of the time."""
-        covered = self.covered
-        if covered is None or covered < MIN_COVERED or not self.bounded_ns:
-            return None
-        return (self.bound_ns or 0) / self.bounded_ns
-
-    @property
-    def intensity(self) -> float | None:
-        """Return FLOPs per byte; `None` if they are known for too little of the time or nothing moved."""
-        return None if self.flops is None or not self.bytes_cover or not self.bytes else self.flops / self.bytes
-
-
-def amounts(part: Total) -> tuple[Flops, Bytes]:
-    """Return the FLOPs and the bytes, lower bounds if some of the time has no formula; none if most has none."""
-    flops = known_flops(part.flops, part.counted_ns, part.time_ns)
-    return (
-        replace(flops, at_least=flops.at_least or part.lacks_work),
-        Bytes(part.bytes if part.bytes_cover else None, at_least=part.costed_ns < part.time_ns or part.lacks_work),
-    )
-
-
-def known_flops(flops: float | None, counted_ns: float, time_ns: float) -> Flops:
-    """Return FLOPs known of `counted_ns` of the time: a lower bound if that is not all, none below half of it."""
-    if flops is None or counted_ns < MIN_COVERED * time_ns:
-        return Flops(None)
-    return Flops(flops, at_least=counted_ns < time_ns)
-
-
-#: Classes of work without any arithmetic.
-_WITHOUT_FLOPS: Final = (OperatorClass.COMMUNICATION, OperatorClass.DATA_MOVEMENT)
-
-
-def total(rows: Iterable[SummedRow], *, lacks_work: bool = False) -> Total:
-    """Return the sum of class rows or of operator rows, lower bounds if the trace lacks some of the work."""
-    rows = tuple(rows)
-    bounded = [row for row in rows if row.bound_ns is not None]
-    flops, time_ns = _known(row.flops for row in rows), sum(row.time_ns for row in rows)
-    costed = [0 if row.flops is None else row.time_ns - row.uncosted_ns for row in rows]
-    counted_ns = sum(
-        row.time_ns if row.operator_class is OperatorClass.COMMUNICATION else costed_ns
-        for row, costed_ns in zip(rows, costed, strict=True)
-    )
-    known = flops or counted_ns >= time_ns or all(row.operator_class in _WITHOUT_FLOPS for row in rows)
-    return Total(
-        calls=sum(row.calls for row in rows if isinstance(row, ClassRow) or row.part_of is None),
-        time_ns=time_ns,
-        flops=flops if known else None,
-        bytes=_known(moved(row) for row in rows),
-        counted_ns=counted_ns,
-        costed_ns=sum(costed),
-        bound_ns=_known(row.bound_ns for row in rows),
-        bounded_ns=sum(row.bounded_ns for row in bounded),
-        lacks_work=lacks_work,
-    )
-
-
-def without_operator_ns(anatomy: Anatomy) -> tuple[int, int]:
-    """Return (launched by graphs, all else) of the device work that no operator call launched, over all steps."""
-    left = anatomy.work_ns - sum(row.time_ns for row in anatomy.operators)
-    # A kernel of a graph may be an operator's by its name.
-    graphs = min(anatomy.ledger.graph_launched_ns, max(left - anatomy.ledger.no_launch_record_ns, 0))
-    return graphs, left - graphs
-
-
-def moved(row: ClassRow | OperatorRow) -> int | None:
-    """Return bytes read and written; `None` if one is not known."""
-    if row.read_bytes is None or row.written_bytes is None:
-        return None
-    return row.read_bytes + row.written_bytes
-
-
-def _known(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 # The look of an operator class in every format: its name, a short one for narrow places, its colour.
@@ -569,19 +442,15 @@ COLOUR: Final = {
 }
 
 
-# Declared by a file in `formats/` as its `FORMAT`.
-
-
 class Page(Struct, frozen=True, kw_only=True):
     """The page on which a format for readers lays the report out: cells across, and whether it shows colour.
 
-    `brief` wants the first screen alone, `full` all of the report; with neither a terminal shows the first screen.
-    `sections` wants those of these names (of `sections.SECTIONS`) alone; tables have the `top` rows, that of the
-    operators in the order of `sort`, and `advice` is how many pieces come first. `source` is a command's name for the
-    trace, `sides` its name for each side of a comparison; `None` if it has none.
-    A first screen of more than `height` lines has fewer rows.
-    With `more` the first screen ends with how to see the rest. `gates` are those on a single report. `chart` is the
-    picture that a format of pictures shows.
+    `brief` selects only the first screen, `full` the whole report; with neither, a terminal shows the first screen.
+    `sections` selects sections by name (from `sections.SECTIONS`); tables have `top` rows, the operators in the order
+    of `sort`, and `advice` is the number of pieces that come first. `source` is the trace's name in a command, `sides`
+    the name of each side of a comparison; `None` if there is none. A first screen of more than `height` lines gets
+    fewer rows. With `more` the first screen ends with how to see the rest. `gates` are gates on a single report.
+    `chart` is the chart shown by an image format.
     """
 
     width: int = 80
@@ -601,8 +470,8 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 class Format(Struct, frozen=True, kw_only=True):
-    """One format: the ending of its files' names, the function that makes the text (of a picture maybe bytes), and
-    whether a machine reads it."""
+    """One format: its file extension, the function that creates the text (or bytes, for an image), and whether it is
+    machine-readable. A file of `formats/` declares its own as `FORMAT`."""
 
     ending: str
     write: Callable[[Report, Page], str | bytes]
@@ -612,87 +481,3 @@ class Format(Struct, frozen=True, kw_only=True):
         """Return the report as a file has it, texts in UTF-8."""
         made = self.write(report, page)
         return made if isinstance(made, bytes) else made.encode()
-
-
-# Names from anywhere, in visible characters.
-
-
-_MARK: Final = "\N{REPLACEMENT CHARACTER}"
-#: Printable by their category, but invisible (Unicode's Default_Ignorable_Code_Point, without Cf).
-_UNSEEN: Final = regex(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
-)
-
-
-def printable(text: str) -> str:
-    """Return the text with a mark for each active or invisible character: escapes, line ends, writing directions."""
-    if text.isascii() and text.isprintable():
-        return text
-    return _UNSEEN.sub(_MARK, "".join(character if character.isprintable() else _MARK for character in text))
-
-
-#: The least cells of a name if nothing else can give way.
-SHORTEST: Final = 8
-
-
-def cut(name: str, width: int) -> str:
-    """Cut the name to at most `width` cells: its two ends with an ellipsis between if it is longer."""
-    from rich.cells import cell_len
-
-    if cell_len(name) <= width:
-        return name
-    tail = max(width - 1, 0) // 2
-    head = max(width - 1 - tail, 0)
-    return f"{crop(name, head)}…{crop(name[::-1], tail)[::-1]}"
-
-
-def cut_apart(names: Sequence[str], width: int) -> dict[str, str]:
-    """Cut each name to at most `width` cells; names that cutting would make equal keep the place where they differ."""
-    groups: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
-        groups.setdefault(cut(name, width), []).append(name)
-    texts: dict[str, str] = {}
-    for text, group in groups.items():
-        texts |= dict.fromkeys(group, text) if len(group) == 1 else _cut_at_difference(group, width)
-    return texts
-
-
-def _cut_at_difference(names: Sequence[str], width: int) -> dict[str, str]:
-    """Cut names that begin and end alike: their beginning, and the text from the first difference of two of them on."""
-    from rich.cells import cell_len
-
-    index, head = min(_first_difference(names[0], name) for name in names[1:]), width // 3
-    begin = re.search(r"[^\W_]*\Z", names[0][:index])
-    index = max(begin.start() if begin else index, index - _MAX_WORD_BEFORE)
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        rest, room = name[index:], width - head - 1
-        rest = rest if cell_len(rest) <= room else f"{crop(rest, room - 1)}…"
-        groups.setdefault(f"{crop(name, head)}…{rest}", []).append(name)
-    texts: dict[str, str] = {}
-    for text, group in groups.items():
-        again = 1 < len(group) < len(names)
-        texts |= _cut_at_difference(group, width) if again else dict.fromkeys(group, text)
-    return texts
-
-
-def _first_difference(name: str, other: str) -> int:
-    """Return the index of the first letter in which two names differ."""
-    return next(i for i, (one, two) in enumerate(zip_longest(name, other)) if one != two)
-
-
-#: Of a word in which two names differ, this much before that place is shown.
-_MAX_WORD_BEFORE: Final = 6
-
-
-def crop(text: str, width: int) -> str:
-    """Return the longest beginning of the text that fits `width` cells."""
-    from rich.cells import cell_len
-
-    end, used = 0, 0
-    for character in text:
-        used += cell_len(character)
-        if used > width:
-            break
-        end += 1
-    return text[:end]

@@ -770,8 +770,7 @@ ADVICE: Final = Chapter(
         term(
             "together",
             "what the first three save together",
-            "By a replay if that has all of them, which may be more than their sum: what hides one may be gone with"
-            " another. Else the sum of their gains, at most the step.",
+            "By a replay if that has all of them, at most their sum. Else the sum of their gains, at most the step.",
             paths="replay.together, advice[].gain_ns, advice[].step_ns",
         ),
         term(

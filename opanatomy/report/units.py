@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from opanatomy.report import section
-from opanatomy.report.section import Quantity
+from opanatomy.report.section import Quantity, value_of
 
 UNKNOWN: Final = "-"
 
@@ -187,7 +187,7 @@ def exact(number: int | None, unit: str) -> str:
 def text_of(quantity: Quantity, unit: str = "") -> str:
     """Return a quantity as text, without its own unit if that is `unit`, which is written elsewhere."""
     if unit and unit == _UNIT.get(type(quantity)):
-        value = getattr(quantity, quantity.__struct_fields__[0])
+        value = value_of(quantity)
         return _bound(quantity, value) + prefixed(value)
     return _WRITTEN[type(quantity)](quantity)
 

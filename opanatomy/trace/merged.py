@@ -44,7 +44,7 @@ def merged_ranks(trace: Trace) -> int:
     processes with work on the same device. Ranks with the same process id each have a step with the same number."""
     process = {pid: number for number, pid in enumerate(dict.fromkeys(pid for pid, _ in trace.threads))}
     processes = np.array([process[pid] for pid, _ in trace.threads], dtype=np.int64)
-    computing = _distinct(processes, trace.host.thread[trace.host.annotation == 0])
+    computing = _distinct(processes, trace.host.thread[trace.host.is_operator])
     launching = _distinct(processes, trace.launches.thread[starts_work(trace.names, trace.launches)])
     hosts = computing & launching if computing and launching else computing | launching
 

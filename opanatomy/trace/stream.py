@@ -235,7 +235,7 @@ def check_content(
 
     `starting` are the launches that start work: the calls that only ask or wait may be the profiler's own.
     """
-    operators = host.duration_ns[host.annotation == 0]
+    operators = host.duration_ns[host.is_operator]
     if len(work.name) or starting.any() or operators.any():
         return
     left_out = (f"not read: {rows.text}" for rows in unread[:1])

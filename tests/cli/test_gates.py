@@ -414,10 +414,9 @@ def test_flops_are_not_known_of_collectives_alone(shapes: bool, tmp_path: Path) 
     assert ("- flops:" in digest) is shapes
 
 
-@pytest.mark.parametrize("kernels", [0, 30, 50])
-def test_launches_without_kernels_make_lower_bounds(kernels: int, tmp_path: Path) -> None:
-    """Of 50 launches so many have their kernel in the trace: with none nothing of the device is known."""
-    trace = TraceBuilder(metadata={"schemaVersion": 1, "deviceProperties": [H100], "cuda_runtime_version": 12_090})
+def with_kernels(kernels: int, version: int = 12_090) -> TraceBuilder:
+    """A step of 50 launches, the last of which have their kernels in the trace."""
+    trace = TraceBuilder(metadata={"schemaVersion": 1, "deviceProperties": [H100], "cuda_runtime_version": version})
     trace.step(0, 1_500)
     estimates = {"blocks per SM": 0.5, "est. achieved occupancy %": 25}
     for call in range(50):
@@ -425,7 +424,19 @@ def test_launches_without_kernels_make_lower_bounds(kernels: int, tmp_path: Path
         trace.launch(20 * call + 5, call + 1)
         if call >= 50 - kernels:
             trace.kernel(GEMM, 20 * call + 12, 10, call + 1, **estimates)
-    anatomy = trace.analyze(tmp_path)
+    return trace
+
+
+@pytest.mark.parametrize(("version", "said"), [(12_050, False), (12_060, True), (13_000, True), (13_010, False)])
+def test_releases_of_cuda_that_lose_kernels_are_named(version: int, said: bool, tmp_path: Path) -> None:
+    text = terminal_report(with_kernels(30, version).analyze(tmp_path), width=80)
+    assert ("CUDA 12.6 to 13.0 loses kernels" in " ".join(text.split())) is said
+
+
+@pytest.mark.parametrize("kernels", [0, 30, 50])
+def test_launches_without_kernels_make_lower_bounds(kernels: int, tmp_path: Path) -> None:
+    """Of 50 launches so many have their kernel in the trace: with none nothing of the device is known."""
+    anatomy = with_kernels(kernels).analyze(tmp_path)
     launching = anatomy.timeline.launching
     assert launching is not None
     assert launching.lost_calls == 50 - kernels

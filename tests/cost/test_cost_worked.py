@@ -1442,6 +1442,10 @@ def _unknown() -> list[tuple[str, tuple[Argument, ...]]]:
         ("_foreach_add_", (None, None, 1)),
         ("_fused_adamw_", (*[None] * 6, 1e-3, 0.9, 0.999, 0.01, 1e-8, False, False, None, None)),
         ("_fused_sgd_", (*[None] * 3, 0.0, 0.9, 0.1, 0.0, False, False, False, None, None)),
+        # resized by other than two lengths, and by factors in a list
+        ("_upsample_bilinear2d_aa", (bf(c, 6, 8), (3, 4), False, None, None)),
+        ("_upsample_bilinear2d_aa", (bf(b, c, 6, 8), (3, 4, 5), False, None, None)),
+        ("_upsample_bilinear2d_aa", (bf(b, c, 6, 8), (3, 4), False, (0.5, 0.5), None)),
         # what is not observed of a sparse matrix, and operators that know only dense ones
         ("mm", (Tensor((m, k), "float32", None, Stored()), t(k, n))),
         ("relu", (Tensor((m, k), "float32", None, Stored()),)),

@@ -13,7 +13,7 @@ import torch
 
 from opanatomy.capture.model.workload import plan_of, prepare
 from opanatomy.errors import ModelError
-from opanatomy.predict.workers import followed, planned, run_job, run_jobs
+from opanatomy.predict.workers import followed, lever_context, run_job, run_jobs
 from opanatomy.records.experiment import SimulatedStep
 from tests.support.command import run
 from tests.support.tiny import message_of, on_cpu
@@ -168,7 +168,7 @@ def test_a_package_of_a_name_that_is_taken(folder: Path) -> None:
 
 def test_the_jobs_of_an_experiment_find_the_file(folder: Path) -> None:
     options = on_cpu(model="my models/net.py:make", optimizer="adamw")
-    assert run_job(planned, options).device == "cpu"
+    assert run_job(lever_context, options).on_cpu
     (step,) = (each.step for each in run_jobs(followed, [options]))
     assert isinstance(step, SimulatedStep)
     assert step.calls

@@ -33,7 +33,8 @@ from opanatomy.records.work import KernelRow, ModuleRow
 from opanatomy.report import read_anatomy, terms
 from opanatomy.report.formats import format_named
 from opanatomy.report.metrics import definition_of, metrics_of
-from opanatomy.report.section import LABEL, SHORT_LABEL, Page, cut
+from opanatomy.report.names import cut
+from opanatomy.report.section import LABEL, SHORT_LABEL, Page
 from opanatomy.report.sections import SECTIONS, sections_of
 from tests.support import anatomies
 from tests.support.documented import current_and_renewed

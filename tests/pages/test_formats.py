@@ -41,7 +41,8 @@ from opanatomy.records.work import KEYS, KernelRow, ModuleRow
 from opanatomy.report import format_of, read_anatomy, terminal_report, units
 from opanatomy.report.formats import FORMATS, format_named
 from opanatomy.report.formats.json import json_schema
-from opanatomy.report.section import Page, cut, printable
+from opanatomy.report.names import cut, printable
+from opanatomy.report.section import Page
 from opanatomy.report.sections import HEADINGS, SECTIONS
 from opanatomy.report.sections.operators import ORDERS
 from tests.support import anatomies

@@ -27,7 +27,8 @@ from opanatomy.records.table import Table
 from opanatomy.report.formats import format_named
 from opanatomy.report.formats.digest import digest
 from opanatomy.report.markdown import markdown_code, markdown_line, markdown_text
-from opanatomy.report.section import Page, printable
+from opanatomy.report.names import printable
+from opanatomy.report.section import Page
 from tests.support import anatomies
 from tests.support.experiments import experiment
 from tests.support.paths import TRACES

@@ -320,6 +320,7 @@ def test_memory_agrees_within_two_percent() -> None:
 def test_the_training_is_the_same_only_where_all_of_it_is(changes: dict[str, Any]) -> None:
     same = Sameness(loss_units=1.0, gradient_units=3.0, weight_units=0.5)
     assert same.same
+    assert replace(same, loss_units=64.0, gradient_units=4096.0, weight_units=64.0).same
     assert not replace(same, **changes).same
 
 

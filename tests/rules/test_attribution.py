@@ -12,7 +12,7 @@ import pytest
 from opanatomy.attribution.calls import TOO_COSTLY
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from tests.support.made_trace import MAP, MATRICES, NCCL, US, TraceBuilder, on_gpu, page, training_step
+from tests.support.made_trace import GEMM, MAP, MATRICES, NCCL, US, TraceBuilder, on_gpu, page, training_step
 
 ENGINE = "autograd::engine::evaluate_function: "
 
@@ -274,6 +274,18 @@ def test_an_id_of_0_is_none(tmp_path: Path) -> None:
     assert warning.startswith("1 device event (0.040 ms, 53.3%) without a launch in the trace")
 
 
+def test_launches_of_one_number_are_told_apart_by_external_ids(tmp_path: Path) -> None:
+    """Each number is that of two launches; the later one would be the nearest to the kernel."""
+    trace = on_gpu()
+    trace.step(0, 1000)
+    for correlation, start in ((4, 100), (5, 200)):
+        for operator, at in (("aten::mm", start), ("aten::add", start + 40)):
+            args = {"External id": trace.host(operator, at, 20), "correlation": correlation}
+            trace.event("cuda_runtime", "cudaLaunchKernel", at + 5, 2, args)
+        trace.kernel(GEMM, start + 70, 10, correlation, external_id=trace.next_id - 2)
+    assert columns(trace.placed(tmp_path), "operator") == ["aten::mm", "aten::mm"]
+
+
 def test_the_external_id_of_the_launch_stands_for_that_of_its_kernel(tmp_path: Path) -> None:
     """A kernel of 2021 says 0; its launch, on a thread without operators, knows better."""
     trace = training_step()
@@ -308,7 +320,9 @@ def test_left_over_work_of_a_stream_without_launches(tmp_path: Path) -> None:
     trace.kernel("late_of_the_step_before", 100, 60, 900, stream=9)
     trace.run("mine", 500, 510, 10, stream=9)
     trace.kernel("beside", 150, 40, 901, stream=20)
-    assert links(trace.analyze(tmp_path)) == (45, 0, 0, 100)
+    # Once all of these have ended and recorded work runs, what begins is of the trace.
+    trace.kernel("of_the_trace", 160, 5, 902, stream=21)
+    assert links(trace.analyze(tmp_path)) == (45, 0, 5, 100)
 
 
 def test_what_is_there_twice_or_on_two_devices_is_said(tmp_path: Path) -> None:
@@ -422,9 +436,9 @@ def test_the_first_event_of_a_trace_is_a_call_too(kernel: str, tmp_path: Path) -
 def test_a_collective_may_be_the_first_event_too(tmp_path: Path) -> None:
     """Whatever its kernel is called, and the row that launched it is the operator."""
     trace = on_gpu()
-    launched(trace, "nccl:all_reduce", 10, "multimem_kernel")
+    launched(trace, "nccl:all_reduce", 10, "someones_kernel")
     anatomy = trace.analyze(tmp_path)
-    assert [row.operator for row in anatomy.operators] == ["nccl:all_reduce"]
+    assert [row.operators for row in anatomy.kernels] == [("nccl:all_reduce",)]
     assert anatomy.timeline.communication_ns == 10 * US
 
 

@@ -17,7 +17,8 @@ import opanatomy
 from opanatomy.capture.run.export import annotated_nodes
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment, GraphNode, Workload
-from tests.support.graphs import BACKWARD, FUSED, LAYER, by_profiler, with_ids, written
+from tests.support.graphs import BACKWARD, FUSED, GRAPH, LAYER, by_profiler, with_ids, written
+from tests.support.made_trace import GEMM, US, device_times, on_gpu
 
 
 def by_torch(trace: dict[str, Any], known: dict[int, dict[str, str]], folder: Path) -> Path:
@@ -89,6 +90,28 @@ def test_the_nodes_of_a_graph_have_their_modules_and_phases(form: Any, tmp_path:
     assert {key: times[key] for key in wanted} == dict(wanted)
     walls = anatomy.step.wall_ns or 0, plain.step.wall_ns or 0
     assert walls[0] == pytest.approx(walls[1], abs=1000)  # the script moves a start by up to 1 us
+
+
+def test_the_nodes_of_a_graph_keep_their_phases_where_the_traces_ranges_are_taken(tmp_path: Path) -> None:
+    """A graph launched in the forward: of its four kernels of 1 us the last two are of autograd's backward."""
+    trace = on_gpu()
+    trace.annotation("Forward", 0, 60)
+    trace.host("aten::mm", 10, 20, sequence=1)
+    trace.run(GEMM, 15, 100, 40)
+    trace.launch(50, 99, name="cudaGraphLaunch")
+    for number in range(4):
+        said = {"module_fqn": "layer", **({"autograd_phase": "backward"} if number > 1 else {})}
+        trace.kernel(GEMM, 150 + 2 * number, 1, 99, **{"graph id": GRAPH, "graph node id": number, **said})
+    trace.annotation("loss.backward()", 100, 200)
+    trace.host("MmBackward0", 110, 50, sequence=1, forward_thread=1)
+    trace.host("aten::mm", 120, 20)
+    trace.run(GEMM, 125, 200, 40)
+    trace.host("aten::addmm", 200, 20)
+    trace.run(GEMM, 205, 250, 40)
+    anatomy = trace.analyze(tmp_path)
+    (check,) = [check for check in anatomy.checks if check.quantity == "annotated phases"]
+    assert "is taken at its word" in (check.not_checked or "")
+    assert device_times(anatomy) == {"forward": 42 * US, "backward": 82 * US}
 
 
 def test_what_torch_knows_of_a_graph_is_taken_along(monkeypatch: pytest.MonkeyPatch) -> None:

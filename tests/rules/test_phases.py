@@ -296,7 +296,8 @@ def test_the_same_numbers_on_two_threads(flows: bool, tmp_path: Path) -> None:
     assert modules_of(pieces, "aten::baddbmm") == ["embedding"] * 2
 
 
-def test_flows_go_before_numbers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("crossed", [False, True])
+def test_flows_go_before_numbers(crossed: bool, tmp_path: Path) -> None:
     """Numbers begin anew where a process forks or a thread ends; the profiler's arrows still lead to the operator.
     Those of 2022 and broken ones do no harm."""
     made = Loop()
@@ -305,16 +306,17 @@ def test_flows_go_before_numbers(tmp_path: Path) -> None:
         made.take(
             f"forward @{start + 5} #3; node @{200 + 100 * number} #3; backward @{205 + 100 * number} !2 aten::bmm"
         )
-        made.flow(number, (1, start + 5), (2, 201 + 100 * number))
-    for end, thread, start in (("s", 1, 15), ("f", 2, 201)):
-        for more in (
-            {"id": "0x1", "cat": "forward_backward"},
-            {"cat": "fwdbwd", "name": "no id"},
-            {"id": 2, "cat": "fwdbwd", "tid": 99},
-        ):
+        made.flow(number, (1, start + 5), (2, 201 + 100 * (number ^ crossed)))
+    for more, first in (
+        ({"id": "0x1", "cat": "forward_backward"}, True),
+        ({"cat": "fwdbwd", "name": "no id"}, False),
+        ({"id": 2, "cat": "fwdbwd", "tid": 99}, False),
+    ):
+        for end, thread, start in (("s", 1, 15), ("f", 2, 201 + 100 * (crossed == first))):
             made.events.append({"ph": end, "pid": 7, "tid": thread, "ts": start, **more})
     made.flow(3, (1, 11), (2, 201))  # nothing starts there
-    assert modules_of(expect_as_named(made, tmp_path), "aten::bmm") == ["first", "second"]
+    modules = ["second", "first"] if crossed else ["first", "second"]
+    assert modules_of(expect_as_named(made, tmp_path), "aten::bmm") == modules
 
 
 # --------------------------------------------------------------------------------- training loops against their truth

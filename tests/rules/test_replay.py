@@ -114,6 +114,15 @@ def blocking_copy() -> TraceBuilder:
         (queued, "elementwise 0", 491),  # the first product waits 9 us for its launch then
         (queued, "host 0", 2),  # the first is launched 2 us after the begin
         (queued, "device x2", -1_000),
+        (read_back, "Synchronizations 0", 969),
+        (queued, "Elementwise 0", 491),
+        (queued, "DEVICE x2", -1_000),
+        (serial, "Host x0.5", 492),
+        (first_launch, "Slow launches 0", 5_000),
+        (blocking_copy, "Copies x0.1", 450),
+        (blocking_copy, "Blocking copies 0", 69),  # the map stands behind the copy, which ends at 510
+        (two_streams, "Tensor contraction 0", 0),
+        (ranged, "HOST augment x0.5", 150),
         (read_back, "synchronization 0", 969),  # side by side: 10 us, six kernels and 1 us between two of them
         (read_back, "aten::relu 0", 0),
         (read_back, "aten::mm x0.5", 750),
@@ -131,14 +140,39 @@ def test_a_made_step_after_a_change(
     assert replay.why_not is None
     assert replay.step_ns == anatomy.step.wall_ns
     (answer,) = replay.answers
-    assert answer.changes == (" x".join(change.replace(" x", " ").split()),)
+    assert answer.changes == (" x".join(change.replace(" x", " ").rsplit(" ", 1)),)
     assert replay.step_ns - answer.step_ns == pytest.approx(gain_us * US, abs=US)
     assert sum(part.time_ns for part in replay.path) == pytest.approx(replay.step_ns, abs=len(replay.path))
 
 
+@pytest.mark.parametrize(
+    ("name", "waits"),
+    [
+        ("cudaMemcpy", 3),
+        ("cuMemcpyDtoH_v2", 3),
+        ("cuMemcpyDtoHAsync_v2", 0),
+        ("urQueueFinish", 3),
+        ("zeCommandQueueSynchronize", 3),
+        ("aclrtSynchronizeStream", 3),
+    ],
+)
+def test_calls_that_wait_are_the_same_everywhere(name: str, waits: int, tmp_path: Path) -> None:
+    """Counted, as the cause of idle time, and replayed."""
+    trace = read_back()
+    for event in trace.events:
+        event["name"] = event["name"].replace("cudaStreamSynchronize", name)
+    anatomy = opanatomy.analyze(trace.write(tmp_path / "trace.json"), what_if=["synchronization 0"])
+    assert anatomy.timeline.launching is not None
+    assert anatomy.timeline.launching.synchronizing_calls == waits
+    assert ("synchronization" in {row.cause for row in anatomy.timeline.causes}) == bool(waits)
+    replay = anatomy.replay
+    assert replay is not None
+    assert replay.step_ns - replay.answers[0].step_ns == pytest.approx(969 * US if waits else 0, abs=US)
+
+
 def test_a_host_that_was_ahead_when_recording_began_is_said_to_be_slowed(tmp_path: Path) -> None:
     """3,000 us of work are queued before the first launch that is recorded; the step of 10,000 us then idles 5,000."""
-    for queued in (3_000, 0):
+    for queued, since in ((3_000, 0), (3_000, 1_700_000_000_000_000), (0, 0)):  # times from 1970 on too
         trace = TraceBuilder(metadata={"schemaVersion": 1, "deviceProperties": [H100]})
         trace.host("aten::relu", 0, 20)
         if queued:
@@ -148,6 +182,8 @@ def test_a_host_that_was_ahead_when_recording_began_is_said_to_be_slowed(tmp_pat
         trace.host("aten::normal_", queued + 1_100, 5_000)
         trace.host("aten::relu", queued + 6_110, 10)
         trace.run(MAP, queued + 6_112, queued + 6_120, 3_880 - queued)
+        for event in trace.events:
+            event["ts"] += since
         anatomy = trace.analyze(tmp_path)
         assert anatomy.replay is not None
         assert anatomy.replay.ahead_ns == queued * US
@@ -206,7 +242,14 @@ def test_own_questions_on_the_command_line(tmp_path: Path, capsys: pytest.Captur
     text = " ".join(capsys.readouterr().out.split())
     assert "what if aten::mm x0.5: 769 us (-24.5 %)" in text
     assert "what if aten::mm x0.5, elementwise x0: 278 us" in text
-    for wrong, says in (("aten::nn 0", "did you mean aten::mm"), ("half", "not a change - write PART xFACTOR")):
+    for wrong, says in (
+        ("aten::nn 0", "did you mean aten::mm"),
+        ("half", "not a change - write PART xFACTOR"),
+        ("Aten::mm 0", "did you mean aten::mm"),
+        ("blocking copie 0", "did you mean blocking copies"),
+        ("synchronizations x0.5", "it is there or not - write 'synchronization 0'"),
+        ("blocking copies x1", "it is there or not - write 'blocking copies 0'"),
+    ):
         assert main([*asked, wrong]) == 2
         assert says in capsys.readouterr().err
     assert main(["analyze", str(TRACES / "bert_cpu.json.gz"), "--what-if", "host 0"]) == 2

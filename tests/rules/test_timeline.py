@@ -13,11 +13,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import opanatomy
+from opanatomy.analysis.intervals import union
 from opanatomy.records.anatomy import Anatomy, Gap
 from opanatomy.records.taxonomy import IdleCause, OperatorClass
 from tests.support.made_trace import (
@@ -339,6 +341,23 @@ def test_the_cause_is_what_the_host_did_in_the_gap(name: str, tmp_path: Path) ->
     assert said in screen
     # "... is idle 40.2 % of the step, mostly while ...": one cause, that one.
     assert screen.count(" while ") + screen.count("in Python") <= said.count(" while ") + 1 + said.count("in Python")
+
+
+def test_a_copy_of_input_may_be_the_first_call_of_a_trace(tmp_path: Path) -> None:
+    """It holds the host from 1,000 to 5,000, and its copy runs from 4,900 on."""
+    trace = made(steps=((0, 10_000),))
+    copies_in(trace)
+    trace.run(GEMM, 5_010, 5_020, 4_980)
+    causes = {str(row.cause): row.time_ns for row in trace.analyze(tmp_path).timeline.causes}
+    assert causes["input"] == 3_900 * US
+
+
+def test_what_ran_before_a_gap_is_what_ended_last(tmp_path: Path) -> None:
+    """The second kernel runs beside the first, on another stream, and ends before it."""
+    work = (GEMM, 10, 20, 1_000), (MAP, 15, 30, 10, {"stream": 20}), (NCCL, 5_010, 5_020, 4_980)
+    anatomy = made(*work, steps=((0, 10_000),)).analyze(tmp_path)
+    (between,) = [gap for gap in anatomy.timeline.gaps if gap.time_ns == 4_000 * US]
+    assert (between.after, between.before) == (GEMM, NCCL)
 
 
 def test_which_threads_are_looked_at(tmp_path: Path) -> None:
@@ -1032,3 +1051,9 @@ def test_on_an_accelerator_the_profiler_costs_the_whole_difference(tmp_path: Pat
     trace.metadata["opanatomy"] = capture("cuda", (960, 961))
     step = trace.analyze(tmp_path).step
     assert (step.wall_ns, step.profiler_ns, step.framework_ns) == (1_000 * US, 39_500, None)
+
+
+def test_intervals_that_touch_are_one() -> None:
+    """Kernels on end are one busy time, without a gap of 0 ns between them."""
+    start, end = union(np.array([10, 0, 30]), np.array([5, 10, 5]))
+    assert (start.tolist(), end.tolist()) == ([0, 30], [15, 35])

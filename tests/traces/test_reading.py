@@ -366,7 +366,7 @@ def test_what_a_copy_is_between(
 
 def test_odd_numbers_of_devices_and_streams(tmp_path: Path) -> None:
     made = training_step()
-    for device, stream in ((1, 7), ("GPU 2", "stream 20"), ("²", "9" * 40), (None, None)):
+    for device, stream in ((1, 7), ("GPU 2", "stream 20"), ("²", "9" * 19), (None, None)):
         made.kernel("k", 500, 1, 9, device=0)
         made.events[-1]["args"] |= {"device": device, "stream": stream}
     pairs = [(row.device, row.stream) for row in made.analyze(tmp_path).timeline.streams]
@@ -394,6 +394,17 @@ def test_metadata_that_cannot_be_are_left_out_and_said(tmp_path: Path) -> None:
     )
     record["memory"] = {"peak_bytes": 5, "components": [{"component": "weights", "measured_bytes": 2}]}
     assert any("is in an older form, which is not read" in text for text in made.analyze(tmp_path).warnings)
+
+
+@pytest.mark.parametrize(("compiled", "uncompiled", "possible"), [(1, 1, True), (0, 1, False), (1, 0, False)])
+def test_every_step_took_time(compiled: int, uncompiled: int, possible: bool, tmp_path: Path) -> None:
+    made = training_step()
+    times = {"compiling_ns": 5, "compiled_step_ns": [compiled], "uncompiled_step_ns": [uncompiled]}
+    made.metadata["opanatomy"] = {
+        "version": "1", "command": "", "created": "", "environment": {}, "workload": {}, "compilation": times,
+        "unprofiled_step_ns": [9], "profiled_step_ns": [10],
+    }  # fmt: skip
+    assert (made.analyze(tmp_path).compilation is not None) is possible
 
 
 # ----------------------------------------------------------------------------------------------------------- signatures

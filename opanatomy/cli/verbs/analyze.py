@@ -16,7 +16,8 @@ from opanatomy.options import ANALYZE
 
 if TYPE_CHECKING:
     from opanatomy.attribution.phases import PhaseRule
-    from opanatomy.cli.output import Destination, MadeReport
+    from opanatomy.cli.output import Destination
+    from opanatomy.cli.saved import SavedReport
     from opanatomy.devices.overrides import Overrides
     from opanatomy.io.files import Address, OutputFile
     from opanatomy.records.anatomy import Anatomy
@@ -74,7 +75,7 @@ def _run(arguments: argparse.Namespace) -> Report:
 
     keep_to_limits()  # before numpy is imported, which ends the process if it gets no memory
     from opanatomy.cli.gates import check_gates, gates_on_report
-    from opanatomy.cli.output import made_report
+    from opanatomy.cli.saved import saved_report_among
     from opanatomy.io.files import Address, local_name
     from opanatomy.io.sources import STDIN, spooled
 
@@ -86,15 +87,16 @@ def _run(arguments: argparse.Namespace) -> Report:
         raise UsageError("analyze - -: stdin can be read once - give it once")
     given = [Address.of(name, f"cannot read {name}") or Path(name) for name in names]
     with spooled(given) as paths:
-        report = made_report(paths, names, arguments)
+        report = saved_report_among(paths, names, arguments)
         if report is not None:
             return _shown_again(report, arguments)
         return _reported(paths, arguments, gates_on_report(arguments), piped=paths != given)
 
 
-def _shown_again(report: MadeReport, arguments: argparse.Namespace) -> Report:
+def _shown_again(report: SavedReport, arguments: argparse.Namespace) -> Report:
     from opanatomy.cli.gates import gates_on_report, with_gates
-    from opanatomy.cli.output import as_shown, destination, note, show, stem_of, what_it_is
+    from opanatomy.cli.output import destination, note, show, stem_of
+    from opanatomy.cli.saved import as_shown, source_line
     from opanatomy.devices.overrides import parse_overrides
     from opanatomy.records.anatomy import Anatomy
     from opanatomy.records.comparison import Comparison
@@ -106,7 +108,7 @@ def _shown_again(report: MadeReport, arguments: argparse.Namespace) -> Report:
         if isinstance(shown, Comparison):
             shown = with_gates(shown, arguments)
         show(shown, where)
-    note(what_it_is(report))
+    note(source_line(report))
     return shown
 
 

@@ -212,9 +212,9 @@ def _machine(measured: Measured) -> Section:
 
 
 def _noted(name: str, texts: Sequence[str | Phrase]) -> Section:
-    from opanatomy.report.section import Note, NoteStyle, Section
+    from opanatomy.report.section import Note, NoteKind, Section
 
-    notes = tuple(Note(text=text, tone=NoteStyle.PLAIN) for text in texts)
+    notes = tuple(Note(text=text, kind=NoteKind.PLAIN) for text in texts)
     return Section(name=name, title=name.capitalize(), notes=notes)
 
 

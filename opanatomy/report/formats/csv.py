@@ -20,7 +20,9 @@ from opanatomy.records.reports import Report
 from opanatomy.records.signature import SignatureText
 from opanatomy.records.work import OperatorRow
 from opanatomy.report import units
-from opanatomy.report.section import Format, moved, printable
+from opanatomy.report.names import printable
+from opanatomy.report.section import Format
+from opanatomy.report.totals import moved
 
 _RECORD: Final = OperatorRow.__struct_fields__
 _DERIVED: Final = ("flops_per_second", "bytes_per_second", "flops_per_byte")

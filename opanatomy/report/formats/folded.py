@@ -11,7 +11,8 @@ from typing import Final
 
 from opanatomy.records.reports import Report
 from opanatomy.report.formats.speedscope import LINES, MODULES, checked, stacks_of
-from opanatomy.report.section import Format, Page, printable
+from opanatomy.report.names import printable
+from opanatomy.report.section import Format, Page
 
 
 def folded_stacks(report: Report, page: Page) -> str:

@@ -30,10 +30,12 @@ from opanatomy.records.work import OperatorRow
 from opanatomy.report import units
 from opanatomy.report.charts import CHARTS, NoChart, chart_of, kind_of, library, still_of, timeline_of, title_of_lanes
 from opanatomy.report.markup import templates
-from opanatomy.report.section import Format, Note, NoteStyle, Page, Row, Section, cut, moved, printable, total
+from opanatomy.report.names import cut, printable
+from opanatomy.report.section import Format, Note, NoteKind, Page, Row, Section
 from opanatomy.report.sections import PAGE, PARTS, PagePart, sections_of
 from opanatomy.report.sections.operators import grouped, key_of
 from opanatomy.report.terms import CHAPTERS, term_in
+from opanatomy.report.totals import moved, total
 
 #: Sections whose first note is the page title.
 _TITLES: Final = ("title", "experiment")
@@ -152,7 +154,7 @@ def _shortened(section: Section) -> Section:
     """Return a section limited to a readable number of notes."""
     if len(section.notes) <= _NOTES:
         return section
-    more = Note(text=f"and {len(section.notes) - _NOTES:,} more, in the JSON report", tone=NoteStyle.REMARK)
+    more = Note(text=f"and {len(section.notes) - _NOTES:,} more, in the JSON report", kind=NoteKind.REMARK)
     return replace(section, notes=(*section.notes[:_NOTES], more))
 
 

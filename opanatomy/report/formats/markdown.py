@@ -9,7 +9,7 @@ from typing import Final
 from opanatomy.records.reports import Report
 from opanatomy.report import units
 from opanatomy.report.markdown import markdown_cell, markdown_code, markdown_text
-from opanatomy.report.section import WITH, Cell, ColumnKind, Format, Name, NoteStyle, Page, Row, Section
+from opanatomy.report.section import WITH, Cell, ColumnKind, Format, Name, NoteKind, Page, Row, Section
 from opanatomy.report.sections import sections_of
 from opanatomy.report.sections.memory import curve_lines
 
@@ -45,7 +45,7 @@ def _left_out(titles: Sequence[str]) -> list[str]:
 def _section(section: Section) -> str:
     """Return a section under its heading, or folded under it."""
     body = "\n".join(_blocks(section))
-    if section.notes and section.notes[0].tone is NoteStyle.TITLE:
+    if section.notes and section.notes[0].kind is NoteKind.TITLE:
         return body
     title = f"{section.title}, {section.scope}" if section.scope else section.title
     if section.open:
@@ -77,16 +77,16 @@ def _blocks(section: Section) -> Iterator[str]:
 
     # The meaning of a table's marks in one paragraph, each other note in its own.
     notes = section.notes[:_MAX_LISTED]
-    footnotes = [markdown_cell(note.text) for note in notes if note.tone is NoteStyle.FOOTNOTE]
+    footnotes = [markdown_cell(note.text) for note in notes if note.kind is NoteKind.FOOTNOTE]
     if footnotes:
         yield f"{'; '.join(footnotes)}\n"
     for note in notes:
-        if note.tone is NoteStyle.COMMAND and isinstance(note.text, str):
+        if note.kind is NoteKind.COMMAND and isinstance(note.text, str):
             yield f"next: {markdown_code(note.text, in_cell=False)}\n"
-        elif note.tone is NoteStyle.OPTIONS and isinstance(note.text, str):
+        elif note.kind is NoteKind.OPTIONS and isinstance(note.text, str):
             yield f"next: {WITH} {markdown_code(note.text, in_cell=False)}\n"
-        elif note.tone is not NoteStyle.FOOTNOTE and (text := markdown_cell(note.text)):
-            yield f"{_TONES.get(note.tone, '{}').format(text)}\n"
+        elif note.kind is not NoteKind.FOOTNOTE and (text := markdown_cell(note.text)):
+            yield f"{_KINDS.get(note.kind, '{}').format(text)}\n"
     if section.notes[_MAX_LISTED:]:
         yield f"and {len(section.notes) - _MAX_LISTED:,} more\n"
 
@@ -104,6 +104,6 @@ def _cell(row: Row, cell: Cell, unit: str) -> str:
     return units.UNKNOWN if text == f"`{units.UNKNOWN}`" else text
 
 
-_TONES: Final = {NoteStyle.TITLE: "## {}", NoteStyle.WARNING: "> {}", NoteStyle.CONCLUSION: "**{}**"}
+_KINDS: Final = {NoteKind.TITLE: "## {}", NoteKind.WARNING: "> {}", NoteKind.CONCLUSION: "**{}**"}
 
 FORMAT: Final = Format(ending=".md", write=lambda report, page: markdown_report(report, page), machine_readable=False)

@@ -16,7 +16,8 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import PHASES, Phase
 from opanatomy.records.work import LineRow, ModuleRow
-from opanatomy.report.section import LABEL, Format, Page, printable
+from opanatomy.report.names import printable
+from opanatomy.report.section import LABEL, Format, Page
 
 MODULES, LINES = "modules", "lines"
 _OUTSIDE: Final = {MODULES: "outside modules", LINES: "no line known"}

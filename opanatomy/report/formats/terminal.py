@@ -18,11 +18,11 @@ from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
+from opanatomy.report.names import SHORTEST, crop, cut, cut_apart, printable
 from opanatomy.report.section import (
     COLOUR,
     LABEL,
     SHORT_LABEL,
-    SHORTEST,
     WITH,
     Cell,
     ColumnKind,
@@ -30,18 +30,14 @@ from opanatomy.report.section import (
     Format,
     Name,
     Note,
-    NoteStyle,
+    NoteKind,
     Page,
     Phrase,
     Row,
     Section,
     Share,
     Time,
-    crop,
-    cut,
-    cut_apart,
     phrase,
-    printable,
 )
 from opanatomy.report.sections import first_screen, sections_of
 from opanatomy.report.sections.memory import curve_lines
@@ -61,14 +57,14 @@ _LATER_MOST: Final = {"launched by": 14}
 _TITLE: Final = "title"
 _JOINED: Final = (_TITLE, "in-short", "experiment", "run")
 _STYLE: Final = {
-    NoteStyle.PLAIN: "",
-    NoteStyle.TITLE: "bold",
-    NoteStyle.FOOTNOTE: "dim",
-    NoteStyle.REMARK: "dim",
-    NoteStyle.WARNING: "yellow",
-    NoteStyle.CONCLUSION: "bold",
-    NoteStyle.COMMAND: "",
-    NoteStyle.OPTIONS: "",
+    NoteKind.PLAIN: "",
+    NoteKind.TITLE: "bold",
+    NoteKind.FOOTNOTE: "dim",
+    NoteKind.REMARK: "dim",
+    NoteKind.WARNING: "yellow",
+    NoteKind.CONCLUSION: "bold",
+    NoteKind.COMMAND: "",
+    NoteKind.OPTIONS: "",
 }
 
 
@@ -174,7 +170,7 @@ def _lines(section: Section, width: int, color: bool, headed: bool) -> Iterator[
     label_width = max(_LABEL_WIDTH, *long, 0)
     room = width - label_width
     for fact in section.facts:
-        style = _STYLE[NoteStyle.WARNING] if fact.warning else ""
+        style = _STYLE[NoteKind.WARNING] if fact.warning else ""
         label = fact.label.ljust(label_width) if len(fact.label) < label_width else f"{fact.label}  "
         lines = fitted(fact.text, room, fact.most_lines, style=style, used=len(label) - label_width)
         for line in lines:
@@ -188,27 +184,27 @@ def _lines(section: Section, width: int, color: bool, headed: bool) -> Iterator[
         curve, legend = curve_lines(section.curve, min(width, PAGE))
         yield from map(Text, curve)
         if legend:
-            yield from prose(legend, width, style=_STYLE[NoteStyle.REMARK])
+            yield from prose(legend, width, style=_STYLE[NoteKind.REMARK])
 
     # The meaning of a table's marks in one paragraph, each other note in its own.
     notes = [note for note in section.notes if note.column is None or note.column not in left_out]
     if left_out:
         notes.append(Note(text=f"columns hidden at this width: {', '.join(left_out)}"))
-    footnotes = [sentence(note.text) for note in notes if note.tone is NoteStyle.FOOTNOTE]
+    footnotes = [sentence(note.text) for note in notes if note.kind is NoteKind.FOOTNOTE]
     if footnotes:
-        yield from prose("; ".join(footnotes), width, style=_STYLE[NoteStyle.FOOTNOTE])
+        yield from prose("; ".join(footnotes), width, style=_STYLE[NoteKind.FOOTNOTE])
     for note in notes:
-        if note.tone is NoteStyle.TITLE:
-            *first, last = prose(sentence(note.text), width, style=_STYLE[NoteStyle.TITLE])
+        if note.kind is NoteKind.TITLE:
+            *first, last = prose(sentence(note.text), width, style=_STYLE[NoteKind.TITLE])
             yield from first
             rule = "─" * (min(width, PAGE) - last.cell_len - 1)
             yield Text.assemble(last, (f" {rule}", "dim")) if rule else last
-        elif note.tone is NoteStyle.COMMAND:
+        elif note.kind is NoteKind.COMMAND:
             yield from command(sentence(note.text), width, label="next:")
-        elif note.tone is NoteStyle.OPTIONS:
+        elif note.kind is NoteKind.OPTIONS:
             yield from command(sentence(note.text), width, label=f"next: {WITH}")
-        elif note.tone is not NoteStyle.FOOTNOTE:
-            yield from fitted(note.text, width, note.most_lines, style=_STYLE[note.tone])
+        elif note.kind is not NoteKind.FOOTNOTE:
+            yield from fitted(note.text, width, note.most_lines, style=_STYLE[note.kind])
 
 
 def _table(section: Section, width: int, color: bool, *, ruled: bool) -> tuple[list[Text], tuple[str, ...]]:

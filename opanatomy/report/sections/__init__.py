@@ -15,19 +15,7 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import Comparison, Decomposition
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
-from opanatomy.report.section import (
-    LABEL,
-    Note,
-    NoteStyle,
-    Page,
-    Phrase,
-    Section,
-    Share,
-    Time,
-    joined,
-    phrase,
-    work_of,
-)
+from opanatomy.report.section import LABEL, Note, NoteKind, Page, Phrase, Section, Share, Time, joined, phrase, work_of
 from opanatomy.report.sections import (
     advice,
     checks,
@@ -287,5 +275,5 @@ def _nothing(name: str, before: Iterable[Section]) -> tuple[Section, ...]:
     if any(name in (section.name, section.heading) for section in before):
         return ()
     nothing = "no warnings" if name == "warnings" else "not available: the report has no data for this section"
-    note = Note(text=nothing, tone=NoteStyle.REMARK)
+    note = Note(text=nothing, kind=NoteKind.REMARK)
     return (Section(name=name, title=name.capitalize(), heading=name, open=True, notes=(note,)),)

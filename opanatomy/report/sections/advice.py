@@ -7,6 +7,7 @@ from typing import Final
 
 from opanatomy.records.anatomy import FIRST, WORTH, Advice, Anatomy, Evidence, Replay
 from opanatomy.records.patterns import regex
+from opanatomy.report.names import printable
 from opanatomy.report.section import (
     ByteRate,
     Bytes,
@@ -24,7 +25,6 @@ from opanatomy.report.section import (
     Time,
     joined,
     phrase,
-    printable,
     said,
 )
 from opanatomy.report.sections.verdict import (

@@ -34,23 +34,22 @@ from opanatomy.report.section import (
     Flops,
     Name,
     Note,
-    NoteStyle,
+    NoteKind,
     Page,
     Phrase,
     Quantity,
     Section,
     Share,
     Time,
-    all_steps,
     facts_of,
     is_known,
     joined,
-    moved,
     phrase,
-    total,
+    scope_all_steps,
     whole_of,
     work_of,
 )
+from opanatomy.report.totals import moved, total
 from opanatomy.report.units import text_of
 
 #: Sentences on possible errors of the page, and differences of a check in the ledger.
@@ -78,7 +77,7 @@ _QUANTITY: Final[Mapping[str, Callable[[int | None], Quantity]]] = {"FLOPs": Flo
 
 def caveats(anatomy: Anatomy) -> Section | None:
     """Return caveats that affect every figure."""
-    notes = tuple(Note(text=text, tone=NoteStyle.WARNING) for text in anatomy.caveats if text)
+    notes = tuple(Note(text=text, kind=NoteKind.WARNING) for text in anatomy.caveats if text)
     return Section(title="Before you read on", notes=notes) if notes else None
 
 
@@ -100,7 +99,7 @@ def given_ceilings(anatomy: Anatomy) -> Section | None:
             joined((_reached(one) for one in ceilings), "; ") or "",
             ", MFU" if of_products else "",
         )
-        notes.append(Note(text=text, tone=NoteStyle.WARNING))
+        notes.append(Note(text=text, kind=NoteKind.WARNING))
     return Section(title="Ceilings that were given", notes=tuple(notes))
 
 
@@ -165,7 +164,7 @@ def disagreements(anatomy: Anatomy) -> Section | None:
     if len(texts) > _MAX_SENTENCES:
         checks = Count(len(texts) - _MAX_SENTENCES, "check")
         texts[_MAX_SENTENCES:] = [phrase("{} more that do not agree: see --section ledger", checks)]
-    notes = tuple(Note(text=text, tone=NoteStyle.WARNING) for text in texts)
+    notes = tuple(Note(text=text, kind=NoteKind.WARNING) for text in texts)
     return Section(title="What may be wrong", notes=notes)
 
 
@@ -256,7 +255,7 @@ def ledger(anatomy: Anatomy, page: Page) -> Section:
         ]
     return Section(
         title="The ledger of device work",
-        scope=all_steps(anatomy),
+        scope=scope_all_steps(anatomy),
         facts=facts_of(*work, *check_facts(anatomy, explained=bool(page.sections))),
     )
 

@@ -24,16 +24,14 @@ from opanatomy.report.section import (
     Section,
     Share,
     Time,
-    Total,
-    amounts,
     calls_of,
     cells_of,
     joined,
     phrase,
     shares_of_work,
-    total,
 )
 from opanatomy.report.terms import note
+from opanatomy.report.totals import Total, amounts, total
 
 #: Work is reported as overlapping if its sum exceeds the busy time by this fraction.
 _OVERLAP: Final = 0.005

@@ -28,8 +28,8 @@ from opanatomy.report.section import (
     Time,
     calls_of,
     cells_of,
-    per_step,
     phrase,
+    scope_per_step,
 )
 from opanatomy.report.terms import note
 
@@ -54,7 +54,9 @@ def collectives(anatomy: Anatomy) -> Section | None:
     notes = [Note(text=note("collectives", "time"))]
     if any(row.group_assumed for row in anatomy.collectives):
         notes.append(Note(text=note("collectives", "~")))
-    return Section(title="Collectives", scope=per_step(anatomy), columns=tuple(columns), rows=rows, notes=tuple(notes))
+    return Section(
+        title="Collectives", scope=scope_per_step(anatomy), columns=tuple(columns), rows=rows, notes=tuple(notes)
+    )
 
 
 # Communication by phase and by module: how much of it the rank's own work hides.
@@ -114,7 +116,7 @@ def phases(anatomy: Anatomy) -> Section | None:
         notes.append(Note(text=text))
     return Section(
         title="Communication",
-        scope=per_step(anatomy),
+        scope=scope_per_step(anatomy),
         rows=tuple(rows),
         notes=tuple(notes),
         columns=(Column(header="communication", holds=ColumnKind.NAMES, least=13), *times),
@@ -137,5 +139,5 @@ def modules(anatomy: Anatomy) -> Section | None:
     left = len(ordered) - len(rows)
     notes = (Note(text=phrase("and {} more, all in -f json", Count(left))),) if left else ()
     return Section(
-        title="Communication by module", scope=per_step(anatomy), columns=tuple(columns), rows=rows, notes=notes
+        title="Communication by module", scope=scope_per_step(anatomy), columns=tuple(columns), rows=rows, notes=notes
     )

@@ -36,7 +36,7 @@ from opanatomy.report.section import (
     Flops,
     Name,
     Note,
-    NoteStyle,
+    NoteKind,
     Page,
     Phrase,
     Quantity,
@@ -304,7 +304,7 @@ def kernels_table(parts: Decomposition) -> Section:
 def _more_rows(count: int) -> tuple[Note, ...]:
     """Return a note on the number of omitted rows."""
     text = phrase("and {} more, in the JSON report", Count(count))
-    return (Note(text=text, tone=NoteStyle.REMARK),) if count > 0 else ()
+    return (Note(text=text, kind=NoteKind.REMARK),) if count > 0 else ()
 
 
 #: Marks a difference of figures without a claim.
@@ -475,7 +475,7 @@ def title(comparison: Comparison) -> Section:
     """Return the title: the sides by name."""
     names = [Name(side.name) for side in comparison.sides]
     text = phrase(" against ".join("{}" for _ in names), *names)
-    return Section(title="Comparison", notes=(Note(text=text, tone=NoteStyle.TITLE),))
+    return Section(title="Comparison", notes=(Note(text=text, kind=NoteKind.TITLE),))
 
 
 def what_changed(comparison: Comparison, page: Page) -> Section:
@@ -483,20 +483,20 @@ def what_changed(comparison: Comparison, page: Page) -> Section:
     lines = _MAX_CAUSE_LINES if page.brief else None
     parts = comparison.decomposition
     if comparison.not_comparable:
-        reasons = [Note(text=f"Not comparable: {why}.", tone=NoteStyle.CONCLUSION) for why in comparison.not_comparable]
-        withheld = Note(text=_WITHHELD, tone=NoteStyle.REMARK)
+        reasons = [Note(text=f"Not comparable: {why}.", kind=NoteKind.CONCLUSION) for why in comparison.not_comparable]
+        withheld = Note(text=_WITHHELD, kind=NoteKind.REMARK)
         return Section(title="What changed", notes=(*reasons, withheld))
     if comparison.peak_parts:
-        return Section(title="What changed", notes=(Note(text=_memory_change(comparison), tone=NoteStyle.CONCLUSION),))
+        return Section(title="What changed", notes=(Note(text=_memory_change(comparison), kind=NoteKind.CONCLUSION),))
     if parts is None:
         return Section(title="What changed", notes=_extremes(comparison))
     sentences = [
         phrase("{}.", said_of(group, comparison)) for group in groups_of(parts.parts)[:IN_SENTENCES] if group.change_ns
     ]
-    notes = [Note(text=headline(comparison, parts), tone=NoteStyle.CONCLUSION)]
-    notes += [Note(text=text, tone=NoteStyle.PLAIN, most_lines=lines) for text in sentences]
+    notes = [Note(text=headline(comparison, parts), kind=NoteKind.CONCLUSION)]
+    notes += [Note(text=text, kind=NoteKind.PLAIN, most_lines=lines) for text in sentences]
     if comparison.no_claim is not None and parts.change_ns:
-        notes.append(Note(text=f"Not tested for significance: {comparison.no_claim}.", tone=NoteStyle.REMARK))
+        notes.append(Note(text=f"Not tested for significance: {comparison.no_claim}.", kind=NoteKind.REMARK))
     return Section(title="What changed", notes=tuple(notes))
 
 
@@ -556,7 +556,7 @@ def _extremes(comparison: Comparison) -> tuple[Note, ...]:
     if len(comparison.sides) == 2:
         (before, _), (after, _) = known
         text = phrase("The step takes {} before and {} after ({}).", Time(before), Time(after), Change(after, before))
-        return (Note(text=text, tone=NoteStyle.CONCLUSION),)
+        return (Note(text=text, kind=NoteKind.CONCLUSION),)
     least, most = min(known)[0], max(known)[0]
     shortest, longest = ([name for value, name in known if duration(value) == duration(end)] for end in (least, most))
     if len(shortest) == len(known):
@@ -570,7 +570,7 @@ def _extremes(comparison: Comparison) -> tuple[Note, ...]:
             _all_named(longest),
             Time(most),
         )
-    return (Note(text=text, tone=NoteStyle.CONCLUSION),)
+    return (Note(text=text, kind=NoteKind.CONCLUSION),)
 
 
 def _all_named(sides: Sequence[str]) -> Phrase:

@@ -24,6 +24,7 @@ from opanatomy.records.comparison import Cause, Comparison, FigureRow, Side, fig
 from opanatomy.records.experiment import StepFigures, TechniqueRow, Techniques
 from opanatomy.records.signature import Argument, Signature, SignatureText
 from opanatomy.records.taxonomy import PHASES, OperatorClass, Phase
+from opanatomy.report.names import cut, cut_apart
 from opanatomy.report.section import (
     ByteRate,
     Bytes,
@@ -36,16 +37,11 @@ from opanatomy.report.section import (
     Share,
     Time,
     TimeChange,
-    Total,
-    amounts,
     calls_of,
-    cut,
-    cut_apart,
     facts_of,
     joined,
     phrase,
     said,
-    total,
     work_of,
 )
 from opanatomy.report.sections.checks import alarm_texts, exceeded_texts
@@ -56,6 +52,7 @@ from opanatomy.report.sections.operators import grouped
 from opanatomy.report.sections.step import label_of, label_of_cause, left_out, remarks_on_mfu, within_windows
 from opanatomy.report.sections.techniques import fits
 from opanatomy.report.sections.verdict import Finding, Next, NextCommand, section_command
+from opanatomy.report.totals import Total, amounts, total
 from opanatomy.report.units import noun
 
 Facts = Iterable[tuple[str, str | Phrase | None]]

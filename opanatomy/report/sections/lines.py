@@ -25,9 +25,9 @@ from opanatomy.report.section import (
     cells_of,
     phrase,
     shares_of_work,
-    total,
 )
 from opanatomy.report.sections.modules import PHASES_OF, Amount, known_of
+from opanatomy.report.totals import total
 
 
 class OfLine(Struct, kw_only=True):

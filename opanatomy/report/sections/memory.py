@@ -33,7 +33,7 @@ from opanatomy.report.section import (
     Figure,
     Name,
     Note,
-    NoteStyle,
+    NoteKind,
     Phrase,
     Row,
     Section,
@@ -114,7 +114,7 @@ def _how_it_is_known(memory: Memory) -> tuple[Note, ...]:
     if memory.requested_peak_bytes is not None:
         texts.append(phrase("asked for at one time: {} at most", Bytes(memory.requested_peak_bytes)))
     texts += dict.fromkeys(f"inferred {_words(item.component)}: {item.rule}" for item in memory.inferences)
-    return tuple(Note(text=text, tone=NoteStyle.REMARK) for text in texts)
+    return tuple(Note(text=text, kind=NoteKind.REMARK) for text in texts)
 
 
 def curve(anatomy: Anatomy) -> Section:
@@ -255,7 +255,7 @@ def snapshots(anatomy: Anatomy) -> Section | None:
 
 def remarks(anatomy: Anatomy) -> Section:
     """Return what could not be measured, and why."""
-    notes = tuple(Note(text=note, tone=NoteStyle.REMARK) for note in anatomy.memory.notes)
+    notes = tuple(Note(text=note, kind=NoteKind.REMARK) for note in anatomy.memory.notes)
     return Section(title="What of the memory is not known", notes=notes)
 
 
@@ -323,7 +323,7 @@ def failure(anatomy: Anatomy) -> Section | None:
         title="Out of memory",
         rows=rows,
         columns=(Column(header=header, holds=ColumnKind.NAMES, least=24), Column(header="bytes")),
-        notes=(Note(text=text, tone=NoteStyle.REMARK),),
+        notes=(Note(text=text, kind=NoteKind.REMARK),),
     )
 
 

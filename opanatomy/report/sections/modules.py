@@ -26,10 +26,9 @@ from opanatomy.report.section import (
     Share,
     Time,
     cells_of,
-    known_flops,
     shares_of_work,
-    total,
 )
+from opanatomy.report.totals import known_flops, total
 
 # Rows of modules -> a tree with like modules merged: `layer.0-23` for 24 layers of a kind.
 

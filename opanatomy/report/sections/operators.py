@@ -25,16 +25,14 @@ from opanatomy.report.section import (
     Section,
     Share,
     Time,
-    Total,
     calls_of,
     cells_of,
-    per_step,
     phrase,
+    scope_per_step,
     shares_of_work,
-    total,
-    without_operator_ns,
 )
 from opanatomy.report.terms import note
+from opanatomy.report.totals import Total, total, without_operator_ns
 
 Group: TypeAlias = tuple[OperatorClass, str, Phase]
 
@@ -202,7 +200,7 @@ def host(anatomy: Anatomy, page: Page) -> Section | None:
         rows.append(Row(cells=cells_of(columns, more), summary=True))
     return Section(
         title="The host",
-        scope="; ".join(filter(None, (per_step(anatomy), "shares of the launching threads' time"))),
+        scope="; ".join(filter(None, (scope_per_step(anatomy), "shares of the launching threads' time"))),
         columns=tuple(columns),
         rows=tuple(rows),
         notes=(Note(text=note("host", "self time", "between recorded events")),),

@@ -32,7 +32,7 @@ from opanatomy.report.section import (
     Columns,
     Count,
     Note,
-    NoteStyle,
+    NoteKind,
     Phrase,
     Row,
     Section,
@@ -206,7 +206,7 @@ def _lines(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[tuple[str,
         name = _name(group.ranks[0].rank, group.ranks[0].trace) if only else f"{letter}: {len(group.ranks)} ranks"
         lines.append((name, group.medians))
         if not only:
-            notes.append(Note(text=f"{letter}: {group.members}", tone=NoteStyle.REMARK))
+            notes.append(Note(text=f"{letter}: {group.members}", kind=NoteKind.REMARK))
     text = phrase(
         "like ranks together: no figure is more than {} of the median step away from that of the most typical of them;"
         " medians; all {} ranks are in -f json",
@@ -231,7 +231,7 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
             Bytes(sized[-1].host_bytes),
             _name(sized[-1].rank, sized[-1].trace, "rank "),
         )
-        notes.append(Note(text=text, tone=NoteStyle.CONCLUSION))
+        notes.append(Note(text=text, kind=NoteKind.CONCLUSION))
     step, own = spread.get("step"), spread.get("own")
     if step is not None:
         # A rank that waits has a long step without being the slow one.
@@ -247,7 +247,7 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
         if waits_ns and anatomy.waiting is not None:
             least = "at least " if anatomy.waiting.is_lower_bound else ""
             text = phrase("{}; it waits " + least + "{} of it for others", text, Time(waits_ns))
-        notes.append(Note(text=phrase("{}.", text), tone=NoteStyle.CONCLUSION))
+        notes.append(Note(text=phrase("{}.", text), kind=NoteKind.CONCLUSION))
     if anatomy.waiting is None and own is not None and own.max_ns > own.min_ns:
         name = _name(own.max_rank, own.max_trace, "rank ")
         text = phrase(
@@ -255,7 +255,7 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
             name,
             Time(own.max_ns),
         )
-        notes.append(Note(text=text, tone=NoteStyle.CONCLUSION))
+        notes.append(Note(text=text, kind=NoteKind.CONCLUSION))
     return notes
 
 
@@ -323,7 +323,7 @@ def steps(anatomy: Anatomy) -> Section | None:
         share = Share(straggler.charged_ns, straggler.waiting_ns)
         late = how_late(straggler, waiting)
         text = phrase("The others wait for {}, {} of all waiting: {}.", name_of(straggler), share, late)
-        notes.append(Note(text=text, tone=NoteStyle.CONCLUSION))
+        notes.append(Note(text=text, kind=NoteKind.CONCLUSION))
     elif waiting.no_straggler:
         notes.append(Note(text=f"no straggler is named: {waiting.no_straggler}"))
     return Section(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.report.section import Change, Fact, Section, Share, Time, facts_of, joined, per_step, phrase
+from opanatomy.report.section import Change, Fact, Section, Share, Time, facts_of, joined, phrase, scope_per_step
 
 #: Path parts below this share of the step are omitted.
 _MIN_PATH_SHARE = 0.01
@@ -37,5 +37,5 @@ def replay(anatomy: Anatomy) -> Section | None:
             fast = phrase("{} ({})", Time(answer.least_ns), Change(answer.least_ns, made.least_ns))
             takes = phrase("{}; with a host that recording does not slow {}", takes, fast)
         facts.append(Fact(label="what if", text=phrase("{}: {}", ", ".join(answer.changes), takes)))
-    scope = f"per step, mean of {made.steps}" if made.steps > 1 else per_step(anatomy)
+    scope = f"per step, mean of {made.steps}" if made.steps > 1 else scope_per_step(anatomy)
     return Section(title="The step, replayed", scope=scope, facts=tuple(facts))

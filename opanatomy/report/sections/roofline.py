@@ -27,15 +27,14 @@ from opanatomy.report.section import (
     Section,
     Share,
     Time,
-    Total,
     cells_of,
-    per_step,
     phrase,
-    total,
+    scope_per_step,
 )
 from opanatomy.report.sections.classes import PARTLY, by_class, why_above
 from opanatomy.report.sections.operators import grouped, key_of, spare_ns
 from opanatomy.report.terms import note
+from opanatomy.report.totals import Total, total
 
 _NOTE: Final = note("bounds", "bound", "ceiling", "headroom")
 
@@ -101,7 +100,7 @@ def roofline(anatomy: Anatomy, page: Page) -> Section | None:
     partly = any(line.part.reached is not None and line.part.covered != 1 for line in lines)
     shown = [(line.name, line.above) for line in lines]
     notes = (*why_above(anatomy, shown), Note(text=_NOTE), *((Note(text=PARTLY),) if partly else ()))
-    return Section(title="Roofline", scope=per_step(anatomy), columns=tuple(columns), rows=rows, notes=notes)
+    return Section(title="Roofline", scope=scope_per_step(anatomy), columns=tuple(columns), rows=rows, notes=notes)
 
 
 class _Line(Struct, frozen=True):

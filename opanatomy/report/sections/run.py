@@ -17,7 +17,7 @@ from opanatomy.report.section import (
     Flops,
     Name,
     Note,
-    NoteStyle,
+    NoteKind,
     Page,
     Phrase,
     Rate,
@@ -47,7 +47,7 @@ def title(anatomy: Anatomy) -> Section:
     together = f"{len(anatomy.ranks):,} ranks, {traces[0]} to {traces[-1]}" if len(traces) > 1 else None
     name = workload.model or workload.architecture or together or provenance.trace or "a training step"
     where = f", estimated for {anatomy.environment.device}" if anatomy.estimated is not None else ""
-    note = Note(text=f"The anatomy of {name}{where}", tone=NoteStyle.TITLE)
+    note = Note(text=f"The anatomy of {name}{where}", kind=NoteKind.TITLE)
     return Section(title="The anatomy", notes=(note,))
 
 
@@ -85,7 +85,7 @@ def in_short(anatomy: Anatomy) -> Section | None:
             None if rate is None else phrase("{}{}", Rate(rate, "samples"), of_run),
         )
     )
-    return Section(title="In short", notes=(Note(text=text or "", tone=NoteStyle.PLAIN, most_lines=1),))
+    return Section(title="In short", notes=(Note(text=text or "", kind=NoteKind.PLAIN, most_lines=1),))
 
 
 def what_ran(anatomy: Anatomy, page: Page) -> Section:

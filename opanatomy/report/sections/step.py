@@ -13,6 +13,7 @@ from opanatomy.records.anatomy import MIN_COVERED, PYTHON_STACK, Anatomy, IdleRo
 from opanatomy.records.patterns import regex
 from opanatomy.records.run import DeviceState, Drift, RunClock, SlowStep
 from opanatomy.records.taxonomy import CAUSE_LABELS, PEAK_OF_COMPUTE_TYPE, PHASES, IdleCause, OperatorClass
+from opanatomy.report.names import printable
 from opanatomy.report.section import (
     ByteRate,
     Bytes,
@@ -34,10 +35,9 @@ from opanatomy.report.section import (
     facts_of,
     has_foreign_work,
     joined,
-    per_step,
     phrase,
-    printable,
     said,
+    scope_per_step,
 )
 
 # The step's busy and idle time on the device, its exposed communication, launches, how full the device was.
@@ -217,7 +217,7 @@ def idle(anatomy: Anatomy) -> Section | None:
         ("launches", _launches(anatomy)),
         ("estimates", joined(estimates)),
     )
-    return Section(title="Busy and idle time of the device", scope=per_step(anatomy), facts=facts)
+    return Section(title="Busy and idle time of the device", scope=scope_per_step(anatomy), facts=facts)
 
 
 def _window(anatomy: Anatomy, costs: Costs) -> Phrase | None:

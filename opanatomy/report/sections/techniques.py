@@ -27,7 +27,7 @@ from opanatomy.report.section import (
     Count,
     Figure,
     Note,
-    NoteStyle,
+    NoteKind,
     Page,
     Phrase,
     Rate,
@@ -66,7 +66,7 @@ def gradients_in_float16(report: Techniques) -> Section:
         if gradients is not None
     )
     notes = [
-        Note(text=text, tone=NoteStyle.REMARK)
+        Note(text=text, kind=NoteKind.REMARK)
         for row, underflow in counted
         for text in _gradient_sentences(row, underflow)
     ]
@@ -118,7 +118,7 @@ def title(report: Techniques) -> Section:
     batch = f"batch {workload.batch}" if workload.batch else "batch unknown"
     if limit is not None:
         text = phrase("{}: will it fit into {}?", workload.model or "the model", limit.name)
-        return Section(title="Experiment", notes=(Note(text=text, tone=NoteStyle.TITLE),))
+        return Section(title="Experiment", notes=(Note(text=text, kind=NoteKind.TITLE),))
     else:
         what = "predicted, not run"
         if not report.predicted_only:
@@ -135,7 +135,7 @@ def title(report: Techniques) -> Section:
         )
         ran = f"{batch} on {report.environment.device or 'unknown device'}"
     return Section(
-        title="Experiment", notes=(Note(text=text, tone=NoteStyle.TITLE), Note(text=ran, tone=NoteStyle.PLAIN))
+        title="Experiment", notes=(Note(text=text, kind=NoteKind.TITLE), Note(text=ran, kind=NoteKind.PLAIN))
     )
 
 
@@ -144,7 +144,7 @@ def fits(report: Techniques) -> Section | None:
     limit, base = report.limit, figures_of(report.baseline)
     if limit is None or base is None or base.peak_bytes is None:
         return None
-    room, occupied = limit.usable_bytes or limit.bytes, base.occupied
+    room, occupied = limit.room_bytes, base.occupied
     left = room - (base.most_bytes or 0)
     rest = "left" if left >= 0 else "too much"
     if occupied is None:
@@ -173,7 +173,7 @@ def fits(report: Techniques) -> Section | None:
     elif limit.device is not None and limit.capability is not None:
         device = f"{limit.device} (compute capability {limit.capability[0]}.{limit.capability[1]})"
     step = f"batch {workload.batch or 'unknown'}{length}, {kind}; computed for {device}, not run"
-    notes = [Note(text=text, tone=NoteStyle.WARNING) for text in report.warnings]
+    notes = [Note(text=text, kind=NoteKind.WARNING) for text in report.warnings]
     return Section(
         title="Will it fit",
         facts=facts_of(
@@ -408,7 +408,7 @@ def offenders(report: Techniques) -> Section:
                 for error in row.offenders
             ]
             text = phrase(f"{row.name}: " + ", ".join("{}" for _ in words), *words)
-            notes.append(Note(text=text, tone=NoteStyle.REMARK))
+            notes.append(Note(text=text, kind=NoteKind.REMARK))
     return Section(title="What made predictions wrong", notes=tuple(notes))
 
 
@@ -419,7 +419,7 @@ def warnings(report: Techniques) -> Section:
     known = set(report.baseline.warnings)
     of_rows = [f"{row.name}: {text}" for row in report.rows[1:] for text in row.warnings if text not in known]
     notes = tuple(
-        Note(text=text, tone=NoteStyle.WARNING) for text in (*report.warnings, *report.baseline.warnings, *of_rows)
+        Note(text=text, kind=NoteKind.WARNING) for text in (*report.warnings, *report.baseline.warnings, *of_rows)
     )
     return Section(title="Warnings", notes=notes)
 

@@ -21,22 +21,21 @@ from opanatomy.report.section import (
     Count,
     Name,
     Note,
-    NoteStyle,
+    NoteKind,
     Page,
     Phrase,
     Section,
     Share,
     Time,
-    Total,
     joined,
     phrase,
-    total,
     whole_of,
 )
 from opanatomy.report.sections.classes import above_ceiling, reason_above
 from opanatomy.report.sections.operators import grouped, short_name
 from opanatomy.report.sections.ranks import how_late, name_of
 from opanatomy.report.sections.step import idle_description
+from opanatomy.report.totals import Total, total
 
 # Next step for a finding: a command for a section of the report, or an experiment with the model.
 #
@@ -66,7 +65,7 @@ class Next(Struct, frozen=True, kw_only=True):
     @property
     def note(self) -> Note:
         """Return it as a line of the page."""
-        return Note(text=self.text, tone=NoteStyle.COMMAND if self.whole else NoteStyle.OPTIONS)
+        return Note(text=self.text, kind=NoteKind.COMMAND if self.whole else NoteKind.OPTIONS)
 
 
 def next_of(wanted: Sequence[NextCommand], anatomy: Anatomy, source: str | None) -> tuple[Next, ...]:
@@ -233,7 +232,7 @@ def conclusion(anatomy: Anatomy, page: Page) -> Section:
     """Return the headline as a section of the report."""
     text, following = headline(anatomy, source=page.source)
     # Advice has commands of its own.
-    said = Note(text=text, tone=NoteStyle.CONCLUSION, most_lines=_MAX_HEADLINE_LINES if page.brief else None)
+    said = Note(text=text, kind=NoteKind.CONCLUSION, most_lines=_MAX_HEADLINE_LINES if page.brief else None)
     notes = [said, *(each.note for each in following if not anatomy.advice)]
     return Section(title="What costs most", notes=tuple(notes))
 
