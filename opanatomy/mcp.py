@@ -112,7 +112,7 @@ class Reports:
                 words = shlex.split(path)[1:]
             except ValueError as error:
                 raise UsageError(f"{path}: {error} - quote its options as in a shell") from error
-            return self.keep(self._run("profile", words, "--no-trace", "--suggest", "0"))
+            return self.keep(self._run(path, "profile", words, "--no-trace", "--suggest", "0"))
         place = self._allowed(path)
         document = None if place.is_dir() else document_in(place)
         if place.is_dir() and (link := next((each for each in place.rglob("*") if not self._is_inside(each)), None)):
@@ -186,7 +186,7 @@ class Reports:
     def last(self) -> Report:
         """Return the report that was opened last."""
         if not self._known:
-            raise UsageError("no report is open - open(path) gives one")
+            raise UsageError(f"{_LAST_REPORT_URI}: no report is open - open(path) gives one")
         return next(reversed(self._known.values()))
 
     def predicted(self, name: str, technique: str) -> str:
@@ -194,12 +194,12 @@ class Reports:
         command = experiment_of(self.anatomy(name))
         if command is None:
             raise UsageError(
-                f"id {name!r}: not known, as no command can run its model again: a trace of others, ranks, or changed"
-                " settings - profile the model by its name"
+                f"technique {technique!r}, id {name!r}: not known, as no command can run its model again: a trace of"
+                " others, ranks, or changed settings - profile the model by its name"
             )
         with tempfile.TemporaryDirectory() as folder:
             words = [*shlex.split(command)[2:], "--only", technique, "--predict-only", "--folder", f"{folder}/runs"]
-            return self.keep(self._run("techniques", words))
+            return self.keep(self._run(f"technique {technique!r}", "techniques", words))
 
     def _allowed(self, path: str) -> Path:
         if not path or "\0" in path:
@@ -218,10 +218,10 @@ class Reports:
     def _is_inside(self, place: Path) -> bool:
         return any(place.resolve().is_relative_to(root) for root in self.roots)
 
-    def _run(self, verb: str, words: Sequence[str], *more: str) -> Report:
-        """Return the report of a command run in a separate process."""
+    def _run(self, asked: str, verb: str, words: Sequence[str], *more: str) -> Report:
+        """Return the report of a command run in a separate process; `asked` is what the agent asked for."""
         if not self.allow_run:
-            raise UsageError(f"{verb}: this server runs no model - start it with opanatomy mcp --allow-run")
+            raise UsageError(f"{asked}: this server runs no model - start it with opanatomy mcp --allow-run")
         with tempfile.TemporaryDirectory() as folder:
             target = Path(folder) / "report.json"
             command = [sys.executable, "-m", "opanatomy", verb, *words, *more, "-o", str(target), "-f", "json"]
@@ -515,7 +515,8 @@ def _rows(report: Report, name: str, wanted: str, sort: str, limit: int, cursor:
     """Return rows of a table as JSON: as many as fit, and the cursor of the next."""
     names = () if isinstance(report, Techniques) else table_names(type(report))
     if isinstance(report, Techniques) or name not in names:
-        raise UsageError(f"table {name!r}: this report has no such table - {instead_of(name, names)}")
+        instead = instead_of(name, names) if names else "findings(id) says what each technique saves"
+        raise UsageError(f"table {name!r}: this report has no such table - {instead}")
     if not 1 <= limit <= _MAX_ANSWER_ROWS:
         raise UsageError(f"limit {limit}: must be from 1 to {_MAX_ANSWER_ROWS}")
     records = _records(report, name, columns_of(report, name, "table"))

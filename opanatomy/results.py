@@ -229,7 +229,7 @@ class Techniques(_Report, TechniquesRecord, frozen=True, kw_only=True):  # noqa:
         of = f" of {cut(printable(self.workload.model), _NAME_WIDTH)}" if self.workload.model else ""
         peaks = {row.name: one.peak_bytes for row in self.rows if (one := row.measured or row.predicted) is not None}
         known = {name: size for name, size in peaks.items() if size is not None}
-        parts = [f"{len(self.rows) - 1} techniques"]
+        parts = [units.noun(len(self.rows) - 1, "technique")]
         if (before := known.get(self.baseline.name)) is not None:
             least = min(known, key=lambda name: known[name])
             parts.append(f"peak {units.size(before)}, least {units.size(known[least])} ({least})")

@@ -610,9 +610,9 @@ class Script:
         """Return the number of steps, and the number required."""
         last = self._steps - 1 - self._warms()
         first = self._schedule.first if self._schedule is not None else None
-        needed = f"number {first} is the first to be recorded" if first else "they were not steady yet"
+        needed = f"number {first} is the first to be recorded" if first else "steps were not steady yet"
         fits = max(min(self._steps - self._settings.steps, last), self._known_at)
-        return f"the script ended after {self._steps} steps, and {needed} - give --after {fits}"
+        return f"the script ended after step {self._steps}, and {needed} - give --after {fits}"
 
 
 def _analyze(traces: Sequence[Path], number: int, settings: RunSettings, environment: dict[str, str]) -> None:

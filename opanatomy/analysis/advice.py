@@ -974,7 +974,7 @@ def _pinning(view: View) -> Iterator[Advice]:
         rows, way = back, "to"
     spent = view.per_step(sum(row.time_ns for row in rows))
     exposed = view.window_ns_per_step(view.anatomy.timeline.exposed_memcpy_ns or 0)
-    gain, copies = min(spent, exposed), view.per_step(sum(row.count for row in rows))
+    gain, copies = min(spent, exposed), round(view.per_step(sum(row.count for row in rows)))
     # What is made on the device is not copied.
     if not gain or any(map(_makes_on_host, view.anatomy.timeline.gaps)):
         return
@@ -1403,7 +1403,7 @@ def _casts(view: View) -> Iterator[Advice]:
         id="",
         gain_ns=gain,
         changes=_faster(view, ((row, row.time_ns) for row in rows)),
-        why="{calls} a step cast float32 operands of matmuls to half precision, in {gain}",
+        why="float32 operands of matmuls are cast to half precision by {calls} a step, in {gain}",
         figures={"calls": count(view.per_step(sum(row.calls for row in rows)), "copy"), "gain": ns(gain)},
         tries=(f"{keeps}; this changes the training." if view.situation.backward else f"{keeps}.",),
         section="operators",
@@ -1707,7 +1707,7 @@ def _layout(view: View) -> Iterator[Advice]:
     yield Advice(
         id="",
         gain_ns=gain,
-        why="{kernels} a step only change the layout of images, in {gain}",
+        why="only the layout of images is changed by {kernels} a step, in {gain}",
         figures={"kernels": count(view.per_step(sum(row.count for row in rows)), "kernel"), "gain": ns(gain)},
         tries=(_CHANNELS_LAST,),
         section="kernels",
@@ -1823,7 +1823,7 @@ def _graph_breaks(view: View) -> Iterator[Advice]:
     yield Advice(
         id="",
         gain_ns=gain,
-        why="{regions} run in a step, with {gain} of idle time in Python between operators",
+        why="a step runs {regions}, with {gain} of idle time in Python between operators",
         figures={"regions": count(_regions(view), "compiled region"), "gain": ns(gain)},
         tries=(
             "Set TORCH_LOGS=graph_breaks to see what breaks the graph.",

@@ -328,7 +328,8 @@ def missing_ranks(ranks: Sequence[Rank]) -> list[str]:
         missing += span_in_short(before + 1, after - 1)
     one = world - len(numbers) == 1
     return [
-        f"{len(numbers)} of {world} ranks are here: {'rank' if one else 'ranks'} {', '.join(missing)}"
+        f"{len(numbers)} of {world} ranks {'is' if len(numbers) == 1 else 'are'} here:"
+        f" {'rank' if one else 'ranks'} {', '.join(missing)}"
         f" {'is' if one else 'are'} missing"
     ]
 

@@ -313,13 +313,14 @@ def show(report: Report, where: Destination) -> None:
         note(f"report: {where.file.path}")
     if where.tables is not None:
         from opanatomy.report.frames import write_tables
+        from opanatomy.report.units import noun
 
         _make_folder(where.tables)
         try:
             written = write_tables(report, where.tables)
         except OSError as error:
             raise OutputError(f"cannot write the tables: {where.tables}: {error.strerror or error}") from error
-        note(f"tables: {len(written)} files in {where.tables}")
+        note(f"tables: {noun(len(written), 'file')} in {where.tables}")
 
 
 def _is_stdout(name: str | None) -> bool:

@@ -228,7 +228,7 @@ class Runs(Struct, frozen=True, kw_only=True):
 
     def losses(self, variant: Variant, steps: int) -> tuple[float, ...]:
         """Return the losses of that many steps."""
-        self.progress.stage(f"{variant.name}: losses of {steps} steps")
+        self.progress.stage(f"{variant.name}: losses of {noun(steps, 'step')}")
         key = f"losses of {steps}"
         return self._remembered(
             variant, key, tuple[float, ...], lambda: run_job(workers.losses, variant.options, steps)

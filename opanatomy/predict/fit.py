@@ -36,7 +36,7 @@ from opanatomy.records.experiment import (
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import BY_NAME, Phase
 from opanatomy.records.workload import Environment
-from opanatomy.report.units import size
+from opanatomy.report.units import noun, size
 from opanatomy.version import __version__
 
 _SIZE: Final = regex(r"\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<prefix>[kmgt]?)(?P<binary>i?)b?\s*", re.IGNORECASE)
@@ -262,7 +262,7 @@ class Fit(Struct, kw_only=True):
             found = replace(found, tried=found.tried + 1)
             number = choice.checkpoint_layers or (layers if choice.checkpoint_every else 0)
             each = f" in segments of {choice.checkpoint_every}" if choice.checkpoint_every else ""
-            self.stage(f"{number} layers recomputed{each}: {figures.fits(self.limit.bytes).value}")
+            self.stage(f"{noun(number, 'layer')} recomputed{each}: {figures.fits(self.limit.bytes).value}")
             if figures.fits(self.limit.bytes) is Fits.FITS:
                 forward, again = (figures.flops.get(phase, 0) for phase in (Phase.FORWARD, Phase.RECOMPUTE))
                 option = f"--checkpoint-layers {number}" if number else None

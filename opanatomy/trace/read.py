@@ -886,7 +886,7 @@ def _tell(collector: Collector, warnings: list[str]) -> None:
     for rows in [rows for rows in collector.unread() if not rows.of_device and rows.duration_ns][:3]:
         warnings.append(f"not read, as no rule knows it: {rows.text}")
     for category, count in sorted(collector.foreign.items())[:5]:
-        warnings.append(f"{count:,} events of the unknown category {category[:40]} were read as kernels")
+        warnings.append(f"read as kernels: {count:,} of the unknown category {category[:40]}")
 
 
 def _capture(metadata: dict[str, object], warnings: list[str]) -> Capture | None:

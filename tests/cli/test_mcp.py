@@ -239,7 +239,11 @@ def test_findings_are_those_of_the_report() -> None:
         ("open", {"path": ""}, "no file has this name"),
         ("open", {"path": "a\0b"}, "no file has this name"),
         ("open", {"path": "profile 'gpt2"}, "No closing quotation"),
-        ("open", {"path": "profile gpt2"}, "runs no model - start it with opanatomy mcp --allow-run"),
+        (
+            "open",
+            {"path": "profile gpt2"},
+            "profile gpt2: this server runs no model - start it with",
+        ),
         ("findings", {"id": "0123"}, "no report has it"),
         ("explain", {"id": None, "name": "a word of nobody"}, "not a word of the report"),
         ("table", {"id": None, "name": "operator"}, "no such table - did you mean operators"),

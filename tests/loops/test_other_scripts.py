@@ -294,6 +294,6 @@ for x, in loader:
     (tmp_path / "short.py").write_text(short)
     done = python("short.py", cwd=tmp_path)
     assert done.returncode == 0
-    assert done.stderr.startswith("opanatomy: record: the loop ended after 2 iterations")
+    assert done.stderr.startswith("opanatomy: record: the loop ended after iteration 2")
     assert len(done.stderr.splitlines()) == 1
     assert sys.executable

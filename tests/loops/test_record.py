@@ -714,7 +714,7 @@ def test_a_loop_that_is_too_short(tmp_path: Path) -> None:
     target = tmp_path / "t.json"
     with pytest.raises(CaptureError) as caught:
         run(3, lambda _: model(X).sum().backward(), target)
-    assert "ended after 3 iterations, and the first to be profiled is number 6 - give warmup=2 or" in str(caught.value)
+    assert "ended after iteration 3, and the first to be profiled is number 6 - give warmup=2 or" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
     assert recorded(lambda: model(X).sum().backward(), 3, warmup=2).step.count == 1

@@ -314,7 +314,7 @@ print("done")
 @pytest.mark.parametrize(
     ("steps", "update", "said"),
     [
-        (3, "optimizer.step()", "the script ended after 3 steps, and they were not steady yet - give --after 1"),
+        (3, "optimizer.step()", "the script ended after step 3, and steps were not steady yet - give --after 1"),
         (1, "optimizer.step()", "the script made 1 optimizer step, too few to record by steps - put the part"),
         (30, "pass", "no torch optimizer made a step in the script's own process - opanatomy.record() in the loop"),
     ],

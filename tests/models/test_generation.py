@@ -303,7 +303,7 @@ def test_a_module_that_does_not_generate_so_is_refused() -> None:
     prepared = prepare(tiny_request(GPT2, inference=True))
     module: Any = prepared.module
     ids, plain = prepared.inputs["input_ids"], module.generate  # type: ignore[call-overload]
-    with pytest.raises(UsageError, match=r"generate=2: 2 inputs without names - give a dictionary"):
+    with pytest.raises(UsageError, match=r"generate=2: inputs without names \(2\) - give a dictionary"):
         opanatomy.profile(module, (ids, ids), generate=2)
     with pytest.raises(UsageError, match=r"^generate=2: Linear does not generate - leave it out, or take a model"):
         opanatomy.profile(torch.nn.Linear(2, 2), torch.ones(2, 2), generate=2)

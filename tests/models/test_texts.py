@@ -315,7 +315,7 @@ def test_the_tokenizer_of_a_folder(
     [
         ("google/vit-base-patch16-224", {"seq": None}, "takes more than text, or no text - leave it out"),
         ("openai/whisper-small", {"seq": None}, "takes more than text, or no text - leave it out"),
-        (BERT, {"batch": 64}, "50 texts make no batch of 64 - give --batch 50 or less"),
+        (BERT, {"batch": 64}, "too few texts (50) for a batch of 64 - give --batch 50 or less"),
         (GPT2, {"settings": (*TINY[GPT2], ("vocab_size", "20"))}, "a vocabulary of 20 is too small for a tokenizer of"),
         (GPT2, {"tokenizer": "slow"}, "--tokenizer slow: no Python tokenizer of transformers "),
     ],

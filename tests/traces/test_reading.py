@@ -294,7 +294,7 @@ def test_work_of_categories_that_are_not_known(step: tuple[Any, ...], tmp_path: 
         event["cat"] = "npu_kernel" if event["cat"] == "kernel" else event["cat"]
     anatomy = made.analyze(tmp_path)
     assert anatomy.ledger.device_work_ns == 35_000
-    assert anatomy.warnings == ("3 events of the unknown category npu_kernel were read as kernels",)
+    assert anatomy.warnings == ("read as kernels: 3 of the unknown category npu_kernel",)
     for category in ("gpu_user_annotation", "cuda_sync", "python_function", "Trace", "overhead"):
         made = TraceBuilder(events=training_step().events)
         made.kernel("x", 1, 1, 9, category=category)

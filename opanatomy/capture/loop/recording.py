@@ -366,7 +366,7 @@ class LoopRecording:
             needed = self.schedule.warmup + kineto_records(self.session.device)
             fits = max(self.steps - 1 - (needed - self.schedule.warmup), 0)
             raise CaptureError(
-                f"record: the loop ended after {self.steps} iterations, and the first to be profiled is number"
+                f"record: the loop ended after iteration {self.steps}, and the first to be profiled is number"
                 f" {needed + 1} - give warmup={fits} or less, or leave out step() to profile the whole block as one"
                 " step"
             )

@@ -503,7 +503,8 @@ def plan_texts(model: OfModel, shape: Shape, options: RunOptions) -> TextPlan | 
         of_text if len(of_text) <= maximum else (*of_text[: maximum - 1], of_text[-1]) for of_text in tokens.ids
     )
     if len(ids) < shape.batch:
-        raise UsageError(f"{asked}: {len(ids)} texts make no batch of {shape.batch} - give --batch {len(ids)} or less")
+        few = f"too few texts ({len(ids)}) for a batch of {shape.batch}"
+        raise UsageError(f"{asked}: {few} - give --batch {len(ids)} or less")
     padding = options.padding or _PADDING
     return TextPlan(
         read=read,

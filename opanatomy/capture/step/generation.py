@@ -127,7 +127,7 @@ def generator_of(module: torch.nn.Module, inputs: Any, options: RunOptions, *, o
     if isinstance(inputs, tuple):
         if len(inputs) != 1:
             raise UsageError(
-                f"{option}: {len(inputs)} inputs without names - give a dictionary of what the model's generate takes"
+                f"{option}: inputs without names ({len(inputs)}) - give a dictionary of what the model's generate takes"
             )
         arguments = {"inputs": inputs[0]}
     return Generator(module=module, arguments=arguments, new_tokens=options.generate, beams=options.beams or 1)

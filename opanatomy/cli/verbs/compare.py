@@ -104,6 +104,7 @@ def _compare_runs(arguments: argparse.Namespace) -> Comparison:
     from opanatomy.cli.output import note
     from opanatomy.cli.progress import Display
     from opanatomy.cli.repeat import Turns, command_of, folders_for, kept_reports, run_in_turns
+    from opanatomy.report.units import noun
 
     commands = tuple(map(command_of, arguments.run))
     for command in commands:
@@ -111,7 +112,8 @@ def _compare_runs(arguments: argparse.Namespace) -> Comparison:
             _check_profile(command, arguments)
     with folders_for(arguments.folder, len(commands)) as folders:
         turns = Turns(commands=commands, times=arguments.times, seed=arguments.seed, folders=folders)
-        note(f"{len(commands)} sides, {arguments.times} runs each, in turns shuffled with --seed {arguments.seed}")
+        each = noun(arguments.times, "run")
+        note(f"{len(commands)} sides, {each} each, in turns shuffled with --seed {arguments.seed}")
         reports: list[Path] = []
         try:
             with Display() as display:

@@ -173,13 +173,13 @@ def check_facts(anatomy: Anatomy, *, explained: bool) -> Iterator[tuple[str, Phr
     `explained` also each difference and its cause."""
     compared = [check for check in anatomy.checks if check.compared]
     if compared:
-        equal = Count(sum(check.equal for check in compared))
+        equal = Count(sum(check.equal for check in compared), "figure")
         unequal = joined(
             phrase("{} of {} {}", Count(check.equal), Count(check.compared), check.quantity)
             for check in compared
             if check.equal < check.compared
         )
-        yield "confirmed", joined((phrase("{} figures by second sources", equal), unequal), by=": ")
+        yield "confirmed", joined((phrase("{} by second sources", equal), unequal), by=": ")
     work_ns, alarms = total(anatomy.classes).time_ns, anatomy.alarms
     for check in anatomy.checks:
         ranked = sorted(check.unexplained, key=lambda difference: -difference.share(work_ns))
@@ -218,7 +218,7 @@ def _explained(anatomy: Anatomy) -> Iterator[tuple[str, Phrase | None]]:
         listed = joined(phrase("{}", Name(name)) for name in names[:_MAX_OPERATORS])
         yield "explained", phrase("{}{}: {}", listed or "", more, cause)
     if len(causes) > _MAX_CAUSES:
-        more = phrase("{} causes more (all are in the JSON report)", Count(len(causes) - _MAX_CAUSES))
+        more = phrase("{} (all are in the JSON report)", Count(len(causes) - _MAX_CAUSES, "more cause"))
         yield "explained", more
 
 

@@ -53,6 +53,7 @@ from opanatomy.report.sections.step import label_of, label_of_cause, left_out, r
 from opanatomy.report.sections.techniques import fits
 from opanatomy.report.sections.verdict import Finding, Next, NextCommand, section_command
 from opanatomy.report.totals import Total, amounts, total
+from opanatomy.report.units import noun
 
 Facts = Iterable[tuple[str, str | Phrase | None]]
 #: How many memory components of an experiment, and warnings, are named.
@@ -254,10 +255,10 @@ def _time_by_part(anatomy: Anatomy, room: Room) -> Iterator[tuple[str, str | Phr
 def _collective(row: Collective, steps: int, work_ns: float) -> Phrase | None:
     """Return the calls, the time, the bytes and the rate of a collective."""
     what = joined(
-        (row.collective.replace("_", " "), row.dtype, f"{row.group_size} ranks" if row.group_size else None), by=", "
+        (row.collective.replace("_", " "), row.dtype, noun(row.group_size, "rank") if row.group_size else None), by=", "
     )
     figures = (
-        phrase("{} calls", calls_of(row.calls / steps)),
+        phrase("{} {}", calls_of(row.calls / steps), "call" if row.calls == steps else "calls"),
         _part(row.time_ns / steps, work_ns),
         None if row.bytes is None else phrase("{}", Bytes(row.bytes / steps)),
         None if row.bus_bytes_per_second is None else phrase("bus {}", ByteRate(row.bus_bytes_per_second)),
@@ -489,7 +490,7 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
         for group in groups[:_COMPARED_CAUSES]
     ]
     if more := groups[_COMPARED_CAUSES:]:
-        left = phrase("{} causes: {}", Count(len(more)), TimeChange(sum(group.change_ns for group in more)))
+        left = phrase("{}: {}", Count(len(more), "cause"), TimeChange(sum(group.change_ns for group in more)))
         causes.append(("and", left))
     step = [] if parts is None else [("step", headline(comparison, parts))]
     figures = [(row.name, _values(row, comparison)) for row in shown_figures(comparison)]

@@ -215,7 +215,7 @@ def _lines(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[tuple[str,
     )
     rest = sum(len(group.ranks) for group in groups[_MAX_RANKS:])
     more = phrase(
-        "{} more ranks in {} groups, none larger, are not shown", Count(rest), Count(len(groups) - _MAX_RANKS)
+        "not shown: {} in {}, none larger", Count(rest, "more rank"), Count(len(groups) - _MAX_RANKS, "group")
     )
     return lines, [Note(text=text), *([Note(text=more)] if rest else []), *notes]
 
@@ -313,7 +313,9 @@ def steps(anatomy: Anatomy) -> Section | None:
         if clocks.within_ns is not None:
             agree = phrase("{}, to within {}", agree, Time(clocks.within_ns))
         if clocks.ended_too_early:
-            agree = phrase("{}; {} end before they have begun on every rank", agree, Count(clocks.ended_too_early))
+            agree = phrase(
+                "{}; ended before it had begun on every rank: {}", agree, Count(clocks.ended_too_early, "collective")
+            )
         texts.append(phrase("collectives matched: {}; clocks: {}", matched, agree))
     notes = [Note(text=text) for text in texts]
     straggler = waiting.straggler
