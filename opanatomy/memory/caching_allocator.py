@@ -43,8 +43,8 @@ _NO_LIMIT: Final = 1 << 56
 class Given(Struct, frozen=True, kw_only=True):
     """The whole blocks that the allocator of one device gave.
 
-    `whole` has a row for each of the history, 0 for those that allocate nothing; `before` the blocks by address that
-    were in use before it. `pending` are the bytes after each row of blocks that were freed while another stream may use
+    `whole` has a row for each of the history, of use for those that allocate; `before` the blocks by address that were
+    in use before it. `pending` are the bytes after each row of blocks that were freed while another stream may use
     them, first those before all rows.
 
     Where a rounding is not known, a block has the least that it can have. `open_before` are the bytes that those of
@@ -184,7 +184,7 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
 
     differ = [address for address, row in allocated_at.items() if size_at_end.get(address, whole[row]) != whole[row]]
     if differ:  # what was not split, or was, does not follow these rules: a pool that never splits, another release
-        whole = np.where(np.array(whole) > 0, least, 0).tolist()
+        whole = least.tolist()
         before |= freed
     for address, row in allocated_at.items():
         whole[row] = size_at_end.get(address, whole[row])
