@@ -43,7 +43,7 @@ _NO_LIMIT: Final = 1 << 56
 class Given(Struct, frozen=True, kw_only=True):
     """The whole blocks given by one device's allocator.
 
-    `whole` has the block size for each row of the history, 0 for rows that allocate nothing; `before` has the blocks in
+    `whole` has the block size for each row of the history, of use for rows that allocate; `before` has the blocks in
     use before it, by address. `pending` is the bytes after each row of freed blocks that another stream may still use;
     its first entry is before all rows.
 
@@ -190,7 +190,7 @@ def blocks_given(snapshot: Snapshot, number: int, history: History) -> Given:
 
     differ = [address for address, row in allocated_at.items() if size_at_end.get(address, whole[row]) != whole[row]]
     if differ:  # what was not split, or was, does not follow these rules: a pool that never splits, another release
-        whole = np.where(np.array(whole) > 0, least, 0).tolist()
+        whole = least.tolist()
         before |= freed
     for address, row in allocated_at.items():
         whole[row] = size_at_end.get(address, whole[row])

@@ -371,6 +371,17 @@ def test_a_history_that_was_cut_off_and_one_without_stacks(tmp_path: Path) -> No
     assert any("no stacks" in note for note in memory.notes)
 
 
+def test_a_history_without_requests_to_free_has_nothing_that_waits(tmp_path: Path) -> None:
+    """Each block is free when that is written: one from before too."""
+    made = SnapshotBuilder().alloc(2_000, 10).event("free_completed", 1_000, 40).alloc(3_000, 20)
+    made.segment(0, 4_096, (2_000, 10, "active_allocated"), (3_000, 20, "active_allocated"))
+    memory = opanatomy.analyze(made.written(tmp_path / "s.pickle"), at="0us").memory
+    assert {part.component: part.shown_bytes for part in memory.components if part.shown_bytes} == {
+        "before_window": 40,
+        "other": 10,
+    }
+
+
 def held(*blocks: tuple[int, int, int, str], device: int = 0, total: int = 20 * MIB) -> dict[str, Any]:
     """A large segment at 0 of 20 MiB: address, size, request and state of its blocks, and what is free behind them."""
     rows = [{"address": at, "size": size, "requested_size": asked, "state": state} for at, size, asked, state in blocks]

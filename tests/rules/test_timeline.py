@@ -115,6 +115,11 @@ def test_other_steps_work_neither_counts_as_communication_nor_hides_it(tmp_path:
     assert communication.exposed_ns == timeline.exposed_communication_ns == 20 * US
 
 
+def test_work_is_of_the_step_that_launched_it_at_time_0_too(tmp_path: Path) -> None:
+    trace = made((GEMM, 0, 150, 10), (MAP, 110, 170, 5), steps=((0, 100), (100, 100)))
+    assert [step.kernel_ns for step in trace.analyze(tmp_path).step.steps] == [10 * US, 5 * US]
+
+
 def test_each_stream_has_a_row(tmp_path: Path) -> None:
     work = (MAP, 100, 110, 10), (GEMM, 101, 120, 30), (NCCL, 102, 120, 50, {"stream": 20})
     first, second = made(*work, steps=((100, 200),)).analyze(tmp_path).timeline.streams
