@@ -73,7 +73,8 @@ def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
             verb = ""
         arguments = make_parser(verb).parse_args(words)
         debug = getattr(arguments, "debug", False)
-        _require_libraries(arguments.verb)
+        if getattr(arguments, "model", True):  # `techniques --list` alone runs nothing
+            _require_libraries(arguments.verb)
         with on_command_line():
             verb_named(arguments.verb).run(arguments)
         caught.over = True

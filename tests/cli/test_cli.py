@@ -204,3 +204,12 @@ def test_without_torch_a_verb_says_what_to_install(
     out, err = capsys.readouterr()
     said = f"opanatomy: {verb} needs torch, not installed here - pip install 'opanatomy[capture]'; "
     assert (out, err.startswith(said), err.count("\n")) == ("", True, 1)
+
+
+def test_without_torch_techniques_are_listed(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules |= dict.fromkeys(('torch', 'transformers')); from opanatomy.__main__ import main;"
+        "sys.exit(main(['techniques', '--list']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "--checkpointing" in done.stdout) == (0, True), done.stderr

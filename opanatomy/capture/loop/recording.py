@@ -269,7 +269,7 @@ class LoopRecording:
             contiguous=schedule.is_contiguous,
         )
         yield self._profiled
-        if self._counts_after:
+        if options.check and not schedule.is_block:
             yield CountCalls(session)
         if options.memory:
             accelerators.check_memory_in_depth(session.device)
@@ -282,10 +282,6 @@ class LoopRecording:
     def _enter(self, stage: Stage) -> None:
         self._stage, self._left = stage, stage.length
         self._is_open = False
-
-    @property
-    def _counts_after(self) -> bool:
-        return self.options.check and not self.schedule.is_block
 
     @property
     def is_plain(self) -> bool:

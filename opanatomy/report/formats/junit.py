@@ -2,7 +2,8 @@
 
 It is valid by both schemas in use, of Jenkins' xUnit plugin and of Ant's reports (which requires a host and a time per
 suite: the start of the newest run, so that the output is deterministic). A case takes the time of the step that it
-judges, of a comparison the last side's. Its line is there once: with a failure, or in the output of the suite.
+judges, of a comparison the last side's; the schemas require one, so it is 0 where the time is unknown. Its line is
+there once: with a failure, or in the output of the suite.
 """
 
 from __future__ import annotations
