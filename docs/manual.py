@@ -20,7 +20,7 @@ ENVIRONMENT = (
     ("HF_HUB_OFFLINE", "set to 1: the Hub is not asked, what is in its cache is used"),
     ("XDG_CACHE_HOME", "folder of the cache, instead of ~/.cache"),
 )
-FILES = (("~/.cache/opanatomy", "measured ceilings and the summaries of ranks; what is in it can be made again"),)
+FILES = (("~/.cache/opanatomy", "measured peaks and the summaries of ranks; what is in it can be made again"),)
 
 
 def manual_page(changed: str) -> str:

@@ -147,7 +147,7 @@ def _splits(context: Context) -> str | None:
 
 
 def _has_layers(context: Context) -> str | None:
-    return None if context.layers else "no stack of like layers is known of the model"
+    return None if context.layers else "the model has no known stack of equal layers"
 
 
 def _has_two_layers(context: Context) -> str | None:
@@ -164,7 +164,7 @@ def is_wide(dtype: str | None) -> bool:
 
 
 def _has_wide_weights(context: Context) -> str | None:
-    return None if is_wide(context.run.dtype) else "the baseline's take two bytes already"
+    return None if is_wide(context.run.dtype) else "the baseline's weights take two bytes already"
 
 
 def _casts_help(context: Context) -> bool:
@@ -179,7 +179,7 @@ def _has_texts(context: Context) -> str | None:
 
 def _left_to_a_gpu(context: Context) -> str | None:
     if context.on_cpu:
-        return "left to a GPU: without float16 arithmetic a step takes many times as long - name it to run it"
+        return "skipped on the CPU: without float16 arithmetic a step takes many times as long - name it to run it"
     return None
 
 
@@ -251,7 +251,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
     Lever(
         name="accumulation",
         title="gradient accumulation",
-        what="the batch in parts, one update: activations of one part at a time",
+        what="split the batch, update once: only one part's activations live at a time",
         changes=_micro_batches,
         loop=lambda context: "{accumulate} micro-batches of {size}".format(
             **_micro_batches(context), size=context.batch // _micro_batches(context)["accumulate"]
@@ -266,7 +266,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
     Lever(
         name="checkpointing",
         title="activation checkpointing",
-        what="keeps the input of each layer and runs it again in backward",
+        what="keep only each layer's input and rerun the layer in backward",
         changes=_sets(checkpointing="non-reentrant"),
         python="gradient_checkpointing_enable()",
         blocked_because=_trains,
@@ -279,7 +279,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
     Lever(
         name="checkpointing-reentrant",
         title="checkpointing, reentrant",
-        what="the older kind, which runs the layer inside an autograd function",
+        what="the older kind (use_reentrant=True), which runs the layer inside an autograd function",
         changes=_sets(checkpointing="reentrant"),
         blocked_because=_trains,
         keeps_result=True,
@@ -287,7 +287,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
     Lever(
         name="checkpointing-segments",
         title="checkpointing by segments",
-        what="keeps the input of every second layer only and runs two again at once: less memory in deep models",
+        what="keep every second layer's input and rerun two layers at once: less memory in deep models",
         changes=_sets(checkpointing="non-reentrant", checkpoint_every=_SEGMENT),
         blocked_because=_first(_trains, _has_two_layers),
         keeps_result=True,
@@ -296,7 +296,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
     Lever(
         name="amp",
         title="mixed precision, bf16",
-        what="products in bfloat16 by autocast, weights and optimizer in float32",
+        what="matrix multiplications in bfloat16 (autocast), weights and optimizer in float32",
         changes=_sets(amp="bf16"),
         loop=lambda context: "torch.autocast(..., torch.bfloat16)",
         relieves=Relief.ACTIVATIONS,
@@ -307,14 +307,14 @@ LEVERS: Final[tuple[Lever, ...]] = (
     Lever(
         name="amp-fp16",
         title="mixed precision, fp16",
-        what="products in float16, the loss scaled so that small gradients survive",
+        what="matrix multiplications in float16 (autocast), the loss scaled so that small gradients survive",
         changes=_sets(amp="fp16"),
         skipped_by_default=_left_to_a_gpu,
     ),
     Lever(
         name="bf16-weights",
         title="weights in bfloat16",
-        what="weights, gradients and state in bfloat16: half of all, and fewer digits",
+        what="weights, gradients and optimizer state in bfloat16: half the memory, fewer digits",
         changes=_sets(dtype="bfloat16"),
         python="module.to(torch.bfloat16)",
         blocked_because=_has_wide_weights,
@@ -324,17 +324,17 @@ LEVERS: Final[tuple[Lever, ...]] = (
     _attention(
         "sdpa",
         "fused attention",
-        "torch's scaled_dot_product_attention: no matrix of probabilities where its kernel is fused",
+        "torch's scaled_dot_product_attention: a fused kernel keeps no score matrix",
         fits=3,
         suggested=1,
     ),
     _attention(
-        "eager", "attention written out", "attention as products and a softmax: the matrix of probabilities is kept"
+        "eager", "attention written out", "attention as matrix multiplications and a softmax: the score matrix is kept"
     ),
     Lever(
         name="fused-loss",
         title="fused loss",
-        what="head and cross entropy in chunks: the logits are never whole",
+        what="head and cross entropy in chunks: the full logits never exist",
         changes=_sets(fused_loss=True),
         blocked_because=_trains,
         keeps_result=True,
@@ -344,35 +344,35 @@ LEVERS: Final[tuple[Lever, ...]] = (
     Lever(
         name="freeze-embeddings",
         title="embeddings frozen",
-        what="no gradients and no state of the embeddings",
+        what="train no embeddings: no gradients or optimizer state for them",
         changes=_sets(freeze="embeddings"),
         blocked_because=_trains,
     ),
     Lever(
         name="freeze-lower",
         title="lower layers frozen",
-        what="embeddings and three quarters of the layers are not trained",
+        what="train only the upper quarter of the layers and the head",
         changes=_lower_layers,
         blocked_because=_first(_trains, _has_layers),
     ),
     Lever(
         name="freeze-all-but-biases",
         title="biases only",
-        what="trains the biases alone (BitFit)",
+        what="train only the biases (BitFit)",
         changes=_sets(freeze="all-but-biases"),
         blocked_because=_trains,
     ),
     Lever(
         name="freeze-all-but-head",
         title="head only",
-        what="trains what stands on top of the base model",
+        what="train only the head on top of the base model",
         changes=_sets(freeze="all-but-head"),
         blocked_because=_trains,
     ),
     Lever(
         name="lora",
         title="low-rank adapters",
-        what="trains two thin matrices next to each attention projection",
+        what="train two low-rank matrices beside each attention projection",
         changes=_sets(lora=8),
         blocked_because=_trains,
         package="peft",
@@ -381,7 +381,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
     Lever(
         name="lora-checkpointing",
         title="adapters and checkpointing",
-        what="adapters whose layers run again in backward",
+        what="low-rank adapters and activation checkpointing",
         changes=_sets(lora=8, checkpointing="non-reentrant"),
         blocked_because=_trains,
         package="peft",
@@ -389,25 +389,25 @@ LEVERS: Final[tuple[Lever, ...]] = (
     ),
     _optimizer(
         "adamw",
-        "all of an update in one kernel for each list of tensors",
+        "one kernel updates a whole list of tensors",
         keeps_result=True,
         relieves=Relief.STATE,
         suggested=5,
     ),
-    _optimizer("adamw-foreach", "one call of each operation for the list of all tensors", keeps_result=True),
-    _optimizer("adamw-loop", "a loop over the tensors in Python", keeps_result=True),
-    _optimizer("adamw8bit", "both moments in 8 bits by blocks (bitsandbytes)", relieves=Relief.STATE, fits=6),
-    _optimizer("adamw8bit-embeddings32", "8 bits but for the embeddings, which bitsandbytes advises"),
-    _optimizer("adamw8bit-torchao", "both moments in 8 bits by blocks (torchao)"),
+    _optimizer("adamw-foreach", "each operation is called once for the list of all tensors", keeps_result=True),
+    _optimizer("adamw-loop", "a Python loop over the tensors", keeps_result=True),
+    _optimizer("adamw8bit", "both moments quantized to 8 bits (bitsandbytes)", relieves=Relief.STATE, fits=6),
+    _optimizer("adamw8bit-embeddings32", "8 bits except for the embeddings, as bitsandbytes recommends"),
+    _optimizer("adamw8bit-torchao", "both moments quantized to 8 bits (torchao)"),
     _optimizer("sgd", "one moment: half the state of AdamW", relieves=Relief.STATE),
-    _optimizer("adafactor", "the second moment as a row and a column of each matrix", relieves=Relief.STATE, fits=7),
-    _padding("dynamic-padding", "longest", "pads each batch to its longest text"),
-    _padding("sorted-padding", "sorted", "the same, the texts sorted by length: uniform dynamic padding"),
-    _padding("grouped-padding", "grouped", "the same, texts of like length grouped as the Trainer does"),
+    _optimizer("adafactor", "second moments kept as one row and one column per matrix", relieves=Relief.STATE, fits=7),
+    _padding("dynamic-padding", "longest", "pad each batch to its longest text"),
+    _padding("sorted-padding", "sorted", "the same, with texts sorted by length"),
+    _padding("grouped-padding", "grouped", "the same, with texts grouped by length as the Trainer does"),
     Lever(
         name="slow-tokenizer",
         title="tokenizer in Python",
-        what="the tokenizer in Python instead of that in Rust",
+        what="the Python tokenizer instead of the Rust one",
         changes=_sets(tokenizer="slow"),
         blocked_because=_has_texts,
         keeps_result=True,
@@ -415,7 +415,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
     Lever(
         name="compile",
         title="torch.compile",
-        what="element-wise work fused into few kernels",
+        what="fuse element-wise operators into few kernels",
         changes=_sets(compile=True),
         python="torch.compile(model)",
         blocked_because=_compiles,
@@ -424,7 +424,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
     Lever(
         name="greedy-search",
         title="greedy search",
-        what="a generation that follows one sequence instead of several beams",
+        what="generate one sequence instead of several beams",
         changes=_sets(beams=1),
         in_experiments=False,
         relieves=Relief.ACTIVATIONS,

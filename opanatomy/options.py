@@ -232,7 +232,7 @@ _BATCH: Final = "the batch"
 _MODEL: Final = "the model"
 _STEP: Final = "the step"
 _REPORT: Final = "the report"
-_CEILINGS: Final = "the device's ceilings"
+_CEILINGS: Final = "the device's peaks"
 _RANKS: Final = "the ranks"
 _FITS: Final = "will it fit"
 

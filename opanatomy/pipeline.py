@@ -133,7 +133,7 @@ def analyze_traces(
             if len(snapshots) < len(sources):
                 raise UsageError("memory snapshots and traces are given - analyze them one after the other")
             if annotated is not None:
-                raise UsageError("--trace: a memory snapshot is given, and it is no trace - leave the option out")
+                raise UsageError("--trace: a memory snapshot is given, not a trace - leave the option out")
             return redacted(with_advice(_anatomy_of_snapshots(snapshots, advance, at, categories)), redactor)
         if at is not None:
             raise UsageError(f"--at {at}: it is a moment of a memory snapshot, and a trace is given")
@@ -610,7 +610,7 @@ def with_ceilings(
     with advice; with the graph of its steps also with a replay, and its answers to `what_if`."""
     environment = anatomy.environment
     if environment.host_only:
-        why_not = "no ceilings: what the device did is not in these figures"
+        why_not = "what the device did is not in these figures"
         anatomy = replace(anatomy, device=replace(anatomy.device, no_ceilings=why_not))
     else:
         known = ceilings_for(environment, multiprocessors=environment.multiprocessors, overrides=overrides)

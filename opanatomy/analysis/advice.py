@@ -503,7 +503,7 @@ def _input(view: View) -> Iterator[Advice]:
     if run is not None and share is not None:
         step_ns = _in_mean_step(run, run.wall_ns)
         gain = round(share * step_ns)
-        waits = "the step waits {gain} for its input, in the mean of {steps}"
+        waits = "the step waits {gain} for its input, averaged over {steps}"
     tries = tuple(_faster_input(view, call or "", gain))
     if not gain or not tries:
         return
@@ -618,7 +618,7 @@ def _allocator(view: View) -> Iterator[Advice]:
             gain_ns=every,
             step_ns=whole,
             why="in {steps} of {all}, left out of the other figures, the allocator's calls to the driver take {aside};"
-            " the mean of all is {whole}",
+            " all steps together average {whole}",
             figures={
                 "aside": ns(aside_ns),
                 "steps": count(step.aside_count, "step"),
@@ -702,7 +702,7 @@ def _compilation(view: View) -> Iterator[Advice]:
             gain_ns=gain,
             step_ns=_in_mean_step(run, run.wall_ns),
             subject=most.place,
-            why="compiling takes {gain} in the mean of {steps}; {times} at {place}: {reason}",
+            why="compiling takes {gain} a step, averaged over {steps}; {times} at {place}: {reason}",
             figures={
                 "gain": ns(gain),
                 "steps": count(run.steps, "step"),
@@ -908,7 +908,7 @@ def _outside(view: View) -> Iterator[Advice]:
     seen = loader.get(view.situation.loader or "")
     yield Advice(
         id="",
-        why="{around} of the trace lie before and after the device's work, and are in no other figure"
+        why="{around} of the trace lie before and after the device's work, and are counted in no other figure"
         + ("; {loader} runs there or in it" if seen else ""),
         figures={"around": ns(around), "loader": name(seen or "")},
         tries=("Record whole steps: schedule(wait=1, warmup=1, active=3), with profiler.step() in the loop.",),
@@ -1403,7 +1403,7 @@ def _casts(view: View) -> Iterator[Advice]:
         id="",
         gain_ns=gain,
         changes=_faster(view, ((row, row.time_ns) for row in rows)),
-        why="float32 operands of matmuls are cast to half precision by {calls} a step, in {gain}",
+        why="{calls} a step cast float32 operands of matmuls to half precision, which takes {gain}",
         figures={"calls": count(view.per_step(sum(row.calls for row in rows)), "copy"), "gain": ns(gain)},
         tries=(f"{keeps}; this changes the training." if view.situation.backward else f"{keeps}.",),
         section="operators",
@@ -1707,7 +1707,7 @@ def _layout(view: View) -> Iterator[Advice]:
     yield Advice(
         id="",
         gain_ns=gain,
-        why="only the layout of images is changed by {kernels} a step, in {gain}",
+        why="{kernels} a step only change the layout of images, which takes {gain}",
         figures={"kernels": count(view.per_step(sum(row.count for row in rows)), "kernel"), "gain": ns(gain)},
         tries=(_CHANNELS_LAST,),
         section="kernels",
@@ -1774,7 +1774,7 @@ def _collections(view: View) -> Iterator[Advice]:
         id="",
         gain_ns=gain,
         step_ns=_in_mean_step(run, run.wall_ns),
-        why="Python collects garbage {times} in {steps}, {gain} of the mean step",
+        why="Python's garbage collector runs {times} in {steps}: {gain} a step on average",
         figures={"times": count(run.collections, "time"), "steps": count(run.steps, "step"), "gain": ns(gain)},
         tries=(
             "Call gc.freeze() before the loop: what exists is not scanned again.",
@@ -2094,7 +2094,7 @@ RULES: Final = (
         id="float32", title="float32 matrix multiplications", find=_float32, takes=Takes.KERNELS,
         covers=lambda view: (index for index, _ in _float32_products(view)),
         looks_for="matrix products of float32 operands on a device with a peak for half precision",
-        bound="their time, less the same share of the ceiling at the peak of half precision",
+        bound="their time, less that of the same share of the peak of half precision",
         silent="under autocast, and on a processor whose peak was not measured",
     ),
     Rule(

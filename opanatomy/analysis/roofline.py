@@ -80,7 +80,7 @@ def peak_name(
 QUANTITY: Final = "ceiling"
 #: A bound is exceeded from this margin on: clocks pass the data sheet's by a few percent.
 MARGIN: Final = 0.05
-_SOURCE: Final = "the ceilings of the device"
+_SOURCE: Final = "the peaks of the device"
 _LOOK_UP: Final = regex(r"(?:^aten::|_)(?:embedding|index|gather|index_select|take)(?:_\d+$|_|$)")
 _FUSED: Final = regex(r"triton_(?:poi|red|per|unk)_")
 _UNRECORDED_MASK: Final = regex(r"triton_tem_fused_\w*flex_attention")
@@ -201,7 +201,7 @@ def _difference(key: Group, rows: Sequence[OperatorRow], by: Bounding) -> Differ
     if explained is not None:
         cause = explained.text
     elif name in by.ceilings.disturbed:
-        cause = f"the {name} was measured while something else was busy: measure the ceilings again"
+        cause = f"the {name} was measured while something else was busy: measure the peaks again"
     elif given is not None and given.known_per_second is None:
         cause = f"{given.option} is below what was measured, and nothing else is known of the device"
     whole = [row for row in rows if row.part_of is None]

@@ -596,7 +596,7 @@ def verdict_of(
     lead = int(split.lead_ns[last_by_lead][np.searchsorted(upto, upto[-1] / 2)])
     allowed = _allowed_ns(calls, match, clocks, rank)
     if lead <= allowed:
-        return Verdict(None, "the lead of the one that is waited for most is no longer than the clocks allow")
+        return Verdict(None, "the rank that the others wait for most is late by less than the clocks are exact")
     computing, idle = (_longer(parts, rank, field, allowed) for field in ("other_work_ns", "idle_ns"))
     return Verdict(
         Straggler(
@@ -709,7 +709,7 @@ def _like(match: Int64, rows: Int64) -> list[Int64]:
     return [order[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
-_MISSING: Final = "not all ranks were given: another one may have come later still"
+_MISSING: Final = "not all ranks were given: a missing one may have come later still"
 
 
 class RankTables(Struct, frozen=True, kw_only=True):

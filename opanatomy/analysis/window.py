@@ -221,7 +221,7 @@ def _device_warnings(trace: Trace, calls: CallTable) -> Iterator[str]:
     if trace.capture is not None and _other_device(trace):
         yield (
             f"the capture was of {trace.environment.device}, but the kernels ran on {trace.devices[0].name}: the"
-            " figures are compared with that one's ceilings"
+            " figures are compared with that one's peaks"
         )
 
 

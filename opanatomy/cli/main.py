@@ -96,7 +96,7 @@ def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
 #: Libraries that verbs need to run a model or to measure: those of the extra `capture`.
 _NEEDED: Final = {
     **dict.fromkeys(("profile", "techniques", "estimate"), ("torch", "transformers")),
-    "ceilings": ("torch",),
+    "peaks": ("torch",),
 }
 
 

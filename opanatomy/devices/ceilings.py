@@ -14,7 +14,7 @@ from msgspec import Struct
 from opanatomy.devices.match import ceilings_of, match
 from opanatomy.devices.overrides import Overrides
 from opanatomy.io import files
-from opanatomy.records.anatomy import BANDWIDTH, MEASURED_SCHEMA, NO_CEILINGS, VECTOR, Ceilings, Machine, Measured
+from opanatomy.records.anatomy import BANDWIDTH, MEASURED_SCHEMA, VECTOR, Ceilings, Machine, Measured
 from opanatomy.records.workload import Environment
 
 # --- measured ceilings in the user's cache folder: one file for each device, driver, torch and number of threads ---
@@ -128,7 +128,7 @@ def age(measured: str) -> str:
     return "today" if days < 1 else f"{days} day{'s' if days > 1 else ''}"
 
 
-HOW_TO_GET_THEM: Final = "run `opanatomy ceilings` on the device, or give --peak and --bandwidth"
+HOW_TO_GET_THEM: Final = "run `opanatomy peaks` on the device, or give --peak and --bandwidth"
 
 
 class KnownCeilings(Struct, frozen=True):
@@ -164,11 +164,11 @@ def ceilings_for(
 def _on_cpu(environment: Environment, folder: Path | None) -> KnownCeilings:
     machine = machine_of(environment)
     if machine is None:
-        return KnownCeilings(None, f"{NO_CEILINGS}the trace does not say on which processor it ran - {HOW_TO_GET_THEM}")
+        return KnownCeilings(None, f"the trace does not say on which processor it ran - {HOW_TO_GET_THEM}")
     measured = load(machine, folder)
     if measured is None:
         threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
-        return KnownCeilings(None, f"{NO_CEILINGS}{machine.device} with {threads} was not measured - {HOW_TO_GET_THEM}")
+        return KnownCeilings(None, f"{machine.device} with {threads} was not measured - {HOW_TO_GET_THEM}")
     return KnownCeilings(measured_ceilings(measured))
 
 
@@ -179,4 +179,4 @@ def _on_accelerator(environment: Environment, multiprocessors: int | None, folde
     measured = load(machine, folder) if machine else None
     if measured is not None and measured.peaks and measured.bandwidths:
         return KnownCeilings(measured_ceilings(measured, sheet))
-    return KnownCeilings(sheet, None if sheet else f"{NO_CEILINGS}{matched.why} - {HOW_TO_GET_THEM}")
+    return KnownCeilings(sheet, None if sheet else f"{matched.why} - {HOW_TO_GET_THEM}")

@@ -247,9 +247,7 @@ def _rates_of(limit: Limit, *, compiled: bool, tf32: bool) -> _Rates:
     if limit.name == CPU:
         known = ceilings_for(environment_of(CPU))
         if known.ceilings is None:
-            raise EstimateError(
-                "--on cpu: how fast this processor is was not measured - run `opanatomy ceilings` first"
-            )
+            raise EstimateError("--on cpu: how fast this processor is was not measured - run `opanatomy peaks` first")
         return _Rates(ceilings=known.ceilings, efficiency=_WIDE_EFFICIENCY, compiled=compiled)
     ceilings = ceilings_of(next(sheet for sheet in SHEETS if sheet.device == limit.device))
     if tf32 and TF32 not in ceilings.matrix_flops_per_second:

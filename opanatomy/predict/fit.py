@@ -91,7 +91,7 @@ def limit_of(text: str) -> Limit:
         base = 1024 if number["binary"] else 1000
         amount = float(number["number"]) * base ** _POWERS[number["prefix"].lower()]
         if amount < _MIN_BUDGET:
-            raise UsageError(f"--for {text}: {amount:g} bytes are no device's memory - write 80GB or 24GiB")
+            raise UsageError(f"--for {text}: {amount:g} bytes is not the memory of a device - write 80GB or 24GiB")
         return Limit(name=text.strip(), bytes=int(amount))
     sheets = tuple(sheet for sheet in sheets if sheet.memory_gib)
     if not sheets:

@@ -310,8 +310,6 @@ BANDWIDTH: Final = "bandwidth"
 VECTOR: Final = "vector "
 #: A measurement was disturbed if the median burst is below the best one by more than this share of the best.
 _DISTURBED: Final = 0.5
-#: Prefix of the line that says why there are no ceilings.
-NO_CEILINGS: Final = "no ceilings: "
 
 
 class ExceededCeiling(Record, frozen=True, kw_only=True):
@@ -391,11 +389,6 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
     tensor_core_ns: int | None = None
     tensor_core_unknown_ns: int | None = None
     unsure_ns: int = 0
-
-    @property
-    def why_no_ceilings(self) -> str:
-        """Return `no_ceilings` without its prefix, for use under a heading that says what is missing."""
-        return (self.no_ceilings or "").removeprefix(NO_CEILINGS)
 
 
 class GivenCeiling(Record, frozen=True, kw_only=True):

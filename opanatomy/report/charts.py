@@ -892,7 +892,7 @@ def _roofline(anatomy: Anatomy) -> Any:
 
     device, steps = anatomy.device, steps_of(anatomy)
     if device.bandwidth_bytes_per_second is None:
-        raise NoChart(device.why_no_ceilings or "the bandwidth of the device is not known")
+        raise NoChart(device.no_ceilings or "the bandwidth of the device is not known")
     points: list[Datum] = []
     whole = total(anatomy.classes).time_ns
     for group, rows in grouped(anatomy.operators).items():
@@ -976,7 +976,7 @@ def _roofline(anatomy: Anatomy) -> Any:
                 alt.Tooltip("text:N", title="time"),
                 alt.Tooltip("flops:N", title="FLOP/s"),
                 alt.Tooltip("per_byte:N", title="FLOP/B"),
-                alt.Tooltip("reached:N", title="ceiling"),
+                alt.Tooltip("reached:N", title="of peak"),
             ],
             order=alt.Order("ns:Q", sort="descending"),
             description="operator:N",
@@ -1089,7 +1089,7 @@ def _modules(anatomy: Anatomy) -> Any:
 def _lines(anatomy: Anatomy) -> Any:
     """Return the call tree of user code lines, with width as time."""
     if not anatomy.lines:
-        raise NoChart("no line is known: profile with --lines, or a trace with with_stack=True")
+        raise NoChart("no line is known: profile with --lines, or record with with_stack=True")
     return _icicle(anatomy, line_tree(anatomy.lines), "the step", "line")
 
 
@@ -1284,7 +1284,7 @@ def _memory(anatomy: Anatomy) -> Any:
 
     points = thinned(anatomy.memory.timeline, _MOST_POINTS_OF_CURVE)
     if len(points) < 2:
-        raise NoChart("allocations were not recorded: profile with --memory, or a trace with profile_memory=True")
+        raise NoChart("allocations were not recorded: profile with --memory, or record with profile_memory=True")
     looks = _looks_of_components(anatomy)
     found = {name for point in points for name, size in point.components.items() if size}
     components = [name for name in looks if name in found]
@@ -1804,7 +1804,7 @@ CHARTS: Final[Mapping[type[Report], Mapping[str, Picture]]] = {
         "run": Picture(_run, "The run, step by step"),
         "lanes": Picture(_lanes, "One step over time", still=partial(_lanes, most=_MOST_STILL)),
         "classes": Picture(_classes, "Classes by phase: time, FLOPs, bytes, backward over forward"),
-        "roofline": Picture(_roofline, "Operators below the ceilings of the device"),
+        "roofline": Picture(_roofline, "Operators below the roofline of the device"),
         "modules": Picture(_modules, "Modules: forward on the left, backward on the right"),
         "lines": Picture(_lines, "Lines of code by what they call: forward on the left, backward on the right"),
         "memory": Picture(_memory, "Allocated memory over the step, by component"),

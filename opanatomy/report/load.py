@@ -55,7 +55,7 @@ _KINDS: Final = (
     _Kind(frozenset((*Anatomy.__struct_fields__, *_OLDER, "kind")), ("schema", "provenance"), is_report=True),
     _Kind(frozenset((*Comparison.__struct_fields__, "comparison_schema", "kind")), ("sides",), is_report=True),
     _Kind(frozenset((*Techniques.__struct_fields__, "kind")), ("schema", "rows"), is_report=True),
-    # Printed by `ceilings -f json`, and kept for later runs.
+    # Printed by `peaks -f json`, and kept for later runs.
     _Kind(
         frozenset(
             (
@@ -70,7 +70,7 @@ _KINDS: Final = (
             )
         ),
         ("schema", "peaks"),
-        refusal="measured ceilings, no report of a run - give a file that `opanatomy profile ... -f json` wrote",
+        refusal="measured peaks, not a report of a run - give a file that `opanatomy profile ... -f json` wrote",
     ),
 )
 
@@ -101,7 +101,7 @@ def document_in(path: Path) -> Report | None:
 
     A trace is recognized by its first bytes and not read further. Also returns `None` for a folder, a pipe or an
     unreadable file, which the trace reader reports. Raises `OpanatomyError` for a damaged report, another schema, and
-    measured ceilings.
+    measured peaks.
     """
     try:
         if not os.path.isfile(path):

@@ -170,7 +170,7 @@ COLUMNS: Final = Chapter(
         term(
             "(n %)",
             "reached in the n % of the time whose bound is known",
-            "`61.2 % (84 %)`: 61.2 % of the ceiling is reached in 84 % of the time. Left out below half.",
+            "`61.2 % (84 %)`: 61.2 % of the peak is reached in 84 % of the time. Left out below half.",
             formula="(sum of classes[].bounded_ns) / (sum of classes[].time_ns)",
             paths="classes[].bounded_ns, classes[].time_ns",
         ),
@@ -312,7 +312,7 @@ OPERATORS: Final = Chapter(
         ),
         term(
             "kernel | kernels",
-            "device work by name, classed by the name alone",
+            "device work by name, classified by the name alone",
             formula="kernels[].time_ns, .count, .operators",
             paths="kernels[].time_ns, kernels[].count, kernels[].operators",
         ),
@@ -385,7 +385,7 @@ OPERATORS: Final = Chapter(
             paths="modules[].flops, step.count",
         ),
         term("signature", "shapes and data types of the arguments", paths="operators[].signature"),
-        term("rule", "rule on names that classed an operator or kernel", paths="operators[].rule, kernels[].rule"),
+        term("rule", "rule on names that classified an operator or kernel", paths="operators[].rule, kernels[].rule"),
     ),
 )
 
@@ -395,7 +395,7 @@ ROOFLINE: Final = Chapter(
     terms=(
         term(
             "roofline",
-            "each class, then the operators with most to win, against the device's ceilings",
+            "each class, then the operators with most to win, against the device's peaks",
             "Williams, Waterman and Patterson, 2009. Contractions are compared with the matrix units in the data"
             " type of their operands, all else with the vector units; communication and copies across the host's link"
             " have no bound.",
@@ -428,11 +428,11 @@ ROOFLINE: Final = Chapter(
             paths="operators[].bound_by",
         ),
         term(
-            "ceiling",
+            "of peak",
             "bound / time; where memory bounds, the paper's MUE",
             "Of the calls whose bound is known. Only hardware counters could separate needless traffic from"
             " unreached bandwidth. Above 100 % the note says why: the share under a causal mask, tensors that the last"
-            " cache may serve, ... Such operators are in `checks` too, quantity ceiling.",
+            " cache may serve, ... Such operators are in `checks` of the JSON report too, quantity `ceiling`.",
             formula="(sum of bound_ns) / (sum of bounded_ns; of operators time_ns - uncosted_ns)",
             paths="classes[].bound_ns, classes[].bounded_ns, classes[].time_ns, classes[].uncosted_ns, device.above",
         ),
@@ -445,7 +445,7 @@ ROOFLINE: Final = Chapter(
         ),
         term(
             "MUE",
-            "the paper's memory usage efficiency, the column `ceiling` of memory-bound work",
+            "the paper's memory usage efficiency, the column `of peak` of memory-bound work",
             "(least bytes / bytes moved) x (bandwidth reached / peak): the bytes really moved cancel.",
             formula="least bytes / (time x peak bandwidth)",
             paths="communication.phases[].bytes",
@@ -841,7 +841,7 @@ ESTIMATES: Final = Chapter(
             " range is a factor of 1.26 around it, and not below what is attained.",
             formula="as_is_ns / 1.26, or attained_ns if that is more, to as_is_ns x 1.26",
             paths="estimated.devices[].low_ns, estimated.devices[].high_ns, estimated.devices[].as_is_ns",
-            note="shares of ceilings are fitted on published runs of dense decoders: docs/estimate.md has the errors",
+            note="shares of peaks are fitted on published runs of dense decoders: docs/estimate.md has the errors",
         ),
         term(
             "attained",
@@ -1282,7 +1282,7 @@ LEDGER: Final = Chapter(
             paths="ledger.outside_window_ns",
         ),
         term(
-            "classed",
+            "classified",
             "the share of the work in the window whose class a rule knows",
             formula="ledger.classed_ns / (device_work_ns - outside_window_ns)",
             paths="ledger.classed_ns, ledger.device_work_ns, ledger.outside_window_ns",
@@ -1340,7 +1340,7 @@ _OF_CHECK: Final = {
         " clocks' own."),
     "device work of launches": ("launches, against the device work that they start", ""),
     "device events": ("device work, against other work on its stream at the same time", ""),
-    "ceiling": ("times, against the least time at the ceilings", "Work that is faster needs a reason."),
+    "ceiling": ("times, against the least time at the device's peaks", "Work that is faster needs a reason."),
     "memory peak": ("the peak, against the allocator's own figure", "torch.cuda.max_memory_allocated of that step; the"
         " CPU's allocator keeps no peak."),
     "allocated before the step": ("bytes allocated before the step, against the allocator's figure", ""),
@@ -1365,7 +1365,7 @@ def _check_terms() -> tuple[Term, ...]:
 
 CHECKS: Final = Chapter(
     title="Second sources",
-    sections=("ledger", "caveats", "disagreements", "given-ceilings"),
+    sections=("ledger", "caveats", "disagreements", "given-peaks"),
     terms=(
         term(
             "caveats",
@@ -1374,10 +1374,10 @@ CHECKS: Final = Chapter(
             paths="caveats",
         ),
         term(
-            "given-ceilings",
-            "ceilings of --peak and --bandwidth that the trace is above",
-            "The option is most likely too low. It is a statement of yours and no second source: the check `ceiling`"
-            " takes the higher of the option and the ceiling known without it (measured, or the data sheet), so"
+            "given-peaks",
+            "values of --peak and --bandwidth that the trace is above",
+            "The option is most likely too low. It is a statement of yours, not a second source: the check `ceiling`"
+            " takes the higher of the option and the peak known without it (measured, or the data sheet), so"
             " --check fails only above both. If nothing else is known of the device, the option explains a"
             " difference. A gate on the option is --fail-if 'mfu > 100%'.",
             paths="device.exceeded",
@@ -1623,10 +1623,10 @@ FAILURE: Final = Chapter(
             formula="memory.failure",
             paths="memory.failure.phase, memory.failure.requested_bytes, memory.failure.allocated_bytes",
         ),
-        term("the request that failed", "bytes requested when it broke", paths="memory.failure.requested_bytes"),
-        term("allocated when it broke", "bytes allocated then", paths="memory.failure.allocated_bytes"),
+        term("failed request", "bytes requested when memory ran out", paths="memory.failure.requested_bytes"),
+        term("allocated then", "bytes allocated when memory ran out", paths="memory.failure.allocated_bytes"),
         term(
-            "needed by theory, buffers apart",
+            "needed by theory, without buffers",
             "bytes the step needs, without temporary buffers",
             paths="memory.needed_bytes",
         ),
@@ -1647,8 +1647,8 @@ SNAPSHOT: Final = Chapter(
     ),
     terms=(
         term(
-            "line of the program",
-            "what the innermost line of the program's own inside a module allocated",
+            "line of code",
+            "what the innermost line of your own code inside a module allocated",
             "Else that of a library's model. Of two snapshots what it has at both peaks.",
             formula="memory.parts[]",
             paths="memory.parts[].name, memory.parts[].component",
@@ -1688,12 +1688,12 @@ SNAPSHOT: Final = Chapter(
             paths="memory.blocks[].bytes",
         ),
         term(
-            "asked for at one time",
-            "the most that was asked for; the peak is of whole blocks",
+            "requested at one time",
+            "the most that was requested; the peak is of whole blocks",
             "torch's requested_bytes, but of blocks until they are freed, not until another stream is done with them.",
             paths="memory.requested_peak_bytes",
         ),
-        term("no stack tells it", "from before the recording, or by a thread of autograd's"),
+        term("no stack recorded", "allocated before the recording, or by a thread of autograd's"),
         term(
             "held at the end",
             "pools of the allocator: its own, small and large, and those of CUDA graphs",
@@ -1706,10 +1706,10 @@ SNAPSHOT: Final = Chapter(
         term("rounding", "bytes that the allocator gave beyond them", paths="memory.pools[].rounding_bytes"),
         term("free", "bytes held and not in use", paths="memory.pools[].free_bytes"),
         term("largest free", "the largest request that there is room for", paths="memory.pools[].largest_free_bytes"),
-        term("held by the allocator then", "bytes reserved when memory ran out", paths="memory.failure.reserved_bytes"),
+        term("reserved then", "bytes reserved when memory ran out", paths="memory.failure.reserved_bytes"),
         term(
-            "of it not in use",
-            "bytes of these that nothing had been given, at most",
+            "of it unused",
+            "bytes of these in no block that is in use, at most",
             paths="memory.failure.unused_bytes",
         ),
         term("free on the device then", "bytes that no process had", paths="memory.failure.device_free_bytes"),
@@ -1788,7 +1788,8 @@ RUN: Final = Chapter(
         term(
             "in-short",
             "a step's time, number and device, and its busy share",
-            "On the CPU the shares of operators and framework. Samples a second are left out where there is no room.",
+            "The shares are those of the step under the profiler; on the CPU those of operators and framework."
+            " Samples a second are left out where there is no room.",
             paths="step.wall_ns, step.unprofiled_wall_ns, step.count, timeline.busy_ns, step.samples_per_second",
         ),
         term(
@@ -1986,7 +1987,7 @@ _OF_STEP: Final = "(timeline.window_ns - .outside_ns)"
 
 STEP: Final = Chapter(
     title="One step",
-    sections=("step", "idle", "replay", "ceilings"),
+    sections=("step", "idle", "replay", "peaks"),
     terms=(
         term(
             "step",
@@ -2301,10 +2302,10 @@ STEP: Final = Chapter(
             paths="device.tensor_core_ns, timeline.launching.kernel_ns",
         ),
         term(
-            "ceilings",
+            "peaks",
             "dense peaks by data type, the peak of other arithmetic, bandwidth, and their source",
-            "In this order: --peak and --bandwidth; the measurements of `opanatomy ceilings` on this device; the"
-            " maker's data sheet. A device that none of them knows has no ceilings.",
+            "In this order: --peak and --bandwidth; the measurements of `opanatomy peaks` on this device; the"
+            " maker's data sheet. A device that none of them knows has none.",
             formula="device.peak_flops_per_second, .vector_flops_per_second, .bandwidth_bytes_per_second, .source",
             paths="device.peak_flops_per_second, device.vector_flops_per_second,"
             " device.bandwidth_bytes_per_second, device.source",

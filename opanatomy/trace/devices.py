@@ -108,7 +108,7 @@ def unlike(devices: tuple[TraceDevice, ...]) -> str | None:
     if first.unnamed:
         return (
             f"the kernels ran on device {first.number}, and the trace does not say which of its devices"
-            f" ({', '.join(first.unnamed)}) that is: its ceilings are not known"
+            f" ({', '.join(first.unnamed)}) that is: its peaks are not known"
         )
     if not others:
         return None
@@ -116,7 +116,7 @@ def unlike(devices: tuple[TraceDevice, ...]) -> str | None:
     shares = ", ".join(f"{device.kernel_ns / whole:.1%} on {device.number} ({device.name})" for device in others)
     return (
         f"devices of several kinds ran the kernels, {first.kernel_ns / whole:.1%} of their time on {first.number}"
-        f" ({first.name}), {shares}: all are compared with the ceilings of device {first.number}"
+        f" ({first.name}), {shares}: all are compared with the peaks of device {first.number}"
     )
 
 

@@ -290,11 +290,11 @@ def single_events(text: bytes, decoder: EventDecoder, *, ended: bool) -> Salvage
             if named is None:
                 others = ended and any(_is_event(characters, match.end() - 1) for match in _BOUNDARY.finditer(text, at))
                 if others or len(text) - at > LONGEST_EVENT:
-                    raise Damaged(at, "it is no JSON") from None
+                    raise Damaged(at, "it is not JSON") from None
                 return salvaged
             event, end = named
         if event is None:
-            raise Damaged(at, f"it is no object: {text[at : at + 20]!r}")
+            raise Damaged(at, f"it is not an object: {text[at : at + 20]!r}")
         salvaged.events.append(event)
         salvaged.rest = end
 

@@ -104,10 +104,10 @@ class _Plain(pickle.Unpickler):
     """An unpickler of lists, dictionaries, texts and numbers."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise _Refused(f"it is no memory snapshot, whose pickle names no class: this one names {module}.{name}")
+        raise _Refused(f"not a memory snapshot: this pickle refers to {module}.{name}, and snapshots refer to no class")
 
     def persistent_load(self, pid: object) -> NoReturn:
-        raise _Refused("it is no memory snapshot: its pickle refers to objects outside of it")
+        raise _Refused("not a memory snapshot: its pickle refers to objects outside of it")
 
 
 class _ProgressFile:
@@ -349,7 +349,7 @@ def _packed(values: Any) -> bytes:
     """Return a column of whole numbers as bytes."""
     column = np.array(values if isinstance(values, (list, tuple)) else list(values))
     if len(column) and (column.dtype.kind not in "iub" or int(column.max()) > _MAX_INTEGER or int(column.min()) < -1):
-        raise _Refused("it is damaged: a size, an address or a time in it is no whole number that a device has")
+        raise _Refused("it is damaged: a size, an address or a time in it is not one that a device can have")
     return column.astype(np.int64).tobytes()
 
 

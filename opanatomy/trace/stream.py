@@ -463,8 +463,8 @@ class EventStream:
         except Damaged as error:
             position = self.text_bytes - len(self._buffer) + error.position
             raise TraceError(
-                f"cannot read {self.path}: the entry near byte {position:,} of its text is no event, {error} - copy or"
-                " record the trace again"
+                f"cannot read {self.path}: the entry near byte {position:,} of its text is not an event, {error} - copy"
+                " or record the trace again"
             ) from error
         self._buffer = mend(self._buffer)[salvaged.rest + salvaged.closed :]
         self._closed = salvaged.closed

@@ -194,12 +194,12 @@ def test_what_cannot_be_done_is_one_line(
     assert [name for name in left_in(here) if name not in CONFIGURATIONS] == []
 
 
-@pytest.mark.parametrize("verb", ["profile", "techniques", "estimate", "ceilings"])
+@pytest.mark.parametrize("verb", ["profile", "techniques", "estimate", "peaks"])
 def test_without_torch_a_verb_says_what_to_install(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    words = {"ceilings": (), "estimate": ("gpt2", "--on", "H100")}.get(verb, ("gpt2",))
+    words = {"peaks": (), "estimate": ("gpt2", "--on", "H100")}.get(verb, ("gpt2",))
     assert main([verb, *words]) == 1
     out, err = capsys.readouterr()
     said = f"opanatomy: {verb} needs torch, not installed here - pip install 'opanatomy[capture]'; "

@@ -37,7 +37,7 @@ PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 NOT_RUN: Final = {
     "make profile": "installs, and takes minutes: `.ci/run` installs; reports/ has its output",
     "make gpu-check": "needs a GPU",
-    "opanatomy ceilings": "measures for minutes: tests/devices/test_ceilings.py runs it with small products",
+    "opanatomy peaks": "measures for minutes: tests/devices/test_ceilings.py runs it with small products",
     "pip install": "needs the network; `.ci/wheel` installs",
     "torchrun": "the launcher takes ten seconds a rank: tests/ranks/test_launchers.py runs it",
     "accelerate launch": "the launcher takes ten seconds a rank: tests/ranks/test_launchers.py runs it",

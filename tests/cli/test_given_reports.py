@@ -103,9 +103,11 @@ def test_gates_hold_for_a_saved_comparison_as_they_do_for_its_sides(
         pytest.param(TEXT.replace('"schema": 3', '"schema": 7', 1), "has schema 7, this opanatomy reads", id="schema"),
         pytest.param(TEXT.replace('"work": {', '"work": 3, "x": {', 1), "not an opanatomy report", id="type"),
         pytest.param(
-            '{"schema": 1, "device": "x", "peaks": {}, "bandwidth": {}, "data_sheet": null}', "ceilings", id="ceilings"
+            '{"schema": 1, "device": "x", "peaks": {}, "bandwidth": {}, "data_sheet": null}',
+            "measured peaks",
+            id="peaks",
         ),
-        pytest.param(msgspec.json.encode(MEASURED), "measured ceilings", id="kept ceilings"),
+        pytest.param(msgspec.json.encode(MEASURED), "measured peaks", id="kept ceilings"),
         pytest.param(
             gzip.compress(b'{"schema": 1, "provenance": {}, "step":' + b" " * (17 << 20)), "gzip bomb", id="bomb"
         ),

@@ -780,7 +780,7 @@ WHOLE: Final = {"steps": 30, "annotated": False}
             (CONV, {}),
             "a.json has times of the host alone, of work that a device did: they are launch times",
         ),
-        ((STEP, HOST), (STEP, {}), "a.json ran on the CPU, b.json did not: times of operators are no times of kernels"),
+        ((STEP, HOST), (STEP, {}), "a.json ran on the CPU, b.json did not: times of operators are not times of kernels"),
         (
             (STEP, WHOLE),
             (STEP, {"steps": 3}),
@@ -828,7 +828,7 @@ def test_sides_that_are_not_of_the_same_work(before: Any, after: Any, says: str 
     assert figure(comparison, "step_time_ns").values[0] is not None
     with pytest.raises(opanatomy.GateError, match=r"UNKNOWN: time > .5%: the sides cannot be compared: "):
         opanatomy.compare(*sides, fail_if="time > +5%")
-    assert f"Not comparable: {reason}. The figures stand side by side, without changes and" in page(comparison)
+    assert f"Not comparable: {reason}. The figures are shown side by side, without changes or" in page(comparison)
     digest = page(comparison, "digest")
     assert digest.index("- not comparable: ") < digest.index("- side 1: ")
     assert "(+" not in digest

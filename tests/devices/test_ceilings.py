@@ -252,7 +252,7 @@ H100 = Environment(device="NVIDIA H100 80GB HBM3", device_kind="cuda", device_me
 def test_a_processor_has_the_ceilings_that_were_measured_there(tmp_path: Path) -> None:
     nothing = ceilings_for(ON_CPU, folder=tmp_path)
     assert nothing.ceilings is None
-    assert "`opanatomy ceilings`" in (nothing.why_not or "")
+    assert "`opanatomy peaks`" in (nothing.why_not or "")
     store(MEASURED, tmp_path)
     known = ceilings_for(ON_CPU, folder=tmp_path).ceilings
     assert known is not None
@@ -283,7 +283,7 @@ def test_an_accelerator_has_those_of_its_sheet_unless_measured(tmp_path: Path) -
 def test_an_unknown_device_has_a_line_or_the_given_ones(tmp_path: Path) -> None:
     environment = Environment(device="Frobnicator 9000", device_kind="cuda")
     assert ceilings_for(environment, folder=tmp_path).why_not == (
-        "no ceilings: no data sheet of Frobnicator 9000 is in the table - run `opanatomy ceilings` on the device, or"
+        "no data sheet of Frobnicator 9000 is in the table - run `opanatomy peaks` on the device, or"
         " give --peak and --bandwidth"
     )
     given = ceilings_for(environment, overrides=parse_overrides("1P", "1T"), folder=tmp_path).ceilings
@@ -301,7 +301,7 @@ def test_the_command_measures_once(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     def ceilings(*words: str) -> Any:
-        assert main(["ceilings", "--device", "cpu", *words, "-f", "json"]) == 0
+        assert main(["peaks", "--device", "cpu", *words, "-f", "json"]) == 0
         return json.loads(capsys.readouterr().out)
 
     first = ceilings("--dtype", "fp32,float64")
@@ -314,9 +314,9 @@ def test_the_command_measures_once(
     assert ceilings("--dtype", "fp32,float64") == first
     again = ceilings("--dtype", "fp32", "--refresh")
     assert again["peaks"]["float32"]["flops_per_second"] != first["peaks"]["float32"]["flops_per_second"]
-    assert main(["ceilings", "--device", "cpu", "--dtype", "tf32"]) == 0
+    assert main(["peaks", "--device", "cpu", "--dtype", "tf32"]) == 0
     assert "tf32: cpu has no units for it" in capsys.readouterr().err
-    assert main(["ceilings", "--device", "cpu"]) == 0
+    assert main(["peaks", "--device", "cpu"]) == 0
     text = capsys.readouterr().out
     assert "bfloat16" in text  # was not tried before
     assert "today" in text
@@ -422,9 +422,9 @@ def test_ceilings_measured_beside_other_work_are_remarked_on(
             load=MachineLoad(before=before, after=0.0),
         )
     )
-    assert main(["ceilings", "--device", "cpu"]) == 0
+    assert main(["peaks", "--device", "cpu"]) == 0
     assert ("something else was busy" in " ".join(capsys.readouterr().out.split())) is says
-    assert main(["ceilings", "--device", "cpu", "-f", "json"]) == 0
+    assert main(["peaks", "--device", "cpu", "-f", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["load"] == {"before": before, "after": 0.0}
 
 
@@ -432,7 +432,7 @@ def test_the_command_takes_given_ceilings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert main(["ceilings", "--device", "cpu", "--peak", "1T", "--bandwidth", "100G", "-f", "json"]) == 0
+    assert main(["peaks", "--device", "cpu", "--peak", "1T", "--bandwidth", "100G", "-f", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["peaks"]["float32"] == {
         "flops_per_second": 1e12,
@@ -454,7 +454,7 @@ def test_the_command_takes_given_ceilings(
     ],
 )
 def test_wrong_usage(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ceilings", *options]) == 2
+    assert main(["peaks", *options]) == 2
     assert words in capsys.readouterr().err
 
 

@@ -104,7 +104,7 @@ def test_a_gpu_that_cannot_be_used_is_one_line(
     install(dataclasses.replace(machine, calls=[]), monkeypatch)
     assert line_of(BERT, capsys) == line
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert line_of(["ceilings"], capsys) == line  # else it would have no units for any data type
+    assert line_of(["peaks"], capsys) == line  # else it would have no units for any data type
     assert list(tmp_path.iterdir()) == []
 
 

@@ -211,7 +211,7 @@ def test_a_step_beyond_a_limit_of_the_host_is_reported(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     text = terminal_report(replace(anatomies.nothing(), memory=opanatomy.report.read_anatomy(done.stdout).memory))
     assert "out of memory in forward" in text
-    assert "the request that failed" in text
+    assert "failed request" in text
     assert text.splitlines()[1].startswith("The step does not fit")
 
 

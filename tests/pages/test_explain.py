@@ -253,7 +253,7 @@ def test_the_lists_of_a_page_are_current(page: str) -> None:
         ("Operator classes", ["tensor contraction: products that sum over an index"]),
         ("saved-activations", ["made by: operator whose output it is"]),
         ("class.tensor_contraction.time_ns", ["(metric)", "device work of the class"]),
-        ("lora", ["low-rank adapters", "two thin matrices"]),
+        ("lora", ["low-rank adapters", "two low-rank matrices"]),
         ("gradient accumulation", ["accumulation (technique)"]),
         *(
             (name, ["products and a softmax"])

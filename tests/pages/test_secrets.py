@@ -62,7 +62,7 @@ EVERY = [(verb, name) for verb in verbs() if verb not in ONCE for name in format
 def test_the_formats_are_those_of_the_help() -> None:
     for verb in ("profile", "analyze"):
         assert formats_of(verb) == list(FORMATS)
-    assert formats_of("ceilings") == ["terminal", "json"]
+    assert formats_of("peaks") == ["terminal", "json"]
 
 
 # ------------------------------------------------------------------------------------------------------- the plants
@@ -274,7 +274,7 @@ def run_(sources: Path, name: str) -> Commands:
 
 #: A verb that is not here fails the test of it.
 COMMANDS: dict[str, Callable[[Path, str], Commands]] = {
-    "profile": profile, "analyze": analyze, "explain": explain, "ceilings": ceilings_,
+    "profile": profile, "analyze": analyze, "explain": explain, "peaks": ceilings_,
     "techniques": techniques, "compare": compare, "catalog": catalog, "mcp": mcp_, "run": run_,
     "estimate": estimate,
 }  # fmt: skip
@@ -310,7 +310,7 @@ def test_no_secret_is_written(
     kept = (path for path in planted.rglob("*") if path.is_file() and path.suffix != ".js")
     written = [path for path in kept if f"cache-{NAMED}" in str(path)]
     assert all(leaks(path.read_bytes(), (*ALL, SET)) == [] for path in written)
-    assert bool(written) == (verb == "ceilings")
+    assert bool(written) == (verb == "peaks")
 
 
 def test_the_search_finds_what_is_planted(planted: Path) -> None:

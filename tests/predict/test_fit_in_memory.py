@@ -105,7 +105,7 @@ def test_a_device_has_the_memory_of_its_data_sheet(text: str, device: str, gib: 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("80", "80 bytes are no device's memory"),
+        ("80", "80 bytes is not the memory of a device"),
         ("banana", "neither a size nor a device"),
         ("", "neither"),
         ("P100", "name one, or give its memory"),

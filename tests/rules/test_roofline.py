@@ -165,7 +165,7 @@ def test_classes_sum_and_caches_give_nothing_back() -> None:
     again = with_roofline(found, replace(CEILINGS, matrix_flops_per_second={}))
     assert (again.operators[0].bound_ns, again.classes[0].headroom_ns, again.device.mfu) == (None, None, None)
     none = anatomy_of(product())
-    none = replace(none, device=replace(none.device, no_ceilings="no ceilings: Sunway is not known - run"))
+    none = replace(none, device=replace(none.device, no_ceilings="Sunway is not known - run"))
     assert "Sunway is not known" in page(none)
     assert "headroom" not in page(none)
 
@@ -315,7 +315,7 @@ def test_where_no_name_tells_the_setting_does_or_nobody(
     found = with_roofline(anatomy, CEILINGS)
     assert (found.operators[0].bound_ns, found.device.unsure_ns) == (bound, 30 if bound is None else 0)
     assert (found.device.mfu is None) is (bound is None)
-    assert ("30 ns of products may be float32 or tf32 and have no bound" in page(found)) is (bound is None)
+    assert ("30 ns of matrix multiplications may be float32 or tf32 and have no bound" in page(found)) is (bound is None)
     without = replace(CEILINGS, matrix_flops_per_second={"float32": 10e9})  # a device without tf32
     assert bound is not None or with_roofline(anatomy, without).operators[0].bound_ns == 100
 

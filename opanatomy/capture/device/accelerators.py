@@ -97,7 +97,7 @@ def check_measurable(device: str) -> None:
     """Raise an error for a device without measurements."""
     if is_accelerator(device) and not is_cuda(device):
         raise UsageError(
-            f"{_named(device)}: the ceilings of {kind_of(device)} devices are not measured - give cpu or cuda, or"
+            f"{_named(device)}: the peaks of {kind_of(device)} devices are not measured - give cpu or cuda, or"
             f" their figures{as_asked(' with --peak and --bandwidth', '')}"
         )
 

@@ -177,7 +177,7 @@ def _check_type(configuration: Configuration, trust_remote_code: bool) -> None:
     heads = configuration.content.get("architectures")
     if heads is not None and not (isinstance(heads, list) and all(isinstance(head, str) for head in heads)):
         raise ModelError(
-            f'{name}: architectures in its configuration is no list of names - write it as ["BertForMaskedLM"]'
+            f'{name}: architectures in its configuration is not a list of names - write it as ["BertForMaskedLM"]'
         )
     if not isinstance(known, str) or not known:
         raise ModelError(f'{name} has no model_type in its configuration - add one, such as "model_type": "bert"')

@@ -78,7 +78,7 @@ def skipped_updates(stepper: Stepper, before: float | None, updates: int, kind: 
         return []
     return [
         f"{skipped} of {updates} {kind} steps skipped the update: float16 gradients overflowed at a loss scale of"
-        f" {before:,g}; what their optimizer phase shows is no update"
+        f" {before:,g}; their optimizer phase shows no update"
     ]
 
 

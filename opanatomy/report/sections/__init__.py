@@ -104,7 +104,7 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
         # Changes the reading of all that follows.
         Part("caveats", _maker(checks.caveats), "verdict", first=True),
         # An impossible ceiling makes all that rests on it meaningless.
-        Part("given-ceilings", _maker(checks.given_ceilings), "verdict", first=True),
+        Part("given-peaks", _maker(checks.given_ceilings), "verdict", first=True),
         # A disagreement of two sources makes all that follows uncertain.
         Part("disagreements", _maker(checks.disagreements), "verdict", first=True),
         Part("estimate", _maker(estimate.estimate), "verdict", "estimate", first=True),
@@ -125,7 +125,7 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
         Part("kernels", operators.kernels, "operators", "kernels"),
         Part("modules", modules.modules, "modules", "modules"),
         Part("lines", lines.lines, "lines", "lines"),
-        Part("ceilings", _maker(step.ceilings), "roofline", "roofline"),
+        Part("peaks", _maker(step.ceilings), "roofline", "roofline"),
         Part("bounds", roofline.roofline, "roofline", "roofline"),
         Part("ratios", _maker(classes.ratios), "classes", "ratios"),
         Part("paper", classes.paper, "classes", "paper"),
@@ -198,7 +198,7 @@ SECTIONS: Final = tuple(dict.fromkeys((*HEADINGS, *(part.name for part in _NAMED
 
 #: Sections available for a step that did not run.
 OF_ESTIMATE: Final = frozenset({
-    "title", "caveats", "estimate", "mfu", "collectives", "classes", "operators", "modules", "ceilings", "bounds",
+    "title", "caveats", "estimate", "mfu", "collectives", "classes", "operators", "modules", "peaks", "bounds",
     "ratios", "components",
     "memory-curve", "memory-peak", "memory-modules", "memory-classes", "memory-phases", "warnings",
 })  # fmt: skip

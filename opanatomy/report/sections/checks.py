@@ -93,14 +93,14 @@ def given_ceilings(anatomy: Anatomy) -> Section | None:
     for option, ceilings in options.items():
         of_products = any(one.ceiling != BANDWIDTH for one in ceilings)
         text = phrase(
-            "{} is below what was measured in this trace: {}. It is most likely too low, and what rests on it is no"
-            " figure of the device: bounds, their shares{} and headroom.",
+            "{} is below what was measured in this trace: {}. It is most likely too low, which makes bounds,"
+            " their shares{} and headroom wrong.",
             option,
             joined((_reached(one) for one in ceilings), "; ") or "",
             ", MFU" if of_products else "",
         )
         notes.append(Note(text=text, kind=NoteKind.WARNING))
-    return Section(title="Ceilings that were given", notes=tuple(notes))
+    return Section(title="Peaks that were given", notes=tuple(notes))
 
 
 def exceeded_texts(anatomy: Anatomy) -> Iterator[Phrase]:
@@ -115,7 +115,7 @@ def _reached(one: ExceededCeiling) -> Phrase:
     of = "" if one.ceiling == BANDWIDTH else f" of {one.ceiling}"
     known: Phrase | str = ""
     if one.known_per_second is not None:
-        known = phrase(" (ceiling without the option: {})", rate(one.known_per_second))
+        known = phrase(" (peak without the option: {})", rate(one.known_per_second))
     name = Name(one.operator.removeprefix("aten::"))
     return phrase("{} in {} reaches at least {}{}{}", name, one.phase.value, rate(one.reached_per_second), of, known)
 

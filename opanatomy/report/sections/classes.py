@@ -88,7 +88,7 @@ def classes(anatomy: Anatomy) -> Section | None:
         ),
         Column(header="bytes", drop_order=9): lambda line: amounts(line.part)[1],
         Column(header="FLOP/B", drop_order=11): lambda line: Ratio(line.part.intensity),
-        Column(header="ceiling", drop_order=8): lambda line: (
+        Column(header="of peak", drop_order=8): lambda line: (
             None if whole.bound_ns is None else Share(line.part.reached, 1, covered=line.part.covered)
         ),
     }
@@ -132,7 +132,7 @@ def _notes(parts: list[Total]) -> tuple[Note, ...]:
         text = "- most of it has none" if notes else "- most of the time has no formula"
         notes.append(Note(text=text, column="FLOP"))
     if any(part.reached is not None and part.covered != 1 for part in parts):
-        notes.append(Note(text=PARTLY, column="ceiling"))
+        notes.append(Note(text=PARTLY, column="of peak"))
     return tuple(notes)
 
 
@@ -178,7 +178,7 @@ def why_above(anatomy: Anatomy, lines: Iterable[tuple[OperatorClass | Phrase | s
                 _WHY[cause],
                 joined(names) or "",
             ),
-            column="ceiling",
+            column="of peak",
         )
         for cause, names in causes.items()
     )

@@ -210,7 +210,7 @@ def causes_table(parts: Decomposition, page: Page) -> Section:
             before, after = sum(group.before_ns for group in members), sum(group.after_ns for group in members)
             rows.append(Row(cells=cells_of(columns, (name, before, after))))
     rows.append(Row(cells=cells_of(columns, ("step", parts.before_ns, parts.after_ns)), summary=True))
-    notes = (Note(text="of the mean step; what overlaps is counted in each, and taken off once"),)
+    notes = (Note(text="of the mean step; overlapping work counts in each part, and is subtracted once"),)
     return Section(title="Where the difference comes from", columns=tuple(columns), rows=tuple(rows), notes=notes)
 
 
@@ -431,7 +431,7 @@ def _table(comparison: Comparison, rows: Sequence[FigureRow], title: str, *, lea
     changed = [row for row in rows if len(set(row.values)) > 1]
     notes = []
     if any(row.all_steps for row in changed):
-        notes.append(Note(text=f"{_ALL_STEPS}: unlike ones too, a like step does not have the figure"))
+        notes.append(Note(text=f"{_ALL_STEPS}: of steps of other kinds too, as like steps do not have the figure"))
     if any(row.p is not None and row.p >= SIGNIFICANT for row in changed):
         notes.append(Note(text=f"{_NOT_CLAIMED}: no difference beyond chance (p >= {SIGNIFICANT})"))
     if same := len(rows) - len(changed):
@@ -464,7 +464,7 @@ def quantity(unit: str, value: float) -> Quantity:
 
 
 #: The remark for sides that are not comparable.
-_WITHHELD: Final = "The figures stand side by side, without changes and causes; a gate on a change is unknown."
+_WITHHELD: Final = "The figures are shown side by side, without changes or causes; a gate on a change is unknown."
 #: The most lines of a cause's sentence on a first screen.
 _MAX_CAUSE_LINES: Final = 2
 #: Number of causes with a sentence.
@@ -514,7 +514,7 @@ def _memory_change(comparison: Comparison) -> Phrase:
         first, second = comparison.peak_moments
         said = phrase("Allocated are {} before, {}, and {} after, {}", Bytes(before), first, Bytes(after), second)
         if first != second:
-            return phrase("{}: these moments are not alike, and no difference between them is a change.", said)
+            return phrase("{}: these moments are of different kinds, so a difference between them is no change.", said)
     return phrase("{} ({}): {}.", said, Change(after, before), joined(parts) or "nothing changed")
 
 
@@ -524,8 +524,8 @@ def memory_changes(comparison: Comparison, top: int) -> Section | None:
     if not changed or len(set(comparison.peak_moments)) > 1:
         return None
     columns: Columns[MemoryChange] = {
-        Column(header="line of the program", holds=ColumnKind.NAMES, least=18): lambda change: (
-            (change.line or "no stack tells it") + (f" -> {change.line_after}" if change.line_after else "")
+        Column(header="line of code", holds=ColumnKind.NAMES, least=18): lambda change: (
+            (change.line or "no stack recorded") + (f" -> {change.line_after}" if change.line_after else "")
         ),
         Column(header="component", holds=ColumnKind.NAMES, least=10): lambda change: change.component.replace("_", " "),
         Column(header="before", drop_order=2): lambda change: Bytes(change.before_bytes),
@@ -535,10 +535,10 @@ def memory_changes(comparison: Comparison, top: int) -> Section | None:
     rows = [Row(cells=cells_of(columns, change)) for change in changed[:top]]
     if others := changed[top:]:
         rest = BytesChange(sum(change.change_bytes for change in others))
-        rows.append(Row(cells={"line of the program": phrase("and {} more", Count(len(others))), "change": rest}))
+        rows.append(Row(cells={"line of code": phrase("and {} more", Count(len(others))), "change": rest}))
     whole = BytesChange(sum(change.change_bytes for change in changed))
     name = "all that is allocated then" if comparison.peak_moments else "the peak"
-    rows.append(Row(cells={"line of the program": name, "change": whole}, summary=True))
+    rows.append(Row(cells={"line of code": name, "change": whole}, summary=True))
     return Section(
         title="What the memory gained and lost" if comparison.peak_moments else "What the peak gained and lost",
         columns=tuple(columns),

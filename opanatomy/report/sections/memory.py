@@ -112,7 +112,7 @@ def _how_it_is_known(memory: Memory) -> tuple[Note, ...]:
     by = "allocated" if memory.peak_bytes is None else "peak"
     texts: list[str | Phrase] = [f"{by}: {memory.measured_by}"] if memory.measured_by else []
     if memory.requested_peak_bytes is not None:
-        texts.append(phrase("asked for at one time: {} at most", Bytes(memory.requested_peak_bytes)))
+        texts.append(phrase("requested at one time: {} at most", Bytes(memory.requested_peak_bytes)))
     texts += dict.fromkeys(f"inferred {_words(item.component)}: {item.rule}" for item in memory.inferences)
     return tuple(Note(text=text, kind=NoteKind.REMARK) for text in texts)
 
@@ -147,7 +147,7 @@ def blocks(anatomy: Anatomy) -> Section | None:
 
 #: The parts of a snapshot's moment that have a table each: the heading of its first column, and rows shown.
 _MOMENT_TABLES: Final = {
-    "line": ("line of the program", 12),
+    "line": ("line of code", 12),
     "module": ("module, by the lines that call it", 8),
     "operator_class": ("operator class", 8),
     "phase": ("allocated in", 8),
@@ -163,7 +163,7 @@ def parts(of: str, anatomy: Anatomy) -> Section | None:
         return None
     header, shown = _MOMENT_TABLES[of]
     columns: Columns[MemoryPart] = {
-        Column(header=header, holds=ColumnKind.NAMES, least=18): lambda part: part.name or "no stack tells it",
+        Column(header=header, holds=ColumnKind.NAMES, least=18): lambda part: part.name or "no stack recorded",
         Column(header="component", holds=ColumnKind.NAMES, least=10): lambda part: _words(part.component),
         Column(header="blocks", drop_order=2): lambda part: Count(part.blocks),
         Column(header="bytes"): lambda part: Bytes(part.bytes),
@@ -309,14 +309,14 @@ def failure(anatomy: Anatomy) -> Section | None:
     if event is None:
         return None
     header = f"out of memory in {event.phase.value}"
-    sizes = {"the request that failed": event.requested_bytes, "allocated when it broke": event.allocated_bytes}
+    sizes = {"failed request": event.requested_bytes, "allocated then": event.allocated_bytes}
     if event.reserved_bytes is None:
-        sizes["needed by theory, buffers apart"] = memory.needed_bytes
+        sizes["needed by theory, without buffers"] = memory.needed_bytes
     else:
-        sizes["held by the allocator then"] = event.reserved_bytes
-        sizes["of it not in use"] = event.unused_bytes
+        sizes["reserved then"] = event.reserved_bytes
+        sizes["of it unused"] = event.unused_bytes
         sizes["free on the device then"] = event.device_free_bytes
-    text = event.message if event.seen else f"{event.message} - not seen again in a second step"
+    text = event.message if event.seen else f"{event.message} - did not happen again in a second step"
     text += "" if event.line is None else f", by {event.line}"
     rows = tuple(Row(cells={header: name, "bytes": Bytes(size)}) for name, size in sizes.items())
     return Section(

@@ -208,8 +208,8 @@ def _lines(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[tuple[str,
         if not only:
             notes.append(Note(text=f"{letter}: {group.members}", kind=NoteKind.REMARK))
     text = phrase(
-        "like ranks together: no figure is more than {} of the median step away from that of the most typical of them;"
-        " medians; all {} ranks are in -f json",
+        "similar ranks are grouped: their figures are within {} of the median step of the group's most typical rank;"
+        " rows are medians; -f json has all {} ranks",
         Share(LIKE, 1, 0),
         Count(len(ranks)),
     )
@@ -251,7 +251,7 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
     if anatomy.waiting is None and own is not None and own.max_ns > own.min_ns:
         name = _name(own.max_rank, own.max_trace, "rank ")
         text = phrase(
-            "Of all ranks {} waits least in communication ({} of its own a step): if others wait, it is for this one.",
+            "{} waits least in communication ({} of its own work a step): if other ranks wait, they wait for this one.",
             name,
             Time(own.max_ns),
         )
@@ -292,7 +292,7 @@ def steps(anatomy: Anatomy) -> Section | None:
     texts: list[str | Phrase] = []
     if len(shown) < len(waiting.each):
         texts.append(
-            phrase("the {} that were waited for most of {} ranks", Count(len(shown)), Count(len(waiting.each)))
+            phrase("the {} of {} ranks that the others wait for most", Count(len(shown)), Count(len(waiting.each)))
         )
     texts.append(f"means of the steps; {note('waiting-steps', 'transfer and waiting', 'waited for')}")
     if waiting.is_lower_bound:
@@ -309,7 +309,7 @@ def steps(anatomy: Anatomy) -> Section | None:
     )
     if matched is not None:
         clocks = waiting.clocks
-        agree = phrase("set by the ends of collectives" if clocks.was_set else "agree as they are")
+        agree = phrase("aligned by the ends of collectives" if clocks.was_set else "agree")
         if clocks.within_ns is not None:
             agree = phrase("{}, to within {}", agree, Time(clocks.within_ns))
         if clocks.ended_too_early:

@@ -36,7 +36,7 @@ from opanatomy.report.sections.operators import grouped, key_of, spare_ns
 from opanatomy.report.terms import note
 from opanatomy.report.totals import Total, total
 
-_NOTE: Final = note("bounds", "bound", "ceiling", "headroom")
+_NOTE: Final = note("bounds", "bound", "of peak", "headroom")
 
 
 def roofline(anatomy: Anatomy, page: Page) -> Section | None:
@@ -50,7 +50,7 @@ def roofline(anatomy: Anatomy, page: Page) -> Section | None:
         Column(header="FLOP/s", unit="FLOP/s", drop_order=4): lambda line: FlopRate(line.part.rate(line.part.flops)),
         Column(header="B/s", unit="B/s", drop_order=5): lambda line: ByteRate(line.part.rate(line.part.bytes)),
         Column(header="bound by", drop_order=2): lambda line: line.bound_by,
-        Column(header="ceiling"): lambda line: Share(line.part.reached, 1, covered=line.part.covered),
+        Column(header="of peak"): lambda line: Share(line.part.reached, 1, covered=line.part.covered),
         Column(header="headroom", drop_order=1): lambda line: Time(line.headroom_ns / steps),
     }
     groups: list[tuple[OperatorClass | str, OperatorClass | None, Phase | None, Sequence[ClassRow]]] = [

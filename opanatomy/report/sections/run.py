@@ -57,11 +57,6 @@ def in_short(anatomy: Anatomy) -> Section | None:
     if not costs.whole_ns or step.wall_ns is None:
         return None
     recorded, on_cpu = not anatomy.environment.host_only, anatomy.environment.device_kind == "cpu"
-    plain = step.unprofiled_wall_ns
-    if is_whole_trace(anatomy):
-        long = phrase("{} of trace, no steps annotated", Time(costs.whole_ns if recorded else step.wall_ns))
-    else:
-        long = phrase("{} a step{}", Time(step.wall_ns), phrase(", {} unprofiled", Time(plain)) if plain else "")
     steps = round(steps_of_window(anatomy))
     ends = " by Optimizer.step" if are_by_updates(anatomy) else ""
     busy: tuple[tuple[str, float], ...] = ()
@@ -77,14 +72,18 @@ def in_short(anatomy: Anatomy) -> Section | None:
     shares = tuple(phrase("{} {}", name, Share(ns, costs.whole_ns)) for name, ns in busy if ns)
     over = rate_of_run(anatomy)
     rate, of_run = (step.samples_per_second, "") if over is None else (over, " over the run")
-    text = joined(
-        (
-            long,
-            phrase("{}{}", Count(steps, "step"), ends) if steps > 1 or ends else None,
-            *((*shares, *where) if on_cpu and recorded else (*where, *shares)),
-            None if rate is None else phrase("{}{}", Rate(rate, "samples"), of_run),
-        )
-    )
+    number = phrase("{}{}", Count(steps, "step"), ends) if steps > 1 or ends else None
+    samples = None if rate is None else phrase("{}{}", Rate(rate, "samples"), of_run)
+    if step.unprofiled_wall_ns and not is_whole_trace(anatomy):
+        # The shares are those of the profiled step: they stand beside its time.
+        profiled = joined((phrase("profiled {}", Time(step.wall_ns)), number, *shares))
+        parts = (phrase("{} a step", Time(step.unprofiled_wall_ns)), profiled, joined((*where, samples)))
+        text = joined(parts, by="; ")
+    else:
+        long = phrase("{} a step", Time(step.wall_ns))
+        if is_whole_trace(anatomy):
+            long = phrase("{} of trace, no steps annotated", Time(costs.whole_ns if recorded else step.wall_ns))
+        text = joined((long, number, *((*shares, *where) if on_cpu and recorded else (*where, *shares)), samples))
     return Section(title="In short", notes=(Note(text=text or "", kind=NoteKind.PLAIN, most_lines=1),))
 
 

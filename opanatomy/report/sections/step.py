@@ -334,7 +334,7 @@ def _compiling(anatomy: Anatomy) -> Phrase | None:
     if min(made.uncompiled_step_ns) > max(made.compiled_step_ns):
         pays = phrase("paid for after {}", Count(ceil(made.compiling_ns / (plain - compiled)), "step"))
     else:
-        pays = phrase("never paid for" if plain <= compiled else "that is no clear difference")
+        pays = phrase("never paid for" if plain <= compiled else "which is not a clear difference")
     return joined((once, beside, pays), by="; ")
 
 
@@ -536,7 +536,7 @@ def _slow(step: SlowStep, median_ns: int) -> Phrase:
 def ceilings(anatomy: Anatomy) -> Section | None:
     """Return the device's peak rates, or why they are unknown."""
     device = anatomy.device
-    known: str | Phrase | None = device.why_no_ceilings
+    known: str | Phrase | None = device.no_ceilings
     if device.source is not None:
         names = multiplied(anatomy)
         peaks = (
@@ -545,7 +545,7 @@ def ceilings(anatomy: Anatomy) -> Section | None:
             if name in names
         )
         vector, bandwidth = device.vector_flops_per_second.get("float32"), device.bandwidth_bytes_per_second
-        unsure = phrase("{} of products may be float32 or tf32 and have no bound", Time(device.unsure_ns))
+        unsure = phrase("{} of matrix multiplications may be float32 or tf32 and have no bound", Time(device.unsure_ns))
         known = joined(
             (
                 *peaks,
@@ -558,8 +558,8 @@ def ceilings(anatomy: Anatomy) -> Section | None:
 
     covered, why_no_mfu = device.mfu_covered, None
     if device.mfu is None and covered is not None and covered < MIN_COVERED and device.peak_flops_per_second:
-        why_no_mfu = phrase("no MFU: FLOPs are known of {} of the contractions' time", Share(covered, 1))
-    facts = facts_of(("ceilings", known), ("reached", why_no_mfu))
+        why_no_mfu = phrase("no MFU: FLOPs are known for only {} of the contractions' time", Share(covered, 1))
+    facts = facts_of(("peaks", known), ("reached", why_no_mfu))
     return Section(title="What the device can do", facts=facts)
 
 
@@ -614,7 +614,7 @@ def _spread(anatomy: Anatomy) -> Phrase | None:
         return None
     texts: list[str | Phrase | None] = []
     if plain > 1:
-        mean = phrase("mean of {} plain", Count(plain))
+        mean = phrase("mean of {} unprofiled", Count(plain))
         texts.append(joined((mean, *_span(step.unprofiled_wall_min_ns, step.unprofiled_wall_max_ns))))
     if step.count > 1:
         on_ranks: Phrase | str = ""

@@ -1,4 +1,4 @@
-"""Run `opanatomy ceilings`: measure this device's peak rates, cache them, and show them next to its data sheet."""
+"""Run `opanatomy peaks`: measure this device's peak rates, cache them, and show them next to its data sheet."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ DESCRIPTION: Final = (
 )
 OPTIONS: Final = CEILINGS
 EXAMPLES: Final = (
-    ("peaks and bandwidth of this device: measured once, then kept", "opanatomy ceilings"),
-    ("two data types, measured again", "opanatomy ceilings --dtype float32,bf16 --refresh"),
-    ("for a script", "opanatomy ceilings -f json"),
+    ("peaks and bandwidth of this device: measured once, then kept", "opanatomy peaks"),
+    ("two data types, measured again", "opanatomy peaks --dtype float32,bf16 --refresh"),
+    ("for a script", "opanatomy peaks -f json"),
 )
 
 
@@ -207,7 +207,7 @@ def _machine(measured: Measured) -> Section:
     machine, state = measured.machine, device_state(measured.state)
     facts = [machine.torch and f"torch {machine.torch}", machine.driver and f"driver {machine.driver}"]
     facts.append(f"{machine.threads} thread{'' if machine.threads == 1 else 's'}" if machine.threads else None)
-    texts = [f"Ceilings of {machine.device}", ", ".join(fact for fact in facts if fact)]
+    texts = [f"Peaks of {machine.device}", ", ".join(fact for fact in facts if fact)]
     return _noted("machine", [*texts, *([] if state is None else [state])])
 
 
@@ -256,7 +256,7 @@ def _remarks(measured: Measured, matched: Match, moved: bool) -> list[str]:
     if moved:
         remarks.append(
             "memory: bytes that the program reads and writes; copy and triad (a = b + s * c) do both, read only reads;"
-            " the fastest is the ceiling"
+            " the fastest is the peak"
         )
     remarks.append("spread: how far the median burst was below the best, which is the figure")
     rates = [*measured.peaks.values(), *measured.bandwidths.values()]
