@@ -528,7 +528,7 @@ def test_a_pickle_that_would_call_something_calls_nothing(
     witness = tmp_path / "called"
     path = tmp_path / "s.pickle"
     path.write_bytes(pickle.dumps({"segments": [], "device_traces": [Calls(witness)]}, protocol))
-    assert "names posix.system" in refused(path, capsys)
+    assert "refers to posix.system" in refused(path, capsys)
     assert not witness.exists()
 
 
