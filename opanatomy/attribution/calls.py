@@ -592,7 +592,7 @@ def _filled(known: Signature, row: int, seen: _Seen) -> Signature:
         if isinstance(value, Tensor) and _is_unknown(value) and shapes.count(value.shape) == 1:
             taken = seen.get((row, value.shape), set())
             values = [vector for operator, vector in taken if operator == _VALUES]
-            indices = [vector.bytes for operator, vector in taken if operator in _INDICES]
+            indices = [vector.known_bytes for operator, vector in taken if operator in _INDICES]
             operators = {operator for operator, _ in taken}
             if len(values) == 1 and len(indices) == 2 and len(operators) == 3 and None not in indices:
                 stored = Stored(values[0].numel, sum(size for size in indices if size is not None))

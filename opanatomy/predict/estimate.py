@@ -338,7 +338,7 @@ def collectives_of(step: SimulatedStep) -> tuple[Collective, ...]:
         name = named(call.operator) or OTHER
         tensors = call.signature.tensors()
         # The larger of what it reads and writes; a functional one makes what it writes.
-        size = max((each.bytes or 0 for each in tensors), default=0)
+        size = max((each.known_bytes or 0 for each in tensors), default=0)
         if call.operator.startswith(_FUNCTIONAL) and name == "all_gather":
             size *= step.workload.world_size or 1
         of_kind = found.setdefault((name, tensors[0].dtype if tensors else None), [0, 0])

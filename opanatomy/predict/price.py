@@ -150,7 +150,7 @@ def work_of(operator: str, signature: Signature) -> Work:
 
 
 def _bytes(signature: Signature) -> int:
-    size = sum(tensor.bytes or 0 for tensor in signature.tensors())
+    size = sum(tensor.known_bytes or 0 for tensor in signature.tensors())
     return size or sum(prod(sizes) * _ELEMENT_BYTES for sizes in _sizes(signature))
 
 

@@ -162,7 +162,7 @@ def test_an_analysis_uses_it(on_device: bool, tmp_path: Path) -> None:
     @formula("mylib::fused_add_norm")
     def fused_add_norm(signature: Signature) -> Cost:
         x = signature.tensor(0)
-        return Cost(flops=8 * x.numel, read_bytes=2 * (x.bytes or 0), written_bytes=x.bytes or 0)
+        return Cost(flops=8 * x.numel, read_bytes=2 * x.bytes, written_bytes=x.bytes)
 
     made = TraceBuilder()
     made.host("mylib::fused_add_norm", 100, 50, shapes=[[8, 4], []], types=["float", "Scalar"])

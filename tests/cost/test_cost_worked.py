@@ -1257,7 +1257,7 @@ def test_operands_and_result_of_every_map(name: str) -> None:
     if row.result == "complex":
         operands = (t(m, n), t(n))
     item = 1 if name in BOOLEAN.split() else 8 if row.result == "complex" else 2
-    read = sum(x.bytes or 0 for x in operands)
+    read = sum(x.bytes for x in operands)
     assert figures(name, operands) == (row.flops * A, read, item * A)
 
 
@@ -1273,14 +1273,14 @@ def test_a_number_as_second_operand(name: str) -> None:
     x = t(m, n) if row.result == "complex" else bf(m, n)
     costs = figures(name, (x, dd()))
     assert costs is not None
-    assert costs[:2] == (row.flops * A, (x.bytes or 0) + 8 * alone)
+    assert costs[:2] == (row.flops * A, x.bytes + 8 * alone)
 
 
 @pytest.mark.parametrize("name", sorted(name for name, row in MAPS.items() if row.factor is None))
 def test_a_place_for_the_result_of_every_map(name: str) -> None:
     """It follows the operands and gives the data type."""
     operands = (bf(m, n), bf(n), bf(1))[: MAPS[name].operands]
-    read = sum(x.bytes or 0 for x in operands)
+    read = sum(x.bytes for x in operands)
     assert figures(name, (*operands, dd(0))) == (MAPS[name].flops * A, read, 8 * A)
 
 
