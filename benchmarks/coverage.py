@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from opanatomy.pipeline import analyze_trace
+from opanatomy.pipeline import summary_of_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import units
@@ -62,7 +62,7 @@ def main() -> None:
     print(HEAD)
     agreed = known = 0
     for path in traces(sys.argv[1:]):
-        anatomy = analyze_trace(path)
+        anatomy = summary_of_trace(path).anatomy
         print(line(anatomy, path.name.removesuffix(".gz").removesuffix(".json")), flush=True)
         more = agreement(anatomy)
         agreed, known = agreed + more[0], known + more[1]

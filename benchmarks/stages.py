@@ -42,7 +42,7 @@ def stages_of(trace: Path) -> dict[str, int]:
     for stage, name in STAGES.items():
         setattr(pipeline, name, _timed(getattr(pipeline, name), stage, times))
     before = time.process_time_ns()
-    anatomy = pipeline.analyze_trace(trace)
+    anatomy = pipeline.summary_of_trace(trace).anatomy
     whole = time.process_time_ns() - before
     before = time.process_time_ns()
     json_report(anatomy)
@@ -71,10 +71,10 @@ def _timed(stage_function: Callable[..., Any], stage: str, times: dict[str, int]
 
 def print_functions(trace: Path, count: int) -> None:
     """The functions that take most themselves; the profiler makes short ones look longer than they are."""
-    from opanatomy.pipeline import analyze_trace
+    from opanatomy.pipeline import summary_of_trace
 
     profiler = cProfile.Profile()
-    profiler.runcall(analyze_trace, trace)
+    profiler.runcall(summary_of_trace, trace)
     pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(count)
 
 

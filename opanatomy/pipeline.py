@@ -304,18 +304,6 @@ class _SummaryMerger:
         return replace(anatomy, lanes=lanes, waiting=waiting, checks=(*anatomy.checks, *check_parts(waiting)))
 
 
-def analyze_trace(
-    path: Path,
-    *,
-    name: str | None = None,
-    annotated: Annotated | None = None,
-    phases: Sequence[PhaseRule] = (),
-    redactor: Redactor | None = None,
-) -> Anatomy:
-    """Return the anatomy of the trace in `path`, as `summary_of_trace` computes it."""
-    return summary_of_trace(path, name=name, annotated=annotated, phases=phases, redactor=redactor).anatomy
-
-
 def summary_of_trace(
     path: Path,
     *,

@@ -780,7 +780,11 @@ WHOLE: Final = {"steps": 30, "annotated": False}
             (CONV, {}),
             "a.json has times of the host alone, of work that a device did: they are launch times",
         ),
-        ((STEP, HOST), (STEP, {}), "a.json ran on the CPU, b.json did not: times of operators are not times of kernels"),
+        (
+            (STEP, HOST),
+            (STEP, {}),
+            "a.json ran on the CPU, b.json did not: times of operators are not times of kernels",
+        ),
         (
             (STEP, WHOLE),
             (STEP, {"steps": 3}),

@@ -12,7 +12,7 @@ from torch.nn.modules import module as hooks
 
 from opanatomy.capture.run.gradients import observed_gradients
 from opanatomy.capture.step.ranges import module_ranges, phase_range
-from opanatomy.pipeline import analyze_trace, analyze_traces
+from opanatomy.pipeline import analyze_traces, summary_of_trace
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.work import Ratio
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment, Workload
@@ -31,7 +31,7 @@ def metadata(gradients: dict[str, str], workload: Workload = ALL) -> dict[str, o
 
 
 def contraction(path: Path) -> Ratio:
-    return next(one for one in analyze_trace(path).ratios if one.operator_class is MM)
+    return next(one for one in summary_of_trace(path).anatomy.ratios if one.operator_class is MM)
 
 
 # ------------------------------------------------------------------------------------------------------ made by hand
@@ -185,7 +185,7 @@ def test_theory_is_what_torch_runs(trained: str | tuple[str, ...], image_gradien
     for name, parameter in block.named_parameters():
         parameter.requires_grad_(name.startswith(trained))
     images = torch.randn(2, 3, 8, 8, requires_grad=image_gradient)
-    anatomy = analyze_trace(recorded(block, images, tmp_path))
+    anatomy = summary_of_trace(recorded(block, images, tmp_path)).anatomy
     found = [one for one in anatomy.ratios if one.operator_class is MM]
     if not found:  # a bias has no product in its backward
         assert not [row for row in anatomy.classes if row.operator_class is MM and row.phase is Phase.BACKWARD]

@@ -12,7 +12,7 @@ import opanatomy
 from opanatomy.capture.device import accelerators
 from opanatomy.capture.device.environment import choose_device, environment_of
 from opanatomy.errors import CaptureError, OpanatomyError, UsageError
-from opanatomy.pipeline import analyze_trace
+from opanatomy.pipeline import summary_of_trace
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from tests.support.made_trace import TraceBuilder
 
@@ -114,7 +114,7 @@ def xpu_trace() -> TraceBuilder:
 
 
 def test_calls_of_the_xpu_driver_are_launches(tmp_path: Path) -> None:
-    anatomy = analyze_trace(xpu_trace().write(tmp_path / "xpu.json"))
+    anatomy = summary_of_trace(xpu_trace().write(tmp_path / "xpu.json")).anatomy
     assert anatomy.environment.device_kind == "xpu"
     launching = anatomy.timeline.launching
     assert launching is not None
@@ -129,7 +129,7 @@ def test_calls_of_the_xpu_driver_are_launches(tmp_path: Path) -> None:
 def test_a_launch_by_the_driver_alone_links_its_kernel(tmp_path: Path) -> None:
     trace = xpu_trace()
     trace.events = [event for event in trace.events if event["cat"] != "xpu_runtime"]
-    anatomy = analyze_trace(trace.write(tmp_path / "xpu.json"))
+    anatomy = summary_of_trace(trace.write(tmp_path / "xpu.json")).anatomy
     assert anatomy.timeline.launching is not None
     assert (anatomy.timeline.launching.calls, anatomy.timeline.launching.call_ns) == (1, 10 * US)
     row = next(row for row in anatomy.classes if row.operator_class is OperatorClass.TENSOR_CONTRACTION)

@@ -329,7 +329,10 @@ def test_unlike_moments_are_not_compared(tmp_path: Path, capsys: pytest.CaptureF
     sides = [made.written(tmp_path / "a.pickle"), a_step().written(tmp_path / "b.pickle")]
     assert main(["compare", *map(str, sides)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "Allocated are 8.39 MB before, at the end, and 460 B after, at the peak: these moments are of different kinds" in text
+    assert (
+        "Allocated are 8.39 MB before, at the end, and 460 B after, at the peak: these moments are of different kinds"
+        in text
+    )
     assert "gained and lost" not in text
     assert "%" not in text
 

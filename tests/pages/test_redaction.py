@@ -18,7 +18,7 @@ from torch.profiler import record_function
 import opanatomy
 from opanatomy.capture.run.export import copy_redacted
 from opanatomy.io.redact import ARGUMENTS, MODULES, NAMES, OWN, PLACES, Redactor
-from opanatomy.pipeline import analyze_trace, analyze_traces
+from opanatomy.pipeline import analyze_traces, summary_of_trace
 from opanatomy.records import anatomy, columns, communication, comparison, experiment, memory, workload
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.report.formats.json import json_report
@@ -72,7 +72,7 @@ def written(trace: TraceBuilder, tmp_path: Path, *, redact: bool = False, source
     path = trace.write(tmp_path / "in.json")
     if source is not None:
         path.write_text(source)
-    analyze_trace(path, annotated=Annotated(path=tmp_path / "out.json", redact=redact))
+    summary_of_trace(path, annotated=Annotated(path=tmp_path / "out.json", redact=redact))
     return (tmp_path / "out.json").read_bytes()
 
 
@@ -217,7 +217,7 @@ def test_redact_keeps_what_the_report_needs(tmp_path: Path) -> None:
     texts = json.dumps(told)
     for kept in ("<path>(12): forward", "opanatomy.module/head", "GPU 0", "stream 7", "thread 9", '"[1, 2]"', "Linear"):
         assert kept in texts, kept
-    before, after = analyze_trace(tmp_path / "in.json"), analyze_trace(tmp_path / "out.json")
+    before, after = summary_of_trace(tmp_path / "in.json").anatomy, summary_of_trace(tmp_path / "out.json").anatomy
     # A kernel has a path in its name.
     timelines = [msgspec.structs.replace(side.timeline, gaps=()) for side in (before, after)]
     assert timelines[0] == timelines[1]

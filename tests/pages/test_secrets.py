@@ -22,7 +22,7 @@ from opanatomy.__main__ import main
 from opanatomy.capture.run.export import copy_redacted
 from opanatomy.cli.parser import make_parser
 from opanatomy.errors import OutputError
-from opanatomy.pipeline import analyze_trace, analyze_traces
+from opanatomy.pipeline import analyze_traces, summary_of_trace
 from opanatomy.predict.workers import simulate_in_process
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.report.formats import FORMATS
@@ -153,7 +153,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_ceilings: Non
             one.metadata["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": 2}
             archive.writestr(f"{NAMED}-rank{rank}.json", one.text())
         archive.writestr(f"{NAMED}-rank2.json", "no trace")
-    (sources / "old.json").write_text(json_report(analyze_trace(trace)))
+    (sources / "old.json").write_text(json_report(summary_of_trace(trace).anatomy))
     (sources / NAMED).mkdir()
     configuration = {
         "model_type": "bert", "auth_token": None, "num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2,
@@ -322,7 +322,7 @@ def test_the_search_finds_what_is_planted(planted: Path) -> None:
 def test_the_figures_stay(planted: Path) -> None:
     """Only texts change: all numbers of the report, row for row, are those of the trace."""
     trace = planted / "sources" / f"trace-{NAMED}.json"
-    before, after = analyze_trace(trace), opanatomy.analyze(trace)
+    before, after = summary_of_trace(trace).anatomy, opanatomy.analyze(trace)
     timelines = [
         replace(
             side.timeline, gaps=tuple(replace(gap, name=None, before=None, after=None) for gap in side.timeline.gaps)

@@ -28,7 +28,7 @@ from opanatomy.classification import kernels, operators
 from opanatomy.cli.parser import make_parser
 from opanatomy.cli.verbs.profile import run_options
 from opanatomy.memory.observed import memory_of_observations
-from opanatomy.pipeline import analyze_trace
+from opanatomy.pipeline import summary_of_trace
 from opanatomy.records.table import Table
 from opanatomy.records.work import kernel_rows
 from opanatomy.report.formats.terminal import section_text
@@ -79,7 +79,7 @@ def walks() -> dict[str, tuple[int, list[tuple[str, str]]]]:
 
 def step_line(folder: Path) -> Iterator[Leg]:
     path = TRACES / "gpu_v100_resnet_2021.json.gz"
-    anatomy = analyze_trace(path)
+    anatomy = summary_of_trace(path).anatomy
     section = one_step(anatomy, Page())
     assert section is not None
     section_text(section, 80)  # expressions compile when they are first used
@@ -118,7 +118,7 @@ def kernel_row(folder: Path) -> Iterator[Leg]:
     yield lambda: kernel_table(calls, trace.devices)
     yield lambda: call_table(trace, calls, kernels)
     yield work
-    made, anatomy = work(), analyze_trace(path)
+    made, anatomy = work(), summary_of_trace(path).anatomy
     assert [(row.kernel, row.time_ns) for row in kernel_rows(made)] == [
         (row.kernel, row.time_ns) for row in anatomy.kernels
     ]
@@ -170,7 +170,7 @@ def activation_bytes(folder: Path) -> Iterator[Leg]:
 def compare_part(folder: Path) -> Iterator[Leg]:
     sides = []
     for name in ("bert_cpu", "bert_checkpointing_amp_cpu"):
-        anatomy = analyze_trace(TRACES / f"{name}.json.gz")
+        anatomy = summary_of_trace(TRACES / f"{name}.json.gz").anatomy
         run = RunInput(anatomy=anatomy, metrics=metrics_of(anatomy), name=name)
         sides.append(SideInput(name=name, runs=(run,)))
     comparison = compared(sides)

@@ -36,7 +36,7 @@ from opanatomy.parallel import (
     outcomes,
     pooled,
 )
-from opanatomy.pipeline import analyze_trace, analyze_traces, reduced
+from opanatomy.pipeline import analyze_traces, reduced, summary_of_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report import terminal_report
 from opanatomy.report.formats.json import json_report
@@ -79,7 +79,7 @@ def report_of(folder: Path | Address, settings: ClusterSettings = NOT_KEPT, **op
 
 
 def test_the_order_in_which_ranks_come_changes_nothing(folder: Path) -> None:
-    each = [analyze_trace(path) for path in sorted(folder.iterdir())]
+    each = [summary_of_trace(path).anatomy for path in sorted(folder.iterdir())]
     reports = set()
     for seed in range(5):
         indices = list(range(len(each)))
@@ -406,7 +406,7 @@ def test_summaries_at_an_address(store: Path, reductions: list[str]) -> None:
 
 def test_a_report_of_hundreds_of_ranks_can_be_read(folder: Path) -> None:
     """512 ranks made of six: a line a group, one for the rank that differs, all of them in JSON."""
-    each = [analyze_trace(path) for path in sorted(folder.iterdir())]
+    each = [summary_of_trace(path).anatomy for path in sorted(folder.iterdir())]
     together = RankMerger()
     for index in range(512):
         together.add(_as_rank(each[index % 2], index, 512, slow=index == 300), index)

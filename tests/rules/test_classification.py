@@ -19,7 +19,7 @@ from opanatomy.classification.kernels import (
     rules,
 )
 from opanatomy.classification.operators import Family, RuleTable, classify_operator
-from opanatomy.pipeline import analyze_trace
+from opanatomy.pipeline import summary_of_trace
 from opanatomy.records.signature import Classification
 from opanatomy.records.taxonomy import OperatorClass
 from tests.support.made_trace import TraceBuilder
@@ -442,7 +442,7 @@ def test_a_nameless_kernel_takes_the_class_of_its_operator(tmp_path: Path) -> No
         made.kernel("triton__0d1d2de", 100 * index + 20, 30, 7 + index)
     made.launch(300, 99)
     made.kernel("triton__0d1d2de", 310, 5, 99)
-    rows = analyze_trace(made.write(tmp_path / "t.json")).kernels
+    rows = summary_of_trace(made.write(tmp_path / "t.json")).anatomy.kernels
     assert {(row.kernel, row.operator_class, row.time_ns) for row in rows} == {
         ("triton__0d1d2de", CLASSES["movement"], 30_000),
         ("triton__0d1d2de", CLASSES["normalization"], 30_000),
@@ -457,7 +457,7 @@ def test_work_of_python_below_an_operator_is_counted_with_its_own_arguments(tmp_
     made.host("aten::mm", 0, 100, shapes=shapes, types=types)
     made.host("PythonSubclass", 5, 90, shapes=shapes, types=types)
     made.host("aten::mm", 10, 80, shapes=[[16, 8], [8, 4]], types=types)
-    rows = analyze_trace(made.write(tmp_path / "t.json")).operators
+    rows = summary_of_trace(made.write(tmp_path / "t.json")).anatomy.operators
     products = [row for row in rows if row.operator == "aten::mm" and row.flops is not None]
     assert [(row.signature, row.flops) for row in products] == [("float32[16,8], float32[8,4]", 2 * 16 * 8 * 4)]
 
@@ -468,7 +468,7 @@ def test_a_layout_change_is_data_movement_where_it_stands_alone(tmp_path: Path) 
     for correlation, start in ((7, 20), (8, 200)):
         made.launch(start - 10, correlation)
         made.kernel("void cudnn::ops::nchwToNhwcKernel<float, float, float>(int)", start, 5, correlation)
-    classes = analyze_trace(made.write(tmp_path / "t.json")).classes
+    classes = summary_of_trace(made.write(tmp_path / "t.json")).anatomy.classes
     assert {(row.operator_class, row.time_ns) for row in classes} == {
         (CLASSES["contraction"], 5_000),
         (CLASSES["movement"], 5_000),

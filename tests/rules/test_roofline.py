@@ -315,7 +315,9 @@ def test_where_no_name_tells_the_setting_does_or_nobody(
     found = with_roofline(anatomy, CEILINGS)
     assert (found.operators[0].bound_ns, found.device.unsure_ns) == (bound, 30 if bound is None else 0)
     assert (found.device.mfu is None) is (bound is None)
-    assert ("30 ns of matrix multiplications may be float32 or tf32 and have no bound" in page(found)) is (bound is None)
+    assert ("30 ns of matrix multiplications may be float32 or tf32 and have no bound" in page(found)) is (
+        bound is None
+    )
     without = replace(CEILINGS, matrix_flops_per_second={"float32": 10e9})  # a device without tf32
     assert bound is not None or with_roofline(anatomy, without).operators[0].bound_ns == 100
 

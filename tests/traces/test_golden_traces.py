@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import opanatomy
-from opanatomy.pipeline import analyze_trace
+from opanatomy.pipeline import summary_of_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import read_anatomy, terminal_report
@@ -25,7 +25,7 @@ LEDGER = (
 
 @cache
 def anatomy_of(path: Path) -> Anatomy:
-    return analyze_trace(path)
+    return summary_of_trace(path).anatomy
 
 
 def figures(anatomy: Anatomy) -> str:

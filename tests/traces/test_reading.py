@@ -236,7 +236,9 @@ DAMAGE = {
 def test_damage_in_the_middle_is_one_line_with_the_place(damage: str, tmp_path: Path) -> None:
     lost, more = DAMAGE[damage]
     at = STEP.index(lost, STEP.index('"aten::linear"') if lost not in ("{", "") else PLACE)
-    with pytest.raises(TraceError, match=r"the entry near byte [\d,]+ of its text is not an event, it is not ") as caught:
+    with pytest.raises(
+        TraceError, match=r"the entry near byte [\d,]+ of its text is not an event, it is not "
+    ) as caught:
         analyzed(tmp_path, STEP[:at] + more + STEP[at + len(lost) :])
     assert str(caught.value).isprintable()
     place = re.search(r"byte ([\d,]+)", str(caught.value))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from opanatomy.cost.registry import cost
-from opanatomy.pipeline import analyze_trace
+from opanatomy.pipeline import summary_of_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.trace.signatures import parse_signature
 from tests.support.paths import SHARED
@@ -28,7 +28,7 @@ BESIDE_TRACELENS = pytest.mark.parametrize("path", TIMELINES, ids=lambda path: p
 
 @cache
 def anatomy_of(name: str) -> Anatomy:
-    return analyze_trace(SHARED / "traces" / f"{name}.json.gz")
+    return summary_of_trace(SHARED / "traces" / f"{name}.json.gz").anatomy
 
 
 @cache
@@ -95,7 +95,7 @@ def test_device_timeline(path: Path, tmp_path: Path) -> None:
     document["traceEvents"] = of_the_step(document["traceEvents"])
     without_steps = tmp_path / "trace.json"
     without_steps.write_text(json.dumps(document))
-    anatomy = analyze_trace(without_steps)
+    anatomy = summary_of_trace(without_steps).anatomy
     with path.open(newline="") as file:
         expected = {row["type"]: 1e6 * float(row["time ms"]) for row in csv.DictReader(file)}
     timeline = anatomy.timeline

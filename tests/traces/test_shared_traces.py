@@ -9,7 +9,7 @@ import pytest
 
 from opanatomy.attribution.attribute import attribute
 from opanatomy.classification.operators import classify_operator
-from opanatomy.pipeline import analyze_trace
+from opanatomy.pipeline import summary_of_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import read_anatomy, terminal_report
@@ -24,7 +24,7 @@ EVERY = pytest.mark.parametrize("path", ALL, ids=lambda path: path.name.removesu
 
 @cache
 def anatomy_of(path: Path) -> Anatomy:
-    return analyze_trace(path)
+    return summary_of_trace(path).anatomy
 
 
 def inside(anatomy: Anatomy) -> int:
