@@ -217,13 +217,18 @@ def test_utilization_leaves_recompute_to_hfu() -> None:
             "reached MFU ≥ 10.0 %, HFU ≥ 10.0 % (bfloat16 peak); FLOPs known for",
         ),
         (product(30, None, None), 0.1, 0.5, "reached MFU ≥ 10.0 %, HFU ≥ 10.0 % (bfloat16 peak); FLOPs known for"),
-        (product(31, None, None), None, 30 / 61, "reached no MFU: FLOPs are known of 49.2 % of the contractions' time"),
+        (
+            product(31, None, None),
+            None,
+            30 / 61,
+            "reached no MFU: FLOPs are known for only 49.2 % of the contractions' time",
+        ),
         # What no rule knows may be a contraction.
         (
             operator("mine::op", OperatorClass.UNKNOWN, 45, None, None),
             None,
             0.4,
-            "reached no MFU: FLOPs are known of 40.0",
+            "reached no MFU: FLOPs are known for only",
         ),
     ],
 )
