@@ -47,7 +47,8 @@ TESTS = {
     "cost": "cost/cost_worked cost/formulas cost/cost_registry cost/cost_flops cost/cost_bytes cost/cost_sparse "
     "traces/golden_traces | cost/cost_models cost/mfu_formulas cost/contraction_theory",
     "memory": "memory/memory_theory memory/memory_allocator pages/formats traces/golden_traces "
-    "memory/simulated_allocator memory/snapshots | memory/memory_trace memory/memory_live memory/out_of_memory",
+    "memory/simulated_allocator memory/snapshots | memory/memory_trace memory/memory_live memory/out_of_memory "
+    "rules/advice",
     "analysis": "rules/timeline rules/roofline cost/contraction_theory traces/golden_traces ranks/ranks "
     "rules/waiting compare/comparison ranks/communication rules/advice rules/replay rules/verdict "
     "rules/longest_events rules/step_over_time | pages/formats models/generation rules/attribution "
