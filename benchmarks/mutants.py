@@ -41,17 +41,18 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = {
     "attribution": "rules/attribution rules/phases traces/golden_traces rules/timeline rules/graph_annotations "
     "traces/writer cost/contraction_oracle | rules/phases_of_captures rules/ownership ranks/ranks ranks/communication "
-    "traces/trace_devices models/texts loops/lines_of_code",
+    "traces/trace_devices models/texts loops/lines_of_code rules/longest_events",
     "classification": "rules/classification rules/roofline traces/golden_traces rules/attribution | rules/causality "
     "traces/trace_devices rules/timeline",
     "cost": "cost/cost_worked cost/formulas cost/cost_registry cost/cost_flops cost/cost_bytes cost/cost_sparse "
     "traces/golden_traces | cost/cost_models cost/mfu_formulas cost/contraction_theory",
     "memory": "memory/memory_theory memory/memory_allocator pages/formats traces/golden_traces "
-    "memory/simulated_allocator memory/snapshots | memory/memory_trace memory/memory_live memory/out_of_memory",
+    "memory/simulated_allocator memory/snapshots | memory/memory_trace memory/memory_live memory/out_of_memory "
+    "rules/advice",
     "analysis": "rules/timeline rules/roofline cost/contraction_theory traces/golden_traces ranks/ranks "
     "rules/waiting compare/comparison ranks/communication rules/advice rules/replay rules/verdict "
     "rules/longest_events rules/step_over_time | pages/formats models/generation rules/attribution "
-    "compare/several_runs pages/first_screen loops/whole_run loops/run_trends memory/out_of_memory",
+    "compare/several_runs pages/first_screen loops/whole_run loops/run_trends memory/out_of_memory memory/snapshots",
     "checks": "rules/causality rules/second_count_causes cost/second_sources cli/gates rules/attribution "
     "traces/golden_traces | models/generation cost/cost_models ranks/communication",
     "records": "python/tables python/work_table cost/formulas rules/roofline traces/golden_traces ranks/ranks "

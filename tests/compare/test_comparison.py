@@ -790,6 +790,12 @@ WHOLE: Final = {"steps": 30, "annotated": False}
             (STEP, {"steps": 3}),
             "a.json is a whole trace, taken for one step: it has 30 times the calls of b.json's",
         ),
+        # Of five calls the three that are most have twice as many.
+        (
+            ((MM, ADD), {}),
+            ((MM, ADD, ADD), {"annotated": False}),
+            "b.json is a whole trace, taken for one step: it has 2 times the calls of a.json's",
+        ),
         (
             (STEP, {"annotated": False}),
             (STEP, WHOLE),

@@ -334,6 +334,33 @@ def test_differentiated_backwards_pair(step: Callable[[], Callable[[], Any]], pr
     assert figures(found[BACKWARD_OF]) == (products, products)
 
 
+class Product(torch.autograd.Function):
+    """A product of the model's own, whose forward runs again when its backward asks for what it saved."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows, weight)
+        return rows @ weight
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, weight = ctx.saved_tensors
+        return grad @ weight.t(), rows.t() @ grad
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_function_that_checkpointing_runs_again_is_no_gradient(reentrant: bool, tmp_path: Path) -> None:
+    """Its product runs again beside the two of its gradients; those and the forward's are of known phases."""
+    rows, weight = torch.randn(5, 8, requires_grad=True), torch.randn(8, 3, requires_grad=True)
+
+    def step() -> None:
+        out = checkpoint(Product.apply, rows, weight, use_reentrant=reentrant, preserve_rng_state=False)
+        out.sum().backward()
+
+    found = checks_of(captured(step, tmp_path / "step.json"))
+    assert figures(found[BACKWARD_OF]) == figures(found["phases of contractions"]) == (3, 3)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_scripted_graphs_are_explained(tmp_path: Path) -> None:
     model, rows = torch.jit.script(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))), torch.randn(5, 8)

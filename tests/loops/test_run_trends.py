@@ -196,6 +196,18 @@ def test_a_peak_that_varies_with_the_length_is_no_leak(seed: int, monkeypatch: p
     assert found.peak.base_bytes < 902 * MIB
 
 
+@pytest.mark.parametrize(
+    ("first", "risen", "said"), [(400, 64, True), (400, 63, False), (1000, 100, True), (1000, 99, False)]
+)
+def test_a_peak_is_said_to_vary_from_a_tenth_and_64_mebibytes_on(
+    first: int, risen: int, said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = MadeRun(monkeypatch)
+    made.memory = lambda number: (300 * MIB, 2000 * MIB, (first + (risen if number > 100 else 0)) * MIB, 300 * MIB)
+    peak = trends(made.run(200)).peak
+    assert (peak is not None) is said
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_evaluation_every_fifty_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made = MadeRun(monkeypatch, seed)

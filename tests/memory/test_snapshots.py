@@ -495,10 +495,12 @@ def test_snapshots_are_compared_by_their_peaks(tmp_path: Path) -> None:
 
 def test_a_module_that_was_noted_beside_an_allocation_is_its_module(tmp_path: Path) -> None:
     made = SnapshotBuilder().alloc(1_000, 40, forward_stack(5), user_metadata="opanatomy.module/layers.3.attn")
-    made.alloc(2_000, 20, forward_stack(6), user_metadata="someone else's").segment(0, 4_096)
+    made.alloc(2_000, 20, forward_stack(6), user_metadata="someone else's")
+    # Of one without a note the stack says which line calls its module.
+    made.alloc(3_000, 10, forward_stack(5)[:-1] + forward_stack(7)[2:]).segment(0, 4_096)
     memory = opanatomy.analyze(made.written(tmp_path / "s.pickle")).memory
     modules = {part.name: part.bytes for part in memory.parts if part.of == "module"}
-    assert modules == {"layers.*.attn": 40, None: 20}
+    assert modules == {"layers.*.attn": 40, None: 20, "model.py:7": 10}
 
 
 # ------------------------------------------------------------------------------------------------ damaged and hostile

@@ -324,6 +324,7 @@ def test_paths_in_texts(text: str, told: str) -> None:
         ("X_SECRET", "a passphrase of 5 words", "a passphrase\nof 5 words"),
         ("X_SECRET", "t\u00f4ken-\u00fcmlaut-9", "t\\\\xc3\\\\xb4ken-\\\\xc3\\\\xbcmlaut-9"),
         ("X_SECRET", "\u043f\u0430\u0440\u043e\u043b\u044c-1", "/u043f/u0430/u0440/u043e/u043b/u044c-1"),
+        ("X_SECRET", "\u043f\u0430\u0440\u043e\u043b\u044c-1", r"\xd0\xbf\xd0\xb0\xd1\x80\xd0\xbe\xd0\xbb\xd1\x8c-1"),
         ("X_SECRET", "key-value-1", "key-value-1"),
         ("X_SECRET", "layer_norm_8f3a9c2e", "layer_norm_8f3a9c2e"),
         ("X_SECRET", "QwErTyZxCv", "QwErTyZxCv"),

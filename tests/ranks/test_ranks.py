@@ -20,7 +20,7 @@ from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment, Workload
 from tests.support.command import run
 from tests.support.made_steps import message, rank_trace
-from tests.support.made_trace import GEMM, NCCL, US, TraceBuilder, page, training_step
+from tests.support.made_trace import GEMM, MAP, NCCL, US, TraceBuilder, on_gpu, page, training_step
 from tests.support.paths import SHARED
 
 #: 15 November 2025, in ns.
@@ -103,6 +103,40 @@ def test_each_rank_has_a_row(four: opanatomy.Anatomy) -> None:
         assert rank.busy_ns + rank.idle_ns == rank.window_ns == 900_000
     assert (four.timeline.communication_ns, four.timeline.window_ns) == (47_500, 900_000)
     assert four.timeline.busy_ns + four.timeline.idle_ns == 900_000
+
+
+def of_rank(trace: TraceBuilder, rank: int, world: int) -> TraceBuilder:
+    trace.metadata["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": world}
+    return trace
+
+
+def test_kinds_of_idle_time_add_up_on_several_ranks(tmp_path: Path) -> None:
+    """Of steps of 100 us: 70 us of the host on the first, 5 of another stream on the second, 2 otherwise on the third.
+
+    The means are rounded down; what is left of the idle time is the other.
+    """
+    late, across, close = (of_rank(on_gpu(), rank, 3) for rank in range(3))
+    for trace in (late, across, close):
+        trace.step(0, 100)
+    late.run(GEMM, 10, 20, 10)
+    late.run(GEMM, 40, 50, 20)
+    across.run(GEMM, 0, 0, 40)
+    across.run(MAP, 10, 45, 55, stream=20)
+    close.run(GEMM, 0, 0, 40)
+    close.run(MAP, 10, 42, 58)
+    timeline = opanatomy.analyze(folder_of(tmp_path, late, across, close)).timeline
+    assert (timeline.busy_ns, timeline.idle_ns) == (74_333, 25_667)
+    assert (timeline.host_idle_ns, timeline.stream_idle_ns, timeline.other_idle_ns) == (23_333, 1_666, 668)
+
+
+def test_operators_and_framework_add_up_on_several_ranks_without_a_device(tmp_path: Path) -> None:
+    """Steps of 1,000 and 1,100 us, operators for 300 and 500 of them, each but one a nanosecond longer."""
+    traces = [of_rank(TraceBuilder(), rank, 2) for rank in range(2)]
+    for trace, wall, operator in zip(traces, (1_000.001, 1_100.001), (300, 500.001), strict=True):
+        trace.step(0, wall)
+        trace.host("aten::mm", 10, operator)
+    step = opanatomy.analyze(folder_of(tmp_path, *traces)).step
+    assert (step.wall_ns, step.busy_ns, step.framework_ns) == (1_050_001, 400_000, 650_001)
 
 
 def test_a_row_is_what_the_trace_says_alone(tmp_path: Path) -> None:

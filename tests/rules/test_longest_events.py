@@ -84,6 +84,15 @@ def test_a_message_and_its_rate_on_the_links(tmp_path: Path) -> None:
     assert "outer" not in spans
 
 
+def test_work_that_a_range_of_a_collective_launches_is_the_collectives(tmp_path: Path) -> None:
+    """It is no operator, and has none around it; here it is the first event of the trace."""
+    trace = on_gpu()
+    trace.annotation("nccl:all_reduce", 0, 20)
+    trace.run(NCCL, 5, 30, 50, stream=20)
+    (work,) = [span for span in trace.analyze(tmp_path).spans if span.what == "collective"]
+    assert (work.name, work.operator) == (NCCL, "nccl:all_reduce")
+
+
 def test_several_ranks_have_the_longest_of_all(tmp_path: Path) -> None:
     for rank, product in enumerate((30, 50)):
         trace = on_gpu()

@@ -202,6 +202,18 @@ def test_a_wait_for_unrecorded_work_is_not_trusted(tmp_path: Path) -> None:
     assert replay.why_not == "the trace lacks the device work of 90% of the steps"
 
 
+def test_a_delay_that_nothing_explains_is_not_trusted(tmp_path: Path) -> None:
+    """Of nine maps on an idle device one begins 608 us after its launch, the others 8; the host goes on, for 10 ms."""
+    trace = one_step(10_000)
+    for call in range(9):
+        trace.host("aten::relu", 1_000 * call, 10)
+        trace.run(MAP, 1_000 * call + 2, 1_000 * call + (610 if call == 5 else 10), 100)
+    replay = trace.analyze(tmp_path).replay
+    assert replay is not None
+    assert replay.unexplained == pytest.approx(0.06)
+    assert replay.why_not == "6% of the steps are delays that nothing recorded explains"
+
+
 def test_a_host_that_waits_for_the_queue_of_earlier_steps_is_not_busy(tmp_path: Path) -> None:
     """A launch stands 4 ms behind the kernels of before: its host is free when the device gets faster."""
     trace = TraceBuilder(metadata={"schemaVersion": 1, "deviceProperties": [H100]})

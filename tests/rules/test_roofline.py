@@ -157,6 +157,7 @@ def test_classes_sum_and_caches_give_nothing_back() -> None:
     assert (products.bound_ns, products.bounded_ns, products.headroom_ns, products.memory_bound_ns) == (20, 34, 20, 0)
     assert (maps.bound_ns, maps.headroom_ns, maps.memory_bound_ns) == (5, 4, 5)
     assert [row.bound_by for row in found.operators] == ["compute", "memory", None, "compute"]  # the longest first
+    assert [row.bounded_ns for row in found.operators] == [30, 9, 0, 4]
     for width in (60, 80, 120):
         text = terminal_report(found, width=width)
         assert "headroom" in text

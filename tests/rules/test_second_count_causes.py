@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from opanatomy.checks import counts
 from opanatomy.checks.counts import Counts, Dispatched, Observed, cause_of_calls, cause_of_flops
+from opanatomy.records.anatomy import Check
 from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import METADATA_KEY, Capture, Environment, ObservedCount, Workload
+from tests.support.made_trace import MATRICES, TraceBuilder
 
 FORWARD, BACKWARD, OPTIMIZER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
 COPIES = {("aten::clone", FORWARD): 24}
@@ -74,3 +79,40 @@ def test_the_fast_path_runs_the_same_products(
         watched=watched,
     )
     assert cause_of_flops(addmm, found) == cause_of_flops(fused, found) == cause_of_calls(fused, found) == cause
+
+
+def checked(trace: TraceBuilder, folder: Path, *seen: ObservedCount) -> dict[str, Check]:
+    """The checks of a capture in whose warm-up a mode saw these calls in one step."""
+    capture = Capture(
+        version="0",
+        command="",
+        created="",
+        environment=Environment(),
+        workload=Workload(),
+        observed_counts=seen,
+        profiled_step_ns=(1,),
+    )
+    trace.metadata[METADATA_KEY] = msgspec.to_builtins(capture)
+    return {check.quantity: check for check in trace.analyze(folder).checks}
+
+
+def test_what_a_compilation_calls_on_tensors_without_data_is_not_counted(tmp_path: Path) -> None:
+    """A product of it, the first event of the trace, and one of the step, which the mode saw."""
+    trace = TraceBuilder()
+    trace.annotation("_compile.compile_inner (dynamo_timed)", 0, 100)
+    for start in (10, 110):
+        trace.host("aten::mm", start, 20, **MATRICES)
+    checks = checked(trace, tmp_path, ObservedCount(operator="aten::mm", phase=FORWARD, calls=1, flops=128, source="a"))
+    for quantity in ("call counts", "contraction FLOPs"):
+        assert (checks[quantity].compared, checks[quantity].equal) == (1, 1)
+
+
+@pytest.mark.parametrize(("inside", "cause"), [("clone", counts.KEPT_COPY), ("mul", None)])
+def test_a_copy_inside_an_operators_event_is_autograds(inside: str, cause: str | None, tmp_path: Path) -> None:
+    """The mode sees a call of its own there; nothing explains one of other work."""
+    trace = TraceBuilder()
+    trace.host("aten::add_", 10, 20, shapes=[[8], [8]], types=["float", "float"])
+    trace.host(f"aten::{inside}", 12, 5, shapes=[[8]], types=["float"])
+    seen = (ObservedCount(operator=f"aten::{name}", phase=FORWARD, calls=1) for name in ("add", inside))
+    found = checked(trace, tmp_path, *seen)["call counts"].differences
+    assert [(one.operator, one.ours, one.other, one.cause) for one in found] == [(f"aten::{inside}", 0, 1, cause)]

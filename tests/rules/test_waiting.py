@@ -39,13 +39,15 @@ def ranks(
     ahead: Sequence[int] | None = None,
     waits: bool = False,
     hiding: int = 0,
+    held: Mapping[tuple[int, int], int] | None = None,
 ) -> opanatomy.Anatomy:
     """Ranks whose collectives begin `late[rank][place]` after the others', once a step, and end `transfer` after the
     last has begun; their clocks are ahead by `clocks`. The ends differ by some hundred nanoseconds, as real ones do.
 
     Each rank enters its steps `entered` after the first, and computes `computing` at the end of each. Of those in
     `parts` the trace has these collectives alone. Hosts are `ahead` of their devices; in those that wait the host waits
-    for the first collective of each step. `hiding` is how long rank 0 computes from the begin of each on."""
+    for the first collective of each step. `hiding` is how long rank 0 computes from the begin of each on,
+    and `held` by how much a rank's collectives of a step end after the others'."""
     count, a_step = len(late), len(names)
     clocks, entered, computing, ahead = (
         given or [value] * count for given, value in ((clocks, 0), (entered, 0), (computing, 0), (ahead, 10_000))
@@ -66,6 +68,7 @@ def ranks(
                 begin = whole + 50_000 + index * STEP // a_step + (step * step * 7919) % 90_000
                 start = begin + late[rank][index]
                 end = max(begin + each[index] for each in late) + transfer + (rank * 37 + step * 11) % 300
+                end += (held or {}).get((rank, step), 0)
                 if not low <= step * a_step + index < high:
                     continue
                 said: dict[str, Any] = {
@@ -146,6 +149,14 @@ def test_clocks_are_set_by_the_ends(clocks: list[int], tmp_path: Path) -> None:
         assert rank.waiting_ns == pytest.approx(6 * ns, abs=12 * 500)
     assert found.straggler is not None
     assert found.straggler.rank == 2
+
+
+def test_clocks_are_set_by_most_ends(tmp_path: Path) -> None:
+    """Of six steps two in the middle, in which the collectives of rank 1 end 40 us after the others', set none."""
+    clocks = [0, 3_000_000, -2_000_000, 500]
+    found = waiting(ranks(tmp_path, LATE, clocks=clocks, held={(1, 2): 40_000, (1, 3): 40_000}))
+    offsets = [rank.clock_offset_ns - found.each[0].clock_offset_ns for rank in found.each]
+    assert offsets == pytest.approx(clocks, abs=400)
 
 
 def test_no_collective_ends_before_it_has_begun_everywhere(tmp_path: Path) -> None:
