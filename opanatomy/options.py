@@ -871,6 +871,7 @@ TECHNIQUES: Final = (
     Option(name="resume", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
            help="continue in --folder: finished runs are not repeated"),
     *(option for option in REPORT if option.group != _CEILINGS),
+    FULL,
 )  # fmt: skip
 
 SWEEP: Final = Option(
@@ -916,6 +917,7 @@ ESTIMATE: Final = (
     RATE,
     ALLOW_TF32,
     *(option for option in REPORT if option.group != _CEILINGS),
+    *PAGE,
 )  # fmt: skip
 
 EXPLAIN: Final = (

@@ -87,7 +87,7 @@ def _sections(texts: Sequence[str]) -> tuple[str, ...]:
         raise UsageError("--section: the name is empty - give one of " + ", ".join(HEADINGS))
     chosen = []
     for name in names:
-        section = choice_of(name, map(Choice, SECTIONS))
+        section = choice_of(name.replace(" ", "-"), map(Choice, SECTIONS))
         if section is None:
             raise UsageError(f"--section {name}: not known - {instead_of(name, HEADINGS)}")
         chosen.append(section)
@@ -287,6 +287,8 @@ def chosen_format(arguments: argparse.Namespace) -> str:
 def show(report: Report, where: Destination) -> None:
     """Print the report on stdout, or write it to the file of `-o`."""
     from opanatomy.report.formats import format_named
+    from opanatomy.report.formats.terminal import sentence
+    from opanatomy.report.sections import findings_of
 
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     color = where.file is None and not plain and where.stream.isatty()
@@ -310,7 +312,7 @@ def show(report: Report, where: Destination) -> None:
         text = chosen.encoded(report, page)
         with where.file.written() as partial:
             partial.write_bytes(text)
-        note(f"report: {where.file.path}")
+        note("\n".join((*map(sentence, findings_of(report)), f"report: {where.file.path}")))
     if where.tables is not None:
         from opanatomy.report.frames import write_tables
         from opanatomy.report.units import noun

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from io import StringIO
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -39,7 +40,7 @@ from opanatomy.report.section import (
     Time,
     phrase,
 )
-from opanatomy.report.sections import first_screen, sections_of
+from opanatomy.report.sections import HEADING_OF, first_screen, headings_beyond, sections_of
 from opanatomy.report.sections.memory import curve_lines
 
 #: Namespaces of torch's own operators, omitted if space is short.
@@ -507,14 +508,15 @@ _LATE: Final = ("classes", "advice")
 _LEFT_OUT: Final = "left out of this screen: --section {}"
 _MORE: Final = "more: --full, or --section {}"
 _FULL: Final = "more: --full"
-_OTHERS: Final = ("idle", "kernels", "modules", "roofline", "ledger")
 #: This many sections are named as examples.
 _MAX_NAMED_SECTIONS: Final = 4
 
 
 def fitting(anatomy: Anatomy, page: Page, text_of: Callable[[Sequence[Section]], str]) -> str:
     """Return the first screen in at most `page.height` lines if possible; dropped parts are named by their section."""
-    more = text_of((_note("more", _more(())),)) if page.more else ""
+    shown = first_screen(anatomy, page)
+    others = tuple(islice(headings_beyond(anatomy, shown), _MAX_NAMED_SECTIONS)) if page.more else ()
+    more = text_of((_note("more", _more(others)),)) if page.more else ""
     height = (page.height or 0) - more.count("\n")
 
     def with_rows(top: int) -> str:
@@ -536,8 +538,8 @@ def fitting(anatomy: Anatomy, page: Page, text_of: Callable[[Sequence[Section]],
         less = [_without(section, label) for section in sections]
         left_out += [old.name for old, new in zip(sections, less, strict=True) if old != new]
         sections = tuple(section for section in less if section is not None)
-        names = ",".join(dict.fromkeys(left_out))
-        note = _more(left_out) if page.more else _LEFT_OUT.format(names)
+        names = tuple(dict.fromkeys(HEADING_OF[name] for name in left_out))
+        note = _more(tuple(dict.fromkeys((*names, *others)))) if page.more else _LEFT_OUT.format(",".join(names))
         text = text_of(sections) + (text_of((_note("left-out", note),)) if names else "")
         if text.count("\n") <= (page.height or 0):
             break
@@ -562,9 +564,10 @@ def fitting_parts(report: Report, page: Page, text_of: Callable[[Sequence[Sectio
     return text
 
 
-def _more(left_out: Sequence[str]) -> str:
-    """Return how to see the rest: the dropped parts first."""
-    return _MORE.format(",".join([*dict.fromkeys((*left_out, *_OTHERS))][:_MAX_NAMED_SECTIONS]) + ",...")
+def _more(headings: Sequence[str]) -> str:
+    """Return how to see the rest: some of its sections by their headings."""
+    named = ",".join(headings[:_MAX_NAMED_SECTIONS]) + (",..." if len(headings) >= _MAX_NAMED_SECTIONS else "")
+    return _MORE.format(named) if headings else _FULL
 
 
 def _note(name: str, text: str) -> Section:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeAlias
@@ -118,7 +118,7 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
         Part("texts", _maker(run.texts), "step", first=True),
         Part("classes", _maker(classes.classes), "classes", "classes", first=True),
         Part("operators", operators.operators, "operators", "operators", first=True),
-        Part("whole-run", _maker(step.whole_run), "step", "whole run"),
+        Part("whole-run", _maker(step.whole_run), "step", "whole-run"),
         Part("idle", _maker(step.idle), "step", "idle"),
         Part("replay", _maker(replay.replay), "step", "replay"),
         Part("host", operators.host, "step", "host"),
@@ -135,17 +135,17 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
         Part("matched", _maker(ranks.collectives), "ranks", "waiting"),
         Part("collectives", _maker(collectives.collectives), "ranks", "communication"),
         Part("communication-phases", _maker(collectives.phases), "ranks", "communication"),
-        Part("communication-modules", _maker(collectives.modules), "ranks", "communication"),
+        Part("communication-modules", collectives.modules, "ranks", "communication"),
         Part("components", _maker(memory.components), "memory", "memory"),
-        Part("memory-lines", _maker(partial(memory.parts, "line")), "memory", "memory"),
+        Part("memory-lines", partial(memory.parts, "line"), "memory", "memory"),
         Part("memory-curve", _maker(memory.curve), "memory", "memory"),
-        Part("memory-peak", _maker(memory.blocks), "memory", "memory"),
-        Part("memory-modules", _maker(partial(memory.parts, "module")), "memory", "memory"),
-        Part("memory-classes", _maker(partial(memory.parts, "operator_class")), "memory", "memory"),
-        Part("memory-phases", _maker(partial(memory.parts, "phase")), "memory", "memory"),
-        Part("memory-compiled", _maker(partial(memory.parts, "compiled")), "memory", "memory"),
+        Part("memory-peak", memory.blocks, "memory", "memory"),
+        Part("memory-modules", partial(memory.parts, "module"), "memory", "memory"),
+        Part("memory-classes", partial(memory.parts, "operator_class"), "memory", "memory"),
+        Part("memory-phases", partial(memory.parts, "phase"), "memory", "memory"),
+        Part("memory-compiled", partial(memory.parts, "compiled"), "memory", "memory"),
         Part("memory-pools", _maker(memory.pools), "memory", "memory"),
-        Part("saved-activations", _maker(memory.activations), "memory", "memory"),
+        Part("saved-activations", memory.activations, "memory", "memory"),
         Part("snapshots", _maker(memory.snapshots), "memory", "memory"),
         Part("activation-terms", _maker(memory.terms), "memory", "memory"),
         Part("published", _maker(memory.published), "memory", "memory"),
@@ -169,7 +169,12 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
         Part(
             "changes", _parts_maker(lambda parts, page: comparison.changes_table(parts, page.top)), "changes", "changes"
         ),
-        Part("kernels-changed", _parts_maker(lambda parts, _: comparison.kernels_table(parts)), "changes", "kernels"),
+        Part(
+            "kernels-changed",
+            _parts_maker(lambda parts, page: comparison.kernels_table(parts, page.top)),
+            "changes",
+            "kernels",
+        ),
         Part("figures", _maker(comparison.figures_table), "figures", "figures"),
         Part("classes", _maker(comparison.families_table), "figures", "classes"),
         Part("steps", _maker(comparison.steps_table), "figures", "steps"),
@@ -190,11 +195,16 @@ PARTS: Final[Mapping[type[Report], tuple[Part, ...]]] = {
     ),
 }
 _TITLE, *_NAMED = PARTS[Anatomy]
+#: The heading of each section.
+HEADING_OF: Final = {part.name: part.heading or part.name for part in _NAMED}
 #: The headings of the page.
-HEADINGS: Final = tuple(dict.fromkeys(part.heading or part.name for part in _NAMED))
+HEADINGS: Final = tuple(dict.fromkeys(HEADING_OF.values()))
 #: Values of `--section`: page headings, and the parts below them.
 SECTIONS: Final = tuple(dict.fromkeys((*HEADINGS, *(part.name for part in _NAMED))))
 
+
+#: The headings that a first screen offers first.
+_ASKED_FIRST: Final = ("idle", "kernels", "modules", "roofline", "memory", "ledger")
 
 #: Sections available for a step that did not run.
 OF_ESTIMATE: Final = frozenset({
@@ -215,7 +225,7 @@ def sections_of(report: Report, page: Page = _WHOLE_PAGE) -> tuple[Section, ...]
         return _made(PARTS[Comparison if isinstance(report, Comparison) else Techniques], report, page)
     if page.sections:
         sections = _made([_TITLE], report, page, opened=True)
-        for heading, group in groupby(_NAMED, key=lambda part: part.heading or part.name):
+        for heading, group in groupby(_NAMED, key=lambda part: HEADING_OF[part.name]):
             if asked := [part for part in group if heading in page.sections or part.name in page.sections]:
                 sections += _made(asked, report, page, opened=True) or _nothing(heading, sections)
         return sections
@@ -241,6 +251,15 @@ def first_screen(anatomy: Anatomy, page: Page = _WHOLE_PAGE) -> tuple[Section, .
     return _made(parts, anatomy, page, opened=True)
 
 
+def headings_beyond(anatomy: Anatomy, shown: Iterable[Section]) -> Iterator[str]:
+    """Yield the headings that have more than is `shown`, those that most reports have first."""
+    names = {section.name for section in shown}
+    for heading in dict.fromkeys((*_ASKED_FIRST, *HEADINGS)):
+        parts = (part for part in _NAMED if HEADING_OF[part.name] == heading and part.name not in names)
+        if any(_made([part], anatomy, _WHOLE_PAGE) for part in parts):
+            yield heading
+
+
 def in_lines(anatomy: Anatomy) -> tuple[str | Phrase, ...]:
     """Return the first screen in five lines, for a log: main cost, step, phases, classes, advice.
 
@@ -257,6 +276,14 @@ def in_lines(anatomy: Anatomy) -> tuple[str | Phrase, ...]:
     classes = joined(phrase("{} {}", LABEL[item], Share(ns, costs.whole_ns)) for item, ns in shares if ns)
     advice = [fact.whole for fact in screen["advice"].facts[:1]] if "advice" in screen else ["nothing to advise"]
     return *notes, *phases, *([classes] if classes else []), *advice
+
+
+def findings_of(report: Report) -> tuple[str | Phrase, ...]:
+    """Return what a report says first: its conclusion, and of one run the first advice."""
+    sections = first_screen(report) if isinstance(report, Anatomy) else sections_of(report)
+    said = [note.text for section in sections for note in section.notes if note.kind is NoteKind.CONCLUSION]
+    advice = [fact.whole for section in sections if section.name == "advice" for fact in section.facts]
+    return (*said[:1], *advice[:1])
 
 
 def _made(parts: Iterable[Part], report: Report, page: Page, *, opened: bool = False) -> tuple[Section, ...]:

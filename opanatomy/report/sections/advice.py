@@ -59,7 +59,10 @@ def first_advice(anatomy: Anatomy, page: Page) -> Section | None:
         if replayed is not None:
             together = _time_gain(replayed, most, whole)
         facts.append(Fact(label="together", text=together))
-    return Section(title="What to try", facts=tuple(facts), notes=tuple(notes))
+    profiled, unprofiled = anatomy.step.wall_ns, anatomy.step.unprofiled_wall_ns
+    of_it = unprofiled is not None and all(advice.step_ns in (None, profiled) for advice in first)
+    scope = "shares of the profiled step" if of_it else ""
+    return Section(title="What to try", scope=scope, facts=tuple(facts), notes=tuple(notes))
 
 
 def _no_advice(anatomy: Anatomy) -> Section | None:

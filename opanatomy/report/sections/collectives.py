@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from opanatomy.analysis.costs import steps_of
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.communication import (
@@ -22,6 +20,7 @@ from opanatomy.report.section import (
     Count,
     Exact,
     Note,
+    Page,
     Row,
     Section,
     Share,
@@ -60,10 +59,6 @@ def collectives(anatomy: Anatomy) -> Section | None:
 
 
 # Communication by phase and by module: how much of it the rank's own work hides.
-
-
-#: This many modules are shown, those that communicate longest.
-_MAX_MODULES: Final = 8
 
 
 def _times(steps: int) -> Columns[CommunicationPhase | ModuleCommunication]:
@@ -123,7 +118,7 @@ def phases(anatomy: Anatomy) -> Section | None:
     )
 
 
-def modules(anatomy: Anatomy) -> Section | None:
+def modules(anatomy: Anatomy, page: Page) -> Section | None:
     """Return the communication for each module: gathers, gathers again in backward, reduce-scatters."""
     communication = anatomy.communication
     if communication is None or not any(row.module for row in communication.modules):
@@ -135,7 +130,7 @@ def modules(anatomy: Anatomy) -> Section | None:
         **_times(steps_of(anatomy)),
     }
     ordered = sorted(communication.modules, key=lambda row: -row.running_ns)
-    rows = tuple(Row(cells=cells_of(columns, row)) for row in ordered[:_MAX_MODULES])
+    rows = tuple(Row(cells=cells_of(columns, row)) for row in ordered[: page.top])
     left = len(ordered) - len(rows)
     notes = (Note(text=phrase("and {} more, all in -f json", Count(left))),) if left else ()
     return Section(

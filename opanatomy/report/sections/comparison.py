@@ -183,8 +183,6 @@ _ELSEWHERE: Final = (
 )
 #: Causes that change less than this part of the largest change are one row.
 _MIN_CAUSE_SHARE: Final = 1e-3
-#: Contractions with another kernel that are listed.
-_MAX_KERNELS: Final = 8
 
 
 def causes_table(parts: Decomposition, page: Page) -> Section:
@@ -272,7 +270,7 @@ def _calls(group: Sequence[Part]) -> str:
     return " to ".join(dict.fromkeys(f"{calls:.3g}" for calls in sides))
 
 
-def kernels_table(parts: Decomposition) -> Section:
+def kernels_table(parts: Decomposition, top: int) -> Section:
     """Return the contractions for which the library chose another kernel."""
     columns: Columns[tuple[Part, Work, Work]] = {
         Column(header="another kernel", holds=ColumnKind.NAMES): lambda item: Name(name_of_part(item[0])),
@@ -296,8 +294,8 @@ def kernels_table(parts: Decomposition) -> Section:
     return Section(
         title="Other kernels",
         columns=tuple(columns),
-        rows=tuple(rows[:_MAX_KERNELS]),
-        notes=_more_rows(len(rows) - _MAX_KERNELS),
+        rows=tuple(rows[:top]),
+        notes=_more_rows(len(rows) - top),
     )
 
 

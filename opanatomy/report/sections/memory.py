@@ -34,6 +34,7 @@ from opanatomy.report.section import (
     Name,
     Note,
     NoteKind,
+    Page,
     Phrase,
     Row,
     Section,
@@ -41,9 +42,6 @@ from opanatomy.report.section import (
     cells_of,
     phrase,
 )
-
-#: Rows of the table of the blocks at the peak; the table of saved tensors has twice as many.
-_BLOCK_ROWS: Final = 5
 
 
 def components(anatomy: Anatomy) -> Section | None:
@@ -122,7 +120,7 @@ def curve(anatomy: Anatomy) -> Section:
     return Section(title="Allocated bytes over the window", curve=anatomy.memory.timeline)
 
 
-def blocks(anatomy: Anatomy) -> Section | None:
+def blocks(anatomy: Anatomy, page: Page) -> Section | None:
     """Return the live blocks at the peak, or at a snapshot's moment, by the operator and module that allocated them."""
     memory = anatomy.memory
     if not memory.blocks:
@@ -137,31 +135,31 @@ def blocks(anatomy: Anatomy) -> Section | None:
         Column(header="bytes"): lambda part: Bytes(part.bytes),
         Column(header=of_it, drop_order=4): lambda part: Share(part.bytes, memory.allocated_then),
     }
-    rows = [Row(cells=cells_of(columns, part)) for part in memory.blocks[:_BLOCK_ROWS]]
-    others = memory.unlisted_bytes + sum(part.bytes for part in memory.blocks[_BLOCK_ROWS:])
+    rows = [Row(cells=cells_of(columns, part)) for part in memory.blocks[: page.top]]
+    others = memory.unlisted_bytes + sum(part.bytes for part in memory.blocks[page.top :])
     if others:
         share = Share(others, memory.allocated_then)
         rows.append(Row(cells={live: "and more", "bytes": Bytes(others), of_it: share}))
     return Section(title=live.capitalize(), columns=tuple(columns), rows=tuple(rows))
 
 
-#: The parts of a snapshot's moment that have a table each: the heading of its first column, and rows shown.
+#: The parts of a snapshot's moment that have a table each: the heading of its first column.
 _MOMENT_TABLES: Final = {
-    "line": ("line of code", 12),
-    "module": ("module, by the lines that call it", 8),
-    "operator_class": ("operator class", 8),
-    "phase": ("allocated in", 8),
-    "compiled": ("compiled region", 8),
+    "line": "line of code",
+    "module": "module, by the lines that call it",
+    "operator_class": "operator class",
+    "phase": "allocated in",
+    "compiled": "compiled region",
 }
 
 
-def parts(of: str, anatomy: Anatomy) -> Section | None:
+def parts(of: str, anatomy: Anatomy, page: Page) -> Section | None:
     """Return the live memory by line, module, class or phase; the rows sum to all of it."""
     memory = anatomy.memory
     ranked = [part for part in memory.parts if part.of == of]
     if not any(part.name for part in ranked):
         return None
-    header, shown = _MOMENT_TABLES[of]
+    header = _MOMENT_TABLES[of]
     columns: Columns[MemoryPart] = {
         Column(header=header, holds=ColumnKind.NAMES, least=18): lambda part: part.name or "no stack recorded",
         Column(header="component", holds=ColumnKind.NAMES, least=10): lambda part: _words(part.component),
@@ -169,8 +167,8 @@ def parts(of: str, anatomy: Anatomy) -> Section | None:
         Column(header="bytes"): lambda part: Bytes(part.bytes),
         Column(header="of it", drop_order=1): lambda part: Share(part.bytes, memory.allocated_then),
     }
-    rows = [Row(cells=cells_of(columns, part)) for part in ranked[:shown]]
-    if others := ranked[shown:]:
+    rows = [Row(cells=cells_of(columns, part)) for part in ranked[: page.top]]
+    if others := ranked[page.top :]:
         size = sum(part.bytes for part in others)
         more = phrase("and {} more", Count(len(others)))
         rows.append(Row(cells={header: more, "bytes": Bytes(size), "of it": Share(size, memory.allocated_then)}))
@@ -210,7 +208,7 @@ def pools(anatomy: Anatomy) -> Section | None:
     return Section(title="Held at the end", columns=tuple(columns), rows=tuple(rows))
 
 
-def activations(anatomy: Anatomy) -> Section | None:
+def activations(anatomy: Anatomy, page: Page) -> Section | None:
     """Return the tensors that forward saved for backward, by module, operator and shape."""
     ranked = sorted(anatomy.memory.activations, key=lambda part: -part.bytes)
     if not ranked:
@@ -228,8 +226,8 @@ def activations(anatomy: Anatomy) -> Section | None:
         ),
         Column(header="bytes"): lambda part: Bytes(part.bytes),
     }
-    rows = [Row(cells=cells_of(columns, part)) for part in ranked[: 2 * _BLOCK_ROWS]]
-    if others := ranked[2 * _BLOCK_ROWS :]:
+    rows = [Row(cells=cells_of(columns, part)) for part in ranked[: page.top]]
+    if others := ranked[page.top :]:
         more = phrase("and {} more", Count(len(others)))
         rows.append(Row(cells={"saved for backward": more, "bytes": Bytes(sum(part.bytes for part in others))}))
     return Section(title="Saved for backward", columns=tuple(columns), rows=tuple(rows))

@@ -88,6 +88,12 @@ def busy(anatomy: Anatomy) -> Phrase | None:
         whole = phrase("the {} without other steps' work", long)
 
     exposed, busy_ns = None, anatomy.timeline.busy_ns
+    # The profiler makes the host slower, and so the device idle: not the work longer.
+    unprofiled_ns, work_ns, without = anatomy.step.unprofiled_wall_ns, busy_ns / steps_of_window(anatomy), None
+    if whole == "the step" and unprofiled_ns is not None:
+        whole = "the profiled step"
+        if work_ns <= unprofiled_ns:
+            without = phrase("the same work is {} of the unprofiled step", Share(work_ns, unprofiled_ns))
     if costs.exposed_ns >= _MIN_SHOWN_SHARE * costs.whole_ns:
         waiting = None
         if costs.waiting_ns:
@@ -116,6 +122,7 @@ def busy(anatomy: Anatomy) -> Phrase | None:
         (
             phrase("{} of {}{}", Share(busy_ns, costs.whole_ns), whole, exposed or ""),
             phrase("idle {}{}", Share(costs.idle_ns, costs.whole_ns), phrase(" ({})", causes) if causes else ""),
+            without,
             unrecorded,
             _around(anatomy),
         )
