@@ -198,8 +198,8 @@ def _lower_layers(context: Context) -> Mapping[str, Any]:
 def _attention(name: str, title: str, what: str, **more: Any) -> Lever:
     def blocked_because(context: Context) -> str | None:
         if context.attention is None:
-            return "the model has no attention of the library's"
-        return "the baseline has it" if context.attention == name else None
+            return "the model does not use the library's attention"
+        return "the baseline has it already" if context.attention == name else None
 
     return Lever(
         name=name,
@@ -215,7 +215,8 @@ def _attention(name: str, title: str, what: str, **more: Any) -> Lever:
 
 def _padding(name: str, padding: str, what: str) -> Lever:
     def blocked_because(context: Context) -> str | None:
-        return "the baseline has it" if getattr(context.run, "padding", None) == padding else _has_texts(context)
+        is_so = getattr(context.run, "padding", None) == padding
+        return "the baseline has it already" if is_so else _has_texts(context)
 
     return Lever(
         name=name,

@@ -240,7 +240,7 @@ TASK: Final = Option(
     name="task",
     group=_BATCH,
     metavar="TASK",
-    help="task head to put on the model: {choices}, or the Hub's name for it (default: the configuration's)",
+    help="task head on the model: {choices}, or the Hub's name for it (default: the configuration's)",
     choices=(
         Choice(
             "sequence-classification",
@@ -321,15 +321,16 @@ COMPILE_MODE: Final = Option(
     group=_STEP,
     metavar="MODE",
     python=("profile",),
-    help="torch.compile mode: {choices}; in modes with CUDA graphs, kernels are assigned to modules where torch can"
-    " tell them",
+    help="torch.compile mode: {choices}; with CUDA graphs, kernels are assigned to modules only where torch"
+    " annotates the"
+    " graph",
     choices=tuple(Choice(name) for name in ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")),
 )
 OPTIMIZER: Final = Option(
     name="optimizer",
     group=_STEP,
     metavar="NAME",
-    help="also run an optimizer step: {choices} (default: none; estimate, techniques and --for take adamw)",
+    help="also take an optimizer step: {choices} (default: none; adamw in estimate, in techniques and with --for)",
     python=("profile",),
     recorded="optimizer",
     choices=tuple(Choice(optimizer.name, optimizer.aliases) for optimizer in OPTIMIZERS),
@@ -501,7 +502,7 @@ SUGGEST: Final = Option(
     minimum=0,
     metavar="SECONDS",
     help="time budget for predicting which techniques would save most; 0 skips this (default: a tenth of the run's"
-    " time, at least 10)",
+    " time, at least 10 s)",
 )
 
 SUMMARIES: Final = Option(
@@ -509,8 +510,8 @@ SUMMARIES: Final = Option(
     group=_RANKS,
     metavar="DIR",
     python=("analyze",),
-    help="folder or address that keeps a summary of each rank, so that unchanged traces are not read again (default:"
-    " the user's cache folder)",
+    help="folder or URL (s3://...) that keeps a summary of each rank, so that unchanged traces are not read again"
+    " (default: the user's cache folder)",
 )
 DASK: Final = Option(
     name="dask",
@@ -526,7 +527,7 @@ JOBS: Final = Option(
     minimum=1,
     metavar="N",
     python=("analyze",),
-    help="processes that read the ranks (default: one per core, none if there is little to read)",
+    help="processes that read the ranks (default: one per core, or none for little data)",
 )
 PROCESSES: Final = Option(
     name="processes",
@@ -638,7 +639,7 @@ RUN: Final = (
     Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=1, minimum=1, metavar="N", python=("profile", "record"),
            recorded="steps", help="steps to profile (default: {default})"),
     Option(name="warmup", group=_STEP, kind=Kind.NUMBER, metavar="N", python=("profile", "record"), recorded="warmup",
-           help="unprofiled steps before them (default: 1 on a CPU, 3 on a GPU)"),
+           help="unprofiled steps to run first (default: 1 on a CPU, 3 on a GPU)"),
     PARALLEL,
     BUCKET_MB,
     BUCKET_VIEW,
@@ -690,17 +691,19 @@ PAGE: Final = (
 #: Options on the report's destination, and the device's limits.
 REPORT: Final = (
     Option(name="output", short_flag="-o", group=_REPORT, metavar="FILE",
-           help="report file; its ending sets the format (.html: interactive page, .md: for an issue or pull request,"
+           help="report file; its extension sets the format (.html: interactive page, .md: for an issue or pull"
+               " request,"
            " .digest.md: for agents, at most 4 kB); or a folder; - is stdout"),
     Option(name="format", short_flag="-f", group=_REPORT, metavar="FORMAT",
-           help="report format: {formats} (default: from the ending of -o, else terminal)"),
+           help="report format: {formats} (default: from the extension of -o, else terminal)"),
     Option(name="chart", group=_REPORT, metavar="NAME",
-           help="with -o FILE.svg or FILE.png: draw this chart (step, advice, lanes, steps, classes, roofline,"
-           " modules, lines, memory, segments, components, ranks; difference; techniques)"),
+           help="with -o FILE.svg or FILE.png: draw this chart: step, advice, lanes, steps, run, classes, roofline,"
+           " modules, lines, memory, segments, components, ranks; of compare: difference; of techniques: techniques"),
     Option(name="tables", group=_REPORT, metavar="DIR",
            help="also write every table of the report to this folder, as CSV and, with pyarrow, as Parquet"),
     Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False,
-           python=("profile", "record", "TrainerCallback"), help="overwrite existing files"),
+           python=("profile", "record", "TrainerCallback"), help="overwrite existing files (a name you gave is"
+               " refused otherwise, a default name is numbered)"),
     DEBUG,
     Option(name="peak", group=_CEILINGS, metavar="RATE",
            help="peak FLOP/s to use instead of the known one: 312T, or bf16=312T,fp32=19.5T"),
@@ -713,10 +716,9 @@ LIMIT: Final = Option(
     flag="--for",
     group=_FITS,
     metavar="MEMORY",
-    help="don't run; predict peak memory and whether it fits in this budget (80GB, 24GiB) or on this GPU (H100, 4090;"
-    " cpu is this machine); counted are weights in --dtype, gradients, activations, the state of --optimizer"
-    " (default: adamw), the allocator's rounding and the CUDA context; if it doesn't fit, suggest what would make it"
-    " fit and exit 3",
+    help="don't run; predict peak memory and whether it fits into a size (80GB, 24GiB), a GPU (H100, 4090) or cpu (this"
+    " machine): weights in --dtype, gradients, activations, the state of --optimizer (default: adamw), the allocator's"
+    " rounding and the CUDA context; if not, suggest what would make it fit and exit 3",
 )
 OOM: Final = Option(
     name="oom",
@@ -733,8 +735,9 @@ FIND: Final = Option(
     group=_FITS,
     metavar="WHAT",
     choices=(Choice("batch"), Choice("seq", ("length",)), Choice("checkpointing")),
-    help="with --for: find the largest batch or seq that certainly fits; or checkpointing, the fewest layers to"
-    " recompute",
+    help="with --for: find the largest batch or seq that fits even at the upper end of the prediction; or"
+    " checkpointing,"
+    " the fewest layers to recompute",
 )
 
 FAIL_IF: Final = Option(
@@ -754,7 +757,9 @@ SCRIPT: Final = (
     Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=3, minimum=1, maximum=1000, metavar="N",
            help="steps to record (default: {default})"),
     Option(name="after", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N",
-           help="skip the first N steps (default: until step time settles, after 4 to 15; 5 with several ranks)"),
+           help="skip the first N steps (default: until the step time is steady, at least 4 and at most 15; 5 with"
+               " several"
+           " ranks)"),
     Option(name="stop", group=_STEP, kind=Kind.SWITCH, default=False,
            help="end the script when its steps are recorded (exit code 0)"),
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False,
@@ -789,7 +794,9 @@ ANALYZE: Final = (
            " forward' that REGEX matches; repeatable"),
     Option(name="what_if", kind=Kind.TEXTS, metavar="CHANGE", python=("analyze",),
            help="predict the step time after a change, by replaying the trace, such as 'aten::mm x0.5', 'elementwise"
-           " x0.8', 'synchronization 0' or 'host 0'; repeatable, then also for all together"),
+           " x0.8', 'synchronization 0' (no waits for the device) or 'host 0' (an infinitely fast host); repeatable,"
+           " then also for"
+           " all together"),
     Option(name="timeline", choices=(Choice("full"),), python=("analyze",),
            help="keep every event of the step in the page, however many (default: 100,000 kernels and 30,000 others;"
            " beyond that, sums of parts of the step)"),
@@ -857,13 +864,13 @@ TECHNIQUES: Final = (
     Option(name="only", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="TECHNIQUE",
            help="only this technique, or several with commas; repeatable"),
     Option(name="skip", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="TECHNIQUE",
-           help="all but this technique, or several with commas; repeatable"),
+           help="leave out this technique, or several with commas; repeatable"),
     Option(name="combine", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="A+B",
            help="also try these techniques together, such as amp+checkpointing; repeatable"),
     Option(name="predict_only", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
            help="run only the baseline, and rank the techniques by predicted savings"),
     Option(name="repetitions", group=_EXPERIMENT, kind=Kind.NUMBER, minimum=1, metavar="N",
-           help="how often to time each technique, in turns (default: 3, for steps below 0.3 s up to 10)"),
+           help="how often to time each technique, alternating (default: 3; up to 10 for steps below 0.3 s)"),
     Option(name="loss_steps", group=_EXPERIMENT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
            help="steps over which to compare losses, for techniques that change them (default: {default})"),
     Option(name="folder", group=_EXPERIMENT, metavar="DIR",
@@ -903,9 +910,7 @@ RATE: Final = Option(
     metavar="N",
     help="measured tokens/s of one device: shows its MFU by each formula, and where it lies in the predicted range",
 )
-ALLOW_TF32: Final = Option(
-    name="tf32", group=_STEP, kind=Kind.SWITCH, default=False, help="run float32 matmuls in TF32"
-)
+ALLOW_TF32: Final = Option(name="tf32", group=_STEP, kind=Kind.SWITCH, default=False, help="float32 matmuls use TF32")
 ESTIMATE: Final = (
     *(option for option in RUN
       if option.name not in _NO_SWITCH_OF_ONE - {each.name for each in OF_RANKS} and option.name != "device"),
@@ -970,8 +975,8 @@ CATALOG: Final = (
 CEILINGS: Final = (
     Option(name="device", default="auto", metavar="DEVICE", help=DEVICE.help),
     Option(name="dtype", metavar="TYPES", help="only these data types, such as float32,bf16"),
-    Option(name="peak", metavar="RATE", help="use this peak instead of measuring it: 312T, or bf16=312T,fp32=19.5T"),
-    Option(name="bandwidth", metavar="RATE", help="use this bandwidth instead of measuring it: 2.04T, 900G"),
+    Option(name="peak", metavar="RATE", help="keep this peak instead of measuring it: 312T, or bf16=312T,fp32=19.5T"),
+    Option(name="bandwidth", metavar="RATE", help="keep this bandwidth instead of measuring it: 2.04T, 900G"),
     _TABLE_OR_JSON,
     Option(name="refresh", kind=Kind.SWITCH, default=False, help="measure again instead of using kept results"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),

@@ -229,11 +229,11 @@ def name(text: str) -> Evidence:
 
 
 #: The gain applies to this step; per sample, a larger batch also amortizes the fixed cost of each operator.
-_LARGER: Final = "Use a larger batch: it may gain more than that per sample."
+_LARGER: Final = "Use a larger batch: the gain per sample may be larger than this."
 _GRAPHS: Final = 'Launch CUDA graphs: torch.compile(model, mode="reduce-overhead").'
 _COMPILE: Final = LEVER["compile"].python
 _FUSES: Final = f"Launch fewer kernels: {_COMPILE}."
-_INDUCTOR: Final = 'Compile with backend="inductor", which fuses: the trace has compiled code and no kernels of it.'
+_INDUCTOR: Final = 'Compile with backend="inductor", which fuses: the trace has compiled code but none of its kernels.'
 _IN_PYTHON: Final = "Do less in Python between operators: loops over tensors, logging, metrics."
 #: Launch-bound: the mean kernel is shorter than this, and the step has more launches than a handful.
 _SMALL_KERNEL_NS: Final = 100_000
@@ -1176,7 +1176,7 @@ def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
         return
     narrow = min((size for tensor in tensors if len(tensor.shape) == 3 for size in tensor.shape[1:]), default=_TILE)
     if "bmm" in largest.operator and narrow < _TILE and not view.on_cpu:
-        yield f"Pad the side of {narrow} to {_TILE}: it is too narrow for tensor cores."
+        yield f"Pad the dimension of size {narrow} to {_TILE}: it is too narrow for tensor cores."
         return
     odd = _misaligned(tensors)
     if odd is not None and not view.on_cpu:
@@ -1844,10 +1844,10 @@ def _fragmentation(view: View) -> Iterator[Advice]:
         # torch gives no free block of the limit and more to a smaller request, whether segments expand or not.
         if limit is None or not asked < limit <= max(pool.largest_free_bytes for pool in memory.pools):
             return
-        why = "max_split_size_mb keeps blocks of {limit} and more from it"
+        why = "max_split_size_mb keeps it from using blocks of {limit} or more"
         cure = "Drop max_split_size_mb from PYTORCH_CUDA_ALLOC_CONF; keep expandable_segments:True."
     elif limit is not None:
-        why = "memory is fragmented, and blocks of {limit} and more are not split"
+        why = "memory is fragmented, and blocks of {limit} or more are not split"
         cure = "Replace max_split_size_mb by expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF."
     yield Advice(
         id="",
@@ -1993,28 +1993,29 @@ def _peak_advice(subject: str, gain: int, whole: int, why: str, tries: tuple[str
 RULES: Final = (
     Rule(
         id="launches", title="launch-bound", find=_launches, takes=Takes.IDLE,
-        looks_for="idle time of the device in gaps below 1 ms while the host ran operators or Python; small kernels",
-        bound="that idle time; where the step without the profiler is known, what that has beyond its busy time",
+        looks_for="device idle time in gaps below 1 ms while the host ran operators or Python; small kernels",
+        bound="that idle time; where the unprofiled step is known, its time beyond the busy time",
         silent="where most of it lies in longer gaps, where kernels take 100 us or more, on the CPU, in a trace without"
         " launches",
     ),
     Rule(
         id="gap", title="long gap", find=_gap, takes=Takes.IDLE,
-        looks_for="gaps of 1 ms and more while the host ran operators, Python or what nothing records",
-        bound="the time of this cause in all gaps alike",
-        silent="where other rules charge them: input, allocator, waits",
+        looks_for="gaps of 1 ms or more while the host ran operators, Python or something unrecorded",
+        bound="the time of this cause in all such gaps",
+        silent="where other rules cover them: input, allocator, waits",
     ),
     Rule(
         id="framework", title="framework-bound", find=_framework, takes=Takes.IDLE,
-        looks_for="time of a step on the CPU that no operator explains: dispatch, autograd, Python",
-        bound="that time; where the step without the profiler is known, what that has beyond its operators",
+        looks_for="step time on the CPU that no operator explains: dispatch, autograd, Python",
+        bound="that time; where the unprofiled step is known, its time beyond the operators",
         silent="on an accelerator, where idle time has its causes",
     ),
     Rule(
         id="pages", title="memory from the system", find=_pages, takes=lambda view: None,
-        looks_for="on the CPU, pages of memory that the system gives in each step again, as what was freed went back",
-        bound="the CPU time in the system of unprofiled steps, at most 2 us a page",
-        silent="where it was not measured",
+        looks_for="on the CPU, memory pages that the system provides anew in each step, since freed memory was"
+            " returned to it",
+        bound="the CPU time of unprofiled steps in the kernel, at most 2 us a page",
+        silent="where that was not measured",
     ),
     Rule(
         id="input", title="waiting for input", find=_input, takes=Takes.IDLE,
@@ -2032,9 +2033,9 @@ RULES: Final = (
     ),
     Rule(
         id="allocator", title="allocator calls", find=_allocator, takes=Takes.IDLE,
-        looks_for="idle time while the host allocated or freed memory of the device",
-        bound="that idle time; of steps set aside for it the mean over all steps",
-        silent="where the allocator keeps what it has",
+        looks_for="idle time while the host allocated or freed device memory",
+        bound="that idle time; if steps were set aside for it, its mean over all steps",
+        silent="where the allocator keeps its memory",
     ),
     Rule(
         id="cold_start", title="cold start", find=_cold_start, takes=Takes.IDLE,
@@ -2045,56 +2046,56 @@ RULES: Final = (
     Rule(
         id="compilation", title="compiling", find=_compilation, takes=Takes.IDLE,
         looks_for="code that torch.compile compiled again in the run, and idle time while it compiled",
-        bound="the time of compiling in the mean step of the run, else that idle time",
+        bound="compile time per step, averaged over the run, else that idle time",
         silent="where nothing was compiled",
     ),
     Rule(
         id="profiler", title="profiler", find=_profiler, takes=Takes.IDLE,
         looks_for="idle time while the profiler wrote its records or recorded Python's stack",
-        bound="that idle time, which a step without the profiler does not have",
+        bound="that idle time, which an unprofiled step does not have",
         silent="where neither is recorded",
     ),
     Rule(
         id="communication", title="exposed communication", find=_exposed,
         takes=lambda view: None if _is_one_by_one(view) else Takes.BUSY,
-        looks_for="collectives while no other work runs, without what waits for another rank",
-        bound="that time; of gradients that are reduced one by one with the idle time beside the calls",
+        looks_for="exposed collectives, without the time spent waiting for another rank",
+        bound="that time; for gradients reduced one by one, with the idle time around the calls",
         silent="in a run without collectives",
     ),
     Rule(
         id="outside", title="outside", find=_outside,
-        looks_for="time of a trace without steps before the device's first work and after its last",
-        bound="not known: it is in no figure", silent="where steps are annotated, and where it is less than the rest",
+        looks_for="in a trace without steps, time before the device's first work and after its last",
+        bound="unknown: no number includes it", silent="where steps are annotated, or it is shorter than the rest",
     ),
     Rule(
         id="waiting", title="waiting for a rank", find=_waiting, takes=lambda view: None,
-        looks_for="waiting in collectives for the rank that comes last",
-        bound="the waiting that is charged to that rank, and the long gap on it that explains this",
+        looks_for="waiting in collectives for the last rank",
+        bound="the waiting caused by that rank, and the long gap on it that explains this",
         silent="where no rank stands out, or ranks are missing",
     ),
     Rule(
         id="pageable_copies", title="pageable copies", find=_pinning,
-        looks_for="copies to the device from memory that is not pinned",
-        bound="their time, no more than all copies take while nothing else runs", silent="where other work hides them",
+        looks_for="copies to the device from pageable memory",
+        bound="their time, at most that of all exposed copies", silent="where other work hides them",
     ),
     Rule(
         id="spilled", title="spilled memory", find=_spilled, takes=Takes.KERNELS, covers=_spilled_rows,
-        looks_for="maps and normalizations of 8 MiB a call and more, most of them slower than a tenth of the bandwidth"
-        " and 16 GB/s",
-        bound="their time, less that of their bytes at the bandwidth", silent="where bytes or bandwidth are not known",
+        looks_for="element-wise operators and normalizations of 8 MiB a call or more, most slower than a tenth of the"
+        " bandwidth and than 16 GB/s",
+        bound="their time minus that of their bytes at full bandwidth", silent="where bytes or bandwidth are not known",
     ),
     Rule(
         id="attention", title="unfused attention", find=_attention, takes=Takes.KERNELS,
         covers=lambda view: (*_scores(view), *_score_products(view)),
-        looks_for="work on the matrix of attention's scores: softmax, dropout, masks, scales",
-        bound="the time on scores, and that of the products beyond their FLOPs at half of the peak",
+        looks_for="work on attention's score matrix: softmax, dropout, masks, scaling",
+        bound="the time on scores, and the time of the matmuls beyond their FLOPs at half of the peak",
         silent="where a fused kernel runs",
     ),
     Rule(
         id="float32", title="float32 matrix multiplications", find=_float32, takes=Takes.KERNELS,
         covers=lambda view: (index for index, _ in _float32_products(view)),
-        looks_for="matrix products of float32 operands on a device with a peak for half precision",
-        bound="their time, less that of the same share of the peak of half precision",
+        looks_for="float32 matrix multiplications on a device with a half-precision peak",
+        bound="their time minus the time they would take at the same share of the half-precision peak",
         silent="under autocast, and on a processor whose peak was not measured",
     ),
     Rule(
@@ -2102,14 +2103,14 @@ RULES: Final = (
         takes=lambda view: Takes.IDLE if _idle_of_update(view) else Takes.KERNELS,
         covers=_updates,
         looks_for="an optimizer that is not one fused kernel",
-        bound="its time, less that of reading and writing weights, gradients and moments once, if these are known; or"
+        bound="its time minus that of reading and writing weights, gradients and moments once, if these are known; or"
         " the idle time in its update, if that is more",
         silent="for fused and compiled optimizers, and where one operator over lists is all",
     ),
     Rule(
         id="zero_grad", title="zeroed gradients", find=_zero_grad, takes=lambda view: None,
-        looks_for="zero_grad that fills gradients, and a backward that adds to them",
-        bound="the host's time in both, by a replay what the step has of it",
+        looks_for="zero_grad that fills gradients with zeros, and a backward that adds to them",
+        bound="the host's time in both; with a replay, the part of it that lengthens the step",
         silent="where gradients are set to None, and on the CPU",
     ),
     Rule(
@@ -2121,62 +2122,63 @@ RULES: Final = (
         id="loss", title="cross entropy", find=_loss, takes=Takes.KERNELS,
         covers=lambda view: (index for indices in _losses(view).values() for index in indices),
         looks_for="a log-softmax and cross entropy over a vocabulary",
-        bound="their time, less reading the logits twice and writing their gradient (without backward, reading once)",
+        bound="their time minus reading the logits twice and writing their gradient (without backward, reading once)",
         silent="where shapes or bandwidth are not known, and on the CPU",
     ),
     Rule(
         id="training_mode", title="training mode", find=_training_mode, takes=Takes.KERNELS,
-        looks_for="dropout, or batch norm on statistics of the batch, in a trace without backward and optimizer",
+        looks_for="dropout, or batch norm on batch statistics, in a trace without backward and optimizer",
         bound="the time of dropout", silent="in steps that train",
     ),
     Rule(
         id="chains", title="unfused element-wise chains", find=_chains, takes=Takes.KERNELS, covers=_in_chains,
-        looks_for="element-wise work and normalizations that follow each other and read what the one before wrote",
-        bound="their time, in proportion to the bytes that one kernel for each chain would not move",
+        looks_for="element-wise operators and normalizations that each read what the one before wrote",
+        bound="their time, in proportion to the bytes that one kernel per chain would not move",
         silent="where bytes are not known",
     ),
     Rule(
         id="far_from_bound", title="far below peak", find=_far_from_bound, takes=Takes.KERNELS,
-        looks_for="an operator in a phase whose calls take longer than FLOPs / what is attained of the peak and bytes /"
-        " bandwidth",
+        looks_for="an operator and phase whose calls take longer than FLOPs / attainable peak and bytes / bandwidth",
         bound="its time beyond that",
-        silent="where the bound is not known, where another rule covers it, and for products in compiled code",
+        silent="where the bound is not known or another rule covers it, and for matmuls in compiled code",
     ),
     Rule(
         id="clock", title="clock held down", find=_clock, takes=Takes.KERNELS,
-        looks_for="heat, a power brake, a hardware slowdown or set clocks in most readings of the driver",
-        bound="the time of operators that FLOPs bound, in proportion to the clock that is missing",
-        silent="for a power cap, which is usual; where the driver was not asked, as in traces of other writers",
+        looks_for="heat, a power brake, a hardware slowdown or set clocks in most of the driver's readings",
+        bound="the time of compute-bound operators, in proportion to the missing clock rate",
+        silent="for a power cap, which is usual; without readings of the driver, as in traces written by other tools",
     ),
     Rule(
         id="layout", title="layout of images", find=_layout, takes=Takes.KERNELS,
-        looks_for="kernels that only change the layout of images for a convolution", bound="their time",
+        looks_for="kernels that only change image layouts for a convolution", bound="their time",
         silent="where none run",
     ),
     Rule(
         id="padding", title="padding", find=_padding,
-        looks_for="padding tokens in the batches of a run on texts", bound="their share of the tokens, of the step",
-        silent="for batches of texts of like length, and in runs without texts",
+        looks_for="padding tokens in batches of texts", bound="their share of the tokens, applied to the step",
+        silent="for batches of texts of similar length, and in runs without texts",
     ),
     Rule(
         id="recomputation", title="recomputation", find=_recomputation, takes=Takes.KERNELS,
-        looks_for="activations computed again in backward while the peak is below 40 % of the device's memory",
+        looks_for="activations recomputed in backward although the peak is below 40 % of the device's memory",
         bound="the time of the recomputation", silent="where the peak or the device's memory is not known",
     ),
     Rule(
         id="garbage_collection", title="Python's garbage collection", find=_collections, takes=Takes.IDLE,
-        looks_for="collections of Python's garbage in the steps of the run",
-        bound="their time in the mean step; a device may hide a part of it", silent="where no loop was recorded",
+        looks_for="Python garbage collections during the run's steps",
+        bound="their time per step on average; a device may hide part of it", silent="where no loop was recorded",
     ),
     Rule(
         id="graph_breaks", title="graph breaks", find=_graph_breaks, takes=Takes.IDLE,
-        looks_for="breaks that torch noted in the run; several regions of compiled code in a step with Python between",
-        bound="idle time in Python; not known on the CPU", silent="where one region is all",
+        looks_for="graph breaks that torch reported in the run; several compiled regions in a step with Python"
+            " between them",
+        bound="idle time in Python; unknown on the CPU", silent="where there is only one region",
     ),
     Rule(
         id="fragmentation", title="fragmented memory", find=_fragmentation,
-        looks_for="a snapshot's request that failed while as much was held unused, and the allocator's settings",
-        bound="what was held unused",
+        looks_for="a snapshot's failed request while as much memory was reserved and unused, and the allocator's"
+            " settings",
+        bound="the memory that was reserved and unused",
         silent="where segments expand, unless max_split_size_mb keeps a free block from a smaller request",
     ),
     Rule(
@@ -2184,8 +2186,8 @@ RULES: Final = (
         looks_for="what a change lowers by a twentieth of a snapshot's peak: attention's scores (what one function"
         " allocates from the product before a softmax to the next), components, temporary buffers without a backward",
         bound="all scores, other activations and autocast's copies, three quarters of the optimizer's state, half of"
-        " the weights and of temporary buffers",
-        silent="of scores where stacks name no operators, of gradients where the peak is not in forward, of temporary"
+        " the weights and temporary buffers",
+        silent="on scores where stacks name no operators, on gradients where the peak is not in forward, on temporary"
         " buffers where a backward ran",
     ),
 )  # fmt: skip

@@ -29,7 +29,7 @@ def conventions_of(shape: DecoderShape, length: int) -> Iterator[FlopConvention]
         name="PaLM",
         flops=6 * active + scores,
         counts="the same, and full attention",
-        leaves_out="nothing; look-ups count as products",
+        leaves_out="nothing; embedding look-ups count as matmuls",
     )
     yield FlopConvention(
         name="nanoGPT",
@@ -41,7 +41,7 @@ def conventions_of(shape: DecoderShape, length: int) -> Iterator[FlopConvention]
         name="llm-foundry",
         flops=6 * shape.parameters + 12 * layers * width * length,
         counts="all parameters, full attention",
-        leaves_out="that a token uses few experts",
+        leaves_out="the sparsity of experts: each token uses only a few",
     )
     looked_up = shape.embeddings - (shape.vocabulary * width if shape.tied else 0)
     yield FlopConvention(

@@ -252,7 +252,7 @@ def _step(anatomy: Anatomy) -> Any:
     parts = list(parts_of_step(anatomy))
     whole = sum(part["ns"] for part in parts)
     if not whole:
-        raise NoChart("nothing ran whose time is known")
+        raise NoChart("no work with a known time")
     at = 0.0
     for part in parts:
         part |= {
@@ -348,7 +348,7 @@ def _advice(anatomy: Anatomy) -> Any:
     first = anatomy.advice[:FIRST]
     timed = [each for each in first if each.gain_ns is not None and each.step_ns]
     if not timed:
-        raise NoChart("no advice says by how much the step gets shorter")
+        raise NoChart("no advice says by how much the step would get shorter")
     now = max(each.step_ns or 0 for each in timed)
     gains = [(word_of(each), each.replayed_ns, each.gain_ns or 0, each.step_ns or 0) for each in timed]
     if (together := gain_together(first, anatomy.replay)) is not None:
@@ -414,9 +414,9 @@ def _steps(anatomy: Anatomy) -> Any:
 
     steps = anatomy.step.steps
     if len(anatomy.ranks) > 1:
-        raise NoChart("the steps of several ranks are in the picture of ranks")
+        raise NoChart("with several ranks, see the chart of ranks")
     if len(steps) < 2:
-        raise NoChart("the recording has one step" if steps else "the steps are not known one by one")
+        raise NoChart("only one step was recorded" if steps else "the steps are not known one by one")
     rows: list[Datum] = []
     lines: list[Datum] = []
     longest = max(step.wall_ns for step in steps)
@@ -545,7 +545,7 @@ def _run(anatomy: Anatomy) -> Any:
 
     series = None if anatomy.run is None else anatomy.run.series
     if series is None or len(series.first) < 2:
-        raise NoChart("no clock ran around the recorded steps" if series is None else "the clock has one step")
+        raise NoChart("steps outside the recording were not timed" if series is None else "only one step was timed")
     last = series.first[-1] + series.steps[-1]
     x = {"scale": alt.Scale(domain=[series.first[0], last], nice=False), "axis": alt.Axis(title=None, tickCount=8)}
     steps: list[Datum] = []
@@ -697,7 +697,7 @@ def _lanes(anatomy: Anatomy, most: int = _MOST_DRAWN) -> Any:
 
 def _drawn(anatomy: Anatomy) -> Lanes:
     if anatomy.lanes is None or not len(anatomy.lanes.spans):
-        raise NoChart("the report has no lanes: they are made from a trace, by opanatomy analyze")
+        raise NoChart("the report has no events; analyze the trace again to draw them")
     return anatomy.lanes
 
 
@@ -1671,7 +1671,7 @@ def _difference(comparison: Comparison) -> Any:
         text, text_of_change, less, more = units.duration, units.duration_change, "shorter", "longer"
         axis = None
     else:
-        raise NoChart("the sides are not two, or have no like steps: there is no difference in parts")
+        raise NoChart("this needs two sides with like steps")
     whole = sum(size for _, size in groups)
     groups = sorted(groups, key=lambda group: -abs(group[1]))
     largest = max((abs(size) for _, size in groups), default=0)
@@ -1803,7 +1803,7 @@ CHARTS: Final[Mapping[type[Report], Mapping[str, Picture]]] = {
         "steps": Picture(_steps, "Every step of the recording"),
         "run": Picture(_run, "The run, step by step"),
         "lanes": Picture(_lanes, "One step over time", still=partial(_lanes, most=_MOST_STILL)),
-        "classes": Picture(_classes, "Classes by phase: time, FLOPs, bytes, backward over forward"),
+        "classes": Picture(_classes, "Classes by phase: time, FLOPs, bytes, backward/forward ratio"),
         "roofline": Picture(_roofline, "Operators below the roofline of the device"),
         "modules": Picture(_modules, "Modules: forward on the left, backward on the right"),
         "lines": Picture(_lines, "Lines of code by what they call: forward on the left, backward on the right"),
@@ -1812,7 +1812,7 @@ CHARTS: Final[Mapping[type[Report], Mapping[str, Picture]]] = {
         "components": Picture(_components, "Components of the memory"),
         "ranks": Picture(_ranks, "Time of each rank and step"),
     },
-    Comparison: {"difference": Picture(_difference, "From the step before to the step after")},
+    Comparison: {"difference": Picture(_difference, "How the step before becomes the step after")},
     Techniques: {"techniques": Picture(_techniques, "Peak and time of each technique")},
 }
 

@@ -111,7 +111,10 @@ def gates_of_one(texts: Iterable[str]) -> tuple[Gate, ...]:
     gates = gates_of(texts)
     for gate in gates:
         if gate.of is not Of.VALUE:
-            _wrong(gate.text, "a change is of two reports, here is one - leave the sign out, or use opanatomy compare")
+            _wrong(
+                gate.text,
+                "a change needs two reports, and there is only one - leave the sign out, or use opanatomy compare",
+            )
     return gates
 
 
@@ -122,7 +125,7 @@ def _wrong(text: str, why: str) -> NoReturn:
 def _gate(given: str) -> Gate:
     text = " ".join(given.split())
     if len(text) > _MAX_GATE_LENGTH:
-        _wrong(f"{text[:_MAX_GATE_LENGTH]}...", f"longer than any gate - {_EXAMPLES}")
+        _wrong(f"{text[:_MAX_GATE_LENGTH]}...", f"too long for a gate - {_EXAMPLES}")
     plain = text.translate(_PLAIN_SIGNS)
     significant = _SIGNIFICANT.search(plain) is not None
     parts = _GATE.fullmatch(_SIGNIFICANT.sub("", plain))
@@ -130,9 +133,9 @@ def _gate(given: str) -> Gate:
         several = len(re.findall(r"[<>]", plain)) > 1
         _wrong(
             text,
-            "that is more than one - give each as a gate of its own"
+            "more than one condition - give each as a gate of its own"
             if several
-            else f"no gate - write FIGURE > VALUE, {_EXAMPLES}",
+            else f"not a gate - write FIGURE > VALUE, {_EXAMPLES}",
         )
     name, comparison, value = (part.strip() for part in parts.groups())
     if comparison not in COMPARISONS:
@@ -183,7 +186,7 @@ def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of
         if unit in ("ns", "bytes") and not re.search(rf"(?:^|[_.\s-]){unit}$", name.strip().casefold()):
             _wrong(text, f"{figure} needs a unit: {_NAMED_UNITS[unit]}, or % for a change - such as {name} > +5%")
         if unit == "fraction" and abs(number) > 1:
-            _wrong(text, f"{figure} is a fraction, at most 1 - write the share with %")
+            _wrong(text, f"{figure} is a fraction and cannot exceed 1 - to give a percentage, add %")
     if small == "pp" and not sign:
         _wrong(text, f"percentage points are for a difference - write +{digits}pp, or {digits}% for the share itself")
     return Of.DIFFERENCE if sign else Of.VALUE, number * known[small]
@@ -372,7 +375,7 @@ def _evidence(gate: Gate, row: FigureRow, figures: _Figures) -> str:
         parts.append(f"ranges {row.ranges} ({_range(first, row.unit)} and {_range(second, row.unit)})")
     claimed = _claim(row, figures)
     if claimed is None:
-        why = figures.no_claim or f"not every one of {RUNS_NEEDED} runs a side has it"
+        why = figures.no_claim or f"not known for all {RUNS_NEEDED} runs of each side"
         parts.append(f"not called significant: {why}")
     else:
         parts.append(f"{'significant' if claimed else 'not significant'} (p = {row.p:.2g})")

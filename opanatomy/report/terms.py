@@ -80,20 +80,20 @@ COLUMNS: Final = Chapter(
         term(
             "time",
             "sum of kernels, copies and fills; on the CPU self time of operators that compute",
-            "Of one step: the sum over the steps that count, of all ranks, divided by their number.",
+            "Per step: the sum over the steps that count, on all ranks, divided by their number.",
             formula="sum of classes[].time_ns, operators[].time_ns, kernels[].time_ns, modules[].time_ns",
             paths="classes[].time_ns, operators[].time_ns, kernels[].time_ns, modules[].time_ns",
         ),
         term(
             "share",
-            "part of the time of all classes",
+            "fraction of the time of all classes",
             formula="time_ns / (sum of classes[].time_ns)",
             paths="classes[].time_ns",
         ),
         term(
             "FLOP share",
-            "part of the FLOPs of all classes",
-            "Shown if FLOPs are known for half of the time at least.",
+            "fraction of the FLOPs of all classes",
+            "Shown if FLOPs are known for at least half of the time.",
             formula="flops / (sum of classes[].flops)",
             paths="classes[].flops",
         ),
@@ -113,7 +113,7 @@ COLUMNS: Final = Chapter(
         term(
             "bytes",
             "the least data to move: each distinct input read once, each output written once",
-            "Of a collective the size of its messages, of memory the allocated bytes.",
+            "For a collective, the size of its messages; for memory, the allocated bytes.",
             formula="read_bytes + written_bytes",
             paths="classes[].read_bytes, classes[].written_bytes",
         ),
@@ -126,15 +126,16 @@ COLUMNS: Final = Chapter(
         ),
         term(
             "FLOP/s",
-            "FLOPs a second, over the time whose FLOPs are known",
-            "Left out of operators if that is less than half of their time.",
+            "FLOPs per second, over the time whose FLOPs are known",
+            "Omitted for operators if that is less than half of their time.",
             formula="10^9 x flops / (time_ns - uncosted_ns)",
             paths="classes[].flops, classes[].time_ns, classes[].uncosted_ns",
         ),
         term(
             "B/s",
-            "bytes a second, over the time whose bytes are known",
-            "A lower bound of the traffic, as bytes are the least. Left out of operators if they are known for less"
+            "bytes per second, over the time whose bytes are known",
+            "A lower bound of the traffic, since bytes are the minimum. Omitted for operators if they are known for"
+            " less"
             " than half of their time.",
             formula="10^9 x (read_bytes + written_bytes) / (time_ns - uncosted_ns)",
             paths="classes[].read_bytes, classes[].written_bytes, classes[].time_ns, classes[].uncosted_ns",
@@ -143,7 +144,7 @@ COLUMNS: Final = Chapter(
         term(
             "class | operator class",
             "kind of arithmetic, see Operator classes",
-            "The first three classes are those of Ivanov et al., arXiv 2007.00072. A rule on the name decides;"
+            "The first three classes are those of Ivanov et al., arXiv 2007.00072. A rule for the name decides;"
             " `opanatomy explain OPERATOR` shows it.",
         ),
         term("total", "sum of the rows above"),
@@ -151,11 +152,11 @@ COLUMNS: Final = Chapter(
         term(
             "ranks",
             "number of ranks that take part; ~ if the trace names no group",
-            "Without a group all ranks are taken.",
+            "Without a group, all ranks are assumed.",
         ),
         term(
             "formula",
-            "figure from the sizes of model and batch",
+            "value computed from the sizes of model and batch",
             "In the letters of the literature: b batch, s length, h hidden, a heads, L layers, V vocabulary.",
         ),
         term("and {} more", "sum of the rows not listed; --top lists more, -f json all"),
@@ -170,13 +171,13 @@ COLUMNS: Final = Chapter(
         term(
             "(n %)",
             "reached in the n % of the time whose bound is known",
-            "`61.2 % (84 %)`: 61.2 % of the peak is reached in 84 % of the time. Left out below half.",
+            "`61.2 % (84 %)`: 61.2 % of the peak is reached in 84 % of the time. Omitted below half.",
             formula="(sum of classes[].bounded_ns) / (sum of classes[].time_ns)",
             paths="classes[].bounded_ns, classes[].time_ns",
         ),
         term(
             "per step, mean of {} | per step of a rank, mean of {} | per step",
-            "sums over the steps that count, of all ranks, divided by their number",
+            "sums over the steps that count, on all ranks, divided by their number",
             "Parts sum to their whole.",
             formula="x / step.count",
             paths="step.count",
@@ -189,7 +190,7 @@ COLUMNS: Final = Chapter(
 _OF_CLASS: Final = {
     OperatorClass.TENSOR_CONTRACTION: (
         "tensor contraction | contraction",
-        "products that sum over an index: matrix products, convolutions, attention",
+        "products summed over an index: matrix multiplications, convolutions, attention",
     ),
     OperatorClass.STATISTICAL_NORMALIZATION: (
         "statistical normalization | normalization",
@@ -202,7 +203,7 @@ _OF_CLASS: Final = {
     OperatorClass.DATA_MOVEMENT: ("data movement", "copies, fills, transposes, look-ups: bytes and no arithmetic"),
     OperatorClass.COMMUNICATION: ("communication", "collectives and messages between ranks"),
     OperatorClass.OTHER: ("other", "known, but in no other class: sorting, sampling, scans, decompositions"),
-    OperatorClass.UNKNOWN: ("unknown", "names that no rule knows; `explain --unknown REPORT` lists them"),
+    OperatorClass.UNKNOWN: ("unknown", "names without a rule; `explain --unknown REPORT` lists them"),
 }
 
 
@@ -264,9 +265,9 @@ RATIOS: Final = Chapter(
     terms=(
         term(
             "backward / forward | backward over forward",
-            "backward with recompute over forward of a class",
-            "There is no ratio of FLOPs or bytes if a call of either side has no cost, and no ratio at all if the"
-            " forward is less than 1 % of the backward. Classes of less than 1 % of the time are left out and named"
+            "backward time, with recompute, over forward time of a class",
+            "There is no ratio of FLOPs or bytes if a call in either phase has no cost, and no ratio at all if forward"
+            " takes less than 1 % of backward. Classes of less than 1 % of the time are left out and named"
             " below.",
             formula="(sum over phases backward and recompute) / (sum over phase forward), of classes[].time_ns,"
             " flops, read_bytes + written_bytes",
@@ -274,16 +275,16 @@ RATIOS: Final = Chapter(
         ),
         term(
             "FLOP theory | bytes theory | theory",
-            "ratio that theory gives for this step",
+            "ratio that theory predicts for this step",
             "2 for contractions if all weights and inputs need gradients (3 with checkpointing), 1.5 in bytes for"
             " maps and norms. Each forward product counts its backward's, one for the weight and one for the input if"
             " these need a gradient.",
             paths="ratios[].theory_flops, ratios[].theory_bytes",
         ),
-        term("-", "a part without formula, or a forward of less than 1 % of the backward"),
+        term("-", "part of it has no formula, or forward takes less than 1 % of backward"),
         term(
             "the paper's classes",
-            "the first three classes' shares next to the paper's",
+            "shares of the first three classes next to the paper's",
             "Shares of the three among themselves, without the optimizer.",
             formula="(sum of flops, of time_ns, of the class) / (sum over the three classes), phase not optimizer",
             paths="classes[].flops, classes[].time_ns",
@@ -291,7 +292,7 @@ RATIOS: Final = Chapter(
         term(
             "FLOP paper | time paper | paper",
             "arXiv 2007.00072, BERT-large encoder layer, V100",
-            "Of the FLOPs contractions have 99.80 %, normalizations 0.17 %, element-wise maps 0.03 %; of the time"
+            "Contractions have 99.80 % of the FLOPs, normalizations 0.17 %, element-wise maps 0.03 %; of the time"
             " 61.0 %, 25.5 %, 13.5 %.",
         ),
     ),
@@ -303,16 +304,16 @@ OPERATORS: Final = Chapter(
     terms=(
         term(
             "operator | operators",
-            "operators that take most time, by phase, with their parts",
-            "All signatures in one phase together. Of nested operators that compute, the outermost is the call: its"
-            " class and cost hold for all that runs below it. A copy inside aten::addmm is part of the addmm."
+            "operators that take the most time, by phase, including their parts",
+            "All signatures of a phase together. Of nested operators that compute, the outermost is the call: its"
+            " class and cost cover everything that runs below it. A copy inside aten::addmm is part of the addmm."
             " `aten::` is left out if room is short.",
             formula="operators[] by part_of or operator, phase",
             paths="operators[].operator",
         ),
         term(
             "kernel | kernels",
-            "device work by name, classified by the name alone",
+            "device work by name, classified by that name alone",
             formula="kernels[].time_ns, .count, .operators",
             paths="kernels[].time_ns, kernels[].count, kernels[].operators",
         ),
@@ -326,15 +327,16 @@ OPERATORS: Final = Chapter(
         term(
             "line | lines",
             "line of your code that work comes from",
-            "A backward is of the line of its forward. Work of libraries is of the line that calls them. --lines runs"
-            " one more step for it, line by line; a trace with a Python stack has the line where a function begins.",
+            "Backward work counts for the line of its forward, library work for the line that calls it. --lines runs"
+            " one extra step for this, line by line; a trace with Python stacks has only the lines where functions"
+            " begin.",
             formula="lines[].time_ns by the last line of stack",
             paths="lines[].stack, lines[].time_ns",
         ),
         term("function", "function of the line", paths="lines[].stack"),
         term(
             "with calls",
-            "time of the line with all that it calls",
+            "time of the line and everything it calls",
             formula="lines[].time_ns of all stacks that the line is in",
             paths="lines[].stack, lines[].time_ns",
         ),
@@ -385,7 +387,7 @@ OPERATORS: Final = Chapter(
             paths="modules[].flops, step.count",
         ),
         term("signature", "shapes and data types of the arguments", paths="operators[].signature"),
-        term("rule", "rule on names that classified an operator or kernel", paths="operators[].rule, kernels[].rule"),
+        term("rule", "name rule that classified an operator or kernel", paths="operators[].rule, kernels[].rule"),
     ),
 )
 
@@ -395,15 +397,16 @@ ROOFLINE: Final = Chapter(
     terms=(
         term(
             "roofline",
-            "each class, then the operators with most to win, against the device's peaks",
+            "each class, then the operators with the most to gain, against the device's peaks",
             "Williams, Waterman and Patterson, 2009. Contractions are compared with the matrix units in the data"
-            " type of their operands, all else with the vector units; communication and copies across the host's link"
+            " type of their operands, everything else with the vector units; communication and copies across the"
+            " host's link"
             " have no bound.",
         ),
         term(
             "bound",
             "the longer of FLOP / peak and bytes / bandwidth",
-            "The least time of a call on this device, by the least bytes.",
+            "The minimum time of a call on this device, given its minimum bytes.",
             formula="max(flops / device.peak_flops_per_second[type], (read_bytes +"
             " written_bytes) / device.bandwidth_bytes_per_second)",
             paths="classes[].flops, device.peak_flops_per_second, classes[].read_bytes,"
@@ -411,26 +414,26 @@ ROOFLINE: Final = Chapter(
         ),
         term(
             "bound by",
-            "compute, memory, or the share of the bound that memory sets",
+            "compute, memory, or the share of the bound set by memory",
             formula="(sum of classes[].memory_bound_ns) / (sum of classes[].bound_ns)",
             paths="classes[].memory_bound_ns, classes[].bound_ns",
         ),
         term(
             "memory",
-            "bytes / bandwidth is the longer",
+            "bytes / bandwidth is longer",
             formula='operators[].bound_by is "memory"',
             paths="operators[].bound_by",
         ),
         term(
             "compute",
-            "FLOP / peak is the longer",
+            "FLOP / peak is longer",
             formula='operators[].bound_by is "compute"',
             paths="operators[].bound_by",
         ),
         term(
             "of peak",
             "bound / time; where memory bounds, the paper's MUE",
-            "Of the calls whose bound is known. Only hardware counters could separate needless traffic from"
+            "For calls whose bound is known. Only hardware counters could tell needless traffic from"
             " unreached bandwidth. Above 100 % the note says why: the share under a causal mask, tensors that the last"
             " cache may serve, ... Such operators are in `checks` of the JSON report too, quantity `ceiling`.",
             formula="(sum of bound_ns) / (sum of bounded_ns; of operators time_ns - uncosted_ns)",
@@ -439,13 +442,13 @@ ROOFLINE: Final = Chapter(
         term(
             "headroom",
             "time - bound",
-            "By operator and phase, never below 0: fusion or a better kernel could win it.",
+            "By operator and phase, never below 0: fusion or a better kernel could gain it.",
             formula="sum of classes[].headroom_ns",
             paths="classes[].headroom_ns",
         ),
         term(
             "MUE",
-            "the paper's memory usage efficiency, the column `of peak` of memory-bound work",
+            "the paper's memory usage efficiency: the `of peak` column for memory-bound work",
             "(least bytes / bytes moved) x (bandwidth reached / peak): the bytes really moved cancel.",
             formula="least bytes / (time x peak bandwidth)",
             paths="communication.phases[].bytes",
@@ -473,7 +476,7 @@ COMMUNICATION: Final = Chapter(
         ),
         term(
             "time",
-            "time of the collective's kernels; by phase the union",
+            "time of the collective's kernels; by phase, their union",
             formula="collectives[].time_ns; communication.phases[].running_ns",
             paths="collectives[].time_ns, communication.phases[].running_ns",
             note="waiting for the slowest rank included",
@@ -486,7 +489,7 @@ COMMUNICATION: Final = Chapter(
         ),
         term(
             "bus | bus bandwidth",
-            "bytes on the links a second",
+            "bytes per second on the links",
             "The bus carries 2 (n - 1) / n of the size in an all-reduce, (n - 1) / n in an all-gather,"
             " reduce-scatter and all-to-all, all of it in a broadcast. Waiting is in the time: this bandwidth was"
             " reached; the links may do more.",
@@ -499,24 +502,24 @@ COMMUNICATION: Final = Chapter(
         term(
             "communication",
             "union of each phase's collectives",
-            "Of the steps' own collectives: other steps' work counts on neither side.",
+            "Only the steps' own collectives count: other steps' work is in neither number.",
             paths="communication.phases[].running_ns",
         ),
         term(
             "hidden",
-            "share of it during which the rank did other work",
+            "share of it that overlaps other work of the rank",
             formula="(running_ns - exposed_ns) / running_ns",
             paths="communication.phases[].running_ns, communication.phases[].exposed_ns",
         ),
         term(
             "exposed",
-            "nothing else ran meanwhile",
+            "nothing else ran at the same time",
             "No work of the rank hides it; waiting for other ranks is included.",
             paths="communication.phases[].exposed_ns, communication.exposed_ns",
         ),
         term(
             "together",
-            "all phases; where they overlap, the time counts once",
+            "all phases; overlapping time counts once",
             paths="communication.running_ns, communication.exposed_ns",
         ),
         term(
@@ -527,13 +530,13 @@ COMMUNICATION: Final = Chapter(
         term("(the model)", "work outside the model's parts, or in no module's range"),
         term(
             "host time of launching | the host took {} to launch them",
-            "host time in calls that launch collectives",
+            "host time spent launching collectives",
             formula="sum of communication.phases[].launching_ns",
             paths="communication.phases[].launching_ns",
         ),
         term(
             "messages by theory | messages of a step of a rank by theory",
-            "bytes that a step must exchange, next to the measured ones",
+            "bytes that a step must exchange, next to the measured bytes",
             "DDP must reduce each gradient once, in the last micro-step. FSDP2 must gather each module's weights for"
             " forward and, unless it keeps them, for backward, and reduce and scatter their gradients, padded to"
             " equal parts. On the links that is 2 (n - 1) / n and (n - 1) / n of it. The check `communicated bytes`"
@@ -551,7 +554,7 @@ RANKS: Final = Chapter(
     terms=(
         term(
             "a step of rank",
-            "mean step of each rank; above 16 of groups of like ones",
+            "mean step of each rank; with more than 16, of groups of similar ranks",
             "The most typical rank, nearest to the medians of all figures, has around it every rank none of whose"
             " figures is more than 5 % of the median step away. Of the ranks left over the most typical has the next"
             " group. A group's times are medians; a rank like no other has a row of its own.",
@@ -596,14 +599,14 @@ RANKS: Final = Chapter(
             formula="ranks[].idle_ns / ranks[].steps",
             paths="ranks[].idle_ns, ranks[].steps",
         ),
-        term("min", "the least over the ranks", paths="spread[].min_ns"),
-        term("median", "the middle over the ranks", paths="spread[].median_ns"),
-        term("max", "the most over the ranks", paths="spread[].max_ns"),
+        term("min", "minimum over the ranks", paths="spread[].min_ns"),
+        term("median", "median over the ranks", paths="spread[].median_ns"),
+        term("max", "maximum over the ranks", paths="spread[].max_ns"),
         term(
             "longest step | slowest",
             "rank with the longest step",
-            "If all wait for each other in collectives, steps are equally long; then the section waiting tells them"
-            " apart, or the column own if no collective can be matched.",
+            "If ranks wait for each other in collectives, their steps are equally long; then the section waiting tells"
+            " them apart, or the column own if no collective can be matched.",
             formula="spread[figure = step].max_rank",
         ),
     ),
@@ -615,14 +618,14 @@ WAITING: Final = Chapter(
     terms=(
         term(
             "a step of rank",
-            "mean step of each rank in its parts, which sum to it",
+            "mean step of each rank, in parts that sum to it",
             formula="step = other work + transfer + waiting + unmatched + idle: waiting.each[].steps[]",
             paths="waiting.each[].steps[]",
         ),
         term("step", "mean of the rank's steps, without other steps' work", paths="waiting.each[].steps[].wall_ns"),
         term(
             "other work",
-            "union of all work but communication",
+            "union of all work except communication",
             formula="other_work_ns",
             paths="waiting.each[].steps[].other_work_ns",
         ),
@@ -656,16 +659,16 @@ WAITING: Final = Chapter(
         ),
         term(
             "waited for",
-            "by the others, summed",
-            "All waiting of a collective is charged to the rank that came last.",
+            "by the other ranks, summed",
+            "All waiting in a collective is charged to the rank that came last.",
             formula="waiting.each[].charged_ns / number of steps",
             paths="waiting.each[].charged_ns, waiting.each[].steps[].number",
         ),
         term(
             "straggler",
-            "rank that the others wait for",
-            "Named if it has a quarter of all waiting at least and twice as much as the next rank, if waiting is 1 %"
-            " of the steps or more, if its lead exceeds what the clocks are known to, and if all ranks were given."
+            "rank that the other ranks wait for",
+            "Named if it causes at least a quarter of all waiting and twice as much as the next rank, if waiting is 1 %"
+            " of the steps or more, if its lead exceeds the clock error, and if all ranks were given."
             " The waiting splits in two. There when its step began: the waiting less how much longer than the others"
             " it took from the beginning of its step to the launch of the collective. Came within the step: the rest."
             " If that is a tenth or more, the line gives the reason: it computes longer (a slow device, or more work)"
@@ -675,12 +678,12 @@ WAITING: Final = Chapter(
         ),
         term(
             "lower bound",
-            "some ranks were not given, and one of them may have come later still",
+            "some ranks were not given, and one of them may have come even later",
             paths="waiting.is_lower_bound",
         ),
         term(
             "collectives matched",
-            "how calls of the ranks were matched: by number in the group, order or time",
+            "how the ranks' calls were matched: by number in the group, by order or by time",
             "By process group and number if the trace has both (`Seq`, NCCL in torch 2.13). Else by order in the"
             " group, at the shift at which all names and all sizes of even messages agree. Kernels launched before"
             " the recording are matched by collective, group, size and overlap in time.",
@@ -703,15 +706,15 @@ WAITING: Final = Chapter(
         term("number", "number of collectives", paths="waiting.collectives[].collectives"),
         term(
             "time",
-            "transfer and waiting of all ranks together",
+            "transfer and waiting time, summed over all ranks",
             formula="waiting.collectives[].duration_ns = waiting.collectives[].transferring_ns + .waiting_ns",
             paths="waiting.collectives[].duration_ns, waiting.collectives[].transferring_ns,"
             " waiting.collectives[].waiting_ns",
         ),
-        term("time and waiting", "of all ranks together", note="time, waiting and bytes of all ranks together"),
+        term("time and waiting", "sums over all ranks", note="time, waiting and bytes are sums over all ranks"),
         term(
             "bytes",
-            "message sizes of all ranks together",
+            "message sizes, summed over all ranks",
             "Counted as in the table of one rank's collectives.",
             paths="waiting.collectives[].bytes",
         ),
@@ -747,10 +750,13 @@ ADVICE: Final = Chapter(
         term(
             "advice | what to try | try",
             "what to change, the largest gain first",
-            "With the most that it could save, why, and what to try. Each is a rule on figures of the report."
-            " `up to` is the most that a change could save of the mean step, of time that no other rule names."
-            " `replayed` is what a replay of the trace says; two figures are with the host as recorded, and with one"
-            " that recording does not slow. The first screen has three, each with its first cure; the whole report has"
+            "Each piece says the most it could save, why, and what to try. It comes from a rule on the report's"
+            " numbers."
+            " `up to` is the most that a change could save per step, of time that no other rule covers."
+            " `replayed` is what a replay of the trace predicts; two values are for the host as recorded, and for a"
+            " host"
+            " that recording does not slow down. The first screen has three, each with its first cure; the whole"
+            " report has"
             " the whole reasons and all cures.",
             formula="advice[]",
             paths="advice[].id, advice[].gain_ns, advice[].replayed_ns, advice[].step_ns",
@@ -758,7 +764,8 @@ ADVICE: Final = Chapter(
         term(
             "situation",
             "how the step is run",
-            "What the trace shows of DDP, FSDP, tensor parallelism, a backward, a mask on attention's scores, compiled"
+            "What the trace shows about DDP, FSDP, tensor parallelism, a backward, a mask on attention's scores,"
+            " compiled"
             " code, graphs, the loader, autocast, the update, copies, a serving engine and the ranks. Cures are chosen"
             " by it.",
             paths="situation.ddp, situation.fsdp, situation.tensor_parallel, situation.backward, situation.score_mask,"
@@ -769,21 +776,23 @@ ADVICE: Final = Chapter(
         *map(_rule, RULES),
         term(
             "together",
-            "what the first three save together",
-            "By a replay if that has all of them, at most their sum. Else the sum of their gains, at most the step.",
+            "what the first three pieces save together",
+            "From a replay if it covers all of them, at most their sum. Otherwise the sum of their gains, at most"
+            " the step.",
             paths="replay.together, advice[].gain_ns, advice[].step_ns",
         ),
         term(
             "out of memory",
             "what lowers the memory of a step",
-            "Given where a step ran out of memory or takes nine tenths of the device's: by the closed formulas of"
+            "Shown if a step ran out of memory or fills nine tenths of the device: from closed formulas for"
             " weights, gradients, state and activations.",
             paths="advice[].gain_bytes, advice[].peak_bytes, advice[].fits",
         ),
         term(
             "technique",
-            "a technique, by prediction",
-            "Of techniques that leave the training as it is, or all but. The peak is that of all allocations; the gain"
+            "a technique, from a prediction",
+            "For techniques that leave the training unchanged, or nearly so. The peak is that of all allocations;"
+            " the gain"
             " in time is the best end of the predicted range."
             " `--suggest SECONDS` limits the time of the predictions (default: a tenth of the run's, 10 s at least).",
             paths="advice[].technique, advice[].gain_bytes, advice[].gain_ns",
@@ -798,7 +807,7 @@ HOST: Final = Chapter(
         term(
             "on the host",
             "events of the launching threads",
-            "Operators, ranges and runtime calls. On the CPU those that run operators. A call that waits for"
+            "Operators, ranges and runtime calls. On the CPU, of the threads that run operators. A call that waits for"
             " the device is named with the outermost"
             " operator around it.",
             paths="host[].name, host[].caller",
@@ -806,17 +815,17 @@ HOST: Final = Chapter(
         term(
             "what",
             "kind of event",
-            "Operator, range, runtime call, Python, or others. Others are all names with less than 0.1 % of the time.",
+            "Operator, range, runtime call, Python, or others: all names with less than 0.1 % of the time.",
             paths="host[].kind",
         ),
         term("events", "how many, in a step", paths="host[].calls"),
         term(
             "self time",
-            "without that of the events below",
+            "without the events below",
             paths="host[].self_ns",
-            note="self time: without that of the events below",
+            note="self time: without the events below",
         ),
-        term("with parts", "with events below", paths="host[].total_ns"),
+        term("with parts", "including the events below", paths="host[].total_ns"),
         term("share", "of these threads' time", formula="self_ns / (sum of host[].self_ns)", paths="host[].self_ns"),
         term(
             "between recorded events",
@@ -832,7 +841,7 @@ ESTIMATES: Final = Chapter(
     sections=("estimate",),
     page="estimate.md",
     terms=(
-        term("estimate | estimated", "a step on a device that is not here: computed, nothing is run"),
+        term("estimate | estimated", "a step on a device that is not present: computed, not run"),
         term(
             "time",
             "the range in which a step in eager mode is expected",
@@ -845,13 +854,13 @@ ESTIMATES: Final = Chapter(
         ),
         term(
             "attained",
-            "the step at the fastest rates that anyone measured on the device, launches for nothing",
+            "the step at the fastest rates measured on the device by anyone, with free launches",
             paths="estimated.devices[].attained_ns",
         ),
-        term("host", "what the host needs to launch all work of a step", paths="estimated.devices[].host_ns"),
+        term("host", "the time the host needs to launch all work of a step", paths="estimated.devices[].host_ns"),
         term(
             "throughput",
-            "tokens or samples of a step over the ends of its range",
+            "tokens or samples per second, at both ends of the step's range",
             paths="estimated.devices[].tokens, estimated.devices[].samples",
         ),
         term(
@@ -861,49 +870,51 @@ ESTIMATES: Final = Chapter(
         ),
         term(
             "fits | does not fit | at the edge",
-            "whether the process fits into what the device leaves it",
+            "whether the process fits into the memory left to it on the device",
             paths="estimated.devices[].occupied.fits",
         ),
-        term("step", "what was computed", paths="workload.batch"),
-        term("assumed", "what was not asked for, and taken", paths="estimated.assumed"),
+        term("step", "the step that was computed", paths="workload.batch"),
+        term("assumed", "defaults assumed for values you did not give", paths="estimated.assumed"),
         term(
             "formula",
-            "FLOPs of a token of a training as a project counts them, or as they are counted here",
+            "training FLOPs per token, as a project counts them or as counted here",
             "Forward and backward without recomputation. `counted` sums the products of the step's calls, with all of"
             " attention or what a causal mask leaves; a fused attention's backward makes its scores again. The others"
             " are the formulas of nanoGPT, PaLM (appendix B), llm-foundry, torchtitan, Megatron-LM, and the Trainer's"
             " `total_flos`.",
             paths="estimated.conventions[].name, estimated.conventions[].mfu",
-            note="MFUs of two projects can be compared only by one formula",
+            note="compare MFUs from two projects only if both use the same formula",
         ),
         term(
             "at",
-            "the rate that FLOP/s and MFU are of",
+            "the rate used for FLOP/s and MFU",
             "In the middle of the estimate, or given by `--tokens-per-second`.",
             paths="estimated.tokens_per_second",
         ),
-        term("FLOP/token", "FLOPs of a token", paths="estimated.conventions[].flops"),
-        term("FLOP/s", "those of a device, at that rate", paths="estimated.conventions[].flops_per_second"),
-        term("counts", "what a formula counts", paths="estimated.conventions[].counts"),
-        term("leaves out", "what it does not", paths="estimated.conventions[].leaves_out"),
+        term("FLOP/token", "FLOPs per token", paths="estimated.conventions[].flops"),
+        term("FLOP/s", "FLOPs per second of a device, at that rate", paths="estimated.conventions[].flops_per_second"),
+        term("counts", "what the formula counts", paths="estimated.conventions[].counts"),
+        term("leaves out", "what the formula leaves out", paths="estimated.conventions[].leaves_out"),
         term(
             "together",
-            "several equal devices, and what their collectives take",
-            "The lower end of the range has them hidden behind other work, the upper end none of them; cut layers wait"
-            " for each.",
+            "several equal devices, and the time of their collectives",
+            "At the lower end of the range all of it is hidden behind other work, at the upper end none;"
+            " tensor-parallel"
+            " layers wait for each collective.",
             paths="estimated.devices[].ranks, estimated.devices[].transfer_ns",
         ),
         term(
             "checked on",
-            "how estimates of this kind of step came out next to published runs",
-            "Kinds are dense decoders and encoders, mixtures of experts, adapters, convolutional networks. Runs that"
-            " efficiencies were fitted on are not among them.",
+            "how estimates for this kind of step compare with published runs",
+            "Kinds are dense decoders and encoders, mixtures of experts, adapters, convolutional networks. Runs used"
+            " to fit the"
+            " efficiencies are not among them.",
             paths="estimated.tried.kind, estimated.tried.runs, estimated.tried.inside, estimated.tried.median_off",
         ),
-        term("on", "a device that was named", paths="estimated.devices[].device"),
+        term("on", "the device", paths="estimated.devices[].device"),
         term("from", "the lower end of the range", paths="estimated.devices[].low_ns"),
         term("to", "its upper end", paths="estimated.devices[].high_ns"),
-        term("takes", "the most that the process takes of the device", paths="estimated.devices[].occupied.high_bytes"),
+        term("takes", "the most device memory the process takes", paths="estimated.devices[].occupied.high_bytes"),
     ),
 )
 TECHNIQUES: Final = Chapter(
@@ -913,40 +924,40 @@ TECHNIQUES: Final = Chapter(
     terms=(
         term(
             "fits | does not fit | at the edge",
-            "whether the process fits into what the named device leaves it",
+            "whether the process fits into the memory left to it on the named device",
             "The step runs on tensors without values that are said to be on that device: nothing is computed or"
-            " allocated. At the edge are steps that fit only with the smallest context, or if the allocator gives"
-            " unused memory back. On the CPU it is the peak that counts.",
+            " allocated. At the edge are steps that fit only with the smallest context, or if the allocator returns"
+            " unused memory. On the CPU it is the peak that counts.",
             formula="rows[].predicted.occupied.high_bytes <= limit.usable_bytes",
             paths="limit.usable_bytes, rows[].predicted.occupied.high_bytes, rows[].predicted.occupied.fits",
         ),
         term(
             "memory",
-            "what the tensors take in whole blocks, and what the allocator reserves for them",
-            "The requests of the first two steps go through a copy of torch's caching allocator: blocks of 512 bytes,"
+            "what the tensors take, in whole blocks, and what the allocator reserves for them",
+            "The requests of the first two steps go through a model of torch's caching allocator: blocks of 512 bytes,"
             " segments of 2 and 20 MiB, work space of cuBLAS included. With"
             " `PYTORCH_ALLOC_CONF=expandable_segments:True` it reserves as those do.",
             paths="rows[].predicted.occupied.allocated_bytes, rows[].predicted.occupied.reserved_bytes",
         ),
-        term("takes", "the most that the process takes of the device", paths="rows[].predicted.occupied.high_bytes"),
-        term("assumed", "what was not asked for, and taken", paths="limit.assumed"),
+        term("takes", "the most device memory the process takes", paths="rows[].predicted.occupied.high_bytes"),
+        term("assumed", "defaults assumed for values you did not give", paths="limit.assumed"),
         term(
             "at the peak",
-            "the components that are there at the predicted peak, the largest first",
+            "the components that are live at the predicted peak, largest first",
             paths="rows[0].predicted.at_peak",
         ),
         term(
             "largest batch",
-            "the largest batch that fits for certain",
-            "Of this model and these options;"
-            " `--find batch` asks for it. A function is asked for it by its argument `batch`, else the first dimension"
+            "the largest batch that fits even at the upper end of the prediction",
+            "For this model and these options;"
+            " `--find batch` computes it. A function gets it as its argument `batch`, else the first dimension"
             " of its inputs is changed.",
             paths="limit.found.value, limit.found.peak_bytes",
         ),
         term(
             "longest",
-            "the longest samples that fit for certain",
-            "In tokens, in steps of 64; `--find seq` asks.",
+            "the longest samples that fit even at the upper end of the prediction",
+            "In tokens, in steps of 64; `--find seq` computes it.",
             paths="limit.found.value, limit.found.peak_bytes",
         ),
         term(
@@ -958,16 +969,17 @@ TECHNIQUES: Final = Chapter(
         ),
         term(
             "the device's context",
-            "what a device holds besides tensors",
-            "Of the driver and of loaded kernels: 0.54 GB at first and 0.78 GB after a step were measured on an H100.",
-            note="the device's context is assumed; work space of convolutions comes on top",
+            "memory that the device holds besides tensors",
+            "Memory held by the driver and loaded kernels: on an H100 we measured 0.54 GB at first and 0.78 GB after"
+            " a step.",
+            note="the device's context is assumed; convolution workspaces come on top",
         ),
         term(
             "technique",
             "its name for `opanatomy techniques --only`; the first row is the baseline",
             paths="rows[].name",
         ),
-        term("baseline", "the run as given; all others are compared with it", formula="rows[0]", paths="rows[0].name"),
+        term("baseline", "the run as given; all others are compared to it", formula="rows[0]", paths="rows[0].name"),
         term(
             "peak",
             "the most that is allocated in the step, of all allocations",
@@ -1056,10 +1068,10 @@ TECHNIQUES: Final = Chapter(
         term("to", "the longest predicted step", paths="rows[].predicted.high_ns"),
         term(
             "memory of",
-            "each component at its fullest in the step",
+            "each component at its largest in the step",
             formula="rows[].measured.components",
             paths="rows[].measured.components",
-            note="each component at its fullest in the step",
+            note="each component at its largest in the step",
         ),
         term(
             "why not",
@@ -1125,7 +1137,7 @@ UNDERFLOW: Final = Chapter(
         term("loss scale", "factor of the loss; 1 is without scaling", paths="rows[].underflow.scaled.scale"),
         term(
             "zero",
-            "exactly, of the elements that are not zero in the same step without autocast; without dropout",
+            "elements exactly zero, of those that are not zero in the same step without autocast; without dropout",
             formula="rows[].underflow.scaled.zeros / rows[].underflow.nonzero",
             paths="rows[].underflow.scaled.zeros, rows[].underflow.nonzero",
         ),
@@ -1143,16 +1155,16 @@ COMPARISON: Final = Chapter(
     sections=("changed", "sides", "causes", "changes", "kernels-changed", "steps", "figures", "gates", "classes"),
     page="comparing.md",
     terms=(
-        term("before", "the first side: a figure of its mean step"),
-        term("after", "the second side: a figure of its mean step"),
+        term("before", "the first side's value, for its mean step"),
+        term("after", "the second side's value, for its mean step"),
         term(
             "change",
-            "after less before; all parts sum to that of the step, to the nanosecond",
+            "after minus before; all parts sum to the step's change, to the nanosecond",
             "With the sides exchanged each part is its negative.",
         ),
         term(
             "steps",
-            "the like steps that the means are of; the line names those set aside",
+            "the like steps that the means are taken over; the line names those set aside",
             "`opanatomy explain 'set aside'` has the rules.",
         ),
         term(
@@ -1167,8 +1179,8 @@ COMPARISON: Final = Chapter(
         term(
             "work",
             "operator, kernel or collective that changed",
-            "Matched by operator, signature, module, phase and the kernel's name (contractions of aten without it,"
-            " Triton kernels without the compiler's number), then by ever fewer of these. Work of unlike classes is"
+            "Matched by operator, signature, module, phase and kernel name (aten contractions without it,"
+            " Triton kernels without the compiler's number), then by ever fewer of these. Work of different classes is"
             " never matched. If one side alone knows the arguments of an operator, they are not asked for, and a"
             " warning says so.",
         ),
@@ -1178,17 +1190,19 @@ COMPARISON: Final = Chapter(
         term("time", "time of the like step"),
         term(
             "figure",
-            "figure of one step, by its name in `Anatomy.metrics()`",
-            "≥ is before a lower bound of its side (`lower_bounds`). Counted figures, FLOPs and bytes, are `exact`:"
+            "number for one step, by its name in `Anatomy.metrics()`",
+            "≥ marks a lower bound (`lower_bounds`). Counted numbers, FLOPs and bytes, are `exact`:"
             " they are not tested.",
         ),
         term(
             "ranges",
             "whether the ranges of like steps are apart or overlap; from five runs a side on, p",
-            "The runs must have taken turns. Figures are then medians, from six runs on with an interval of 95 % by"
-            " order statistics.",
+            "The runs must be interleaved. Numbers are then medians, with a 95 % interval from"
+            " order statistics if there are six runs or more.",
         ),
-        term("the same calls | {}, the same calls", "as many calls of the same work that take longer or shorter"),
+        term(
+            "the same calls | {}, the same calls", "the same number of calls of the same work, taking longer or shorter"
+        ),
         term("more calls | {}, more calls", "time of calls that the other side lacks"),
         term("fewer calls | {}, fewer calls", "time of calls that are gone"),
         term("moved | moved from {} | {}, moved from {} to {}", "the same work in another phase"),
@@ -1206,38 +1220,38 @@ COMPARISON: Final = Chapter(
         term("gone | {}, gone", "work that the second side lacks"),
         term("idle, host-bound", "idle time in which the host had not launched the next work yet"),
         term("idle, stream waits", "idle time in which the next work waited for another stream"),
-        term("idle, other", "idle time of neither cause"),
-        term("work of other steps", "time in which the device did only another step's work"),
+        term("idle, other", "idle time of any other cause"),
+        term("work of other steps", "time in which the device only did another step's work"),
         term(
             "framework",
             "on the CPU: wall time that no operator explains",
             "Without the profiler if both sides know its part.",
         ),
-        term("profiler", "the profiler's part of the step, if both sides know it"),
+        term("profiler", "the profiler's part of the step, if known on both sides"),
         term(
             "of all steps",
-            "figure of the whole report, with steps of other kinds",
-            "A like step does not have this figure.",
+            "number for the whole report, including other kinds of steps",
+            "It is not known for like steps alone.",
         ),
         term("signature", "shapes and types of the arguments"),
         term("samples", "samples a second"),
         term("peak", "peak of the step's memory"),
-        term("last to first", "last run less the first, of the first"),
+        term("last to first", "last run minus the first, relative to the first"),
         term("~", "no difference beyond chance (p >= 0.01)"),
         term(
             "overlap of {}",
-            "time in which two kinds of work run at once, taken off once",
+            "time in which two kinds of work run at once, subtracted once",
             "Of compute, communication and copies; where n events run at once there are n - 1 overlaps.",
         ),
         term(
             "gate",
-            "whether a figure stayed within --fail-if: passed, FAILED or UNKNOWN",
+            "result of a --fail-if condition: passed, FAILED or UNKNOWN",
             formula="gates[].met, .unknown, .measured",
             paths="gates[].met, gates[].unknown, gates[].measured",
         ),
         term(
             "Not comparable",
-            "the sides are of other work: there are no changes, causes and claims",
+            "the sides did different work, so there are no changes, causes or claims",
             "A side without kernels; a CPU against an accelerator; a whole trace as one step against steps that make"
             " other numbers of calls (1.5 times or more by the weighted median); steps of which one makes 90 % of all"
             " calls a whole number of times as often; other models: less than half of one side's work is on the other"
@@ -1259,7 +1273,7 @@ LEDGER: Final = Chapter(
     terms=(
         term(
             "ledger | work",
-            "account of all device work: the terms sum to it exactly",
+            "account of all device work; its terms sum to the whole exactly",
             formula="device_work = linked + graph_launched + no_launch_record + outside_window: ledger.*_ns",
             paths="ledger.device_work_ns, ledger.linked_ns, ledger.graph_launched_ns, ledger.no_launch_record_ns,"
             " ledger.outside_window_ns",
@@ -1272,7 +1286,7 @@ LEDGER: Final = Chapter(
         term("linked to operators | linked", "work launched inside an operator's call", paths="ledger.linked_ns"),
         term(
             "launched by graphs",
-            "work of a CUDA graph, whose launch names no operators",
+            "work of a CUDA graph, whose launch does not name operators",
             paths="ledger.graph_launched_ns",
         ),
         term("without launch record", "work whose launch the trace lacks", paths="ledger.no_launch_record_ns"),
@@ -1283,38 +1297,37 @@ LEDGER: Final = Chapter(
         ),
         term(
             "classified",
-            "the share of the work in the window whose class a rule knows",
+            "share of the work in the window whose class is known by a rule",
             formula="ledger.classed_ns / (device_work_ns - outside_window_ns)",
             paths="ledger.classed_ns, ledger.device_work_ns, ledger.outside_window_ns",
         ),
         term(
             "costed",
-            "the share whose FLOPs and bytes a formula knows",
+            "share whose FLOPs and bytes are known by a formula",
             formula="ledger.costed_ns / (device_work_ns - outside_window_ns)",
             paths="ledger.costed_ns, ledger.device_work_ns, ledger.outside_window_ns",
         ),
         term(
             "unknown",
-            "the share that no rule knows, with its names",
+            "share without a rule, with its names",
             "`explain --unknown REPORT` lists all of them.",
             formula="ledger.unknown_ns / (device_work_ns - outside_window_ns)",
             paths="ledger.unknown_ns, ledger.device_work_ns, ledger.outside_window_ns",
         ),
         term(
             "no formula",
-            "work with a class and without a cost",
-            "Operators, work of graphs by the names of kernels, and work without an operator, with their shares of"
-            " the time.",
+            "work with a class but without a cost",
+            "Operators, graph work by kernel name, and work without an operator, with their shares of the time.",
             formula="operators[] where read_bytes is null, kernels[] where operators is empty, and what is left of"
             " device_work - outside_window - costed - unknown",
             paths="ledger.unknown_ns, ledger.costed_ns, ledger.device_work_ns, ledger.outside_window_ns",
         ),
-        term("counting | conventions", "how figures are counted", paths="conventions"),
+        term("counting | conventions", "how numbers are counted", paths="conventions"),
         term("multiply-add", "a multiplication and an addition count as 2 FLOPs", paths="conventions.multiply_add"),
         term(
             "causal",
-            "full: FLOPs of attention are those of the whole matrix, whatever the mask",
-            "Within a window that the arguments of the call record, those of window and mask.",
+            "full: attention FLOPs are those of the whole matrix, whatever the mask",
+            "Within a window recorded in the call's arguments, those of window and mask.",
             formula="conventions.causal; operators[].causal_flops has those under the mask",
             paths="conventions.causal, operators[].causal_flops",
         ),
@@ -1369,7 +1382,7 @@ CHECKS: Final = Chapter(
     terms=(
         term(
             "caveats",
-            "faults that change the reading of every figure",
+            "faults that affect every number",
             "A file that is cut off, missing records or ranks, devices of several kinds, a busy machine.",
             paths="caveats",
         ),
@@ -1384,8 +1397,8 @@ CHECKS: Final = Chapter(
         ),
         term(
             "may be wrong | disagreements",
-            "figures that a second source does not confirm, without a known cause",
-            "Of each check the one that touches most, if all of them together touch 1 % of the work or more; --check"
+            "numbers that a second source does not confirm, without a known cause",
+            "For each check, the one that affects most, if together they affect 1 % of the work or more; --check"
             " then fails with exit code 3. The share is that of the device work (on the CPU of the operators' time)"
             " of the calls that a difference touches, without a time the part by which the figures differ.",
             formula="checks[].differences where cause is null",
@@ -1393,22 +1406,22 @@ CHECKS: Final = Chapter(
         ),
         term(
             "below 1 %",
-            "the same of checks that touch less: --check does not fail",
+            "the same for checks that affect less: --check does not fail",
             formula="checks[].differences where cause is null",
             paths="checks[].differences[].operator, checks[].differences[].ours, checks[].differences[].other",
         ),
         term(
             "uncertain",
-            "each difference of a check that touches 1 % or more, with evidence",
+            "each difference in a check that affects 1 % or more, with evidence",
             formula="checks[].differences[].time_ns, .evidence",
             paths="checks[].differences[].time_ns, checks[].differences[].evidence",
         ),
         term(
-            "confirmed", "figures that second sources confirm", formula="sum of checks[].equal", paths="checks[].equal"
+            "confirmed", "numbers confirmed by second sources", formula="sum of checks[].equal", paths="checks[].equal"
         ),
         term(
             "explained",
-            "differences of a known cause, with the operators",
+            "differences with a known cause, and the operators",
             "Shown with --section ledger.",
             formula="checks[].differences where cause is not null",
             paths="checks[].differences[].operator, checks[].differences[].cause",
@@ -1427,29 +1440,29 @@ _OF_COMPONENT: Final = {
     "weights": "parameters of the model",
     "buffers": "running statistics, position ids, masks",
     "inputs": "the batch",
-    "gradients": "gradients of the weights, alive after backward",
+    "gradients": "gradients of the weights, live after backward",
     "ddp_buckets": "flat buffers in which DDP reduces gradients, unless these are views of them",
-    "optimizer_state": "moments and other state of each weight, as the optimizer keeps it",
-    "optimizer_step_counters": "the optimizer's count of steps, one number a tensor",
+    "optimizer_state": "moments and other state that the optimizer keeps for each weight",
+    "optimizer_step_counters": "the optimizer's step counts, one per tensor",
     "forward_activations": "tensors that forward saved for backward",
-    "autocast_weight_casts": "autocast's copies of the weights in the lower type",
-    "rng_states": "random states that checkpointing keeps to draw the same again",
+    "autocast_weight_casts": "autocast's copies of the weights in half precision",
+    "rng_states": "random states that checkpointing keeps to repeat the same draws",
     "checkpoint_arguments": "inputs of checkpointed layers",
     "recomputed_activations": "activations made again and freed in the same backward",
-    "key_value_cache": "of a generation: keys and values of all tokens so far",
-    "beam_copies": "of a generation: copies of the cache and the inputs for each beam",
+    "key_value_cache": "in a generation, keys and values of all tokens so far",
+    "beam_copies": "in a generation, copies of the cache and inputs for each beam",
     "outputs": "results of forward",
     "held_by_model": "tensors that the module or the loop holds through backward",
-    "blas_workspace": "work space of cuBLAS",
-    "communication_buffers": "of torch.distributed",
+    "blas_workspace": "cuBLAS workspaces",
+    "communication_buffers": "buffers of torch.distributed",
     "held_before": "allocated before the step, in no other component",
     "allocator_rounding": "bytes that the allocator gives beyond the request",
     "pending_free": "freed blocks that another stream may still use: neither allocated nor free",
     "temporary_buffers": "tensors that live within one operator or one phase",
-    "device_context": "memory of the driver and its kernels, outside the allocator",
-    "allocator_cache": "device memory that the allocator holds and nobody uses",
-    "before_window": "of a trace: everything allocated before it",
-    "other": "of a trace: blocks that no rule places",
+    "device_context": "memory of the driver and loaded kernels, outside the allocator",
+    "allocator_cache": "device memory that the allocator reserves and nothing uses",
+    "before_window": "in a trace, everything allocated before it",
+    "other": "in a trace, blocks that no rule assigns",
 }
 
 
@@ -1473,7 +1486,7 @@ COMPONENTS: Final = Chapter(
     terms=(
         term(
             "memory",
-            "components in the unprofiled step, next to theory",
+            "components during the unprofiled step, next to theory",
             "A trace alone has [memory] events (`profile_memory=True`): components are inferred from the times of"
             " the blocks, and each inference is named.",
             formula="memory.components[]",
@@ -1481,36 +1494,38 @@ COMPONENTS: Final = Chapter(
         ),
         term(
             "measured",
-            "each component at its fullest in the step",
+            "each component at its largest in the step",
             "Activations when forward is done, temporary buffers at the peak. A trace alone has no such column: its"
             " components are inferred at the peak.",
             paths="memory.components[].measured_bytes",
         ),
         term(
-            "at peak", "part that lives at the peak; these sum to the peak", paths="memory.components[].at_peak_bytes"
+            "at peak",
+            "the part that is live at the peak; parts sum to the peak",
+            paths="memory.components[].at_peak_bytes",
         ),
         term("theory", "result of the formula in the row", paths="memory.components[].theory_bytes"),
         term(
             "off",
-            "measured less theory, of theory",
+            "measured minus theory, relative to theory",
             formula="(measured_bytes - theory_bytes) / theory_bytes",
             paths="memory.components[].measured_bytes, memory.components[].theory_bytes",
         ),
         term(
             "peak | peak in {} | memory peak",
-            "the most that is allocated in the step, with the phase",
+            "the most memory allocated in the step, with the phase",
             "The note below names its source: an allocator, or the events of a trace.",
             paths="memory.allocator_peak_bytes, memory.peak_at, memory.measured_by",
         ),
         term(
             "peak of the process",
-            "the most that the process had resident, Python included",
+            "the largest resident set of the process, including Python",
             "On the CPU, if the allocations were not followed (--memory).",
             paths="memory.process_peak_bytes",
         ),
         term(
             "inferred | inferred {}",
-            "rules that placed the blocks of a trace by when they were allocated and freed",
+            "rules that assigned a trace's blocks by when they were allocated and freed",
             paths="memory.inferences[].rule",
         ),
         *_component_terms(),
@@ -1571,7 +1586,7 @@ SNAPSHOTS: Final = Chapter(
         term("reserved", "held by the allocator, free blocks included", paths="memory.snapshots[].reserved_bytes"),
         term(
             "GPU occupied",
-            "used of the whole device by everyone, as NVML says",
+            "memory of the whole device in use by all processes, according to NVML",
             paths="memory.snapshots[].nvml_used_bytes",
         ),
         term("process", "resident set on the host", paths="memory.snapshots[].rss_bytes"),
@@ -1602,14 +1617,14 @@ ACTIVATIONS: Final = Chapter(
             formula="memory.published[]",
             paths="memory.published[].figure, memory.published[].published",
         ),
-        term("ours", "figure of this report", paths="memory.published[].measured"),
+        term("ours", "the number in this report", paths="memory.published[].measured"),
         term(
             "difference",
-            "ours less the published figure",
+            "ours minus the published number",
             formula="memory.published[].measured - .published",
             paths="memory.published[].measured, memory.published[].published",
         ),
-        term("Tesla V100 16 GB", "figure as published"),
+        term("Tesla V100 16 GB", "the published number"),
     ),
 )
 
@@ -1655,29 +1670,29 @@ SNAPSHOT: Final = Chapter(
         ),
         term(
             "module, by the lines that call it",
-            "what modules allocated, by the lines that call one inside the other",
+            "memory allocated by modules, identified by the lines that call them",
             "With opanatomy.snapshot(module=...) by the paths of modules.",
             paths="memory.parts[].name",
         ),
-        term("operator class", "what operators of a class allocated", paths="memory.parts[].name"),
+        term("operator class", "memory allocated by operators of a class", paths="memory.parts[].name"),
         term("compiled region", "the compiled code that allocated it", paths="memory.parts[].name"),
         term("allocated in", "the phase of the allocation", paths="memory.parts[].name"),
-        term("component", "what the blocks are, each with its reason in `inferred`", paths="memory.parts[].component"),
+        term("component", "what the blocks hold, with the reason in `inferred`", paths="memory.parts[].component"),
         term(
             "of it",
-            "part of what is allocated then",
+            "share of the memory allocated then",
             formula="memory.parts[].bytes / memory.shown_bytes",
             paths="memory.parts[].bytes, memory.shown_bytes",
         ),
         term(
             "at the end | when memory ran out | at {} ms",
-            "what is allocated at the moment shown (--at)",
+            "memory allocated at the moment shown (--at)",
             "The peak has a column of its own.",
             paths="memory.components[].shown_bytes",
         ),
         term(
             "allocated in {} | allocated",
-            "all that is allocated at the moment shown, with the phase",
+            "all memory allocated at the moment shown, with the phase",
             formula='sum of memory.components[].shown_bytes, without "pending_free"',
             paths="memory.shown_bytes, memory.shown_at, memory.moment",
         ),
@@ -1690,33 +1705,34 @@ SNAPSHOT: Final = Chapter(
         term(
             "requested at one time",
             "the most that was requested; the peak is of whole blocks",
-            "torch's requested_bytes, but of blocks until they are freed, not until another stream is done with them.",
+            "Like torch's requested_bytes, but blocks count until they are freed, not until other streams are done"
+            " with them.",
             paths="memory.requested_peak_bytes",
         ),
         term("no stack recorded", "allocated before the recording, or by a thread of autograd's"),
         term(
             "held at the end",
-            "pools of the allocator: its own, small and large, and those of CUDA graphs",
+            "the allocator's pools: its own, small and large, and those of CUDA graphs",
             "Expandable segments and streams are named.",
             paths="memory.pools[].pool",
         ),
-        term("segments", "pieces of memory that it took from the device", paths="memory.pools[].segments"),
+        term("segments", "pieces of memory that it got from the device", paths="memory.pools[].segments"),
         term("reserved", "bytes of the segments", paths="memory.pools[].reserved_bytes"),
-        term("in use", "bytes that were asked for and not freed", paths="memory.pools[].requested_bytes"),
-        term("rounding", "bytes that the allocator gave beyond them", paths="memory.pools[].rounding_bytes"),
+        term("in use", "bytes requested and not freed", paths="memory.pools[].requested_bytes"),
+        term("rounding", "bytes that the allocator added", paths="memory.pools[].rounding_bytes"),
         term("free", "bytes held and not in use", paths="memory.pools[].free_bytes"),
-        term("largest free", "the largest request that there is room for", paths="memory.pools[].largest_free_bytes"),
+        term("largest free", "the largest request that fits", paths="memory.pools[].largest_free_bytes"),
         term("reserved then", "bytes reserved when memory ran out", paths="memory.failure.reserved_bytes"),
         term(
             "of it unused",
             "bytes of these in no block that is in use, at most",
             paths="memory.failure.unused_bytes",
         ),
-        term("free on the device then", "bytes that no process had", paths="memory.failure.device_free_bytes"),
+        term("free on the device then", "bytes that no process used", paths="memory.failure.device_free_bytes"),
         term(
             "the peak | all that is allocated then",
             "the sum of all changes",
-            "Of two snapshots at their peaks; without a history at the end.",
+            "For two snapshots, at their peaks; at the end if there is no history.",
             paths="peak_parts[].before_bytes, peak_parts[].after_bytes, peak_moments",
         ),
     ),
@@ -1733,26 +1749,26 @@ RUN: Final = Chapter(
         term(
             "model",
             "class of the model and its number of parameters",
-            "The number of trained parameters stands in brackets if some are frozen.",
+            "The number of trainable parameters is in parentheses if some are frozen.",
             paths="workload.architecture, workload.parameters, workload.trainable_parameters",
         ),
         term(
             "workload",
             "task, batch, length, data type, attention, options",
-            "The batch is that of one update; with accumulation each forward has a part of it.",
+            "The batch is that of one update; with accumulation, each forward processes part of it.",
             formula="workload.*",
             paths="workload.architecture, workload.batch, workload.sequence_length, workload.dtype",
         ),
         term(
             "run unfused | (run unfused) | {} attention (run unfused) | unfused attention",
-            "torch ran scaled_dot_product_attention as products and a softmax",
-            "The matrix of probabilities is kept. No fused kernel takes this case: the CPU has none with dropout."
+            "torch ran scaled_dot_product_attention as matrix multiplications and a softmax",
+            "The matrix of probabilities is kept. No fused kernel supports this case: the CPU has none with dropout."
             " --set attention_probs_dropout_prob=0 (the model's own name for it) has one.",
             paths="workload.attention, operators[].operator",
         ),
         term(
             "training",
-            "how several ranks train together, the samples of each and of all",
+            "how ranks train together, with the samples of each and of all",
             formula="workload.parallel, workload.world_size, workload.batch x ranks that have data of their own",
             paths="workload.parallel, workload.world_size, workload.batch",
         ),
@@ -1762,11 +1778,11 @@ RUN: Final = Chapter(
             "The loss, else the only single number, else all outputs with gradients of one.",
             paths="workload.backward_from",
         ),
-        term("changed", "settings that --layers and --set altered", paths="workload.changes"),
+        term("changed", "settings changed by --layers and --set", paths="workload.changes"),
         term(
             "device",
             "hardware that ran the step",
-            "Of several kinds in one trace, the one that ran most kernels.",
+            "If a trace has several kinds, the one that ran the most kernels.",
             paths="environment.device, environment.device_memory_bytes, environment.device_count",
         ),
         term(
@@ -1775,7 +1791,7 @@ RUN: Final = Chapter(
             formula="environment.*",
             paths="environment.torch, environment.transformers, environment.python",
         ),
-        term("trace", "file that all figures come from", paths="provenance.trace"),
+        term("trace", "file that all numbers come from", paths="provenance.trace"),
         term("command", "command that made the report", paths="provenance.command"),
         term("opanatomy", "version that made the report", paths="provenance.opanatomy"),
         term(
@@ -1784,7 +1800,7 @@ RUN: Final = Chapter(
             formula="ranks[0].rank, .world_size",
             paths="ranks[0].rank, ranks[0].world_size",
         ),
-        term("warning | warnings", "remarks on the trace and how it was taken", paths="warnings"),
+        term("warning | warnings", "remarks on the trace and how it was recorded", paths="warnings"),
         term(
             "in-short",
             "a step's time, number and device, and its busy share",
@@ -1817,8 +1833,8 @@ GENERATION: Final = Chapter(
         ),
         term(
             "prefill",
-            "time to the first new token: the prompt at once",
-            "Of generations without the profiler.",
+            "time to the first new token: the whole prompt at once",
+            "For unprofiled generations.",
             paths="generation.first_token_ns",
         ),
         term(
@@ -1829,7 +1845,7 @@ GENERATION: Final = Chapter(
         ),
         term(
             "a token",
-            "bytes and FLOPs of one forward, for a token of every sample and beam",
+            "bytes and FLOPs of one forward, with a token for every sample and beam",
             formula="generation.token_read_bytes, .token_written_bytes, .token_flops",
             paths="generation.token_read_bytes, generation.token_written_bytes, generation.token_flops",
         ),
@@ -1863,7 +1879,7 @@ TEXTS: Final = Chapter(
         ),
         term(
             "tokenizer",
-            "its speed, and whether the steps would wait for it",
+            "its speed, and whether steps would wait for it",
             "Each is timed on the same texts in one call.",
             formula="texts.tokenizers: tokens_per_second against texts.tokens_per_second",
             paths="texts.tokenizers[].tokens_per_second, texts.tokens_per_second",
@@ -1881,14 +1897,14 @@ TEXTS: Final = Chapter(
         term("tokens", "texts x length: with padding", paths="texts.batches[].tokens"),
         term(
             "useful",
-            "share of the tokens that are text",
+            "share of the tokens that is text",
             formula="texts.batches[].useful_tokens / .tokens",
             paths="texts.batches[].useful_tokens, texts.batches[].tokens",
         ),
         term("step", "mean step of the batch, without the profiler and pauses", paths="texts.batches[].step_ns"),
         term(
             "useful tokens",
-            "tokens of texts a second",
+            "text tokens per second",
             formula="10^9 x texts.batches[].useful_tokens / .step_ns",
             paths="texts.batches[].useful_tokens, texts.batches[].step_ns",
         ),
@@ -1906,9 +1922,9 @@ WHOLE_RUN: Final = Chapter(
     terms=(
         term(
             "whole run | other step | other steps",
-            "steps of a recorded loop that nothing records",
-            "The first is left out too. The wait for input is the time in which the loop waits for a DataLoader,"
-            " outside of evaluations. Of several ranks it is the one that waits most.",
+            "steps of the loop outside the recorded ones",
+            "The first step is excluded too. The wait for input is the time in which the loop waits for a DataLoader,"
+            " outside of evaluations. With several ranks, it is that of the rank that waits most.",
             formula="run.wall_ns / run.steps, run.median_ns, run.input_ns / run.wall_ns",
             paths="run.wall_ns, run.steps, run.median_ns, run.input_ns",
         ),
@@ -1926,13 +1942,13 @@ WHOLE_RUN: Final = Chapter(
         ),
         term(
             "over the run",
-            "samples of the whole run a second, evaluations and checkpoints included",
-            "Shown beside that of a recorded step if these leave out a tenth of the run or more.",
+            "samples per second over the whole run, including evaluations and checkpoints",
+            "Shown next to the rate of recorded steps if these leave out a tenth of the run or more.",
             paths="trends.samples_per_second",
         ),
         term(
             "host's time",
-            "where the host's time goes in the steps of the clock; all else is not told apart",
+            "where the host's time goes in timed steps; everything else is not split further",
             "On an accelerator backward and optimizer are the host's time in them, not the device's; in a loop under"
             " `record` the optimizer is in all else.",
             paths="run.series, run.input_ns, run.evaluating_ns, run.checkpointing_ns, run.compiling_ns",
@@ -1943,10 +1959,10 @@ WHOLE_RUN: Final = Chapter(
             formula="run.start.wall_ns, of it .input_ns, .compiling_ns, ...",
             paths="run.start.wall_ns",
         ),
-        term("at the end", "what came after the last step", paths="run.end.wall_ns"),
+        term("at the end", "time after the last step", paths="run.end.wall_ns"),
         term(
             "drift",
-            "the usual step of the last tenth of the run against that of the first",
+            "typical step time in the last tenth of the run compared with the first tenth",
             "Named from 5 % and 100 steps on, if the tenths lie on a line (t of 5) or on two levels (t of 7), and the"
             " first three on one side of the last three. Beside evaluations, checkpoints and compiling.",
             formula="trends.drift.last_ns / .first_ns; trends.drift.parts",
@@ -1961,13 +1977,13 @@ WHOLE_RUN: Final = Chapter(
             formula="trends.growth[].last_bytes - .first_bytes over .steps; trends.peak",
             paths="trends.growth[].last_bytes, trends.growth[].first_bytes, trends.growth[].steps, trends.peak",
         ),
-        term("host memory", "pages of the process's own, after the last step and the most", paths="run.series"),
+        term("host memory", "the process's private pages, after the last step and at most", paths="run.series"),
         term(
-            "device", "what the driver reported of the device over the whole run, as `clock` has it", paths="run.device"
+            "device", "what the driver reported about the device over the whole run, as in `clock`", paths="run.device"
         ),
         term(
             "slow step | slow steps",
-            "one over twice as long as three quarters of them",
+            "step more than twice as long as three quarters of all steps",
             "Beside evaluations and checkpoints. The longest five have their parts: waiting for input, compiling,"
             " garbage collection.",
             formula="run.slow_steps, run.slow",
@@ -2024,9 +2040,9 @@ STEP: Final = Chapter(
         ),
         term(
             "torch.compile",
-            "what compiling took, and steps with and without it, in turns",
-            "By torch's own record. It has paid for itself after as many steps as save that time; the difference is"
-            " clear if each step without is longer than each one with it.",
+            "compile time, and alternating steps with and without it",
+            "From torch's own record. It pays for itself after as many steps as save that time; the difference is"
+            " clear if every step without it is longer than every step with it.",
             formula="compilation.compiling_ns / (median of .uncompiled_step_ns - median of .compiled_step_ns)",
             paths="compilation.compiling_ns, compilation.uncompiled_step_ns, compilation.compiled_step_ns",
         ),
@@ -2041,23 +2057,23 @@ STEP: Final = Chapter(
         ),
         term(
             "phases",
-            "on the CPU the wall time of each phase, on an accelerator its busy time",
+            "wall time of each phase on the CPU, busy time on an accelerator",
             formula="step.phase_ns.forward, .backward, .optimizer, .prefill, .decoding / step.wall_ns",
             paths="step.phase_ns, step.wall_ns",
         ),
         term(
             "framework",
             "on the CPU: wall time that no operator explains - dispatch, autograd, Python",
-            "step = operators + framework + profiler, exactly. The framework includes the profiler's part if that"
-            " cannot be separated from noise. What the system did for an unprofiled step, giving it memory and all"
-            " else, is in step.system_ns, with the pages that it gave.",
+            "step = operators + framework + profiler, exactly. Framework includes the profiler's part if that"
+            " cannot be separated from noise. CPU time that an unprofiled step spent in the kernel (providing memory"
+            " and so on) is in step.system_ns, next to the pages it provided.",
             formula="step.framework_ns = step.wall_ns - step.busy_ns - step.profiler_ns",
             paths="step.framework_ns, step.wall_ns, step.busy_ns, step.profiler_ns, step.system_ns, step.page_faults",
         ),
         term(
             "profiler",
             "on the CPU: the estimated time of the profiler itself",
-            "Profiled less unprofiled step, times the part of events' ends that lie outside operators.",
+            "Profiled minus unprofiled step, times the fraction of event ends that lie outside operators.",
             formula="step.profiler_ns / step.wall_ns",
             paths="step.profiler_ns, step.wall_ns",
         ),
@@ -2065,23 +2081,23 @@ STEP: Final = Chapter(
         term(
             "window",
             "from the start of the first step to the end of the last one",
-            "Without annotations each step ends with an optimizer's update, of several that step in turns with that of"
-            " the last: the first begins with the trace, what follows the last update is in none. Without a regular"
-            " order of updates the trace is one step. With several devices times are means over those that ran"
-            " kernels.",
+            "Without annotations, each step ends with an optimizer update; if several optimizers alternate, with the"
+            " last one's. The first step begins with the trace; what follows the last update belongs to no step. If"
+            " updates follow no regular order, the trace is one step. With several devices, times are means over those"
+            " that ran kernels.",
             formula="timeline.window_ns / step.count (of several ranks / the steps of one); window = busy + outside +"
             " unrecorded + idle, idle = host-bound + stream waits + other, exactly",
             paths="timeline.window_ns, step.count",
         ),
         term(
             "the step without other steps' work | without it",
-            "the window less other steps' work: the whole of all shares",
+            "the window without other steps' work: all shares refer to it",
             formula=_OF_STEP,
             paths="timeline.window_ns, timeline.outside_ns",
         ),
         term(
             "from the first to the last device work",
-            "stands for the step if there is none",
+            "replaces the step if there is none",
             "timeline.around_ns is the time before and after all device work.",
             formula="timeline.window_ns - .outside_ns",
             paths="timeline.window_ns, timeline.outside_ns",
@@ -2101,7 +2117,7 @@ STEP: Final = Chapter(
         ),
         term(
             "compute and copies",
-            "the device computes or copies, whatever communication that hides",
+            "the device computes or copies, with or without communication behind it",
             formula=f"(timeline.busy_ns - .exposed_communication_ns) / {_OF_STEP}",
             paths="timeline.busy_ns, timeline.exposed_communication_ns, timeline.window_ns, timeline.outside_ns",
         ),
@@ -2133,7 +2149,7 @@ STEP: Final = Chapter(
         term(
             "of it exposed | exposed communication",
             "communication while no other work of the device runs",
-            "timeline.computation_ns is the union of all other work than communication and copies, so busy -"
+            "timeline.computation_ns is the union of all work except communication and copies, so busy -"
             " computation - exposed memcpy is the communication that no computation hides.",
             formula=f"timeline.exposed_communication_ns / {_OF_STEP}",
             paths="timeline.exposed_communication_ns, timeline.window_ns, timeline.outside_ns",
@@ -2146,9 +2162,9 @@ STEP: Final = Chapter(
         ),
         term(
             "idle",
-            "nothing runs on the device; the line has the causes",
+            "nothing runs on the device; the line names the causes",
             "A gap ends with device work. If that was launched after the device fell idle, the cause is what the"
-            " launching thread did in the gap, or while that recorded nothing, the other threads that launch. Of"
+            " launching thread did in the gap or, while it recorded nothing, what other launching threads did. Of"
             " several causes at once the first counts: profiler's records, compiling, input wait, allocator calls,"
             " slow launches, synchronizations, collective calls, operator calls, Python. If the work was launched"
             " before, the cause is another stream or between kernels; the rest is unknown cause. A cause names the"
@@ -2180,21 +2196,21 @@ STEP: Final = Chapter(
         term(
             "Python",
             "idle while the host was between operators",
-            "In ranges of the user's, or in a silence of up to 1 ms.",
+            "In user ranges, or in a silence of up to 1 ms.",
         ),
         term("another stream", "the same as stream waits"),
         term("between kernels", "idle before work launched already, on the stream that worked last"),
-        term("unknown cause", "idle, and no record says what the host did"),
+        term("unknown cause", "idle, with no record of what the host did"),
         term(
             "drained",
-            "part of the idle time that began with a wait for the device",
+            "the part of idle time that began with a wait for the device",
             "The host waited, so nothing was queued.",
             formula="timeline.drained_ns / timeline.idle_ns",
             paths="timeline.drained_ns, timeline.idle_ns",
         ),
         term(
             "not recorded",
-            "the trace lacks work of the device: neither busy nor idle",
+            "the trace lacks device work: neither busy nor idle",
             "From a launch without work to the next work (nodes of a graph, a file that is cut off), or while the"
             " host waits past the last recorded work.",
             formula=f"timeline.unrecorded_ns / {_OF_STEP}",
@@ -2209,23 +2225,24 @@ STEP: Final = Chapter(
         ),
         term(
             "replay",
-            "how far a replay of the step is right",
-            "Gains by it are trusted where it is off by less than 5 % with usual delays, less than 5 % of the step are"
-            " delays that nothing explains, no work from before the trace holds it up and none lacks its record.",
+            "how accurate a replay of the step is",
+            "Its gains are used if it is off by less than 5 % with usual delays, less than 5 % of the step are"
+            " unexplained delays, no work from before the trace delays it, and no work lacks its record.",
             paths="replay.error, replay.unexplained, replay.why_not, replay.host_factor, replay.least_ns",
         ),
         term(
             "what if",
             "how long a step takes after a change, by the replay",
             "`--what-if 'aten::mm x0.5'`, of a class, an operator, a kernel, `device`, `copies`, `host` or a kind of"
-            " host time. Without an unprofiled step a second figure is with a host that recording does not slow, at 2"
-            " us an event.",
+            " host time. Without an unprofiled step, a second value is for a host that recording does not slow down,"
+            " at 2"
+            " us per event.",
             paths="replay.answers",
         ),
         term(
             "host-bound | host bound",
             "idle, and the next work was launched after the device fell idle",
-            "Idle time at the end, with nothing after it, counts too. The host is late: more work a launch, or fewer"
+            "Idle time at the end, with nothing after it, counts too. The host is late: more work per launch, or fewer"
             " launches, help.",
             formula=f"timeline.host_idle_ns / {_OF_STEP}",
             paths="timeline.host_idle_ns, timeline.window_ns, timeline.outside_ns",
@@ -2257,26 +2274,26 @@ STEP: Final = Chapter(
         term(
             "mean delay",
             "mean time from the start of a launch to that of its first kernel",
-            "Summed delay over the window is the mean length of the queue.",
+            "Total delay divided by the window gives the mean queue length.",
             formula="timeline.launching.delay_ns / timeline.launching.delayed",
             paths="timeline.launching.delay_ns, timeline.launching.delayed",
         ),
         term(
             "tiny kernels | of the kernels below",
-            "kernels shorter than 10 us: launching costs as much as they do",
+            "kernels shorter than 10 us: launching them costs as much as running them",
             formula="timeline.launching.tiny_kernels / .kernels, .tiny_kernel_ns / .kernel_ns",
             paths="timeline.launching.tiny_kernels, timeline.launching.kernels, timeline.launching.tiny_kernel_ns,"
             " timeline.launching.kernel_ns",
         ),
         term(
             "estimates",
-            "Kineto's estimates, from launch dimensions, of how full the device was",
+            "Kineto's estimates of how full the device was, from launch dimensions",
             formula="device.sm_efficiency, device.occupancy, device.tensor_core_ns / timeline.launching.kernel_ns",
             paths="device.sm_efficiency, device.occupancy, device.tensor_core_ns, timeline.launching.kernel_ns",
         ),
         term(
             "SM efficiency",
-            "mean share of multiprocessors with a block, over the steps' time",
+            "mean share of multiprocessors that have a block, over the steps' time",
             "min(blocks per SM, 1), summed over the kernels that run at that moment and never above 1, so never"
             " above the utilization.",
             paths="device.sm_efficiency",
@@ -2295,9 +2312,9 @@ STEP: Final = Chapter(
         ),
         term(
             "tensor cores | tensor-core time",
-            "kernels that multiply on tensor cores by their names, over kernel time",
+            "kernels that use tensor cores, according to their names, over kernel time",
             'Matrix cores on AMD. The rules are in classification/kernels.py. "(12 % not known)" are products whose'
-            " names do not tell. A device without tensor cores has no figure.",
+            " names do not tell. Not shown for devices without tensor cores.",
             formula="device.tensor_core_ns / timeline.launching.kernel_ns",
             paths="device.tensor_core_ns, timeline.launching.kernel_ns",
         ),
@@ -2312,25 +2329,25 @@ STEP: Final = Chapter(
         ),
         term(
             "reached",
-            "MFU and HFU: the shares of the peak that contractions reach",
-            "Above 100 % with what explains it: the share under the causal mask, or a mask that is not recorded. With"
-            " several data types also the MFU of each against its own peak.",
+            "MFU and HFU: the share of the peak that contractions reach",
+            "Above 100 %, with the explanation: the share under the causal mask, or a mask that is not recorded. With"
+            " several data types, also the MFU of each against its own peak.",
             paths="device.mfu, device.hfu, device.causal_mfu, device.causal_hfu, device.own_peaks_mfu,"
             " device.unmasked_share",
         ),
         term(
             "attention | a window of {} tokens needs {} of the FLOPs",
-            "what a sliding window needs of the attention",
-            "The kernel multiplies all queries and keys: its FLOPs are those that it computes.",
+            "the part of attention that a sliding window needs",
+            "The kernel multiplies all queries and keys: FLOPs are those it computes.",
             formula="pairs of tokens within window and causal mask / all pairs, in layers with a window",
             paths="workload.within_windows, workload.windows",
         ),
         term(
             "MFU | model FLOPs utilization",
-            "FLOPs of contractions without recompute over those the peak allows in a step",
+            "FLOPs of contractions, without recomputation, over the FLOPs that the peak allows in a step",
             "The peak is that of the data type with most of these FLOPs; the step is the unprofiled one if it was"
-            " measured. ≥ is a lower bound, over the part of the contractions' time whose FLOPs are known; below half"
-            " there is no figure.",
+            " measured. ≥ is a lower bound, from the part of the contractions' time whose FLOPs are known; below half,"
+            " no value is shown.",
             formula="(sum of operators[].flops of tensor_contraction, phase not recompute) / (step.count x"
             " step.unprofiled_wall_ns (else wall_ns) x device.peak_flops_per_second[device.mfu_dtype] x devices with"
             " kernels)",
@@ -2339,7 +2356,7 @@ STEP: Final = Chapter(
         ),
         term(
             "HFU | hardware FLOPs utilization",
-            "as MFU, with the FLOPs of recompute",
+            "like MFU, but counting recomputation",
             formula="(sum of"
             " operators[].flops of tensor_contraction) / (step.count x step.unprofiled_wall_ns (else wall_ns) x"
             " device.peak_flops_per_second[device.mfu_dtype] x devices with kernels)",
@@ -2365,7 +2382,7 @@ WORDS: Final = Chapter(
         ),
         term(
             "set aside | disturbed",
-            "step that does not count in means",
+            "step that is excluded from means",
             "Other steps' work fills more than 1 % of it; or it holds a pause; or it has less than a tenth of the"
             " work of the step with most (on the CPU if it makes other calls, too); or most steps make the same calls"
             " and it makes others (unless these have a phase that most lack, as when every fourth step updates the"
@@ -2375,12 +2392,12 @@ WORDS: Final = Chapter(
         ),
         term(
             "pause | holds a pause | a pause is in it",
-            "step more than twice as long as the shortest like it, and idle for most of the difference",
-            "Something else stopped it: waiting for input is no pause.",
+            "step more than twice as long as its shortest like step, and idle for most of the difference",
+            "Something else stopped it: waiting for input is not a pause.",
         ),
         term(
             "of another kind | steps of another kind | other kinds",
-            "steps that made other calls than those compared",
+            "steps that made other calls than the compared steps",
             "The line of the steps has their means on both sides.",
         ),
         term(
@@ -2390,17 +2407,17 @@ WORDS: Final = Chapter(
             formula="x / step.count",
             paths="step.count",
         ),
-        term("before and after", "of two sides the first is before, the second after"),
-        term("wall time", "time by the clock, waiting and idle time included"),
+        term("before and after", "of two sides, the first is before, the second after"),
+        term("wall time", "elapsed time, including waiting and idle time"),
         term(
             "self time | self times",
-            "time of an operator without that of the operators that it calls",
+            "time of an operator, without the operators that it calls",
             "On the CPU self times sum to the time that operators explain.",
         ),
         term("device event | device events", "kernel, a copy or a fill of the device, as the trace has it"),
         term("launch", "call of the host that starts a kernel, or all kernels of a graph"),
         term("launch record", "host event that launched a device event"),
-        term("stream", "queue of the device: its work runs in order, that of several streams may run at once"),
+        term("stream", "queue of the device: its work runs in order; several streams may run at once"),
         term("graph | CUDA graph", "kernels that one launch starts together: it names the graph, not the operators"),
         term(
             "synchronization",
@@ -2418,32 +2435,32 @@ WORDS: Final = Chapter(
         ),
         term(
             "significant",
-            "difference that chance alone would make in less than 1 % of all cases (p < 0.01)",
+            "difference that chance alone would produce in less than 1 % of cases (p < 0.01)",
             "By a Mann-Whitney test over five runs a side or more that took turns; steps of one run are not"
             " independent.",
         ),
         term(
             "p | p value | Mann-Whitney",
-            "how likely a difference as large is by chance alone",
+            "probability of a difference this large by chance alone",
             "By a Mann-Whitney test over the runs of both sides.",
         ),
         term(
             "took turns | interleaved | in turn",
-            "runs of the sides in turn, so that drift of the machine falls on both",
+            "runs that alternate between the sides, so that machine drift affects both",
             "Of the runs up to any moment no side is ahead of the other by a run of each: of equal sides by one run"
             " at most. ABAB and ABBA take turns; AABB does not, nor do turns after which one side goes on alone.",
         ),
         term("apart", "ranges of two sides have no value in common"),
         term("overlapping", "ranges of two sides have values in common"),
-        term("range", "from the least to the most of several steps or runs"),
+        term("range", "from the minimum to the maximum of several steps or runs"),
         term("run | runs", "one start of the program with one report; several runs of a side allow a claim"),
         term(
             "like ranks | group of ranks",
-            "ranks no figure of which is more than 5 % of the median step from the most typical one's",
+            "ranks whose times are all within 5 % of the median step of those of the most typical one",
         ),
         term(
             "charged",
-            "of waiting: all that the ranks wait in a collective counts for the one that begins it last",
+            "all waiting in a collective counts for the rank that begins it last",
             paths="waiting.straggler.charged_ns",
         ),
         term(
@@ -2453,7 +2470,7 @@ WORDS: Final = Chapter(
             paths="waiting.straggler.lead_ns",
         ),
         term("world size", "number of ranks of the run", paths="ranks[].world_size"),
-        term("process group | group", "ranks that take part in a collective"),
+        term("process group | group", "the ranks that take part in a collective"),
         term(
             "recomputation | checkpointing",
             "activations are not kept but computed again in backward",
@@ -2462,17 +2479,17 @@ WORDS: Final = Chapter(
         ),
         term(
             "part of | parts of an operator",
-            "operators that an operator's call ran and that are counted with it",
+            "operators run by another operator's call and counted with it",
             paths="operators[].part_of",
         ),
         term("kind of device", "cuda, cpu or another one by torch's name", paths="environment.device_kind"),
-        term("peak rate | peak of the device", "the most FLOPs a second of the device, by data type"),
+        term("peak rate | peak of the device", "the device's maximum FLOPs per second, by data type"),
         term("units of rounding", "of float32: 2^-23, the relative distance of two neighbouring numbers"),
-        term("noise", "differences between repetitions of the same run"),
+        term("noise", "variation between repetitions of the same run"),
         term("prediction | predicted", "worked out from a run of the baseline, before the technique is run"),
         term(
             "causal mask",
-            "attention to earlier tokens alone: FLOPs are counted without it, causal FLOPs with it",
+            "attention to earlier tokens only: FLOPs are counted without it, causal FLOPs with it",
             paths="operators[].causal_flops",
         ),
     ),

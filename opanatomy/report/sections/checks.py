@@ -163,7 +163,7 @@ def disagreements(anatomy: Anatomy) -> Section | None:
         return None
     if len(texts) > _MAX_SENTENCES:
         checks = Count(len(texts) - _MAX_SENTENCES, "check")
-        texts[_MAX_SENTENCES:] = [phrase("{} more that do not agree: see --section ledger", checks)]
+        texts[_MAX_SENTENCES:] = [phrase("{} more disagree: see --section ledger", checks)]
     notes = tuple(Note(text=text, kind=NoteKind.WARNING) for text in texts)
     return Section(title="What may be wrong", notes=notes)
 

@@ -116,7 +116,7 @@ def classes(anatomy: Anatomy) -> Section | None:
         notes=(
             *why_above(anatomy, [(item or "total", (item, None, None)) for item, _ in groups]),
             *(_notes([line.part for line in lines]) if computes else ()),
-            *([Note(text="work that ran at once counts in each class")] if at_once else ()),
+            *([Note(text="work that ran at the same time counts in each class")] if at_once else ()),
         ),
     )
 
@@ -139,12 +139,12 @@ def _notes(parts: list[Total]) -> tuple[Note, ...]:
 #: Why a share of a ceiling is above 100 %; under a causal mask the share is known too.
 _WHY: Final = {
     ExcessCause.CAUSAL_MASK: "under the causal mask",
-    ExcessCause.UNRECORDED_MASK: "the mask of flex attention is not recorded, its FLOPs are an upper bound",
-    ExcessCause.FUSED: "fused kernels may touch a part of their tensors",
+    ExcessCause.UNRECORDED_MASK: "flex attention's mask is not recorded, so its FLOPs are an upper bound",
+    ExcessCause.FUSED: "fused kernels may touch only part of their tensors",
     ExcessCause.LOOK_UPS: "look-ups may read fewer rows",
     ExcessCause.WINOGRAD: "Winograd's algorithm needs fewer products",
     ExcessCause.CACHE: "the cache may serve the tensors",
-    ExcessCause.SEVERAL: "for several reasons, see --section ledger",
+    ExcessCause.SEVERAL: "for several reasons: see --section ledger",
 }
 #: Class, phase and operator of work; `None` matches all.
 Work: TypeAlias = tuple[OperatorClass | None, Phase | None, str | None]
@@ -232,9 +232,7 @@ def ratios(anatomy: Anatomy) -> Section | None:
     left_out = any(None in (row.time, row.bytes, row.flops if row.operator_class in _PAPER else 0) for row in known)
     notes = [Note(text=_NO_RATIO)] if left_out else []
     if len(known) < len(with_ratio):
-        notes.append(
-            Note(text=phrase("classes of less than {} of the time are left out", Share(_MIN_RATIO_SHARE, 1, 0)))
-        )
+        notes.append(Note(text=phrase("classes below {} of the time are omitted", Share(_MIN_RATIO_SHARE, 1, 0))))
     return Section(title="Backward over forward", columns=tuple(columns), rows=rows, notes=tuple(notes))
 
 

@@ -105,9 +105,9 @@ def phases(anatomy: Anatomy) -> Section | None:
         if known:
             said = "as measured" if needed == measured else "measured are {}"
             sizes = (Exact(needed, "B"),) if needed == measured else (Exact(needed, "B"), Exact(measured, "B"))
-            text = phrase("messages of a step of a rank by theory: {}, " + said + "; {} on its links", *sizes, wire)
+            text = phrase("messages per step and rank by theory: {}, " + said + "; {} on its links", *sizes, wire)
         else:
-            text = phrase("a step must put {} on the links of each rank; the trace has no sizes of messages", wire)
+            text = phrase("a step must put {} on each rank's links; the trace has no message sizes", wire)
         notes.append(Note(text=text))
     return Section(
         title="Communication",

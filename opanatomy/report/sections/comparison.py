@@ -172,14 +172,14 @@ def said_of(group: Group, comparison: Comparison) -> Phrase:
     said, change = sentence_of(group), comparison.clock_change
     if change is None or group.cause is not Cause.SAME_CALLS:
         return said
-    return phrase("{}; the clock differs by {}, and no difference of kernels is claimed", said, Change(1 + change, 1))
+    return phrase("{}; clocks differ by {}, so no kernel difference is reported", said, Change(1 + change, 1))
 
 
 # Causes of the difference of two sides, the largest changes, other kernels.
 
 
 _ELSEWHERE: Final = (
-    "calls that take 0 ns ran before the step or after it on the device: of each event the part in the step counts"
+    "calls of 0 ns ran before or after the step on the device: only the part of an event within the step counts"
 )
 #: Causes that change less than this part of the largest change are one row.
 _MIN_CAUSE_SHARE: Final = 1e-3
@@ -462,7 +462,7 @@ def quantity(unit: str, value: float) -> Quantity:
 
 
 #: The remark for sides that are not comparable.
-_WITHHELD: Final = "The figures are shown side by side, without changes or causes; a gate on a change is unknown."
+_WITHHELD: Final = "Numbers are shown side by side, without changes or causes; a gate on a change cannot be decided."
 #: The most lines of a cause's sentence on a first screen.
 _MAX_CAUSE_LINES: Final = 2
 #: Number of causes with a sentence.
@@ -510,9 +510,13 @@ def _memory_change(comparison: Comparison) -> Phrase:
     said = phrase("The peak is {} before and {} after", Bytes(before), Bytes(after))
     if comparison.peak_moments:
         first, second = comparison.peak_moments
-        said = phrase("Allocated are {} before, {}, and {} after, {}", Bytes(before), first, Bytes(after), second)
+        said = phrase("{} are allocated before ({}) and {} after ({})", Bytes(before), first, Bytes(after), second)
         if first != second:
-            return phrase("{}: these moments are of different kinds, so a difference between them is no change.", said)
+            return phrase(
+                "{}: these moments are of different kinds, so a difference between them does not mean that"
+                " anything changed.",
+                said,
+            )
     return phrase("{} ({}): {}.", said, Change(after, before), joined(parts) or "nothing changed")
 
 

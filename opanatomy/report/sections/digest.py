@@ -126,7 +126,7 @@ def _run(anatomy: Anatomy, room: Room) -> Facts:
     yield "all figures", _basis(anatomy)
     yield "device", _name(environment.device or environment.processor)
     if environment.host_only or room.every_fact:
-        yield "kind of device", "not recorded: the host alone" if environment.host_only else environment.device_kind
+        yield "kind of device", "not recorded: host times only" if environment.host_only else environment.device_kind
     yield "ranks", _count(len(anatomy.ranks) if len(anatomy.ranks) > 1 else None)
     yield "rank", _rank(anatomy)
     yield "model", _name(workload.model)
@@ -164,7 +164,7 @@ def _basis(anatomy: Anatomy) -> str | None:
     if not anatomy.classes:
         return None
     if is_whole_trace(anatomy):
-        return "of the whole trace, as no step is annotated"
+        return "for the whole trace, as no step is annotated"
     steps, several = steps_of(anatomy), len(anatomy.ranks) > 1
     whose = "one step of one rank" if several else "one step"
     return f"of {whose}" if steps == 1 else f"of {whose}, the mean of {steps:,}"
@@ -187,10 +187,10 @@ def _step(anatomy: Anatomy, room: Room) -> Facts:
         yield from ((fact.label, fact.text) for fact in made.facts)
         return
     step, wall_ns = anatomy.step, anatomy.step.wall_ns
-    ends = ": none is annotated, each ends with Optimizer.step" if are_by_updates(anatomy) else ""
+    ends = ": not annotated, so each is taken to end with Optimizer.step" if are_by_updates(anatomy) else ""
     yield "profiled steps", phrase("{}{}", Count(step.count), ends)
-    yield "steps that do not count", joined(left_out(anatomy))
-    yield "step, profiled" if not is_whole_trace(anatomy) else "whole trace, taken for one step", _time(wall_ns)
+    yield "steps that are excluded", joined(left_out(anatomy))
+    yield "step, profiled" if not is_whole_trace(anatomy) else "whole trace, counted as one step", _time(wall_ns)
     yield "step, without the profiler", _time(step.unprofiled_wall_ns)
     yield "samples", None if step.samples_per_second is None else phrase("{}", Rate(step.samples_per_second, "samples"))
     yield from _phases(step, "" if anatomy.environment.device_kind == "cpu" else "device work of ")

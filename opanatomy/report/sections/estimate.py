@@ -52,7 +52,7 @@ def estimate(anatomy: Anatomy) -> Section | None:
     kind = "inference" if workload.inference else f"training{optimizer}"
     host = None
     if first.host_ns >= first.as_is_ns:
-        host = phrase("{} to launch all of its work: the step is as long as that", Time(first.host_ns))
+        host = phrase("{} to launch all work: this is the length of the step", Time(first.host_ns))
     rows = estimated.devices
     varies = {name for name in ("batch", "sequence_length") if len({getattr(row, name) for row in rows}) > 1}
     batches: Columns[DeviceEstimate] = {Column(header="batch"): lambda row: Count(row.batch or 0)}
@@ -91,7 +91,7 @@ def estimate(anatomy: Anatomy) -> Section | None:
         title="Estimate",
         facts=facts_of(
             ("time", phrase("{} to {} a step", Time(first.low_ns), Time(first.high_ns))),
-            ("attained", phrase("{}: at the fastest rates that anyone measured there", Time(first.attained_ns))),
+            ("attained", phrase("{}: at the fastest rates measured there by anyone", Time(first.attained_ns))),
             ("host", host),
             ("together", together),
             ("throughput", throughput),
@@ -142,7 +142,7 @@ def _tried(tried: Tried | None, first: DeviceEstimate) -> Phrase | None:
     if not tried.runs or tried.median_off is None:
         return phrase(f"no published run of this kind ({tried.kind}): the range may be wrong")
     return phrase(
-        f"{{}} of this kind ({tried.kind}): {{}} inside the range, median error {{}}",
+        f"{{}} of this kind ({tried.kind}): {{}} within the range, median error {{}}",
         Count(tried.runs, "published run"),
         Count(tried.inside),
         Share(tried.median_off, 1),

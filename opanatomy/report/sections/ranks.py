@@ -325,7 +325,7 @@ def steps(anatomy: Anatomy) -> Section | None:
         text = phrase("The others wait for {}, {} of all waiting: {}.", name_of(straggler), share, late)
         notes.append(Note(text=text, kind=NoteKind.CONCLUSION))
     elif waiting.no_straggler:
-        notes.append(Note(text=f"no straggler is named: {waiting.no_straggler}"))
+        notes.append(Note(text=f"no straggler named: {waiting.no_straggler}"))
     return Section(
         title="Waiting",
         columns=tuple(columns),

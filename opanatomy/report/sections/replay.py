@@ -35,7 +35,7 @@ def replay(anatomy: Anatomy) -> Section | None:
         # A range where the host may be faster than it was recorded.
         if answer.least_ns is not None and made.least_ns:
             fast = phrase("{} ({})", Time(answer.least_ns), Change(answer.least_ns, made.least_ns))
-            takes = phrase("{}; with a host that recording does not slow {}", takes, fast)
+            takes = phrase("{}; with a host that recording does not slow down {}", takes, fast)
         facts.append(Fact(label="what if", text=phrase("{}: {}", ", ".join(answer.changes), takes)))
     scope = f"per step, mean of {made.steps}" if made.steps > 1 else scope_per_step(anatomy)
     return Section(title="The step, replayed", scope=scope, facts=tuple(facts))

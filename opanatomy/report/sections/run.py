@@ -213,8 +213,8 @@ def _device(anatomy: Anatomy) -> str | Phrase | None:
     environment = anatomy.environment
     if environment.host_only:
         if environment.device is not None:
-            return phrase("{}, whose rows are not read: the host alone", Name(environment.device))
-        return "a GPU of which nothing was recorded: the host alone"
+            return phrase("{}, whose rows are not read: host times only", Name(environment.device))
+        return "a GPU without recorded work: host times only"
     if environment.device_kind == "cpu":
         threads = environment.host_threads
         processor = joined((environment.processor, None if threads is None else phrase("{}", Count(threads, "thread"))))
@@ -235,7 +235,7 @@ def _device(anatomy: Anatomy) -> str | Phrase | None:
 
 
 _PADDED: dict[str, str] = {
-    "max-length": "all to one length",
+    "max-length": "all padded to one length",
     "longest": "each batch to its longest text",
     "sorted": "each batch to its longest text, the texts sorted by length",
     "grouped": "each batch to its longest text, the texts grouped by length",
@@ -248,10 +248,10 @@ def texts(anatomy: Anatomy) -> Section | None:
     if figures is None:
         return None
     # How many texts of which lengths there are, and their source.
-    source = "the sample texts of opanatomy" if figures.file is None else figures.file
+    source = "opanatomy's sample texts" if figures.file is None else figures.file
     column = f" (column {figures.column})" if figures.column else ""
     count = phrase(
-        "{} of {} tokens and more, the middle one {}",
+        "{} of {} tokens or more, median {}",
         Count(figures.count, "text"),
         Count(figures.shortest),
         Count(figures.median),
@@ -329,6 +329,6 @@ def _tokenizer(row: TokenizerRow) -> Phrase | str:
     kind = f"{'slow, in Python' if row.slow else 'fast'} ({row.name})" + (", used" if row.used else "")
     trained = f"trained on the texts: {row.trained_because}" if row.trained_because and row.used else None
     rate = None if row.tokens_per_second is None else phrase("{}", Rate(row.tokens_per_second, "tokens"))
-    held = {True: "it would hold the device back", False: "faster than the steps", None: None}[row.holds_back]
+    held = {True: "the device would wait for it", False: "faster than the steps", None: None}[row.holds_back]
     other = None if row.same_ids else "other ids than the one used"
     return joined((kind, rate, held, other, trained)) or kind

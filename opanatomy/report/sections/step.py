@@ -335,7 +335,7 @@ def _compiling(anatomy: Anatomy) -> Phrase | None:
         return None
     once = phrase("{} once", Time(made.compiling_ns))
     if not made.uncompiled_step_ns:
-        return joined((once, "a step that is not compiled does not fit into memory"), by="; ")
+        return joined((once, "an uncompiled step does not fit into memory"), by="; ")
     plain, compiled = median(made.uncompiled_step_ns), median(made.compiled_step_ns)
     beside = phrase("a step takes {}, without compiling {}", Time(compiled), Time(plain))
     if min(made.uncompiled_step_ns) > max(made.compiled_step_ns):
@@ -398,7 +398,8 @@ def whole_run(anatomy: Anatomy) -> Section | None:
     varies = None
     if trends is not None and trends.peak is not None:
         varies = phrase(
-            "the peak rises from {} to {}, what stays after a step does not ({}): it varies, and is no leak",
+            "the peak rises from {} to {}, but the memory that stays after a step does not ({}): it varies, so this"
+            " is not a leak",
             Bytes(trends.peak.first_bytes),
             Bytes(trends.peak.last_bytes),
             Bytes(trends.peak.base_bytes),
@@ -497,7 +498,7 @@ def device_state(state: DeviceState | None) -> Phrase | str | None:
     if state is None:
         return None
     if state.why_not is not None:
-        return f"clock not known: {state.why_not}"
+        return f"clock unknown: {state.why_not}"
     clock = (
         None
         if state.clock_mhz is None
@@ -536,7 +537,7 @@ def _slow(step: SlowStep, median_ns: int) -> Phrase:
         "{}, {} times the median: {}",
         Time(step.wall_ns),
         Ratio(step.wall_ns / max(median_ns, 1)),
-        known or "not in its input, evaluation, saving, garbage collection or compiling",
+        known or "cause unknown: not input, evaluation, saving, garbage collection or compiling",
     )
 
 
@@ -574,12 +575,12 @@ def _wall(anatomy: Anatomy) -> Phrase | None:
     """Return the step with and without the profiler, and the difference if it is due to the profiler."""
     step = anatomy.step
     if is_whole_trace(anatomy) and step.wall_ns is not None and step.unprofiled_wall_ns is None:
-        return phrase("{}: no step is annotated, the whole trace is taken for one", Time(step.wall_ns))
+        return phrase("{}: no step is annotated, so the whole trace counts as one", Time(step.wall_ns))
     if step.wall_ns is None or step.unprofiled_wall_ns is None:
         if step.unprofiled_wall_ns is not None:
             return phrase("{} unprofiled", Time(step.unprofiled_wall_ns))
         if step.wall_ns is not None and are_by_updates(anatomy):
-            return phrase("{}: no step is annotated, steps end with Optimizer.step", Time(step.wall_ns))
+            return phrase("{}: no step is annotated, so steps end with Optimizer.step", Time(step.wall_ns))
         return None if step.wall_ns is None else phrase("{} under the profiler", Time(step.wall_ns))
     both = phrase("{} unprofiled, {} under the profiler", Time(step.unprofiled_wall_ns), Time(step.wall_ns))
     if step.profiler_ns is not None:
@@ -599,7 +600,7 @@ def _profiler(step: Step) -> Phrase | None:
         own = part_of(step.profiler_ns, step.wall_ns)
         inside_ns = (step.wall_ns or 0) - (step.unprofiled_wall_ns or 0) - step.profiler_ns
         more = phrase("; {} more inside of operators", Time(inside_ns)) if inside_ns > 0 else ""
-        return phrase("{}: an estimate of its own time outside operators, not in framework{}", own, more)
+        return phrase("{}: estimated time of its own outside operators, not in framework{}", own, more)
     if step.wall_ns is None or step.profiler_ns is not None:
         return None
     inside = "counted under framework" if step.framework_ns is not None else None
@@ -721,7 +722,7 @@ def remarks_on_mfu(anatomy: Anatomy) -> Iterator[Phrase | None]:
     if above:
         yield phrase("{} under the causal mask", joined(above) or "")
     if device.unmasked_share:
-        text = "an upper bound: {} of the FLOPs are those of flex attention without its mask, which is not recorded"
+        text = "an upper bound: {} of the FLOPs belong to flex attention, whose mask is not recorded"
         yield phrase(text, Share(device.unmasked_share, 1))
     if abs((device.own_peaks_mfu or 0) - (device.mfu or 0)) >= _OTHER_TYPES * (device.own_peaks_mfu or inf):
         own_peaks = Share(device.own_peaks_mfu, 1, at_least=at_least)

@@ -96,7 +96,7 @@ def _gradient_sentences(row: TechniqueRow, underflow: Underflow) -> Iterator[Phr
         )
     if underflow.scaled.not_finite:
         yield phrase(
-            f"{row.name}: {{}} overflow at the scale of the run too: each update is skipped",
+            f"{row.name}: {{}} also overflow at the run's loss scale, so every update is skipped",
             Count(underflow.scaled.not_finite, "element"),
         )
 
@@ -194,9 +194,9 @@ def _found(found: Found | None) -> tuple[str, Phrase | None]:
         return "largest batch", None
     if found.what == "checkpointing":
         if found.value is None:
-            return "recompute", phrase("no choice of layers fits ({} followed)", Count(found.tried))
+            return "recompute", phrase("no choice of layers fits ({} tried)", Count(found.tried))
         if not found.value:
-            return "recompute", phrase("nothing: it fits as it is")
+            return "recompute", phrase("nothing: it already fits")
         return "recompute", phrase(
             f"with {found.option}: {{}} of forward's FLOPs again (takes {{}}; {{}} followed)",
             Share(found.recomputed, 1),
@@ -205,8 +205,8 @@ def _found(found: Found | None) -> tuple[str, Phrase | None]:
         )
     name = "largest batch" if found.what == "batch" else "longest"
     if not found.value:
-        return name, phrase("none: not even the smallest fits")
-    ended = "; longer ones cannot be followed" if found.ended_by else ""
+        return name, phrase("none: even the smallest does not fit")
+    ended = "; longer ones cannot be predicted" if found.ended_by else ""
     return name, phrase(f"{{}} (takes {{}}){ended}", Count(found.value), Bytes(found.peak_bytes))
 
 
@@ -409,7 +409,7 @@ def offenders(report: Techniques) -> Section:
             ]
             text = phrase(f"{row.name}: " + ", ".join("{}" for _ in words), *words)
             notes.append(Note(text=text, kind=NoteKind.REMARK))
-    return Section(title="What made predictions wrong", notes=tuple(notes))
+    return Section(title="Why predictions were wrong", notes=tuple(notes))
 
 
 def warnings(report: Techniques) -> Section:
