@@ -229,8 +229,8 @@ def test_the_lists_of_a_page_are_current(page: str) -> None:
         ("flash_fwd_kernel", ["tensor contraction, containing statistical normalization"]),
         ("Memcpy HtoD (Pageable -> Device)", ["kernel data movement"]),
         ("mylib::fused_gemm", ["operators/words", "its FLOPs and bytes are not known"]),
-        ("MFU", ["FLOPs of contractions without recompute", "device.peak_flops_per_second"]),
-        ("mfu", ["FLOPs of contractions without recompute"]),
+        ("MFU", ["FLOPs of contractions, without recomputation", "device.peak_flops_per_second"]),
+        ("mfu", ["FLOPs of contractions, without recomputation"]),
         (
             "own",
             [
@@ -238,11 +238,11 @@ def test_the_lists_of_a_page_are_current(page: str) -> None:
                 "ranks[].wall_ns - (ranks[].exposed_communication_ns / ranks[].steps)",
             ],
         ),
-        ("peak in forward", ["the most that is allocated"]),
-        ("optimizer_state", ["as the optimizer keeps it"]),
+        ("peak in forward", ["the most memory allocated"]),
+        ("optimizer_state", ["that the optimizer keeps"]),
         ("d.peak", ["relative to the baseline's"]),
         ("call counts", ["a check:"]),
-        ("max", ["the most over the ranks", "aten::max"]),
+        ("max", ["maximum over the ranks", "aten::max"]),
         ("_flash_atte…n_backward", ["aten::_flash_attention_backward"]),
         *(
             (name, ["aten::_safe_softmax"])
@@ -250,13 +250,13 @@ def test_the_lists_of_a_page_are_current(page: str) -> None:
         ),
         ("NVIDIA A100-SXM4-40GB", ["312 TFLOP/s of bfloat16", "1555 GB/s", "https://"]),
         ("H100 SXM", ["989.4 TFLOP/s of float16", "https://"]),
-        ("Operator classes", ["tensor contraction: products that sum over an index"]),
+        ("Operator classes", ["tensor contraction: products summed over an index"]),
         ("saved-activations", ["made by: operator whose output it is"]),
         ("class.tensor_contraction.time_ns", ["(metric)", "device work of the class"]),
         ("lora", ["low-rank adapters", "two low-rank matrices"]),
         ("gradient accumulation", ["accumulation (technique)"]),
         *(
-            (name, ["products and a softmax"])
+            (name, ["matrix multiplications and a softmax"])
             for name in ("run unfused", "(run unfused)", "sdpa attention (run unfused)")
         ),
     ],

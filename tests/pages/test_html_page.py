@@ -180,7 +180,7 @@ def test_the_step_after_changes_without_a_replay() -> None:
         "pages": [(BOUND, 0, 800)],
         "together": [(BOUND, 0, 500)],
     }
-    with pytest.raises(NoChart, match="no advice says by how much the step gets shorter"):
+    with pytest.raises(NoChart, match="no advice says by how much the step would get shorter"):
         chart_of(replace(anatomy, advice=anatomy.advice[2:]), "advice")
 
 

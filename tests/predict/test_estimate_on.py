@@ -316,5 +316,5 @@ def test_it_says_how_its_kind_came_out(model: str, options: dict[str, Any], kind
     assert tried is not None
     assert tried.kind == kind
     text = " ".join(terminal_report(report, width=80).split())
-    said = f"{tried.runs} published runs of this kind ({kind}): {tried.inside} inside the range"
+    said = f"{tried.runs} published runs of this kind ({kind}): {tried.inside} within the range"
     assert (said if tried.runs else f"no published run of this kind ({kind}):") in text

@@ -278,7 +278,7 @@ def test_backward_over_forward(rows: list[tuple[int, int | None, int | None, int
 
 
 def test_the_report_says_why_there_is_no_ratio() -> None:
-    why = "-: a part without formula, or a forward of less than 1 % of the backward"
+    why = "-: part of it has no formula, or forward takes less than 1 % of backward"
     for flops, said in ((2, False), (None, True)):
         classes = (class_row(MM, Phase.FORWARD, 1, 1, 1), class_row(MM, Phase.BACKWARD, 2, flops, 2))
         assert (why in page(anatomies.with_tables(anatomies.nothing(), classes=classes), width=80)) is said
@@ -767,7 +767,7 @@ def test_flops_without_a_mask_that_is_not_recorded_are_an_upper_bound(tmp_path: 
     anatomy = trace.analyze(tmp_path)
     text = page(anatomy, brief=True)
     assert anatomy.device.unmasked_share == 1
-    assert "an upper bound: 100.0 % of the FLOPs are those of flex attention without its mask" in text
+    assert "an upper bound: 100.0 % of the FLOPs belong to flex attention, whose mask" in text
     assert "(the mask of flex attention is not recorded, its FLOPs are an upper bound)" in text
     assert "may be wrong" not in text
 

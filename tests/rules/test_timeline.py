@@ -669,14 +669,14 @@ def test_steps_that_are_not_annotated_end_with_the_optimizers_updates(name: str,
     rows = [(row.number, row.wall_ns) for row in anatomy.step.steps]
     if not walls:
         assert [number for number, _ in rows] == [None]
-        assert "the whole trace is taken for one" in page(anatomy)
+        assert "the whole trace counts as one" in page(anatomy)
         assert ("steps" in anatomy.conventions, anatomy.ledger.outside_window_ns) == (False, 0)
         return
     assert rows == [(number, wall * US) for number, wall in enumerate(walls, 1)]
     assert anatomy.step.count == len(walls)
     assert anatomy.conventions["steps"] == "none is annotated: each ends with Optimizer.step"
     assert f"{len(walls)} steps by Optimizer.step" in page(anatomy, brief=True)
-    assert "no step is annotated, steps end with Optimizer.step" in page(anatomy)
+    assert "no step is annotated, so steps end with Optimizer.step" in page(anatomy)
     assert anatomy.ledger.outside_window_ns >= 30 * US
 
 
@@ -1039,7 +1039,7 @@ def test_what_the_profiler_costs(
     text = page(anatomy, width=80)
     assert ("smaller than step-to-step variation" in text) is ((count or 0) > 1 and expected is None)
     assert ("not measurable (" in text) is (count == 1)
-    assert ("an estimate of its own time outside operators" in text) is (expected is not None)
+    assert ("estimated time of its own outside operators" in text) is (expected is not None)
     assert ("counted under framework" in text) is (expected is None)
 
 
