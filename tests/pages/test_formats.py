@@ -523,7 +523,7 @@ def test_what_a_page_says_of_what_is_not_known() -> None:
         "unknown mine[bold]::backward 0.5 %, mine[bold]::forward 0.4 %",
         "[no markup here]",
         "model.layers.[3].self_attn kept",
-        "classes of less than 1 % of the time are omitted",
+        "classes below 1 % of the time are omitted",
     ):
         assert words in text
     assert "no GPU used" in page_of(bert)

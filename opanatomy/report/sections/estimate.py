@@ -91,7 +91,7 @@ def estimate(anatomy: Anatomy) -> Section | None:
         title="Estimate",
         facts=facts_of(
             ("time", phrase("{} to {} a step", Time(first.low_ns), Time(first.high_ns))),
-            ("attained", phrase("{}: at the fastest rates measured there by anyone", Time(first.attained_ns))),
+            ("attained", phrase("{}: at the fastest rates anyone measured there", Time(first.attained_ns))),
             ("host", host),
             ("together", together),
             ("throughput", throughput),
