@@ -495,7 +495,7 @@ def counted_once(sides: Sequence[SideInput]) -> tuple[list[SideInput], list[str]
         for first, *others in copies.values():
             if others:
                 names, verb = _names_of([run.name for run in others]), "is" if len(others) == 1 else "are"
-                warnings.append(f"{side.name}: {names} {verb} the same run as {first.name}, counted once")
+                warnings.append(f"{side.name}: {names} {verb} the same run as {first.name} and counted once")
         kept.append(replace(side, runs=tuple(runs[0] for runs in copies.values())))
     return kept, warnings
 
@@ -508,7 +508,7 @@ def on_two_sides(sides: Sequence[SideInput]) -> list[str]:
         both = [(run, others[identity]) for identity, run in ones.items() if identity in others]
         if both:
             first, second = both[0]
-            more = f", and so are {len(both) - 1} more" if both[1:] else ""
+            more = f", as are {len(both) - 1} more" if both[1:] else ""
             warnings.append(f"{one.called(first)} and {other.called(second)} are the same run{more}")
     return warnings
 
@@ -539,7 +539,7 @@ def not_comparable(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | 
             _all_of([side.name for side, cpu in zip(sides, on_cpu, strict=True) if cpu is here])
             for here in (True, False)
         ]
-        yield f"{names[0]} ran on the CPU, {names[1]} did not: times of operators are not times of kernels"
+        yield f"{names[0]} ran on the CPU, {names[1]} did not: operator times are not kernel times"
     if missing or len(set(on_cpu)) > 1:
         return
     for side, breakdown in zip(sides[1:], breakdowns[1:], strict=True):
@@ -554,12 +554,12 @@ def _without_kernels(anatomy: Anatomy) -> str | None:
     environment = anatomy.environment
     if environment.device_kind not in ("cpu", None):
         if not anatomy.ledger.device_work_ns:
-            return "no kernels: what the device did was not recorded"
+            return "no kernels: device work was not recorded"
         if anatomy.timeline.lacks_work:
-            return "only some of its device work: calls, FLOPs, bytes and times of kernels are lower bounds"
+            return "only part of its device work: kernel calls, FLOPs, bytes and times are lower bounds"
         return None
     if environment.host_only:
-        return "times of the host alone, of work that a device did: they are launch times"
+        return "only host times of device work: they are launch times"
     return None
 
 
@@ -579,13 +579,15 @@ def _iterations(first: tuple[str, Breakdown], second: tuple[str, Breakdown]) -> 
         times = middle if whole[1] else 1 / middle
         one, other = (second[0], first[0]) if whole[1] else (first[0], second[0])
         if max(times, 1 / times) >= _NO_STEP:
-            yield f"{one} is a whole trace, taken for one step: it has {float(times):.3g} times the calls of {other}'s"
+            yield f"{one} is a whole trace taken as one step: it makes {float(times):.3g} times the calls of {other}"
         return
     (most, count) = Counter(ratio for ratio, _ in ratios).most_common(1)[0]
     times = max(most, 1 / most)
     if times > 1 and times.denominator == 1 and count >= _ITERATIONS * len({**calls[0], **calls[1]}):
         more, less = (second[0], first[0]) if most > 1 else (first[0], second[0])
-        yield f"a step of {more} makes every call {times} times as often as one of {less}: it is {times} iterations"
+        yield (
+            f"a step of {more} makes every call {times} times as often as a step of {less}: it is {times} iterations"
+        )
 
 
 def _weighted_middle(values: Sequence[tuple[Fraction, Fraction]]) -> Fraction:
@@ -608,7 +610,7 @@ def unlike_work(sides: Sequence[SideInput], parts: Decomposition) -> tuple[str |
     if not shares or min(shares)[0] >= _IN_COMMON:
         return None, False
     share, name = min(shares)
-    text = f"{share:.1%} of the work of {name} is on the other side too".replace("%", " %")
+    text = f"{share:.1%} of the work of {name} is also on the other side".replace("%", " %")
     contractions = [part for part in parts.parts if part.operator_class is OperatorClass.TENSOR_CONTRACTION]
     mostly = all(
         sum(getattr(part, side) for part in contractions)
@@ -665,8 +667,8 @@ def timed_otherwise(sides: Sequence[SideInput]) -> Iterable[str]:
     without = [[run for run in side.runs if _PLAIN in run.metrics] for side in sides]
     if any(under) and any(without):
         yield (
-            f"timed under the profiler alone: {_sides_of(sides, under)}; without it: {_sides_of(sides, without)}; so"
-            " the step times cannot be compared - use the figure profiled"
+            f"timed only under the profiler: {_sides_of(sides, under)}; without it: {_sides_of(sides, without)}; "
+            "so the step times cannot be compared - use the `profiled` number"
         )
 
 
@@ -708,7 +710,7 @@ _SAME_ON_A_SIDE: Final[tuple[tuple[str, Callable[[RunInput], Value | None]], ...
     ("the model", lambda run: run.anatomy.workload.model),
     ("the batch", lambda run: run.anatomy.workload.batch),
     ("the sequence length", lambda run: run.anatomy.workload.sequence_length),
-    ("the FLOPs of a step", _flops),
+    ("the FLOPs per step", _flops),
     ("the device", lambda run: run.anatomy.environment.device),
 )
 
@@ -734,8 +736,8 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
     snapshots, traces = ([name for name, of_memory in runs if of_memory is kind] for kind in (True, False))
     if snapshots and traces:
         raise UsageError(
-            f"a memory snapshot ({_names_of(snapshots)}) and a step ({_names_of(traces)}) have nothing to compare -"
-            " give two snapshots, or two traces"
+            f"a memory snapshot ({_names_of(snapshots)}) cannot be compared with a step ({_names_of(traces)}) - "
+            "give two snapshots or two traces"
         )
     sides, copies = counted_once(sides)
     shared = on_two_sides(sides)
@@ -750,7 +752,7 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
         decomposition, others = _decomposition(sides, breakdowns, kinds)
         little, other_models = unlike_work(sides, decomposition)
         if little is not None and other_models:
-            reasons, decomposition, others = [f"{little}: these are other models"], None, ()
+            reasons, decomposition, others = [f"{little}: these are different models"], None, ()
         elif little is not None:
             questions = [f"{little}: is it the same model?"]
     chosen: list[StepWork | None] = (
@@ -1101,7 +1103,7 @@ def _apart(sides: Sequence[SideInput]) -> tuple[tuple[str, ...], float | None]:
         return (), None
     change = f"{100 * (max(known) / min(known) - 1):.1f} %"
     each = ", ".join("not known" if clock is None else f"{clock:,.0f} MHz" for clock in clocks)
-    line = f"the clocks of the devices differ by {change} ({each}): times of kernels differ by that alone"
+    line = f"the device clocks differ by {change} ({each}): kernel times differ for that reason alone"
     return (line,), known[1] / known[0] - 1 if len(sides) == 2 and all(known) else None
 
 
@@ -1113,14 +1115,14 @@ def _no_claim(sides: Sequence[SideInput], *, independent: bool, busy: bool, cloc
     if fewest < RUNS_NEEDED:
         return f"{RUNS_NEEDED} interleaved runs per side are needed (steps of one run are correlated)"
     if clocks_differ:
-        return "the clocks of the devices differ: run them again when they are as cool, or at one clock"
+        return "the device clocks differ: rerun them at the same temperature or at a fixed clock"
     if busy:
-        return "the machine was busy: run them again when it is idle"
+        return "the machine was busy: rerun them when it is idle"
     if not independent:
-        return "a run is on both sides: they are not independent"
+        return "a run is on both sides, so they are not independent"
     began = [[run.anatomy.provenance.begin_unix_ns for run in side.runs] for side in sides]
     if not interleaved(*began):
-        return "the runs were not interleaved: a drift of the machine is a difference as well"
+        return "the runs were not interleaved: machine drift would count as a difference"
     return None
 
 
@@ -1149,12 +1151,12 @@ def _warnings(
         if len(set(known)) > 1:
             lines.append(f"the {what} differ: {', '.join(dict.fromkeys(known))}")
     if _unlike_peaks(sides):
-        lines.append("the peak of memory is an allocator's on one side and the whole process's on the other")
+        lines.append("peak memory is the allocator's on one side and the whole process's on the other")
     for side, anatomy, breakdown in zip(sides, anatomies, breakdowns, strict=True):
         if anatomy.estimated is not None:
-            lines.append(f"{side.name} is an estimate: its times are computed, at usual efficiencies")
+            lines.append(f"{side.name} is an estimate: its times are computed from typical efficiencies")
         if breakdown is None and not _is_snapshot(anatomy):
-            lines.append(f"{side.name} was written by an older opanatomy: where its time went is not in it")
+            lines.append(f"{side.name} was written by an older opanatomy and does not say where its time went")
 
     # Runs and ranks without a step among the compared ones: their steps have other numbers.
     for side, kind in zip(sides, kinds, strict=True):
@@ -1167,7 +1169,7 @@ def _warnings(
         ):
             if 1 < count > len(have):
                 lines.append(
-                    f"{side.name}: the parts are of {len(have)} of {count} {what}, the others have no like steps"
+                    f"{side.name}: the parts cover {len(have)} of {count} {what}; the others have no like steps"
                 )
 
     if explained:
@@ -1176,5 +1178,5 @@ def _warnings(
         ]
         if count := len(unsigned_operators(*both)):
             what = "operator has" if count == 1 else "operators have"
-            lines.append(f"{count} {what} shapes on one side alone: their calls are matched without them")
+            lines.append(f"{count} {what} shapes on only one side: their calls are matched without them")
     return tuple(lines)

@@ -306,13 +306,15 @@ def warnings_of_the_set(ranks: Sequence[Rank]) -> list[str]:
         if rank.rank is not None:
             files.setdefault(rank.rank, []).append(rank.trace or "?")
     warnings = [
-        f"rank {rank} is in {len(names)} files, all are counted: {', '.join(names)}"
+        f"rank {rank} is in {len(names)} files, and all are counted: {', '.join(names)}"
         for rank, names in files.items()
         if len(names) > 1
     ]
     steps = {rank.steps for rank in ranks}
     if len(steps) > 1:
-        warnings.append(f"the ranks have {min(steps)} to {max(steps)} steps: sums weigh those with more steps more")
+        warnings.append(
+            f"the ranks have {min(steps)} to {max(steps)} steps: sums give more weight to those with more steps"
+        )
     return warnings
 
 
@@ -328,9 +330,8 @@ def missing_ranks(ranks: Sequence[Rank]) -> list[str]:
         missing += span_in_short(before + 1, after - 1)
     one = world - len(numbers) == 1
     return [
-        f"{len(numbers)} of {world} ranks {'is' if len(numbers) == 1 else 'are'} here:"
-        f" {'rank' if one else 'ranks'} {', '.join(missing)}"
-        f" {'is' if one else 'are'} missing"
+        f"{len(numbers)} of {world} ranks {'is' if len(numbers) == 1 else 'are'} present: "
+        f"{'rank' if one else 'ranks'} {', '.join(missing)} {'is' if one else 'are'} missing"
     ]
 
 
@@ -364,7 +365,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """Return the name of the trace in the report."""
-        return self.rank.trace or "a trace without a name"
+        return self.rank.trace or "an unnamed trace"
 
     @property
     def called(self) -> str:
@@ -379,8 +380,8 @@ def why_no_ranks(candidates: Sequence[Candidate]) -> str | None:
         if pair is not None:
             first, second, why = pair
             return (
-                f"{first.name} and {second.name} are not ranks of one run - {why} - to compare them use"
-                f" {as_asked('opanatomy compare', 'opanatomy.compare')}"
+                f"{first.name} and {second.name} are not ranks of one run ({why}) - to compare them, use "
+                f"{as_asked('opanatomy compare', 'opanatomy.compare')}"
             )
     return None
 
@@ -414,7 +415,7 @@ def _same_rank(candidates: Sequence[Candidate]) -> Finding | None:
         first = seen.setdefault(candidate.rank.rank, candidate)
         if first is not candidate:
             world = candidate.rank.world_size or first.rank.world_size
-            by_name = "" if candidate.stated and first.stated else ", by the names of their files"
+            by_name = "" if candidate.stated and first.stated else ", judging by their file names"
             return first, candidate, f"both are rank {candidate.rank.rank}{f' of {world}' if world else ''}{by_name}"
     return None
 
@@ -426,7 +427,10 @@ def _other_world(candidates: Sequence[Candidate]) -> Finding | None:
             return (
                 stated[0],
                 candidate,
-                f"the first is of a world of {stated[0].rank.world_size}, the second of {candidate.rank.world_size}",
+                (
+                    f"the world size is {stated[0].rank.world_size} in the first and {candidate.rank.world_size} in "
+                    "the second"
+                ),
             )
     return None
 
@@ -451,7 +455,7 @@ def _other_time(candidates: Sequence[Candidate]) -> Finding | None:
         first,
         second,
         # A little above the longest.
-        f"the second begins {gap / 1e9:,.1f} s after the first ended, none lasts {longest / 1e9 + 0.001:,.3f} s",
+        f"the second begins {gap / 1e9:,.1f} s after the first ended, and none lasts {longest / 1e9 + 0.001:,.3f} s",
     )
 
 
@@ -466,12 +470,12 @@ def unlike_warnings(candidates: Sequence[Candidate]) -> list[str]:
                 first.setdefault(text, candidate)
         if len(first) > 1:
             listed = ", ".join(f"{text} ({candidate.name})" for text, candidate in list(first.items())[:4])
-            warnings.append(f"the traces are of unlike {what}, sums mix them: {listed}")
+            warnings.append(f"the traces differ in {what}, so sums mix them: {listed}")
     known = [candidate for candidate in candidates if candidate.products]
     for candidate in known[1:]:
         if not candidate.products & known[0].products:
             warnings.append(
-                f"{known[0].name} and {candidate.name} have no product of the same shapes: other models or inputs?"
+                f"{known[0].name} and {candidate.name} share no matmul of the same shapes: different models or inputs?"
             )
             break
     return warnings
@@ -747,7 +751,7 @@ class RankMerger:
             warnings=(
                 *warnings,
                 *unlike_warnings(candidates),
-                *([f"the batches of the ranks differ: {sizes[0]} to {sizes[-1]} samples"] if len(sizes) > 1 else ()),
+                *([f"batch sizes differ between ranks: {sizes[0]} to {sizes[-1]} samples"] if len(sizes) > 1 else ()),
                 *warnings_of_the_set(ranks),
                 *self._warnings.lines(len(ranks)),
             ),

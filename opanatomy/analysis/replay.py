@@ -149,12 +149,12 @@ def change_of(text: str) -> Change:
     parts = re.fullmatch(r"\s*(\S.*?)\s+x?\s*([0-9]*\.?[0-9]+)\s*", text)
     if parts is None or float(parts[2]) > 100:
         raise UsageError(
-            f"what-if {text!r}: not a change - write PART xFACTOR, such as 'aten::mm x0.5', 'elementwise x0.8',"
-            " 'synchronization 0' or 'host 0'"
+            f"what-if {text!r}: not a change - write PART xFACTOR, such as 'aten::mm x0.5', 'elementwise x0.8', "
+            "'synchronization 0' or 'host 0'"
         )
     change = Change(parts[1], float(parts[2]))
     if change.factor and (word := _word_of(change.of)) in (IdleCause.SYNCHRONIZATION, BLOCKING_COPIES):
-        raise UsageError(f"what-if {text!r}: no part of a wait can go, it is there or not - write '{word} 0'")
+        raise UsageError(f"what-if {text!r}: a wait cannot be shortened, only removed - write '{word} 0'")
     return change
 
 
@@ -578,7 +578,7 @@ class StepGraph:
         words = (*self._host_kinds, DEVICE, COPIES, BLOCKING_COPIES, *_CLASSES)
         near = get_close_matches(of, [*words, *names], n=3, cutoff=0.5)
         raise UsageError(
-            f"what-if {of!r}: no part of the step is called so - "
+            f"what-if {of!r}: no such part of the step - "
             + (f"did you mean {', '.join(near)}?" if near else "name host time, a class, an operator or a kernel")
         )
 
@@ -628,11 +628,11 @@ class StepGraph:
         if self._unrecorded_ns >= _MAX_MISSING_SHARE * whole:
             return f"the trace lacks the device work of {self._unrecorded_ns / whole:.0%} of the steps"
         if self.backlog_ns >= TRUSTED * whole:
-            return f"work from before the trace holds the device up for {self.backlog_ns / 1e6:.3g} ms"
+            return f"work from before the trace occupies the device for {self.backlog_ns / 1e6:.3g} ms"
         if error >= TRUSTED:
-            return f"with usual delays the replay is off by {error:.0%}"
+            return f"with typical delays the replay is off by {error:.0%}"
         if self.unexplained_ns >= TRUSTED * whole:
-            return f"{self.unexplained_ns / whole:.0%} of the steps are delays that nothing recorded explains"
+            return f"{self.unexplained_ns / whole:.0%} of the steps are delays that nothing in the trace explains"
         return None
 
     def path(self) -> dict[str, int]:
@@ -747,7 +747,7 @@ def replayed_gain(graph: StepGraph, made: Replay, advice: Advice) -> Advice:
     The gain is the same fraction of the advice's step as of the replayed one, which may be the unprofiled step.
     """
     if advice.id in _SLOWED_BY_RECORDING and made.ahead_ns >= _AHEAD * made.step_ns:
-        why = f"{advice.why}; the host was {{ahead}} ahead when recording began, which slows it"
+        why = f"{advice.why}; the host was {{ahead}} ahead when recording began, and recording slows it"
         figures = {**advice.figures, "ahead": Evidence(value=made.ahead_ns, unit="ns")}
         advice = replace(advice, why=why, figures=figures, tries=(_UNRECORDED, *advice.tries))
     if made.why_not is not None or not advice.changes or advice.gain_ns is None:

@@ -80,7 +80,7 @@ def peak_name(
 QUANTITY: Final = "ceiling"
 #: A bound is exceeded from this margin on: clocks pass the data sheet's by a few percent.
 MARGIN: Final = 0.05
-_SOURCE: Final = "the peaks of the device"
+_SOURCE: Final = "the device's peaks"
 _LOOK_UP: Final = regex(r"(?:^aten::|_)(?:embedding|index|gather|index_select|take)(?:_\d+$|_|$)")
 _FUSED: Final = regex(r"triton_(?:poi|red|per|unk)_")
 _UNRECORDED_MASK: Final = regex(r"triton_tem_fused_\w*flex_attention")
@@ -201,12 +201,12 @@ def _difference(key: Group, rows: Sequence[OperatorRow], by: Bounding) -> Differ
     if explained is not None:
         cause = explained.text
     elif name in by.ceilings.disturbed:
-        cause = f"the {name} was measured while something else was busy: measure the peaks again"
+        cause = f"the {name} was measured while something else was running: measure the peaks again"
     elif given is not None and given.known_per_second is None:
-        cause = f"{given.option} is below what was measured, and nothing else is known of the device"
+        cause = f"{given.option} is below what was measured, and nothing else is known about the device"
     whole = [row for row in rows if row.part_of is None]
     moved = sum((row.read_bytes or 0) + (row.written_bytes or 0) for row in whole)
-    a_call = f"{moved // max(sum(row.calls for row in whole), 1):,} bytes a call"
+    a_call = f"{moved // max(sum(row.calls for row in whole), 1):,} bytes per call"
     times = f"{bound / time:.2f} x" if time else f"{bound:,} ns of work in no time,"
     limit = f"what {by.ceilings.device} can do" if given is None else f"what {given.option} allows"
     size = by.ceilings.cache_bytes
@@ -324,13 +324,13 @@ def _bound_without(rows: Sequence[OperatorRow], without: _Without, by: Bounding)
         cached += held
         bound_ns += by.bound_ns(row, flops, moved - held) or 0
     named = [name for name, left_out in (("fused kernels", without.fused), ("look-ups", without.looked_up)) if left_out]
-    words = [f"a causal mask leaves {masked:,} FLOPs out"] if masked else []
-    words += [f"a mask that is not recorded leaves up to {unrecorded:,} FLOPs out"] if unrecorded else []
-    words += [f"{' and '.join(named)} need {sure:,} of {counted:,} bytes at least"] if sure < counted else []
-    words += [f"Winograd's algorithm may leave {spared:,} FLOPs of convolutions out"] if spared else []
+    words = [f"a causal mask leaves out {masked:,} FLOPs"] if masked else []
+    words += [f"an unrecorded mask leaves out up to {unrecorded:,} FLOPs"] if unrecorded else []
+    words += [f"{' and '.join(named)} need at least {sure:,} of {counted:,} bytes"] if sure < counted else []
+    words += [f"Winograd's algorithm may save {spared:,} convolution FLOPs"] if spared else []
     size = "unknown size" if without.cache is None else f"{without.cache:,} bytes"
     words += [f"a cache of {size} can serve {cached:,} of the bytes"] if cached else []
-    return bound_ns, f"{', '.join(words)}: {bound_ns:,} ns at least"
+    return bound_ns, f"{', '.join(words)}: at least {bound_ns:,} ns"
 
 
 def _may_be_winograd(row: OperatorRow) -> bool:

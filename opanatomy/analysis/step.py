@@ -30,11 +30,11 @@ _PAUSED: Final = 2
 _MIN_LIKE_WORK: Final = 0.8
 #: A step with less than this part of the work of the largest one does hardly anything.
 _MIN_WORK_SHARE: Final = 0.1
-OTHERS_WORK: Final = "other steps' work is in it"
-PAUSE: Final = "a pause is in it"
-HARDLY_ANY: Final = "hardly any work is in it"
+OTHERS_WORK: Final = "it contains other steps' work"
+PAUSE: Final = "it contains a pause"
+HARDLY_ANY: Final = "it contains almost no work"
 UNLIKE: Final = "it makes other calls"
-OTHER_RANKS: Final = "it does not count on another rank"
+OTHER_RANKS: Final = "it is not counted on another rank"
 
 
 def kinds_of(step: Int64, name: Int64, signature: Int64, count: int) -> list[list[int]]:

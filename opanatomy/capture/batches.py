@@ -43,21 +43,21 @@ def choose_shape(
     kind = _input_kind(module)
     if kind == "pixel_values" and task != "contrastive":
         if seq is not None:
-            raise UsageError(f"--seq {seq}: {config.model_type} takes images - use --set image_size=... for their side")
+            raise UsageError(
+                f"--seq {seq}: {config.model_type} takes images - set their side with --set image_size=..."
+            )
         return Shape(task=task, batch=batch, sequence_length=None, inference=inference)
     if kind == "input_values":
         if not hasattr(config, "conv_kernel"):
-            raise ModelError(
-                f"no batch is known for the audio of {config.model_type} - hand over package.module:function"
-            )
+            raise ModelError(f"no batch is known for the audio of {config.model_type} - pass package.module:function")
         samples = AUDIO_LENGTH if seq is None else seq
         masked = getattr(config, "apply_spec_augment", False) and getattr(config, "mask_time_prob", 0)
         minimum = config.mask_time_length + 1 if masked else 1
         frames = audio_frames(config, samples)
         if frames < minimum:
             raise UsageError(
-                f"--seq {samples}: so few audio samples make {max(frames, 0)} frames, {config.model_type} needs"
-                f" {minimum} - give more, 16000 are a second"
+                f"--seq {samples}: so few audio samples make only {max(frames, 0)} frames, and {config.model_type}"
+                f" needs {minimum} - give more (16000 per second)"
             )
         length: int | None = samples
     elif kind == "input_features" and new_tokens is not None:
@@ -138,13 +138,13 @@ def _input_kind(module: torch.nn.Module) -> str:
     kind = getattr(module, "main_input_name", "input_ids")
     config: Any = module.config
     if kind == "input_features" and not (hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions")):
-        kind = "input_features of an unknown shape"
+        kind = "input_features of unknown shape"
     if kind == "pixel_values" and hasattr(config, "num_frames"):
         kind = "pixel_values of a video"
     if kind not in ("input_ids", "pixel_values", "input_values", "input_features"):
         raise ModelError(
-            f"no batch is known for {type(module).__name__}, which takes {kind} - hand over package.module:function "
-            "that returns (module, inputs)"
+            f"no batch is known for {type(module).__name__}, which takes {kind} - pass package.module:function that"
+            " returns (module, inputs)"
         )
     return str(kind)
 
@@ -166,7 +166,7 @@ def _text_length(module: torch.nn.Module, seq: int | None, usual: int | None, ne
         usual = usual or limit or TEXT_LENGTH
         return usual if limit is None else min(usual, limit)
     if limit is not None and seq > limit:
-        what = "reserved or of new tokens" if new_tokens else "reserved"
+        what = "reserved or for new tokens" if new_tokens else "reserved"
         why = f"{limit} tokens ({table} positions, {reserved} of them {what})" if reserved else f"{limit} tokens"
         where = key if part is config else f"text_config.{key}"
         raise UsageError(
@@ -208,9 +208,7 @@ def audio_frames(config: Any, samples: int) -> int:
 def _tokens(config: Any, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     vocabulary = getattr(getattr(config, "text_config", config), "vocab_size", None)
     if not isinstance(vocabulary, int):
-        raise ModelError(
-            f"the configuration of {config.model_type} has no vocab_size - hand over package.module:function"
-        )
+        raise ModelError(f"the configuration of {config.model_type} has no vocab_size - pass package.module:function")
     last = min(LAST_TOKEN, vocabulary)
     return _integers(FIRST_TOKEN if last > FIRST_TOKEN else last // 2, last, shape, generator)
 
@@ -286,8 +284,8 @@ def check_divides(batch: int, parts: int, spelled: Spelling = as_flag) -> None:
     if batch % parts:
         divisors = ", ".join(str(number) for number in range(1, batch + 1) if batch % number == 0)
         raise UsageError(
-            f"{spelled(ACCUMULATE, parts)}: a batch of {batch} cannot be cut into {parts} equal micro-batches - give a"
-            f" divisor of it: {divisors}"
+            f"{spelled(ACCUMULATE, parts)}: a batch of {batch} cannot be split into {parts} equal micro-batches -"
+            f" give one of its divisors: {divisors}"
         )
 
 
@@ -314,8 +312,8 @@ def _part(value: Any, start: int, size: int, batch: int, asked: str, name: str =
             return value
         if value.shape[0] != batch:
             raise UsageError(
-                f"{asked}: the input {name} has the shape {tuple(value.shape)}, which does not begin with the batch of"
-                f" {batch} - give inputs whose first dimension is the batch"
+                f"{asked}: the input {name} has the shape {tuple(value.shape)}, whose first dimension is not the"
+                f" batch of {batch} - give inputs whose first dimension is the batch"
             )
         return value.narrow(0, start, size)
     if isinstance(value, Mapping):

@@ -64,24 +64,24 @@ def check_device(device: str) -> str:
     try:
         kind, number = torch.device(device).type, torch.device(device).index
     except (RuntimeError, ValueError) as error:
-        raise UsageError(f"{_named(device)}: torch knows no such device - give cpu or cuda") from error
+        raise UsageError(f"{_named(device)}: torch does not know this device - give cpu or cuda") from error
     if kind == "cpu":
         return "cpu"
     if kind in _NO_DEVICES:
-        raise UsageError(f"{_named(device)}: no step runs on {kind} - give cpu or cuda")
+        raise UsageError(f"{_named(device)}: steps cannot run on {kind} - give cpu or cuda")
     module = _module(device)
     if module is None or not getattr(module, "is_available", module.device_count)():
         raise CaptureError(f"{_named(device)}: this torch ({torch.__version__}) sees no {kind} device - {_on_cpu()}")
     profiler: Any = torch.profiler  # its functions have no types
     if kind != CUDA and _activity(kind) not in profiler.supported_activities():
         raise CaptureError(
-            f"{_named(device)}: the profiler of this torch ({torch.__version__}) records no work of a {kind} device,"
-            f" and the host's time is not its time - {_on_cpu()}, or export a trace and give that to"
+            f"{_named(device)}: the profiler in this torch ({torch.__version__}) does not record {kind} device"
+            f" work, and host time does not stand in for it - {_on_cpu()}, or export a trace and pass it to"
             f" {as_asked('opanatomy analyze', 'opanatomy.analyze')}"
         )
     count = device_count(device)
     if number is not None and number >= count:
-        raise CaptureError(f"{_named(device)}: there are {count} {kind} devices - count them from {kind}:0")
+        raise CaptureError(f"{_named(device)}: there are {count} {kind} devices - number them from {kind}:0")
     return f"{kind}:{number or 0}"
 
 
@@ -89,7 +89,7 @@ def check_memory_in_depth(device: str) -> None:
     """Raise an error for block-level memory tracing on a device whose allocator the replay does not know."""
     if is_accelerator(device) and not is_cuda(device):
         raise UsageError(
-            f"memory: what the allocator of {kind_of(device)} does cannot be traced - leave it out, or give cpu or cuda"
+            f"memory: the {kind_of(device)} allocator cannot be traced - leave it out, or give cpu or cuda"
         )
 
 
@@ -97,8 +97,8 @@ def check_measurable(device: str) -> None:
     """Raise an error for a device without measurements."""
     if is_accelerator(device) and not is_cuda(device):
         raise UsageError(
-            f"{_named(device)}: the peaks of {kind_of(device)} devices are not measured - give cpu or cuda, or"
-            f" their figures{as_asked(' with --peak and --bandwidth', '')}"
+            f"{_named(device)}: peaks of {kind_of(device)} devices are not measured - give cpu or cuda, or their"
+            f" values{as_asked(' with --peak and --bandwidth', '')}"
         )
 
 
@@ -254,7 +254,7 @@ def peak_warnings(devices: tuple[str, ...]) -> tuple[str, ...]:
     """Return the note on the peak of a model that is on several devices."""
     if len(devices) == 1:
         return ()
-    return (f"the model is on {', '.join(devices)}: the peak of memory is that of {devices[0]} alone",)
+    return (f"the model is on {', '.join(devices)}: peak memory covers only {devices[0]}",)
 
 
 def synchronize_all(devices: Iterable[str]) -> None:

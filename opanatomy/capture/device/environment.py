@@ -30,11 +30,11 @@ _ERROR: Final = regex(r"Error (\d+): (.+)")
 #: `cudaErrorSystemNotReady`, `cudaErrorSystemDriverMismatch`, `cudaErrorCompatNotSupportedOnDevice` of CUDA's runtime.
 _ERRORS: Final = {
     "802": "start nvidia-fabricmanager, which GPUs behind an NVSwitch need",
-    "803": "restart after an update of the driver",
-    "804": "take the folder of CUDA's compatibility libraries out of LD_LIBRARY_PATH",
+    "803": "restart after a driver update",
+    "804": "remove the folder of CUDA's compatibility libraries from LD_LIBRARY_PATH",
 }
 _ORDINAL: Final = regex(r"[+-]?\d+")
-_GIVE: Final = "and start a container with its GPUs (--gpus all)"
+_GIVE: Final = "and start containers with GPU access (--gpus all)"
 _PROC: Final = Path("/proc/driver/nvidia/gpus")
 _KFD: Final = Path("/dev/kfd")
 
@@ -76,15 +76,15 @@ def why_unused() -> Unused | None:
     gpus = gpus or _gpus_of_the_kernel()
     if torch.version.cuda is None:
         if gpus:
-            there, do = _listed(gpus), "install a build of torch with CUDA"
+            there, do = _listed(gpus), "install a CUDA build of torch"
         elif _KFD.exists():
-            there, do = "an AMD GPU", "install a build of torch with ROCm"
+            there, do = "an AMD GPU", "install a ROCm build of torch"
         else:
             return None
-        return Unused(f"this torch ({torch.__version__}) is a build for the CPU and does not use {there}", do)
+        return Unused(f"this torch ({torch.__version__}) is a CPU build and does not use {there}", do)
     if not gpus:
         what, do = _said()
-        return Unused(f"CUDA does not start{what}", do) if what else None
+        return Unused(f"CUDA does not initialize{what}", do) if what else None
     there = _listed(gpus)
     if hidden := _hidden(len(gpus), there):
         return Unused(hidden, "unset it, or number them from 0")
@@ -92,18 +92,18 @@ def why_unused() -> Unused | None:
         # Only the kernel names the GPU: the container lacks the library, or library and kernel module differ.
         if "Not Found" in driver or "not installed" in driver:
             return Unused(f"the driver's libraries for {there} are missing: {driver}", f"install the driver, {_GIVE}")
-        return Unused(f"the driver of {there} does not work: {driver}", "restart after an update of the driver")
+        return Unused(f"the driver of {there} does not work: {driver}", "restart after a driver update")
     # A driver runs builds for its own major version of CUDA or an older one (minor version compatibility).
     if driver.cuda is not None and int(driver.cuda.split(".")[0]) < int(torch.version.cuda.split(".")[0]):
         version = f"driver {driver.version}" if driver.version else "the driver"
         return Unused(
             f"{version} (CUDA {driver.cuda}) is too old for this torch (CUDA {torch.version.cuda}) to use {there}",
-            "update the driver, or install a build of torch for an older CUDA",
+            "update the driver, or install a torch build for an older CUDA",
         )
     if driver.without_instance == driver.gpus:
-        return Unused(f"MIG is on and there is no instance of {there}", "make one (nvidia-smi mig -C -cgi ...)")
+        return Unused(f"MIG is on, but {there} has no instance", "make one (nvidia-smi mig -C -cgi ...)")
     what, do = _said()
-    return Unused(f"CUDA does not start on {there}{what}", do)
+    return Unused(f"CUDA does not initialize on {there}{what}", do)
 
 
 def _said() -> tuple[str, str]:
@@ -129,9 +129,9 @@ def _hidden(count: int, there: str) -> str | None:
     if names[0].startswith(("GPU-", "MIG-")):
         names_none = nvml.knows(names[0]) is False
     if names_none:
-        return f"CUDA_VISIBLE_DEVICES={value} names none of {there}"
+        return f"CUDA_VISIBLE_DEVICES={value} matches none of {there}"
     if len(set(names)) < len(names):
-        return f"CUDA_VISIBLE_DEVICES={value} names a GPU twice, which hides {there}"
+        return f"CUDA_VISIBLE_DEVICES={value} lists a GPU twice, which hides {there}"
     return None
 
 
@@ -141,7 +141,7 @@ def _amd_driver() -> Unused | None:
         if value is not None and (not value or value.startswith("-")):
             return Unused(f"{name}={value} hides all AMD GPUs", "unset it")
     if _KFD.exists() and not os.access(_KFD, os.R_OK | os.W_OK):
-        return Unused("this user may not open /dev/kfd", "add the user to the groups render and video")
+        return Unused("this user has no access to /dev/kfd", "add the user to the render and video groups")
     if _KFD.exists():
         return Unused("HIP finds no device behind /dev/kfd", "look at rocminfo")
     return None
@@ -184,7 +184,7 @@ def choose_device(wanted: str) -> str:
             there = "there is 1 GPU" if count == 1 else f"there are {count} GPUs"
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
             shown = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
-            raise CaptureError(f"--device {wanted}: {there}{shown} - count from cuda:0")
+            raise CaptureError(f"--device {wanted}: {there}{shown} - number them from cuda:0")
         return f"cuda:{int(number)}"
     return accelerators.check_device(wanted)
 
@@ -193,7 +193,7 @@ def no_gpu_note(wanted: str) -> str:
     """Return the note for a CPU run; unless requested, it explains why an existing GPU is not used."""
     unused = why_unused() if wanted == "auto" else None
     why, do = (f", {unused.why}", f" - {unused.do}") if unused else ("", "")
-    return f"no GPU in use{why}: the CPU is the device ({processor_name()}){do}"
+    return f"no GPU in use{why}: running on the CPU ({processor_name()}){do}"
 
 
 def environment_of(device: str) -> Environment:

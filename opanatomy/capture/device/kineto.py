@@ -151,24 +151,26 @@ _PRIVILEGES: Final = (
     " administrator; a container needs --cap-add=SYS_ADMIN"
 )
 _WSL: Final = (
-    "on Windows allow access to the GPU performance counters to all users (NVIDIA Control Panel, developer settings),"
-    " with the newest Windows driver, or run on Linux itself"
+    "on Windows, allow all users access to the GPU performance counters (NVIDIA Control Panel, developer settings)"
+    " and use the newest Windows driver, or run on native Linux"
 )
 _CAUSES: Final = (
-    _Cause("CUPTI_ERROR_VIRTUALIZED_DEVICE", "the hypervisor does not let this virtual GPU be traced",
-           "have profiling enabled for the virtual machine"),
-    _Cause("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", "the driver lets only administrators trace", _PRIVILEGES),
+    _Cause("CUPTI_ERROR_VIRTUALIZED_DEVICE", "the hypervisor does not allow tracing this virtual GPU",
+           "enable profiling for the virtual machine"),
+    _Cause("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", "the driver allows only administrators to trace", _PRIVILEGES),
     _Cause("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS", "another profiler is attached to this process",
            "run without nsys, ncu or a second profiler"),
-    _Cause("CUPTI_ERROR_CONFIDENTIAL_COMPUTING", "confidential computing forbids it",
-           "run where that mode of the GPU is off"),
+    _Cause("CUPTI_ERROR_CONFIDENTIAL_COMPUTING", "confidential computing forbids tracing",
+           "run with that GPU mode off"),
     _Cause("CUPTI_ERROR_WSL_DEVICE", "CUPTI does not support the device under WSL", _WSL),
     _Cause("CUPTI_ERROR_MIG_DEVICE", "CUPTI does not support this MIG instance", "run on a whole GPU"),
     _Cause("CUPTI_ERROR_(CMP|SLI)_DEVICE", "CUPTI does not support this device", "run on another GPU"),
-    _Cause("CUPTI_ERROR_OUT_OF_MEMORY", "CUPTI had no memory left for its buffers", "make the model or batch smaller"),
+    _Cause("CUPTI_ERROR_OUT_OF_MEMORY", (
+                                        "CUPTI ran out of memory for its buffers"
+                                        ), "use a smaller model or batch"),
     _Cause("CUPTI_ERROR_(NOT_COMPATIBLE|LEGACY_PROFILER|OLD_PROFILER|CUDA_COMPILER)",
-           "the CUPTI that was loaded does not fit the driver", "update the driver"),
-    _Cause("Exceeded max GPU buffer count", "the step launches more than the profiler has buffers for",
+           "the loaded CUPTI does not match the driver", "update the driver"),
+    _Cause("Exceeded max GPU buffer count", "the step launches more than the profiler's buffers can hold",
            "profile fewer steps, or a smaller model"),
 )  # fmt: skip
 
@@ -192,7 +194,7 @@ def require_device_events(profiler: Any, device: str) -> None:
     lines = heard()
     what, do = _cause(lines)
     said = f" (Kineto: {lines[0][:200]})" if lines else ""
-    raise CaptureError(f"the profiler recorded nothing of what {device} ran: {what} - {do}{said}")
+    raise CaptureError(f"the profiler recorded no work on {device}: {what} - {do}{said}")
 
 
 def _cause(lines: tuple[str, ...]) -> tuple[str, str]:
@@ -206,20 +208,22 @@ def _cause(lines: tuple[str, ...]) -> tuple[str, str]:
         if os.environ.get(name):
             return f"another profiler is attached to this process ({name})", "run without it"
     if not _can_trace():
-        return "this build of torch has a profiler without CUPTI", "install one whose torch.profiler knows CUDA"
+        return "this torch was built without CUPTI in its profiler", (
+            "install a build whose torch.profiler supports CUDA"
+        )
     if "microsoft" in _text("/proc/version").lower():
         return "CUPTI does not work under WSL here", _WSL
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         if folder and any(Path(folder).glob("libcupti.so*")):
             return (
-                f"CUPTI failed, and LD_LIBRARY_PATH has another one than torch's ({Path(folder)})",
-                "take that folder out of it",
+                f"CUPTI failed, and LD_LIBRARY_PATH has one other than torch's ({Path(folder)})",
+                "remove that folder",
             )
     if "CUPTI_ERROR" in text or "CUPTI init" in text:
         return "CUPTI could not be started", f"update the driver; if that does not help, {_PRIVILEGES}"
     return (
         "it gave no reason",
-        "run a small torch.profiler example with KINETO_LOG_LEVEL=0 and read what it prints of the device",
+        "run a small torch.profiler example with KINETO_LOG_LEVEL=0 and read what it prints about the device",
     )
 
 

@@ -152,14 +152,14 @@ def answer(torch_device_index: int) -> Answer:
     import torch
 
     if torch.version.hip:
-        return Answer(why_not="NVML knows no AMD device")
+        return Answer(why_not="NVML does not support AMD devices")
     try:
         properties: Any = torch.cuda.get_device_properties(torch_device_index)
     except Exception as error:  # a CPU build asserts, CUDA raises errors of its own
-        return Answer(why_not=f"CUDA does not say which device cuda:{torch_device_index} is ({_text(error)})")
+        return Answer(why_not=f"CUDA cannot identify device cuda:{torch_device_index} ({_text(error)})")
     uuid = str(getattr(properties, "uuid", "") or "")
     if not uuid:
-        return Answer(why_not=f"this torch does not say the UUID of cuda:{torch_device_index}")
+        return Answer(why_not=f"this torch does not report the UUID of cuda:{torch_device_index}")
     try:
         with _library() as nvml:
             handle, mig = _handle(nvml, uuid, properties.total_memory)
@@ -224,7 +224,7 @@ def _handle(nvml: Any, uuid: str, total_bytes: int) -> tuple[Any, bool]:
         return instance, True
     whole = _ask(nvml, "nvmlDeviceGetHandleByUUID", f"GPU-{bare}")
     if whole is None:
-        raise _NotFoundError(f"NVML has no device GPU-{bare}")
+        raise _NotFoundError(f"NVML cannot find device GPU-{bare}")
     if not _is_split(nvml, whole):
         return whole, False
     return _instance(nvml, whole, total_bytes), True
@@ -245,8 +245,8 @@ def _instance(nvml: Any, whole: Any, total_bytes: int) -> Any:
     if len(instances) == 1 or len(fitting) == 1:
         return (fitting or instances)[0]
     raise _NotFoundError(
-        f"the GPU has {len(instances)} MIG instances and CUDA does not say on which it is"
-        " (CUDA_VISIBLE_DEVICES=MIG-... does)"
+        f"the GPU has {len(instances)} MIG instances, and CUDA does not say which one it uses (set"
+        " CUDA_VISIBLE_DEVICES=MIG-...)"
     )
 
 
@@ -312,7 +312,7 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, _NotFoundError):
         return str(error)
     if isinstance(error, ImportError):
-        return "NVML cannot be asked: pynvml is not installed - pip install nvidia-ml-py"
+        return "NVML is unavailable: pynvml is not installed - pip install nvidia-ml-py"
     return f"NVML does not answer ({_text(error)})"
 
 

@@ -54,8 +54,8 @@ def first_use(device: str) -> Iterator[None]:
             raise CaptureError(line) from error
         if is_out_of_memory(error):
             raise OutOfMemory(
-                f"{device} is full before anything is on it: {device_text(device)} - free it, or choose another"
-                f"{as_asked(' with --device', '')} ({first_line(error, 160)})"
+                f"{device} was already full: {device_text(device)} - free it, or choose"
+                f" another{as_asked(' with --device', '')} ({first_line(error, 160)})"
             ) from error
         if _BUSY.search(str(error)):
             raise CaptureError(
@@ -87,14 +87,14 @@ def missing_kernels(error: BaseException, device: str) -> str | None:
     architecture = architecture_of(device) or "an unknown architecture"
     if any(runs_on(architecture, code) for code in built):
         return (
-            f"{device} cannot run a kernel of an extension, a package with GPU code of its own: {name} is"
-            f" {architecture}, which torch {torch.__version__} has kernels for and the extension has not"
-            f" - install or build it for {architecture}, or leave it out"
+            f"{device} cannot run a kernel from an extension (a package with its own GPU code): {name} is"
+            f" {architecture}, which torch {torch.__version__} has kernels for but the extension does not - install"
+            f" or build it for {architecture}, or leave it out"
         )
     version = f"torch {torch.__version__}" + (f" (CUDA {torch.version.cuda})" if torch.version.cuda else "")
-    kernels = ", ".join(built) or "none that it names"
+    kernels = ", ".join(built) or "none that it lists"
     # The build of the same torch with kernels for the GPU, from torch's own table if this release has one.
-    build = f"a build of torch with kernels for {architecture}"
+    build = f"a torch build with kernels for {architecture}"
     releases: Any = getattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", {})
     host = "aarch64" if platform.machine().lower() == "aarch64" else "x86_64"
     fitting = [
@@ -105,8 +105,8 @@ def missing_kernels(error: BaseException, device: str) -> str | None:
     if fitting:
         build = f"its build for CUDA {' or '.join(fitting)}, which has kernels for {architecture}"
     return (
-        f"{device} cannot run this torch's kernels: {name} is {architecture}, {version} has {kernels}"
-        f" - install {build}, or {_on_cpu()}"
+        f"{device} cannot run this torch's kernels: {name} is {architecture}, and {version} has {kernels} - install"
+        f" {build}, or {_on_cpu()}"
     )
 
 
@@ -177,8 +177,8 @@ def _mode(device: str) -> str:
         return "; its compute mode is prohibited - have it set to default (nvidia-smi -c 0), or choose another GPU"
     if mode is not None and mode.startswith("exclusive"):
         return (
-            f"; its compute mode is {mode}, which takes one process - wait for that one, choose another GPU"
-            f"{as_asked(' with --device', '')}, or have the mode set to default (nvidia-smi -c 0)"
+            f"; its compute mode is {mode}, which allows one process - wait until that one ends, choose another"
+            f" GPU{as_asked(' with --device', '')}, or have the mode set to default (nvidia-smi -c 0)"
         )
     return f" - wait, choose another GPU{as_asked(' with --device', '')}, or look at nvidia-smi"
 
@@ -201,7 +201,7 @@ def _holders(gpu: nvml.NvmlDevice | None) -> str:
     named = [
         f"{process.used_bytes / 1e9:.1f} GB by {process.name or 'process'} (process {process.pid})"
         if process.used_bytes is not None
-        else f"{process.name or 'another process'} (process {process.pid}) is on it"
+        else f"{process.name or 'another process'} (process {process.pid}) is using it"
         for process in gpu.processes
         if gpu.process_bytes is None or process.pid != os.getpid()
     ]

@@ -25,7 +25,9 @@ _MADE, _FAILED = "made", "failed"
 #: Each fork would import these again, which takes seconds.
 _IMPORTED: Final = ("accelerate", "transformers", "torch._dynamo", "torch.distributed.tensor")
 #: torch's message about a GPU in a fork of a process that has used one.
-_IN_USE: Final = "CUDA is in use in this process, and its forks cannot use it: call this before anything does"
+_IN_USE: Final = (
+    "CUDA is already in use in this process, and forked processes cannot use it - call this before anything uses CUDA"
+)
 
 
 class _Failure(msgspec.Struct):
@@ -44,10 +46,12 @@ def on_processes(make: Callable[[], bytes], processes: int, *, on_host: bool) ->
         import accelerate  # noqa: F401
     except ImportError as error:
         raise CaptureError(
-            "processes are started by accelerate, which is not installed - pip install accelerate"
+            "starting processes needs accelerate, which is not installed - pip install accelerate"
         ) from error
     if not hasattr(os, "fork"):
-        raise CaptureError("processes of a notebook are forks, which this system has none of - run the command line")
+        raise CaptureError(
+            "notebook processes are started by fork, which this system does not support - use the command line"
+        )
     cuda: Any = torch.cuda
     if not on_host and cuda.is_initialized():
         raise CaptureError(_IN_USE)
@@ -70,9 +74,7 @@ def on_processes(make: Callable[[], bytes], processes: int, *, on_host: bool) ->
             ) from error
         made = [folder / f"{_MADE}{rank}" for rank in range(processes)]
         if not all(path.exists() for path in made):
-            raise CaptureError(
-                f"the launcher of this notebook did not start {processes} processes - run the command line"
-            )
+            raise CaptureError(f"this notebook's launcher did not start {processes} processes - use the command line")
         return [path.read_bytes() for path in made]
 
 

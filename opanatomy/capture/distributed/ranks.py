@@ -49,7 +49,7 @@ def launch(command: Sequence[str], processes: int, device: str) -> None:
             f"--processes {processes} needs accelerate, which is not installed - pip install accelerate"
         ) from error
     if device not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"--device {device} is one for all processes: leave it out, each takes its own")
+        raise UsageError(f"--device {device} would apply to all processes - leave it out, so that each uses its own")
     on_host = choose_device(device) == "cpu"
     if not on_host:
         check_devices(processes)
@@ -66,10 +66,10 @@ def launch(command: Sequence[str], processes: int, device: str) -> None:
             raise SaidByRank("", failure.exitcode) from error
         # A rank ended by a signal could not report it.
         name = signal.Signals(-failure.exitcode).name
-        raise SaidByRank(f"rank {rank} was ended by {name} - was there memory for all ranks?", 1) from error
+        raise SaidByRank(f"rank {rank} was killed by {name} - was there memory for all ranks?", 1) from error
     except SignalException as error:
         interrupted = int(error.sigval) == signal.SIGINT  # the first rank reports it
-        said = "" if interrupted else f"ended by {signal.Signals(error.sigval).name}, and its processes with it"
+        said = "" if interrupted else f"killed by {signal.Signals(error.sigval).name}, and its processes with it"
         raise SaidByRank(said, 128 + int(error.sigval)) from error
 
 
@@ -80,7 +80,7 @@ def check_devices(local_processes: int) -> None:
     count = torch.cuda.device_count()
     if local_processes > count:
         raise UsageError(
-            f"{local_processes} processes on this machine take a GPU each, and it has {count} - start fewer, or add"
+            f"{local_processes} processes on this machine need a GPU each, and it has {count} - start fewer, or add"
             " --device cpu"
         )
 
@@ -125,7 +125,7 @@ def parallel_of(options: RunOptions) -> str:
     for variable, name in _OTHER_ENGINES:
         if _is_set(variable):
             raise UsageError(
-                f"accelerate launch asks for {name}, which is not run here - give {spelled(PARALLEL, FSDP2)}"
+                f"accelerate launch asks for {name}, which is not supported here - give {spelled(PARALLEL, FSDP2)}"
             )
     if options.parallel is not None:
         return options.parallel
@@ -253,7 +253,7 @@ class Ranks(Struct, kw_only=True):
             return len(failures) == self.world_size
         if failures:
             which = f"rank {failures[0]}" if len(failures) == 1 else f"ranks {', '.join(map(str, failures))}"
-            raise CaptureError(f"the step failed on {which} only, which cannot take it again alone - see there")
+            raise CaptureError(f"the step failed only on {which}, which cannot rerun it alone - see its output")
         return False
 
 
@@ -299,17 +299,19 @@ def _join(options: RunOptions, place: Launched) -> RankGroup:
         )
     except ImportError as error:
         raise CaptureError(
-            f"{place.world_size} processes train together by accelerate, which is not installed - pip install"
+            f"{place.world_size} processes train together through accelerate, which is not installed - pip install"
             " accelerate"
         ) from error
     if options.device not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"--device {options.device} is one for all ranks: leave it out, each takes its own")
+        raise UsageError(
+            f"--device {options.device} would apply to all ranks - leave it out, so that each uses its own"
+        )
     parallel = parallel_of(options)
     on_host = choose_device(options.device) == "cpu"
     if not on_host:
         check_devices(place.local_world_size)
     if options.texts is not None:
-        raise UsageError("--texts are read by one process: leave it out, or run on one")
+        raise UsageError("--texts can only be read by one process - leave it out, or run one process")
     mesh, sharding = mesh_of(parallel, place.world_size), sharding_of(options, parallel)
     os.environ.pop("ACCELERATE_USE_FSDP", None)  # set by the launcher: the requested plugins are passed instead
     accumulation = GradientAccumulationPlugin(num_steps=options.accumulate, sync_with_dataloader=False)
@@ -364,8 +366,9 @@ def single_process_warnings() -> tuple[str, ...]:
         return ()
     several = ["accelerate", "launch", "--multi_gpu", "--num_processes", str(meant.processes), *meant.command]
     return (
-        f"1 process ran, not the {meant.processes} that accelerate launch was told to start: without several GPUs it"
-        f" starts one (accelerate#2741); that many run with: ACCELERATE_USE_CPU=true {shlex.join(several)}",
+        f"1 process ran instead of the {meant.processes} that accelerate launch was told to start: without several"
+        " GPUs it starts one (accelerate#2741); to start that many, run: ACCELERATE_USE_CPU=true"
+        f" {shlex.join(several)}",
     )
 
 

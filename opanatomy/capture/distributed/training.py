@@ -211,7 +211,7 @@ def cut(module: torch.nn.Module, accelerator: Accelerator) -> None:
     state: Any = accelerator.state
     if not getattr(model, "supports_tp_plan", False):
         raise UsageError(
-            f"{asked}: {class_name(module)} has no plan of how to cut it - use {spelled(PARALLEL, DDP)} or"
+            f"{asked}: {class_name(module)} has no tensor-parallel plan - use {spelled(PARALLEL, DDP)} or"
             f" {spelled(PARALLEL, FSDP2)}"
         )
     ranks = accelerator.num_processes
@@ -225,7 +225,7 @@ def cut(module: torch.nn.Module, accelerator: Accelerator) -> None:
             model.tie_weights()
     except (ValueError, RuntimeError) as error:
         raise UsageError(
-            f"{asked}: {class_name(module)} cannot be cut over {ranks} ranks: {one_line(error)}"
+            f"{asked}: {class_name(module)} cannot be split over {ranks} ranks: {one_line(error)}"
         ) from error
     model._tp_size = ranks
 
@@ -282,7 +282,7 @@ class SharedTraining(RankTraining):
 
                 raise CaptureError(
                     f"accelerate {accelerate.__version__} cannot prepare this model for"
-                    f" {spelled(PARALLEL, group.parallel)}: {one_line(error)} - update it, or take another way"
+                    f" {spelled(PARALLEL, group.parallel)}: {one_line(error)} - update it, or choose another method"
                 ) from error
 
     def _share(self, module: torch.nn.Module, options: RunOptions) -> None:

@@ -337,7 +337,7 @@ class LoopRecording:
             what, remedy = "its memory was traced", "leave out memory"
         else:
             return None
-        return f"a step failed while {what} - if it does not fail without, {remedy}"
+        return f"a step failed while {what} - if it does not fail without this, {remedy}"
 
     def abort(self) -> None:
         """Restore everything, and write nothing more."""
@@ -357,12 +357,12 @@ class LoopRecording:
         inside = profiled if self._stage is profiled else None
         if self.schedule.is_block and inside is not None and not (inside.is_whole or inside.is_empty):
             inside.end()
-            warnings.append("the last profiled step was cut off: the recording ended inside of it")
+            warnings.append("the last profiled step was cut off: the recording ended inside it")
         if profiled is None or not profiled.logs:
             needed = self.schedule.warmup + kineto_records(self.session.device)
             fits = max(self.steps - 1 - (needed - self.schedule.warmup), 0)
             raise CaptureError(
-                f"record: the loop ended after iteration {self.steps}, and the first to be profiled is number"
+                f"record: the loop ended after iteration {self.steps}, but the first one to be profiled is number"
                 f" {needed + 1} - give warmup={fits} or less, or leave out step() to profile the whole block as one"
                 " step"
             )
@@ -372,7 +372,7 @@ class LoopRecording:
                 f"{len(profiled.logs)} of {profiled.steps} steps were profiled: the recording ended after that"
             )
         elif not by_line:
-            warnings.append("the recording ended before the step that was to say which line runs what")
+            warnings.append("the recording ended before the step that was to show which line runs what")
         if self.options.memory and not self.session.memory_is_traced:
             warnings.append("the recording ended before the step whose memory was to be traced")
         if inside is None:
@@ -457,30 +457,32 @@ class LoopRecording:
         """Return how the profiled steps may differ from the counted one; `None` without a sign of that."""
         session = self.session
         if not self.schedule.is_contiguous and accelerators.is_accelerator(session.device) and len(profiled.logs) > 1:
-            return "what runs between the profiled steps is in the trace as well: one step can be checked"
+            return "the trace also contains what runs between the profiled steps: only one step can be checked"
         if session.observation is None:
             return None
         if session.unlike is not None:
             return session.unlike
         if _has_fast_path(session.modules.outermost) and not any("backward" in log for log in profiled.logs):
-            return "nn.MultiheadAttention and nn.TransformerEncoderLayer take another path where a mode watches"
+            return (
+                "nn.MultiheadAttention and nn.TransformerEncoderLayer take another path while a dispatch mode is active"
+            )
         if any(log != session.way for log in profiled.logs):
-            return "steps take different ways: the one that was watched had other shapes or calls than profiled ones"
+            return "steps vary: the counted one had other shapes or calls than the profiled ones"
         again = session.way_again == session.way
         if again and _computing(session.counts_again) != _computing(session.observation.counts()):
-            return "two steps of the loop that were watched differ from each other"
+            return "two counted steps of the loop differ"
         return None
 
     def _not_observed(self) -> str:
         """Return why no calls were counted a second time, if none were."""
         if not self.steps:
-            return "the block was run once, and that under the profiler"
+            return "the block ran only once, under the profiler"
         if not self.schedule.counts_before and self.schedule.is_block:
-            return f"warmup={self.schedule.warmup} leaves no iteration to watch"
+            return f"warmup={self.schedule.warmup} leaves no iteration to count calls in"
         if not self.schedule.counts_before and not self.options.check:
-            return "calls are counted a second time with check=True"
+            return "calls are counted a second time only with check=True"
         if self.session.modules.compiled:
-            return "this torch would run compiled parts uncompiled if they were watched"
+            return "this torch would run compiled parts uncompiled under a dispatch mode"
         return "the recording ended before the step whose calls were to be counted a second time"
 
     def _warnings(self, profiled: Profiled, memory: MemoryObservations) -> Iterator[str]:
@@ -488,33 +490,33 @@ class LoopRecording:
         yield from session.warnings
         if unlike := batch_of(profiled.batches).unlike:
             sizes_text = ", ".join(map(str, unlike[:-1])) + f" and {unlike[-1]}"
-            yield f"the batch is not known: different calls in the recorded steps take {sizes_text} samples"
+            yield f"the batch size is unclear: calls in the recorded steps take {sizes_text} samples"
         yield from single_process_warnings()
         if session.modules.outermost:
             yield from peak_warnings((session.device, *memory.other_devices))
         if self.options.lines and not self.steps:
-            yield "the lines of a block without step() are not told: they take an iteration of their own"
+            yield "no lines for a block without step(): they need an iteration of their own"
         elif profiled.profiler.ran_by_line and profiled.profiler.why_no_lines is not None:
             yield profiled.profiler.why_no_lines
         if self.options.memory and not self.steps:
-            yield "the memory of a block without step() is not followed: it takes an iteration of its own"
+            yield "no memory trace for a block without step(): it needs an iteration of its own"
         if not self.steps:
             # A block holds several iterations if an optimizer steps twice, or if several backwards have no step.
             updates, backwards = (sum(log.count(entry) for log in profiled.logs) for entry in ("optimizer", "backward"))
             if updates > len(session.seen.optimizers) or (not updates and backwards > 1):
                 several = f"{updates} optimizer steps and " if updates else ""
                 yield (
-                    f"{several}{backwards} backward pass{'es' if backwards != 1 else ''} are one step here, for step()"
-                    " was never called: recorder.step() at the end of each iteration separates them"
+                    f"{several}{backwards} backward pass{'es' if backwards != 1 else ''} count as one step, because"
+                    " step() was never called: call recorder.step() at the end of each iteration to separate them"
                 )
         if profiled.compiled_inside:
-            yield "torch.compile compiled inside the profiled steps: their time includes that"
+            yield "torch.compile compiled during the profiled steps, so their time includes compilation"
         if session.modules.given and not any(entry.startswith("forward") for log in profiled.logs for entry in log):
-            yield "the module that was given is called in no profiled step"
+            yield "no profiled step calls the given module"
         step_ns = median(session.unprofiled_ns or profiled.profiler.times_ns)
         if self.loading_ns and (loading_ns := median(self.loading_ns)) > _NOTED_LOADING_SHARE * step_ns:
             took = f"{loading_ns / 1e6:.1f} ms each time"
-            yield f"batches are loaded between the steps, {took}: that is in no figure here"
+            yield f"batches are loaded between the steps ({took}); no number here includes that time"
 
 
 def _has_fast_path(outermost: Iterable[torch.nn.Module]) -> bool:

@@ -23,7 +23,7 @@ from opanatomy.records.workload import Environment, MemoryObservations, Workload
 if TYPE_CHECKING:
     import torch
 
-_WITHOUT_PROFILER: Final = "storages of tensors where it broke; the profiler could not run under the limit"
+_WITHOUT_PROFILER: Final = "tensor storages where it failed; the profiler could not run under the limit"
 
 
 class StepOutOfMemory(OutOfMemory):

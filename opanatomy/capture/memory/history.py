@@ -45,9 +45,9 @@ class AllocatorHistory:
         import torch
 
         if not is_recordable():
-            raise CaptureError("the history of memory needs torch's CUDA allocator, and this torch sees no CUDA device")
+            raise CaptureError("memory history needs torch's CUDA allocator, but this torch sees no CUDA device")
         if AllocatorHistory._running is not None:
-            raise CaptureError("the history of memory is recorded already - end that recording first")
+            raise CaptureError("memory history is already being recorded - end that recording first")
         record: Any = torch.cuda.memory._record_memory_history  # has no types
         record(max_entries=MOST_EVENTS)
         AllocatorHistory._running = self

@@ -183,14 +183,14 @@ def why_no_blocks(allocator: DeviceAllocator) -> str:
             what = f"take backend:cudaMallocAsync out of {variable}" if variable else "run with the native backend"
             text = f"cudaMallocAsync reports no blocks - {what}"
         case "pluggable":
-            text = "the allocator that is plugged into torch reports no blocks - run without it"
+            text = "a pluggable allocator is in use, and it reports no blocks - run without it"
         case backend if backend == UNCACHED:
-            text = "torch counts nothing without caching - unset PYTORCH_NO_CUDA_MEMORY_CACHING"
+            text = "torch counts no memory while caching is off - unset PYTORCH_NO_CUDA_MEMORY_CACHING"
         case backend if backend == NATIVE:
-            text = f"torch's allocator reported no allocation of {allocator.device} to the profiler"
+            text = f"torch's allocator reported no allocations on {allocator.device} to the profiler"
         case _:
-            text = "torch has no snapshot of its allocator"
-    return f"what is live at the peak of {allocator.device} is not known: {text}"
+            text = "torch cannot take a snapshot of its allocator"
+    return f"cannot tell what is live at the peak of {allocator.device}: {text}"
 
 
 def _answer(ask: Callable[[], Any]) -> Any:
@@ -452,7 +452,7 @@ class Snapshots:
             answer = nvml.answer(allocator.index)
             occupied = answer.device
             if occupied is None:
-                note = f"what of {self.device} is occupied is not known, nor the device's context: {answer.why_not}"
+                note = f"cannot tell how much of {self.device} is used, nor the size of its context: {answer.why_not}"
                 if note not in self.notes:
                     self.notes.append(note)
         snapshot = MemorySnapshot(

@@ -79,7 +79,7 @@ def build_module(
                 smaller = "keep fewer --layers" + (" or use --dtype bfloat16" if dtype in _WIDE_DTYPES else "")
                 which = "" if device == "cpu" else f" ({device_text(device)})"
                 raise OutOfMemory(
-                    f"out of memory: the weights in {dtype} do not fit the memory of {device}{which} - {smaller}"
+                    f"out of memory: the {dtype} weights do not fit in the memory of {device}{which} - {smaller}"
                 ) from error
             raise
 
@@ -113,9 +113,10 @@ def _from_pretrained(
     except Exception as error:  # Each format of weights has errors of its own.
         if is_out_of_memory(error):
             raise
-        where = "the folder" if local else "the Hub" if online else "the cache (the Hub does not answer)"
+        where = "the folder" if local else "the Hub" if online else "the cache (the Hub does not respond)"
         raise ModelError(
-            f"cannot load weights of {location} from {where}: {one_line(error)} - leave --weights out for random ones"
+            f"cannot load the weights of {location} from {where}: {one_line(error)} - leave --weights out to use"
+            " random ones"
         ) from error
     return module
 
@@ -152,7 +153,7 @@ def enable_checkpointing(module: torch.nn.Module, kind: str) -> None:
     options = {"use_reentrant": kind == "reentrant"}
     name = type(module).__name__
     if not getattr(model, "supports_gradient_checkpointing", False):
-        raise UsageError(f"--checkpointing {kind}: {name} has no activation checkpointing - leave it out")
+        raise UsageError(f"--checkpointing {kind}: {name} does not support activation checkpointing - leave it out")
     try:
         with quiet_libraries():
             if hasattr(model, "activation_checkpointing_enable"):
@@ -258,7 +259,7 @@ def _all_but_head(module: torch.nn.Module, _number: str, asked: str) -> list[tor
     head = head_of(module)
     if not head:
         raise UsageError(
-            f"{asked}: {type(module).__name__} has no weights outside of its base model - {_what_there_is(module)}"
+            f"{asked}: {type(module).__name__} has no weights outside its base model - {_what_there_is(module)}"
         )
     return [parameter for name, parameter in module.named_parameters() if name not in head]
 
@@ -288,9 +289,9 @@ def checkpointing_warnings(module: torch.nn.Module) -> list[str]:
         return []
     layers = "the lowest layer, in which" if lowest == 1 else f"the {lowest} lowest layers, in which"
     return [
-        f"checkpointing undoes freezing: for it transformers has the output of the embeddings require a gradient, so"
-        f" {layers} nothing is trained, are recomputed and pass on gradients that nothing uses"
-        " - checkpoint the layers above them alone, or use --checkpoint-every"
+        "checkpointing undoes freezing: transformers makes the embedding output require a gradient for it, so"
+        f" backward recomputes {layers} nothing is trained, and passes on gradients that nothing uses - checkpoint"
+        " only the layers above, or use --checkpoint-every"
     ]
 
 
@@ -323,12 +324,14 @@ def fuse_loss(module: torch.nn.Module) -> None:
     model: Any = module
     if not hasattr(torch.nn.functional, "linear_cross_entropy"):
         raise CaptureError(
-            f"--fused-loss needs torch.nn.functional.linear_cross_entropy, which torch {torch.__version__} does not"
-            " have - use torch 2.13 or later"
+            f"--fused-loss needs torch.nn.functional.linear_cross_entropy, which torch {torch.__version__} lacks -"
+            " use torch 2.13 or later"
         )
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if not isinstance(head, torch.nn.Linear):
-        raise UsageError(f"--fused-loss: {type(module).__name__} has no linear head that gives words - leave it out")
+        raise UsageError(
+            f"--fused-loss: {type(module).__name__} has no linear head that predicts tokens - leave it out"
+        )
 
     def forward(states: torch.Tensor) -> Any:
         if not head.training:
@@ -416,7 +419,7 @@ class Logits:
         import torch
 
         if len(self.shape) != 2 or size_average is not None or reduce is not None:
-            raise _refused("cross_entropy of more than rows of words")
+            raise _refused("cross_entropy over more than rows of logits")
         fused: Callable[..., Any] = torch.nn.functional.linear_cross_entropy
         states, words, bias = self.states, self.weight, self.bias
         kind = states.device.type
@@ -439,7 +442,7 @@ class Logits:
 
 def _refused(what: str) -> UsageError:
     return UsageError(
-        f"--fused-loss: the model takes {what} of its logits, which are never there as a whole - leave it out"
+        f"--fused-loss: the model takes {what} of its logits, which are never materialized in full - leave it out"
     )
 
 
@@ -470,7 +473,7 @@ def checkpoint_in_segments(module: torch.nn.Module, kind: str, every: int | None
     stacks, name = stacks_of(module), type(module).__name__
     asked = as_flag(CHECKPOINT_EVERY, every) if first is None else as_flag(CHECKPOINT_LAYERS, first)
     if not stacks:
-        raise UsageError(f"{asked}: {name} has no list of like layers - leave it out")
+        raise UsageError(f"{asked}: {name} has no stack of like layers - leave it out")
     longest = max(len(stack.layers) for stack in stacks)
     if max(every or 1, first or 1) > longest:
         raise UsageError(f"{asked}: {name} has {longest} layers - give 1 to {longest}")
@@ -548,25 +551,25 @@ class _Segment:
         if not isinstance(output, (tuple, list)):
             return output
         if any(value is not None for value in output[1:]):
-            raise self._refused("gives the model more than hidden states, which other layers may take")
+            raise self._refused("returns more than hidden states, which other layers may use")
         return output[0]
 
     def _check(self, index: int, hidden: Any, others: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Raise an error if a call of a later layer does not match the segment's precomputed result."""
         if self.arguments is None or hidden is not self._states(self.result):
-            raise self._refused("does not get the hidden states of the layer before as they are")
+            raise self._refused("does not get the hidden states of the previous layer unchanged")
         first, first_named = self.arguments
         same = len(first) == len(others) and first_named.keys() == named.keys()
         if not same or not all(map(_is_same, first, others)):
-            raise self._refused("gets other arguments than the layer before")
+            raise self._refused("gets different arguments than the previous layer")
         different = [key for key, value in named.items() if not _is_same(value, first_named[key])]
         if different:
-            raise self._refused(f"gets another {different[0]} than the layer before")
+            raise self._refused(f"gets a different {different[0]} than the previous layer")
 
     def _refused(self, why: str) -> UsageError:
         return UsageError(
-            f"{self.asked}: a {self.stack.kind} of {self.stack.path} {why}: layers cannot be recomputed together"
-            " - use --checkpointing alone"
+            f"{self.asked}: a {self.stack.kind} of {self.stack.path} {why}, so layers cannot be recomputed together"
+            " - use --checkpointing without it"
         )
 
 

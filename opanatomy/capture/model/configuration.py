@@ -45,19 +45,17 @@ def download_configuration(name: str) -> Path:
         raise ModelError(f"no model {name!r}: not a catalog name, file or Hub id - {_instead(name)}") from error
     except GatedRepoError as error:
         raise ModelError(
-            f"cannot read {name}: its licence must be accepted on the Hub - accept it there, then `hf auth login`"
+            f"cannot read {name}: its license must be accepted on the Hub - accept it there, then run `hf auth login`"
         ) from error
     except RepositoryNotFoundError as error:
         raise ModelError(
             f"no model {name!r} in the catalog or on the Hub (unless private) - {_instead(name)}"
         ) from error
     except LocalEntryNotFoundError as error:
-        why = "the Hub is switched off (HF_HUB_OFFLINE)" if offline else f"{constants.ENDPOINT} does not answer"
+        why = "the Hub is disabled (HF_HUB_OFFLINE)" if offline else f"{constants.ENDPOINT} does not answer"
         raise ModelError(f"no model {name!r} in the catalog or the cache, and {why} - {_instead(name)}") from error
     except EntryNotFoundError as error:
-        raise ModelError(
-            f"cannot read {name}: the Hub has no config.json for it - name a transformers model"
-        ) from error
+        raise ModelError(f"cannot read {name}: it has no config.json on the Hub - name a transformers model") from error
     except OSError as error:
         raise ModelError(
             f"cannot read {name} from the Hub: {one_line(error)} - try again or {_instead(name)}"
@@ -66,11 +64,11 @@ def download_configuration(name: str) -> Path:
 
 def _instead(name: str) -> str:
     if name in catalog_names():
-        return "leave --hub out, the catalog has it"
+        return "leave out --hub: the catalog has it"
     near = near_names(name)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    return "name a local folder, or a model of the catalog such as google-bert/bert-large-uncased"
+    return "name a local folder or a catalog model such as google-bert/bert-large-uncased"
 
 
 def hub_answers() -> bool:
@@ -164,9 +162,9 @@ def _read(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ModelError(f"cannot read {path}: not JSON ({one_line(error)}) - name a model's config.json") from error
     except RecursionError as error:
-        raise ModelError(f"cannot read {path}: it is nested too deeply - name a model's config.json") from error
+        raise ModelError(f"cannot read {path}: it is too deeply nested - name a model's config.json") from error
     if not isinstance(content, dict):
-        raise ModelError(f"cannot read {path}: not a JSON object but a {type(content).__name__} - name a config.json")
+        raise ModelError(f"cannot read {path}: a JSON {type(content).__name__}, not an object - name a config.json")
     return content
 
 
@@ -177,22 +175,22 @@ def _check_type(configuration: Configuration, trust_remote_code: bool) -> None:
     heads = configuration.content.get("architectures")
     if heads is not None and not (isinstance(heads, list) and all(isinstance(head, str) for head in heads)):
         raise ModelError(
-            f'{name}: architectures in its configuration is not a list of names - write it as ["BertForMaskedLM"]'
+            f'{name}: "architectures" in its configuration is not a list of names - write it like ["BertForMaskedLM"]'
         )
     if not isinstance(known, str) or not known:
-        raise ModelError(f'{name} has no model_type in its configuration - add one, such as "model_type": "bert"')
+        raise ModelError(f'{name}: its configuration has no model_type - add one, such as "model_type": "bert"')
     if known in CONFIG_MAPPING:
         return
     if configuration.content.get("auto_map"):
         if trust_remote_code:
             return
         raise ModelError(
-            f"{name} runs code of its own (auto_map of model_type {known!r}), which is refused - "
-            "read that code, then give --trust-remote-code"
+            f"{name} runs code of its own (auto_map for model_type {known!r}), which is not allowed by default -"
+            " read that code, then give --trust-remote-code"
         )
     near = get_close_matches(known, list(CONFIG_MAPPING), n=3)
-    instead = f"did you mean {', '.join(near)}?" if near else "a newer transformers may know it"
-    raise ModelError(f"{name}: transformers {__version__} knows no model_type {known!r} - {instead}")
+    instead = f"did you mean {', '.join(near)}?" if near else "a newer transformers may support it"
+    raise ModelError(f"{name}: transformers {__version__} does not know model_type {known!r} - {instead}")
 
 
 def make_config(configuration: Configuration, content: dict[str, Any], *, trust_remote_code: bool = False) -> Any:
@@ -268,8 +266,8 @@ def check_fit(config: Any) -> None:
         heads, shared = getattr(part, "num_attention_heads", None), getattr(part, "num_key_value_heads", None)
         if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
             raise UsageError(
-                f"num_key_value_heads {shared}: {heads} attention heads of {part.model_type} cannot share them - "
-                "set a divisor of the heads"
+                f"num_key_value_heads {shared}: {heads} attention heads of {part.model_type} cannot share them -"
+                f" set a divisor of {heads}"
             )
         used = getattr(part, "num_experts_per_tok", None)
         experts = getattr(part, "num_local_experts", None) or getattr(part, "num_experts", None)
@@ -285,16 +283,16 @@ def _set(content: dict[str, Any], config: Any, path: str, value: Any) -> list[st
         below: Any = getattr(config, parent, None)
         if not hasattr(below, "to_dict"):
             names = _parts(config)
-            instead = f"its parts are {', '.join(names)}" if names else "it has no parts, leave the dots out"
+            instead = f"its parts are {', '.join(names)}" if names else "it has no parts - leave out the dots"
             raise UsageError(f"--set {path}={_text(value)}: {config.model_type} has no part {parent!r} - {instead}")
         if not isinstance(content.get(parent), dict):
             content[parent] = below.to_dict()
         content, config = content[parent], below
     if key in _OPTIONS:
-        raise UsageError(f"--set {path}={_text(value)}: not a setting here - use {_OPTIONS[key]}")
+        raise UsageError(f"--set {path}={_text(value)}: cannot be set here - use {_OPTIONS[key]}")
     if key == "model_type":
         raise UsageError(
-            f"--set {path}={_text(value)}: {config.model_type} has no 'model_type' to set - name another MODEL"
+            f"--set {path}={_text(value)}: 'model_type' of {config.model_type} cannot be set - name another MODEL"
         )
     key = getattr(config, "attribute_map", {}).get(key, key)
     known = set(content) | set(config.to_dict()) | {"num_labels"}
@@ -341,7 +339,7 @@ def _keep_layers(content: dict[str, Any], config: Any, layers: int) -> list[str]
         raise UsageError(f"--layers {layers}: a model needs at least one layer - give 1 or more")
     counts = list(_layer_counts(content, config, ""))
     if not counts:
-        raise UsageError(f"--layers {layers}: no layer count in the configuration of {config.model_type} - use --set")
+        raise UsageError(f"--layers {layers}: the configuration of {config.model_type} has no layer count - use --set")
     maximum = max(max(count) if isinstance(count, list) else count for _, _, _, count in counts)
     if layers > maximum:
         raise UsageError(f"--layers {layers}: {config.model_type} has {maximum} here - give 1 to {maximum}")
@@ -421,7 +419,9 @@ def choose_task(config: Any, task: str | None) -> tuple[str, str]:
     ]
     if task is not None:
         if task not in possible:
-            raise UsageError(f"--task {task}: transformers has no {config.model_type} for it - {_choices(possible)}")
+            raise UsageError(
+                f"--task {task}: transformers has no {config.model_type} model for it - {_choices(possible)}"
+            )
         return task, _auto_class(config, task, names)
     for candidate in possible:
         for auto_class, table in TASKS[candidate]:
@@ -433,7 +433,7 @@ def choose_task(config: Any, task: str | None) -> tuple[str, str]:
     for candidate in _usual(config, names, possible):
         if candidate in possible:
             return candidate, _auto_class(config, candidate, names)
-    raise ModelError(f"no task is known for {config.model_type} - hand over package.module:function with its inputs")
+    raise ModelError(f"no task is known for {config.model_type} - pass package.module:function with its inputs")
 
 
 def _usual(config: Any, names: list[str], possible: list[str]) -> tuple[str, ...]:
@@ -472,4 +472,4 @@ def _classes(table: str, model_type: str) -> set[str]:
 
 
 def _choices(possible: list[str]) -> str:
-    return f"it has {', '.join(possible)}" if possible else "hand over package.module:function with its own inputs"
+    return f"it has {', '.join(possible)}" if possible else "pass package.module:function with its own inputs"

@@ -197,8 +197,8 @@ def check_generates(module: torch.nn.Module, option: str) -> None:
     generates = getattr(module, "can_generate", None)
     if generates is None or not generates() or not hasattr(module, BEFORE_FORWARD):
         raise UsageError(
-            f"{option}: {type(module).__name__} does not generate - leave it out, or take a model with"
-            " the head of a language model, such as GPT-2, Llama or T5"
+            f"{option}: {type(module).__name__} cannot generate - leave it out, or use a model with a language"
+            " model head, such as GPT-2, Llama or T5"
         )
 
 

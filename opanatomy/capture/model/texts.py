@@ -233,9 +233,9 @@ def read_texts(asked: str) -> TextDataset:
     except (OSError, EOFError, zlib.error) as error:
         raise source.wrong(f"cannot be read: {one_line(error)} - check the file") from error
     if not kept:
-        raise source.wrong("it has no text in it - give a file with a text on each line")
+        raise source.wrong("it contains no text - give a file with one text per line")
     if any("\0" in text for text in kept):
-        raise source.wrong("it is not text but binary - give lines, JSON Lines, CSV or Parquet")
+        raise source.wrong("it is binary, not text - give lines, JSON Lines, CSV or Parquet")
     return TextDataset(file=source.path.name, column=column, texts=kept[:MAX_TEXTS], more=len(kept) > MAX_TEXTS)
 
 
@@ -261,7 +261,7 @@ def _texts_in(source: _Source) -> tuple[str | None, Iterator[str]]:
     if source.form in _TABLES:
         return _texts_in_rows(source, lambda: _csv_rows(source))
     if source.column is not None:
-        raise source.wrong(f"a file of lines has no column {source.column!r} - leave :{source.column} out")
+        raise source.wrong(f"a plain text file has no column {source.column!r} - leave :{source.column} out")
     return None, _lines(source)
 
 
@@ -303,13 +303,13 @@ def _column(source: _Source, columns: dict[str, bool]) -> str:
         if source.column not in columns:
             raise source.wrong(f"it has no column {source.column!r} - it has {listed}")
         if not columns[source.column]:
-            raise source.wrong(f"its column {source.column!r} holds no texts - it has {listed}")
+            raise source.wrong(f"its column {source.column!r} contains no text - it has {listed}")
         return source.column
     words = [name for name, holds_words in columns.items() if holds_words]
     usual = [name for wanted in _USUAL_COLUMNS for name in words if name.lower() == wanted]
     if len(words) == 1 or usual:
         return usual[0] if usual else words[0]
-    what = "no column of texts" if not words else "several columns of texts"
+    what = "no text column" if not words else "several text columns"
     raise source.wrong(f"it has {what} - give {source.path}:COLUMN, one of {listed}")
 
 
@@ -320,9 +320,11 @@ def _json_rows(source: _Source) -> Iterator[Row]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise source.wrong(f"line {number} is not JSON ({one_line(error, 80)}) - give one object a line") from error
+            raise source.wrong(
+                f"line {number} is not JSON ({one_line(error, 80)}) - give one object per line"
+            ) from error
         if not isinstance(value, dict):
-            raise source.wrong(f"line {number} is not a JSON object - give one object a line")
+            raise source.wrong(f"line {number} is not a JSON object - give one object per line")
         yield value
 
 

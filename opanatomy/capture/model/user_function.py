@@ -52,12 +52,12 @@ def file_and_function(model: str) -> tuple[Path, str] | None:
         return None
     if not path.is_file():
         if not path.parent.is_dir():
-            raise ModelError(f"no file {path} - no folder {path.parent} either")
+            raise ModelError(f"no file {path}, nor a folder {path.parent}")
         near = get_close_matches(path.name, [file.name for file in path.parent.glob("*.py")], n=3)
         instead = f"did you mean {', '.join(str(path.with_name(name)) for name in near)}?" if near else "check the path"
         raise ModelError(f"no file {path} - {instead}")
     if _NAME.fullmatch(match["function"] or "") is None:
-        named = f"{match['function']!r} names no function" if match["function"] else "no function is named"
+        named = f"{match['function']!r} does not name a function" if match["function"] else "it names no function"
         # The example is a function of the file, as far as known without running it.
         try:
             body = ast.parse(path.read_bytes()).body
@@ -100,9 +100,9 @@ def _imported(file: Path, name: str, path: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         if is_out_of_memory(error):
             raise
-        todo = f"try it by itself: python {path}"
+        todo = f"try running it: python {path}"
         if isinstance(error, SystemExit):
-            todo = 'put what is to run as a script under `if __name__ == "__main__":`'
+            todo = 'put what should run as a script under `if __name__ == "__main__":`'
         elif isinstance(error, SyntaxError):
             todo = "correct it"
         elif isinstance(error, ModuleNotFoundError):
@@ -156,8 +156,8 @@ def _root_and_name(file: Path) -> tuple[str, str]:
     top = sys.modules.get(parts[0]) if len(parts) > 1 else None
     if top is not None and not _lies_in(top, str(folder)) and _BROUGHT.get(parts[0]) is None:
         raise ModelError(
-            f"cannot import {file}: its package is called {parts[0]}, as one that is in use ({top.__file__}) - rename"
-            " the folder, or take the __init__.py out of it"
+            f"cannot import {file}: its package {parts[0]} has the name of one that is already in use"
+            f" ({top.__file__}) - rename the folder, or remove its __init__.py"
         )
     return str(folder), name
 
@@ -217,8 +217,8 @@ def call_function(model: str, batch: int | None = None) -> tuple[torch.nn.Module
         takes_batch = batch is not None and "batch" in inspect.signature(function).parameters
         if batch is not None and not takes_batch and not isinstance(torch.empty(0), FakeTensor):
             raise UsageError(
-                f"--batch does not apply to {model}, which makes its own inputs - give it an argument batch, or leave"
-                " the option out"
+                f"--batch does not apply to {model}, which creates its own inputs - give it a `batch` argument, or"
+                " leave the option out"
             )
         try:
             made = function(batch=batch) if takes_batch else function()
@@ -227,12 +227,12 @@ def call_function(model: str, batch: int | None = None) -> tuple[torch.nn.Module
         except (Exception, SystemExit) as error:
             if is_out_of_memory(error):
                 raise
-            raise ModelError(f"{model} raised {said_by(error)} - call it by itself first") from error
+            raise ModelError(f"{model} raised {said_by(error)} - try calling it by itself") from error
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     where = f" ({_shown(code.co_filename)}:{code.co_firstlineno})" if code is not None else ""
     if not (isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
         raise ModelError(
-            f"{model}{where} returned {_describe(made)} - return (module, inputs), a torch.nn.Module first"
+            f"{model}{where} returned {_describe(made)} - return (module, inputs), with a torch.nn.Module first"
         )
     module, inputs = made
     check_module(model, module)
@@ -272,12 +272,12 @@ def check_module(name: str, module: torch.nn.Module) -> None:
     from torch.nn.parameter import is_lazy
 
     if any(isinstance(inner, torch.jit.ScriptModule) for inner in module.modules()):
-        raise ModelError(f"{name}: a scripted module takes no hooks - give the one before torch.jit")
+        raise ModelError(f"{name}: a scripted module does not support hooks - give the module before torch.jit")
     for part, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if is_lazy(tensor):
-            raise ModelError(f"{name}: {part} has no shape yet - call the lazy module once before")
+            raise ModelError(f"{name}: {part} has no shape yet - call the lazy module once first")
         if tensor.is_meta:
-            raise ModelError(f"{name}: {part} is on the meta device and has no values - build it on the CPU")
+            raise ModelError(f"{name}: {part} is on the meta device and has no values - create it on the CPU")
 
 
 @contextmanager
@@ -296,7 +296,7 @@ def _module(model: str) -> Iterator[tuple[ModuleType, str]]:
         imported = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         raise ModelError(
-            f"cannot import {module_name} of {model}: {said_by(error)} - run from its folder or install it"
+            f"cannot import {module_name} for {model}: {said_by(error)} - run from its folder or install it"
         ) from error
     yield imported, path
 
@@ -318,7 +318,9 @@ def _attribute(module: ModuleType, path: str, model: str) -> Callable[..., Any]:
             raise ModelError(f"no {name!r} in {model.rpartition(':')[0]} - {instead}")
         target = getattr(target, name)
     if not callable(target):
-        raise ModelError(f"{model} is {_describe(target)}, not a function - make it one that returns (module, inputs)")
+        raise ModelError(
+            f"{model} is {_describe(target)}, not a function - make it a function that returns (module, inputs)"
+        )
     return target  # type: ignore[no-any-return]  # it is callable
 
 

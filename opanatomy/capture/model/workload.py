@@ -261,9 +261,7 @@ def _readable(name: str, options: RunOptions) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         if given:
-            raise ModelError(
-                f"cannot build {name} with {given}: {one_line(error)} - set values that fit each other"
-            ) from error
+            raise ModelError(f"cannot build {name} with {given}: {one_line(error)} - set values that fit together") from error
         raise ModelError(
             f"cannot build {name}: {one_line(error)} - check its config.json, or use a newer transformers"
         ) from error
@@ -296,7 +294,7 @@ def _prepare_function(options: RunOptions) -> Prepared:
     for option in RUN:
         if option.name in _OF_THE_MODEL and getattr(options, option.name) != option.default:
             raise UsageError(
-                f"{option.flags[-1]} does not apply to {options.model}, which makes its own model - leave it out"
+                f"{option.flags[-1]} does not apply to {options.model}, which creates its own model - leave it out"
             )
     _seed(options.seed)
     module, inputs = call_function(options.model, options.batch)
@@ -355,7 +353,7 @@ def inputs_fit(name: str, shape: Shape, dtype: str) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         smaller = either([*batch_and_length(shape.batch, shape.sequence_length), *fewer_weights(dtype)])
-        raise OutOfMemory(f"out of memory while {name} and its inputs were being built - {smaller}") from error
+        raise OutOfMemory(f"out of memory while building {name} and its inputs - {smaller}") from error
 
 
 def fewer_weights(dtype: str | None) -> list[str]:

@@ -77,8 +77,8 @@ def _exported(profiler: Any, path: Path) -> Iterator[BinaryIO]:
         if not plain.exists():  # Kineto fails silently
             free = shutil.disk_usage(folder).free
             raise OutputError(
-                f"the profiler could not write its trace of this step: {free / 1e6:.1f} MB are free - free some space"
-                f" or choose another folder, with {as_asked('--trace', 'trace=')} or TMPDIR"
+                f"the profiler could not write its trace of this step: only {free / 1e6:.1f} MB are free - free"
+                f" some space or choose another folder with {as_asked('--trace', 'trace=')} or TMPDIR"
             )
         _check_end(plain)
         with plain.open("rb") as source:
@@ -299,7 +299,7 @@ def _head(source: BinaryIO) -> tuple[dict[str, object], bytes]:
         begin = _EVENTS.search(text)
         if begin:
             return _metadata(text[: begin.start()]), text[begin.end() :]
-    raise CaptureError(f"the profiler wrote a trace without events, which starts with {text[:20]!r} - report it")
+    raise CaptureError(f"the profiler wrote a trace without events, which starts with {text[:20]!r} - please report it")
 
 
 def _metadata(text: bytes) -> dict[str, object]:
@@ -371,7 +371,7 @@ def _last(text: bytes, redaction: Redaction) -> bytes:
     if end is None:
         if text.lstrip().startswith(b"]"):
             return b"]}\n"
-        raise OutputError("the profiler's trace of this step ends early - free some space in the folder of the trace")
+        raise OutputError("the profiler's trace of this step is cut off - free some space in its folder")
     trailing = redaction.metadata(_metadata(b"{" + text[end.end() :].strip(b", \t\r\n").removesuffix(b"}")))
     pairs = (msgspec.json.encode(key) + b":" + msgspec.json.encode(value) for key, value in trailing.items())
     return _cleaned(text[: end.start()], redaction) + b"\n]" + b"".join(b",\n" + pair for pair in pairs) + b"}\n"
@@ -382,7 +382,7 @@ def _check_end(plain: Path) -> None:
     with plain.open("rb") as file:
         file.seek(-min(_END_BYTES, plain.stat().st_size), 2)
         if not file.read().rstrip().endswith(b"}"):
-            raise OutputError("the profiler could not write its trace of this step to the end - free some space")
+            raise OutputError("the profiler could not finish writing its trace of this step - free some space")
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -417,7 +417,7 @@ def capture_of(
     events = _recorded_events(profiler, on_device=is_accelerator(device))
     unseen = sorted(observation.unseen) if observation else ()
     if observation is not None:
-        not_observed = f"what {', '.join(unseen)} runs inside is not seen by a dispatch mode" if unseen else ""
+        not_observed = f"a dispatch mode does not see the calls inside {', '.join(unseen)}" if unseen else ""
     return Capture(
         version=__version__,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -27,8 +27,7 @@ class Instrument(Enum):
 
     OBSERVER = (
         "the observer of calls (a dispatch mode)",
-        "the calls of the step have no second count, and arguments that the profiler drops (indices, strings) are"
-        " not known",
+        "the step's calls have no second count, and arguments that the profiler drops (indices, strings) are unknown",
     )
     SAVES = (
         "the observer of saved tensors (autograd hooks)",
@@ -36,11 +35,11 @@ class Instrument(Enum):
     )
     CASTS = (
         "the observer of weight casts (a dispatch mode)",
-        "autocast's casts of weights count as activations",
+        "autocast's weight casts count as activations",
     )
     GRADIENTS = (
         "the observer of gradients (module hooks)",
-        "which layers' inputs and weights need gradients, and so what theory says of the backward",
+        "it is unknown which layers' inputs and weights need gradients, and so what theory predicts for backward",
     )
     PROGRESS = ("the progress display (module hooks)", "")
 
@@ -142,7 +141,7 @@ class Instruments:
         self.failed |= instruments
         for instrument in (each for each in Instrument if each in instruments):
             name, unknown = instrument.value
-            self.warnings.append(f"{name} failed in this model, and the step ran without it: {unknown} ({failure})")
+            self.warnings.append(f"{name} failed in this model, so the step ran without it: {unknown} ({failure})")
 
     @contextmanager
     def _watching(self, active: set[Instrument]) -> Iterator[None]:

@@ -77,7 +77,7 @@ def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Pr
                 raise
             raise CaptureError(
                 f"the model failed in the {phase} phase: {said_by(error)} - see"
-                f" {as_asked('--debug', 'the error that this one is from')}"
+                f" {as_asked('--debug', 'the original error')}"
             ) from error
 
 
@@ -112,7 +112,7 @@ def _memory_at_failure(
     Whatever breaks there, memory ran out before, and that is the error.
     """
     if subject.training.is_shared:
-        return None, "; what held it is not known: the other ranks do not take the step again"
+        return None, "; what held it is unknown: the other ranks do not repeat the step"
     try:
         with step_environment(options):
             observations = observations_of_failure(
@@ -136,7 +136,7 @@ def _out_of_memory_line(
     recorded = stepper is not None and stepper.steps > 0
     where = f"in the {phase} phase"
     if phase is Phase.OTHER:
-        where = "outside of a step" if recorded else "while the model was being prepared"
-    reached = f"; {peak / 1e9:.2f} GB were in use at the peak" if peak else ""
+        where = "outside any step" if recorded else "while preparing the model"
+    reached = f"; peak use was {peak / 1e9:.2f} GB" if peak else ""
     first = first_line(error, 160, silent="memory error")
     return f"out of memory {where}{reached} - {less_memory(phase, subject, options, recorded=recorded)} ({first})"

@@ -77,8 +77,8 @@ def skipped_updates(stepper: Stepper, before: float | None, updates: int, kind: 
     if not skipped:
         return []
     return [
-        f"{skipped} of {updates} {kind} steps skipped the update: float16 gradients overflowed at a loss scale of"
-        f" {before:,g}; their optimizer phase shows no update"
+        f"{skipped} of {updates} {kind} steps skipped the update because float16 gradients overflowed at a loss"
+        f" scale of {before:,g}; their optimizer phase shows no update"
     ]
 
 
@@ -87,11 +87,11 @@ _MIN_EXPONENT: Final = -16
 
 #: The warnings about the gradients of a run.
 _HOPELESS: Final = (
-    "gradients are not finite in float16 at any loss scale from 65,536 down to 2^-16: each update is skipped"
+    "gradients are not finite in float16 at any loss scale from 65,536 down to 2^-16, so every update is skipped"
 )
 
 
 _UNSCALED: Final = (
-    "the weights are float16: torch's GradScaler refuses to unscale their gradients, so the loss is not scaled, and"
-    " gradients and updates may under- or overflow"
+    "the weights are float16, whose gradients torch's GradScaler refuses to unscale, so the loss is not scaled,"
+    " and gradients and updates may under- or overflow"
 )

@@ -213,8 +213,8 @@ class StepRunner:
         if self.compiled and not mode_keeps_compiled():
             active &= {Instrument.PROGRESS}
             self.warnings.append(
-                "the model has compiled parts, which would run uncompiled if this torch let them be watched: its calls"
-                " are not counted a second time, and what forward keeps for backward is not measured"
+                "the model has compiled parts, which this torch would run uncompiled under a dispatch mode: its"
+                " calls are not counted a second time, and what forward keeps for backward is not measured"
             )
         return active
 
@@ -247,8 +247,8 @@ class StepRunner:
             require_device_events(profiled.profiler, self.options.device)
             if changed := self.kept.changed():
                 self.warnings.append(
-                    f"{changed:,} B of the model's tensors are written in a step and were too large to copy: they are"
-                    " not put back"
+                    f"{changed:,} B of the model's tensors are overwritten in a step and were too large to copy, so"
+                    " they are not restored"
                 )
             if watch is not None:
                 spans = watch.spans[spans_before:]
@@ -347,7 +347,7 @@ class StepRunner:
             times.pop(0)
             self.first_token_ns = self.first_token_ns[1:]
         elif cold:
-            self.warnings.append("without a warm-up step the first unprofiled step includes what is done only once")
+            self.warnings.append("without a warm-up step, the first unprofiled step includes one-time work")
         self.system_uses = self.system_uses[-len(times) :]
         self.memory = self._storages_and_peak()
         return times
@@ -491,12 +491,12 @@ class StepRunner:
             before = compilations()
             profiled, modules = self._profile_once(expected, ranges=False)
             self.warnings.append(
-                "torch.compile compiled a part of the model again for the ranges of modules: it is profiled without"
+                "torch.compile recompiled a part of the model because of the module ranges: it is profiled without"
                 " them, and there is no table of modules"
             )
             compiled_again = profiled.compilations > before
         if compiled_again:
-            self.warnings.append("torch.compile compiled inside the profiled steps: their time includes that")
+            self.warnings.append("torch.compile compiled during the profiled steps, so their time includes compilation")
         return profiled, modules
 
     def _profile_once(self, expected: int, *, ranges: bool) -> tuple[StepProfiler, dict[str, str]]:
@@ -567,7 +567,7 @@ class StepRunner:
     def _not_observed(self) -> str:
         """Return why no step was watched, if none was."""
         if Instrument.OBSERVER in self.instruments.failed:
-            return "the dispatch mode that watches failed in this model"
+            return "the dispatch mode that counts calls failed in this model"
         if Instrument.OBSERVER not in self.instruments.active:
-            return "this torch would run compiled parts uncompiled if they were watched"
-        return "there was no warm-up step to watch"
+            return "this torch would run compiled parts uncompiled under a dispatch mode"
+        return "there was no warm-up step to count calls in"

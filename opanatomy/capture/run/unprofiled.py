@@ -317,7 +317,9 @@ def gradient_underflow(options: RunOptions) -> Underflow:
     with ready_to_step(options, without_dropout) as (prepared, stepper):
         loss_scale = stepper.loss_scale
         if loss_scale is None:
-            raise CaptureError("the loss is not scaled: trained weights are float16, or there is no float16 autocast")
+            raise CaptureError(
+                "the loss is not scaled: the trained weights are float16, or there is no float16 autocast"
+            )
         _check_float16(stepper)
         scale = loss_scale.now()
         run = _runner(stepper, loss_scale)
@@ -362,7 +364,7 @@ def _check_float16(stepper: Stepper) -> None:
     with stepper.autocast():
         computed = torch.mm(factor, factor).dtype
     if computed is not torch.float16:
-        raise CaptureError(f"torch {torch.__version__} computes products under float16 autocast here in {computed}")
+        raise CaptureError(f"under float16 autocast, torch {torch.__version__} computes matmuls here in {computed}")
 
 
 def _compared(module: torch.nn.Module, reference: _Reference, scale: float) -> ScaledGradients:

@@ -72,8 +72,8 @@ class Generator:
             self.first_token_ns = time.perf_counter_ns() - begin
         if self.forwards != self.new_tokens:
             raise CaptureError(
-                f"{type(self.module).__name__}.generate ran {self.forwards} forwards for {self.new_tokens} new tokens:"
-                " what it does is not one forward a token - profile it with"
+                f"{type(self.module).__name__}.generate ran {self.forwards} forwards for {self.new_tokens} new"
+                " tokens, not one forward per token - profile it with"
                 f" {as_asked('--inference, without --generate', 'inference=True, without generate')}"
             )
 
@@ -127,7 +127,8 @@ def generator_of(module: torch.nn.Module, inputs: Any, options: RunOptions, *, o
     if isinstance(inputs, tuple):
         if len(inputs) != 1:
             raise UsageError(
-                f"{option}: inputs without names ({len(inputs)}) - give a dictionary of what the model's generate takes"
+                f"{option}: inputs without names ({len(inputs)}) - give a dictionary of the arguments of the"
+                " model's generate"
             )
         arguments = {"inputs": inputs[0]}
     return Generator(module=module, arguments=arguments, new_tokens=options.generate, beams=options.beams or 1)

@@ -90,10 +90,10 @@ def backward_roots(output: Any, module: Any) -> Roots:
     if len(numbers) == 1:
         path = numbers[0].path
         if len(leaves) == 1:
-            return _roots(numbers, f"{path}, a single number")
+            return _roots(numbers, f"{path}, a scalar")
         index = next(index for index, leaf in enumerate(leaves, 1) if leaf is numbers[0])
         which = {1: "the first", len(leaves): "the last"}.get(index, f"number {index}")
-        return _roots(numbers, f"{path}, {which} of {len(leaves)} outputs: the only single number")
+        return _roots(numbers, f"{path}, {which} of {len(leaves)} outputs: the only scalar")
     if len(wanted) == 1:
         return _roots(wanted, f"{wanted[0].path}{_ones(wanted)}")
     names = ", ".join(leaf.path for leaf in wanted[:4]) + (", ..." if len(wanted) > 4 else "")
@@ -358,7 +358,7 @@ def make_optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
     check_installed(name)
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not parameters:
-        raise CaptureError(f"cannot make the optimizer {name}: the model has no trainable parameter")
+        raise CaptureError(f"cannot create the optimizer {name}: the model has no trainable parameters")
     chosen = BY_NAME[name]
     try:
         home = import_module(f"{chosen.package or 'torch'}.optim")
