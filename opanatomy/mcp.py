@@ -22,9 +22,10 @@ from typing import Annotated, Any, Final, TypeVar, cast
 
 from mcp.server import MCPServer
 from mcp.server.apps import APP_MIME_TYPE
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import ToolAnnotations
-from pydantic import Field
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
+from pydantic import Field, ValidationError
 
 from opanatomy.analysis.costs import steps_of, steps_of_window
 from opanatomy.analysis.replay import changes_of
@@ -85,9 +86,10 @@ _SUMS: Final = (
 #: Those that are means over the ranks.
 _OF_WINDOW: Final = ("devices", "streams", "timeline.causes")
 _NO_SUMS: Final = ("device", "stream", "group_size", "bus_bytes_per_second")
-#: Letters of an id, and of a name in a sentence.
+#: Letters of an id, of a name in a sentence, and of an error.
 _ID_LENGTH: Final = 12
 _NAME_LENGTH: Final = 100
+_ERROR_LENGTH: Final = 1_000
 #: The page of the report opened last, and of any report.
 _LAST_REPORT_URI: Final = "ui://opanatomy/report"
 #: Tools that run models if enabled, and so read and write files as these do.
@@ -240,16 +242,32 @@ def _kind(report: Report) -> str:
 # ----- the tools
 
 
+class _Server(MCPServer[Any]):
+    """A server that says in one line which arguments of a tool are missing or of another type."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.__cause__.errors())
+            raise ToolError(_line(f"{name}: {'; '.join(wrong)}")) from error
+
+
 def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[Any]:
     """Return a server with the nine tools, and the page of each report as a resource."""
     reports = Reports(roots, allow_run=allow_run)
-    server: MCPServer[Any] = MCPServer("opanatomy", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+    server = _Server("opanatomy", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
 
     def tool(function: Tool) -> Tool:
         meta = {"ui": {"resourceUri": _LAST_REPORT_URI}} if function.__name__ == "open" else None
         reads = not (allow_run and function.__name__ in _RUN)
         hints = ToolAnnotations(read_only_hint=reads, open_world_hint=not reads)
-        server.add_tool(_report_tool_errors(function), annotations=hints, meta=meta, structured_output=False)
+        wrapped = _one_line_errors(function, _MAX_ANSWER_BYTES)
+        server.add_tool(wrapped, annotations=hints, meta=meta, structured_output=False)
         return function
 
     @tool
@@ -330,18 +348,20 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
         return "\n".join(f"{entry.name}: {units.count(entry.parameters)} parameters, {entry.task}" for entry in entries)
 
     @server.resource(_LAST_REPORT_URI, mime_type=APP_MIME_TYPE, title="the last report")  # type: ignore[untyped-decorator]
+    @_one_line_errors
     def last_page() -> str:
         return html_report(reports.last, Page())
 
     @server.resource(f"{_LAST_REPORT_URI}/{{id}}", mime_type=APP_MIME_TYPE, title="a report")  # type: ignore[untyped-decorator]
+    @_one_line_errors
     def page(id: str) -> str:
         return html_report(reports.report(id), Page())
 
     return server
 
 
-def _report_tool_errors(function: Tool) -> Tool:
-    """Wrap a tool so that its errors become one clear line without secrets."""
+def _one_line_errors(function: Tool, most_bytes: int | None = None) -> Tool:
+    """Wrap a tool or a resource so that its errors become one clear line without secrets."""
 
     @wraps(function)
     def called(*arguments: Any, **named: Any) -> str:
@@ -349,12 +369,17 @@ def _report_tool_errors(function: Tool) -> Tool:
         try:
             answer: str = function(*arguments, **named)
         except OpanatomyError as error:
-            raise ToolError(mask_secrets(str(error))) from error
+            raise ResourceError(_line(str(error))) from error
         except OSError as error:
-            raise ToolError(mask_secrets(f"{error.filename or 'the file'}: {error.strerror or error}")) from error
-        return _within(answer, _MAX_ANSWER_BYTES)
+            raise ResourceError(_line(f"{error.filename or 'the file'}: {error.strerror or error}")) from error
+        return answer if most_bytes is None else _within(answer, most_bytes)
 
     return cast("Tool", called)
+
+
+def _line(text: str) -> str:
+    """Return an error as one line of limited length, without secrets."""
+    return cut(printable(mask_secrets(text)), _ERROR_LENGTH)
 
 
 def _within(text: str, most: int) -> str:
