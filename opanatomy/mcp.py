@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final, TypeVar, cast
 from mcp.server import MCPServer
 from mcp.server.apps import APP_MIME_TYPE
 from mcp.server.mcpserver import Context
-from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError, UnexpectedToolError
 from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
 from pydantic import Field, ValidationError
 
@@ -76,6 +76,8 @@ _MAX_ANSWER_ROWS: Final = 500
 _SPAN_BYTES: Final = 4_000
 _MAX_SPANS: Final = 60
 _MAX_SPAN_NAMES: Final = 8
+#: Maximum time of an interval, a year.
+_MAX_MS: Final = 365 * 86_400_000
 #: Parts of the path that decides a step's length.
 _MAX_PATH_PARTS: Final = 8
 #: Tables whose rows are sums over the counted steps, and their columns that are not sums.
@@ -243,18 +245,21 @@ def _kind(report: Report) -> str:
 
 
 class _Server(MCPServer[Any]):
-    """A server that says in one line which arguments of a tool are missing or of another type."""
+    """A server that says in one line what is wrong with a call, such as arguments that are missing."""
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
         try:
             return await super().call_tool(name, arguments, context)
+        except UnexpectedToolError:
+            raise
         except ToolError as error:
-            if not isinstance(error.__cause__, ValidationError):
-                raise
-            wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.__cause__.errors())
-            raise ToolError(_line(f"{name}: {'; '.join(wrong)}")) from error
+            cause, said = error.__cause__, str(error)
+            if isinstance(cause, ValidationError):
+                wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in cause.errors())
+                said = f"{name}: {'; '.join(wrong)}"
+            raise ToolError(_line(said)) from cause
 
 
 def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[Any]:
@@ -304,8 +309,8 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
     @tool
     def spans(
         id: str,
-        from_: Annotated[float, Field(alias="from")] = 0,
-        to: float | None = None,
+        from_: Annotated[float, Field(alias="from", ge=-_MAX_MS, le=_MAX_MS)] = 0,
+        to: Annotated[float, Field(ge=-_MAX_MS, le=_MAX_MS)] | None = None,
         filter: str = "",
         step: int | None = None,
         rank: int | None = None,
