@@ -244,7 +244,7 @@ def _kind(report: Report) -> str:
 # ----- the tools
 
 
-class _Server(MCPServer[Any]):
+class _Server(MCPServer[Any]):  # type: ignore[misc]  # mypy does not follow the SDK
     """A server that says in one line what is wrong with a call, such as arguments that are missing."""
 
     async def call_tool(

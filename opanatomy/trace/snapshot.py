@@ -266,7 +266,9 @@ class _Tables:
                 {
                     "action": _packed([self._action(name) for name in map(itemgetter("action"), part)]),
                     "size": _packed(map(itemgetter("size"), part), 0),
-                    "address": _packed([one["addr"] if "addr" in one else one.get("device_free", 0) for one in part], 0),
+                    "address": _packed(
+                        [one["addr"] if "addr" in one else one.get("device_free", 0) for one in part], 0
+                    ),
                     "stream": _packed([one.get("stream", 0) for one in part], 0),
                     "time_us": _packed([one.get("time_us", index) for index, one in enumerate(part, begin)]),
                     "stack": _packed([self._stack(one.get("frames")) for one in part]),

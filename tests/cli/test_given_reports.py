@@ -160,7 +160,7 @@ def test_what_does_not_fit_together_is_named_at_reading(
 def test_figures_of_a_comparison_are_of_each_side(compared: Path, tmp_path: Path) -> None:
     report = json.loads(compared.read_text())
     path = _file(tmp_path, json.dumps({**report, "sides": report["sides"][:1]}))
-    with pytest.raises(opanatomy.OpanatomyError, match="`values` of figure .* has 2 values for 1 sides"):
+    with pytest.raises(opanatomy.OpanatomyError, match=r"`values` of figure .* has 2 values for 1 sides"):
         opanatomy.read(path)
     rows = [{**row, "values": [1, 1, 1], "lower_bounds": [], "at_most": [], "spreads": []} for row in report["figures"]]
     with pytest.raises(opanatomy.OpanatomyError, match="`decomposition` is of two sides, and there are 3"):
