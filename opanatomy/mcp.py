@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from fnmatch import translate
 from functools import wraps
 from keyword import iskeyword
 from pathlib import Path
@@ -22,9 +23,10 @@ from typing import Annotated, Any, Final, TypeVar, cast
 
 from mcp.server import MCPServer
 from mcp.server.apps import APP_MIME_TYPE
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import ToolAnnotations
-from pydantic import Field
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError, UnexpectedToolError
+from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
+from pydantic import Field, ValidationError
 
 from opanatomy.analysis.costs import steps_of, steps_of_window
 from opanatomy.analysis.replay import changes_of
@@ -75,6 +77,8 @@ _MAX_ANSWER_ROWS: Final = 500
 _SPAN_BYTES: Final = 4_000
 _MAX_SPANS: Final = 60
 _MAX_SPAN_NAMES: Final = 8
+#: Maximum time of an interval, a year.
+_MAX_MS: Final = 365 * 86_400_000
 #: Parts of the path that decides a step's length.
 _MAX_PATH_PARTS: Final = 8
 #: Tables whose rows are sums over the counted steps, and their columns that are not sums.
@@ -85,9 +89,10 @@ _SUMS: Final = (
 #: Those that are means over the ranks.
 _OF_WINDOW: Final = ("devices", "streams", "timeline.causes")
 _NO_SUMS: Final = ("device", "stream", "group_size", "bus_bytes_per_second")
-#: Letters of an id, and of a name in a sentence.
+#: Letters of an id, of a name in a sentence, and of an error.
 _ID_LENGTH: Final = 12
 _NAME_LENGTH: Final = 100
+_ERROR_LENGTH: Final = 1_000
 #: The page of the report opened last, and of any report.
 _LAST_REPORT_URI: Final = "ui://opanatomy/report"
 #: Tools that run models if enabled, and so read and write files as these do.
@@ -240,16 +245,35 @@ def _kind(report: Report) -> str:
 # ----- the tools
 
 
+class _Server(MCPServer[Any]):  # type: ignore[misc]  # mypy does not follow the SDK
+    """A server that says in one line what is wrong with a call, such as arguments that are missing."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        try:
+            return await super().call_tool(name, arguments, context)
+        except UnexpectedToolError:
+            raise
+        except ToolError as error:
+            cause, said = error.__cause__, str(error)
+            if isinstance(cause, ValidationError):
+                wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in cause.errors())
+                said = f"{name}: {'; '.join(wrong)}"
+            raise ToolError(_line(said)) from cause
+
+
 def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[Any]:
     """Return a server with the nine tools, and the page of each report as a resource."""
     reports = Reports(roots, allow_run=allow_run)
-    server: MCPServer[Any] = MCPServer("opanatomy", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+    server = _Server("opanatomy", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
 
     def tool(function: Tool) -> Tool:
         meta = {"ui": {"resourceUri": _LAST_REPORT_URI}} if function.__name__ == "open" else None
         reads = not (allow_run and function.__name__ in _RUN)
         hints = ToolAnnotations(read_only_hint=reads, open_world_hint=not reads)
-        server.add_tool(_report_tool_errors(function), annotations=hints, meta=meta, structured_output=False)
+        wrapped = _one_line_errors(function, _MAX_ANSWER_BYTES)
+        server.add_tool(wrapped, annotations=hints, meta=meta, structured_output=False)
         return function
 
     @tool
@@ -286,8 +310,8 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
     @tool
     def spans(
         id: str,
-        from_: Annotated[float, Field(alias="from")] = 0,
-        to: float | None = None,
+        from_: Annotated[float, Field(alias="from", ge=-_MAX_MS, le=_MAX_MS)] = 0,
+        to: Annotated[float, Field(ge=-_MAX_MS, le=_MAX_MS)] | None = None,
         filter: str = "",
         step: int | None = None,
         rank: int | None = None,
@@ -295,9 +319,9 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
         """Single events of an interval of the trace: what ran, when, how long, on which thread or stream, on what.
 
         from, to: milliseconds from the beginning of the step (default: all of it); step: its number (default: the
-        first that counts). filter: part of a name, or a regular expression. The longest events come, at most three of a
-        name, in the order of time; `left_out` counts the others, `names` sums up all: name, events, ms (on the host
-        without those below). Python functions are there from 0.1 ms on.
+        first that counts). filter: part of a name, `*` for anything in it, `|` between several. The longest events
+        come, at most three of a name, in the order of time; `left_out` counts the others, `names` sums up all: name,
+        events, ms (on the host without those below). Python functions are there from 0.1 ms on.
         """
         return _interval(reports.events(id, rank, step, (from_, to), filter))
 
@@ -330,18 +354,20 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
         return "\n".join(f"{entry.name}: {units.count(entry.parameters)} parameters, {entry.task}" for entry in entries)
 
     @server.resource(_LAST_REPORT_URI, mime_type=APP_MIME_TYPE, title="the last report")  # type: ignore[untyped-decorator]
+    @_one_line_errors
     def last_page() -> str:
         return html_report(reports.last, Page())
 
     @server.resource(f"{_LAST_REPORT_URI}/{{id}}", mime_type=APP_MIME_TYPE, title="a report")  # type: ignore[untyped-decorator]
+    @_one_line_errors
     def page(id: str) -> str:
         return html_report(reports.report(id), Page())
 
     return server
 
 
-def _report_tool_errors(function: Tool) -> Tool:
-    """Wrap a tool so that its errors become one clear line without secrets."""
+def _one_line_errors(function: Tool, most_bytes: int | None = None) -> Tool:
+    """Wrap a tool or a resource so that its errors become one clear line without secrets."""
 
     @wraps(function)
     def called(*arguments: Any, **named: Any) -> str:
@@ -349,12 +375,17 @@ def _report_tool_errors(function: Tool) -> Tool:
         try:
             answer: str = function(*arguments, **named)
         except OpanatomyError as error:
-            raise ToolError(mask_secrets(str(error))) from error
+            raise ResourceError(_line(str(error))) from error
         except OSError as error:
-            raise ToolError(mask_secrets(f"{error.filename or 'the file'}: {error.strerror or error}")) from error
-        return _within(answer, _MAX_ANSWER_BYTES)
+            raise ResourceError(_line(f"{error.filename or 'the file'}: {error.strerror or error}")) from error
+        return answer if most_bytes is None else _within(answer, most_bytes)
 
     return cast("Tool", called)
+
+
+def _line(text: str) -> str:
+    """Return an error as one line of limited length, without secrets."""
+    return cut(printable(mask_secrets(text)), _ERROR_LENGTH)
 
 
 def _within(text: str, most: int) -> str:
@@ -426,13 +457,11 @@ def _replayed(made: Replay) -> str:
 
 
 def _pattern(wanted: str) -> re.Pattern[str] | None:
-    """Return a case-insensitive pattern for part of a name or a regular expression."""
+    """Return a case-insensitive pattern for parts of names, which no name takes long to match."""
     if not wanted:
         return None
-    try:
-        return re.compile(wanted, re.IGNORECASE)
-    except re.error:
-        return re.compile(re.escape(wanted), re.IGNORECASE)
+    parts = (each.replace(".*", "*").replace("[", "[[]") for each in wanted.split("|"))
+    return re.compile("|".join(translate(f"*{part}*") for part in parts), re.IGNORECASE)
 
 
 _COLUMNS: Final = (

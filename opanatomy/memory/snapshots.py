@@ -591,7 +591,7 @@ def _events(
         gives = history.action[rows] == ALLOC
         address, stack, stream = history.address[rows], history.stack[rows], history.stream[rows]
         size, time = np.where(gives, history.size[rows], -history.size[rows]), history.time_us[rows] * 1000
-        whole = given.whole[rows]
+        whole = np.maximum(given.whole[rows], size)  # less in a history with a gap
     live = np.flatnonzero(of_device & (snapshot.blocks.state == ALLOCATED))
     last = dict(zip(address.tolist(), size.tolist(), strict=True))
     old = [row for row in live.tolist() if last.get(int(snapshot.blocks.address[row]), -1) < 0]
@@ -605,7 +605,7 @@ def _events(
     begin_held = np.full(held, begin - 1, dtype=np.int64)
     address_held = np.array([*snapshot.blocks.address[old].tolist(), *(where for where, _ in freed)], dtype=np.int64)
     size_held = np.array([*snapshot.blocks.requested[old].tolist(), *(one for _, one in freed)], dtype=np.int64)
-    whole_held = [*snapshot.blocks.size[old].tolist(), *(before.get(where, one) for where, one in freed)]
+    whole_held = [*snapshot.blocks.size[old].tolist(), *(max(before.get(where, one), one) for where, one in freed)]
     unknown = np.full(held + len(size), UNKNOWN, dtype=np.int64)
     events = MemoryEvents(
         time_ns=np.concatenate((begin_held, time)),

@@ -9,12 +9,13 @@ from typing import Final, Literal, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opanatomy.records.codec import SCHEMA, Record
+from opanatomy.records.codec import SCHEMA, Id, Record
 from opanatomy.records.columns import Bool, Categorical, Int64
 from opanatomy.records.communication import Collective, Communication, Rank, Spread, Waiting
 from opanatomy.records.estimate import Estimated
 from opanatomy.records.lanes import Lanes
 from opanatomy.records.memory import Memory
+from opanatomy.records.patterns import regex
 from opanatomy.records.run import DeviceState, RunClock, RunTrends
 from opanatomy.records.signature import SignatureText
 from opanatomy.records.table import Table
@@ -649,6 +650,8 @@ class Generation(Record, frozen=True, kw_only=True):
 WORTH: Final = 0.02
 #: This many pieces of advice come first, with a combined gain.
 FIRST: Final = 3
+#: A figure's place in a sentence of advice.
+PLACE: Final = regex(r"\{(\w+)\}")
 #: Ids of advice not from rules on the step's figures: what makes a step fit, and a predicted technique.
 OUT_OF_MEMORY, TECHNIQUE = "out_of_memory", "technique"
 
@@ -719,7 +722,7 @@ class Advice(Record, frozen=True, kw_only=True):
     section: the section of the report with more on it.
     """
 
-    id: str
+    id: Id
     subject: str | None = None
     gain_ns: int | None = None
     step_ns: int | None = None
@@ -736,6 +739,11 @@ class Advice(Record, frozen=True, kw_only=True):
     option: str | None = None
     technique: str | None = None
     section: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in PLACE.findall(self.why):
+            if name not in self.figures:
+                raise ValueError(f"`why` of advice {self.id} names {{{name}}}, which is not in `figures`")
 
 
 # --- the host: what its threads did in the steps, and work that could be one kernel ---

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import fields
 
 #: The version of the JSON reports of all kinds.
@@ -14,6 +14,10 @@ SCHEMA: Final = 3
 #: The most characters of a text in a repr, and the most entries of a tuple or a mapping.
 _MAX_REPR_LENGTH, _MAX_REPR_ENTRIES = 48, 3
 _CUT: Final = "…"
+
+#: Parts of the names of metrics: a text, which is not empty, and an id.
+Name: TypeAlias = Annotated[str, Meta(min_length=1)]
+Id: TypeAlias = Annotated[str, Meta(pattern=r"^\w+$(?!\n)")]
 
 
 class Record(Struct, frozen=True, kw_only=True):

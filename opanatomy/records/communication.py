@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from opanatomy.records.codec import Record
+from opanatomy.records.codec import Name, Record
 from opanatomy.records.taxonomy import Phase
 
 
@@ -275,7 +275,7 @@ class Spread(Record, frozen=True, kw_only=True):
     max_rank: the rank with the maximum, and `max_trace` its file.
     """
 
-    figure: str
+    figure: Name
     min_ns: int
     median_ns: int
     max_ns: int

@@ -252,6 +252,15 @@ class Comparison(Record, frozen=True, kw_only=True, tag_field="kind", tag="compa
     warnings: tuple[str, ...] = ()
     schema: int = SCHEMA
 
+    def __post_init__(self) -> None:
+        for row in self.figures:
+            for name in ("values", "lower_bounds", "at_most", "spreads"):
+                count = len(getattr(row, name))
+                if count != len(self.sides) and (count or name == "values"):
+                    raise ValueError(f"`{name}` of figure {row.name} has {count} values for {len(self.sides)} sides")
+        if self.decomposition is not None and len(self.sides) != 2:
+            raise ValueError(f"`decomposition` is of two sides, and there are {len(self.sides)}")
+
 
 # --- differences and noise of technique runs ---
 

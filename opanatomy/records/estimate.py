@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Annotated
+
+from msgspec import Meta
 
 from opanatomy.records.codec import Record
 
@@ -120,7 +123,7 @@ class Estimated(Record, frozen=True, kw_only=True):
     `assumed` says what was not asked for, and taken.
     """
 
-    devices: tuple[DeviceEstimate, ...]
+    devices: Annotated[tuple[DeviceEstimate, ...], Meta(min_length=1)]
     assumed: tuple[str, ...] = ()
     #: For training of a text decoder, on the first device; at its `tokens_per_second`, if given.
     conventions: tuple[FlopConvention, ...] = ()

@@ -46,8 +46,8 @@ class SpanTable(Table):
 
 #: The columns of a table of spans.
 SPAN_COLUMNS: Final = (
-    Column(name="lane", meaning="the name of the lane", text="name"),
-    Column(name="kind", meaning=(
+    Column(name="lane", meaning="the name of the lane", text="name", known_with=("length_ns",)),
+    Column(name="kind", known_with=("lane",), meaning=(
         "what happened: a phase, a class of work, `computing`, `exposed_communication`, `waiting_for_ranks`, "
         "`exposed_copies`, `outside`, `unrecorded`, `idle_CAUSE`; on the host `operators`, `launching`, `waiting`, "
         "`runtime`, `python`, `framework`"
@@ -62,8 +62,8 @@ SPAN_COLUMNS: Final = (
         "the lane of what it comes from: the thread that launched work, the stream whose work ended an idle time or a "
         "wait, the rank that others waited for"
     ), text="name"),
-    Column(name="begin_ns", unit="ns", meaning="when it began, from the begin of the step"),
-    Column(name="length_ns", unit="ns", meaning="how long it took in the step"),
+    Column(name="begin_ns", unit="ns", meaning="when it began, from the begin of the step", known_with=("lane",)),
+    Column(name="length_ns", unit="ns", meaning="how long it took in the step", known_with=("lane",)),
     Column(name="cause_ns", unit="ns", meaning="when that began, from the begin of the step, before it below 0"),
 )  # fmt: skip
 NO_SPANS: Final = empty(SpanTable, SPAN_COLUMNS)

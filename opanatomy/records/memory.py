@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import field
 
-from opanatomy.records.codec import Record
+from opanatomy.records.codec import Name, Record
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import Phase
 
@@ -27,7 +27,7 @@ class MemoryComponent(Record, frozen=True, kw_only=True):
     shown_bytes: of a memory snapshot, the part live at the moment shown.
     """
 
-    component: str
+    component: Name
     measured_bytes: int | None = None
     theory_bytes: int | None = None
     formula: str | None = None

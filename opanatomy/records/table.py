@@ -12,6 +12,8 @@ from opanatomy.records.columns import Bool, Categorical, Int64, categorical_of, 
 
 #: An unknown figure.
 NOT_KNOWN: Final = np.iinfo(np.int64).min
+#: A table of more rows has a column that differs among them.
+_MAX_EQUAL_ROWS: Final = 1_000
 #: Keys are combined into one number up to this.
 _MAX_COMBINED_KEY: Final = 2**62
 #: A kind of table.
@@ -24,7 +26,8 @@ class Column(Struct, frozen=True, kw_only=True):
     """The contents of a column: a key, or a figure that is summed over rows.
 
     `unit` is a figure's unit, empty for a key. `values` converts a key's plain values; `text` determines how its texts
-    are masked: as a `name`, the path of a `module`, the `arguments` of a call, or not at all, as our `own` words.
+    are masked: as a `name`, the path of a `module`, the `arguments` of a call, or not at all, as our `own` words. Rows
+    that have one of the columns `known_with` have this one too.
     """
 
     name: str
@@ -32,6 +35,7 @@ class Column(Struct, frozen=True, kw_only=True):
     unit: str = ""
     values: Callable[[Any], Any] = str
     text: str = "own"
+    known_with: tuple[str, ...] = ()
 
 
 class Table:
@@ -62,6 +66,11 @@ class Table:
 
     def __repr__(self) -> str:
         return f"<{len(self)} rows>"
+
+    def known(self, name: str) -> Bool:
+        """Return a mask of the rows with a value in this column."""
+        rows: Bool = self.keys[name].codes >= 0 if name in self.keys else self.figures[name] != NOT_KNOWN
+        return rows
 
     def where(self: Kind, rows: Bool | Int64) -> Kind:
         """Return the rows of a mask, or these rows in their order."""
@@ -167,6 +176,9 @@ def table_of(plain: Any, types: Mapping[str, Callable[[Any], Any]]) -> Table:
     rows = plain.get("rows") if isinstance(plain, dict) else None
     if type(rows) is not int or rows < 0:
         raise ValueError(f"a table has {rows!r} rows")
+    codes = (column.get(_CODES) if isinstance(column, dict) else column for column in plain.values())
+    if rows > max((len(column) for column in codes if isinstance(column, list)), default=_MAX_EQUAL_ROWS):
+        raise ValueError(f"a table has {rows} rows, and no column as many")
     keys, figures = {}, {}
     for name, column in plain.items():
         if name == "rows":

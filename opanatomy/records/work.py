@@ -24,12 +24,14 @@ from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, OperatorClass, Ph
 # ----- the columns of the work
 
 
-def _key(name: str, meaning: str, text: str = "own", values: Callable[[Any], Any] = str) -> Column:
-    return Column(name=name, meaning=meaning, text=text, values=values)
+def _key(
+    name: str, meaning: str, text: str = "own", values: Callable[[Any], Any] = str, known_with: tuple[str, ...] = ()
+) -> Column:
+    return Column(name=name, meaning=meaning, text=text, values=values, known_with=known_with)
 
 
-def _figure(name: str, unit: str, meaning: str) -> Column:
-    return Column(name=name, unit=unit, meaning=meaning)
+def _figure(name: str, unit: str, meaning: str, *known_with: str) -> Column:
+    return Column(name=name, unit=unit, meaning=meaning, known_with=known_with)
 
 
 #: Columns of the work. Figures cover the counted steps, `like_...` cover like steps, some of which may not count; in a
@@ -37,8 +39,13 @@ def _figure(name: str, unit: str, meaning: str) -> Column:
 COLUMNS: Final = (
     _key("operator", "the operator that launched the work; none if it is not known", "name"),
     _key("signature", "shapes and data types of its arguments, as text", "arguments", SignatureText),
-    _key("phase", "the phase", values=Phase),
-    _key("operator_class", "the class of the call, or of the kernel where no call is known", values=OperatorClass),
+    _key("phase", "the phase", values=Phase, known_with=("calls", "like_events")),
+    _key(
+        "operator_class",
+        "the class of the call, or of the kernel where no call is known",
+        values=OperatorClass,
+        known_with=("phase",),
+    ),
     _key("rule", "the row of the table of rules that gave the class"),
     _key("part_of", "the operator that this one runs inside as a part; FLOPs and bytes are counted there", "name"),
     _key("compute_type", "the type in which float32 operands were computed, by the longest kernel whose name says"),
@@ -47,15 +54,15 @@ COLUMNS: Final = (
     _key("module", "the path of the module, submodules not included; empty for the root", "module"),
     _key("module_kind", "the name of the module's class", "name"),
     _key("kernel", "the kernel, copy or fill; none on the CPU and for a call that launched nothing itself", "name"),
-    _key("kernel_class", "the class by the kernel's name alone", values=OperatorClass),
+    _key("kernel_class", "the class by the kernel's name alone", values=OperatorClass, known_with=("kernel",)),
     _key("kernel_rule", "the rule that gave the class of the kernel"),
     _key("stack", "the lines of the user's code that it comes from, the outermost first", "name"),
     _key("step_kind", "the index of the step's kind in `step_kinds`", values=int),
     _key("only", "the only table that has the row: set in reports that were read from schema 1 or 2"),
     _figure("calls", "calls", "calls of the operator, parts of calls too, in the row of the first kernel of each"),
-    _figure("events", "events", "kernels, copies and fills"),
-    _figure("time_ns", "ns", "device work; on the CPU self time"),
-    _figure("uncosted_ns", "ns", "the part of it in calls whose cost is not known"),
+    _figure("events", "events", "kernels, copies and fills", "calls"),
+    _figure("time_ns", "ns", "device work; on the CPU self time", "calls"),
+    _figure("uncosted_ns", "ns", "the part of it in calls whose cost is not known", "calls"),
     _figure("flops", "flop", "FLOPs of calls whose cost is known, in the row of the first kernel of each"),
     _figure("read_bytes", "bytes", "the least that they read"),
     _figure("written_bytes", "bytes", "the least that they write"),
@@ -63,10 +70,10 @@ COLUMNS: Final = (
     _figure("normalization_flops", "flop", "FLOPs of the softmax in fused attention"),
     _figure("bound_ns", "ns", "the least time of the calls at the device's peaks"),
     _figure("dimensioned_ns", "ns", "the time of kernels whose blocks are recorded"),
-    _figure("milliblock_ns", "ns", "1000 x blocks for each multiprocessor x time of these kernels"),
-    _figure("like_calls", "calls", "in like steps: launches of the row's work"),
-    _figure("like_events", "events", "in like steps: device events"),
-    _figure("like_ns", "ns", "in like steps: the time, each event clipped to its step"),
+    _figure("milliblock_ns", "ns", "1000 x blocks for each multiprocessor x time of these kernels", "dimensioned_ns"),
+    _figure("like_calls", "calls", "in like steps: launches of the row's work", "like_ns"),
+    _figure("like_events", "events", "in like steps: device events", "like_calls", "like_ns"),
+    _figure("like_ns", "ns", "in like steps: the time, each event clipped to its step", "like_events"),
 )
 KEYS: Final[Mapping[str, Column]] = {column.name: column for column in COLUMNS if not column.unit}
 FIGURES: Final = tuple(column.name for column in COLUMNS if column.unit)
@@ -83,7 +90,8 @@ def plain(value: object) -> Any:
 def typed(kind: Any, value: Any) -> Any:
     """Convert a plain form to this type; raise `ValueError` or `TypeError` if it does not match.
 
-    Columns added by other versions are dropped, and missing ones are none or unknown.
+    Columns added by other versions are dropped, and missing ones are none or unknown. Rows that were read from schema 1
+    or 2 have only the columns of their table.
     """
     if kind not in COLUMNS_OF:
         return kind(value)
@@ -91,7 +99,14 @@ def typed(kind: Any, value: Any) -> Any:
     read = table_of(value, {column.name: column.values for column in columns if not column.unit})
     table = concatenated((empty(kind, columns), read))
     keys = {column.name: table.keys[column.name] for column in columns if not column.unit}
-    return kind(keys, {column.name: table.figures[column.name] for column in columns if column.unit})
+    table = kind(keys, {column.name: table.figures[column.name] for column in columns if column.unit})
+    whole = keys["only"].codes < 0 if "only" in keys else True
+    for column in columns:
+        for other in column.known_with:
+            rows = np.flatnonzero(table.known(other) & ~table.known(column.name) & whole)
+            if len(rows):
+                raise ValueError(f"row {rows[0]} has {other}, and no {column.name}")
+    return table
 
 
 # ----- the rows of the tables that are made of it
@@ -360,6 +375,17 @@ def _numbers(steps: tuple[LikeStep, ...]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(step.number for step in steps if step.number is not None))
 
 
+#: What is no work in the time of the steps of a kind.
+_BESIDE_WORK: Final = (
+    "outside_ns",
+    "unrecorded_ns",
+    "host_idle_ns",
+    "stream_idle_ns",
+    "other_idle_ns",
+    "framework_ns",
+)
+
+
 class StepWork(StepKind, frozen=True, kw_only=True):
     """Steps that made the same calls, with the work of those that are not set aside."""
 
@@ -612,6 +638,16 @@ def breakdown_of(work: Table, kinds: Sequence[StepKind]) -> Breakdown:
         made.append(StepWork(**steps, rows=tuple(rows)))
     operators, signatures, modules, kernels = map(tuple, names)
     return Breakdown(operators=operators, signatures=signatures, modules=modules, kernels=kernels, kinds=tuple(made))
+
+
+def check_steps(work: Table, kinds: Sequence[StepKind]) -> None:
+    """Raise `ValueError` unless the time of each kind of steps is the sum of its parts."""
+    for index, kind in enumerate(kinds):
+        rows = work.known("like_ns") & work.keys["step_kind"].equals(index)
+        parts = sum(work.figures["like_ns"][rows].tolist()) - sum(overlap.time_ns for overlap in kind.overlaps)
+        parts += sum(getattr(kind, name) for name in _BESIDE_WORK)
+        if parts != kind.wall_ns:
+            raise ValueError(f"`step_kinds[{index}].wall_ns` is {kind.wall_ns}, the sum of its parts {parts}")
 
 
 # ----- tables as work: those of reports of schema 1 and 2, which kept each by itself

@@ -213,7 +213,9 @@ def _by_place(seen: Mapping[Process, _Seen]) -> dict[Process, int]:
 
 def _by_launches(seen: Mapping[Process, _Seen]) -> dict[Process, int]:
     """Number the hosts, and give each process with device work the number of the only possible launching host."""
-    hosts = sorted((pid for pid, process in seen.items() if process.host), key=lambda pid: (isinstance(pid, str), pid))
+    hosts = sorted(
+        (pid for pid, process in seen.items() if process.host), key=lambda pid: (pid is None, isinstance(pid, str), pid)
+    )
     ranks: dict[Process, int] = {pid: number for number, pid in enumerate(hosts)}
     for pid, process in seen.items():
         launched = [seen[host].launched(process.work) for host in hosts]

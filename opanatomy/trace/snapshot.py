@@ -27,6 +27,7 @@ from opanatomy.io.process import started
 from opanatomy.records.columns import Int64
 from opanatomy.records.snapshot import (
     ACTIONS,
+    ALLOCATED,
     STATES,
     Annotation,
     Frame,
@@ -151,13 +152,14 @@ def main() -> None:
     sent = sent_of(Path(sys.argv[1]))
     sys.stdout.write("\n")
     sys.stdout.flush()
-    sys.stdout.buffer.write(msgspec.msgpack.encode(sent))
+    sys.stdout.buffer.write(sent)
     sys.stdout.buffer.flush()
     os._exit(0)  # taking the objects apart takes as long as making them
 
 
-def sent_of(path: Path) -> Sent:
-    """Return the columns of the snapshot in a file, or what is wrong with it in words."""
+def sent_of(path: Path) -> bytes:
+    """Return `Sent` as bytes: the columns of the snapshot in a file, or what is wrong with it in words."""
+    error = ""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == _GZIP
@@ -165,15 +167,16 @@ def sent_of(path: Path) -> Sent:
         _limit_memory(_OBJECTS * size + _BESIDES)
         with path.open("rb") as file, gzip.open(file) if packed else nullcontext(file) as plain:
             snapshot = _Plain(_ProgressFile(plain, size)).load()
-        return Sent(snapshot=_columns(snapshot))
-    except _Refused as error:
-        return Sent(error=str(error))
+        return msgspec.msgpack.encode(Sent(snapshot=_columns(snapshot)))
+    except _Refused as refused:
+        error = str(refused)
     except MemoryError:
-        return Sent(error=f"its objects take more than {_OBJECTS} times its size - is it a snapshot?")
-    except OSError as error:
-        return Sent(error=error.strerror or str(error))
-    except Exception as error:  # of unpickling what is damaged there are as many kinds as there are opcodes
-        return Sent(error=f"it is damaged or cut off ({' '.join(str(error).split())[:200] or type(error).__name__})")
+        error = f"its objects take more than {_OBJECTS} times its size - is it a snapshot?"
+    except OSError as failed:
+        error = failed.strerror or str(failed)
+    except Exception as damage:  # of unpickling what is damaged there are as many kinds as there are opcodes
+        error = f"it is damaged or cut off ({' '.join(str(damage).split())[:200] or type(damage).__name__})"
+    return msgspec.msgpack.encode(Sent(error=_encodable(error)))
 
 
 def _unpacked_bytes(path: Path) -> int:
@@ -220,7 +223,7 @@ def _columns(snapshot: Any) -> dict[str, Any]:
     annotations = []
     begun: dict[tuple[str, int], list[int]] = {}
     for row in snapshot.get("external_annotations") or []:
-        key = str(row["name"]), int(row.get("device", 0))
+        key = _encodable(row["name"]), int(row.get("device", 0))
         if row.get("stage") == "START":
             begun.setdefault(key, []).append(int(row["time_us"]))
         elif begun.get(key):
@@ -235,7 +238,7 @@ def _columns(snapshot: Any) -> dict[str, Any]:
         "metadata": list(tables.metadata),
         "pools": list(tables.pools),
         "annotations": annotations,
-        "settings": {str(key): str(value) for key, value in settings.items()},
+        "settings": {_encodable(key): _encodable(value) for key, value in settings.items()},
         "unknown_actions": list(tables.unknown),
     }
 
@@ -262,9 +265,11 @@ class _Tables:
             parts.append(
                 {
                     "action": _packed([self._action(name) for name in map(itemgetter("action"), part)]),
-                    "size": _packed(map(itemgetter("size"), part)),
-                    "address": _packed([one["addr"] if "addr" in one else one.get("device_free", 0) for one in part]),
-                    "stream": _packed([one.get("stream", 0) for one in part]),
+                    "size": _packed(map(itemgetter("size"), part), 0),
+                    "address": _packed(
+                        [one["addr"] if "addr" in one else one.get("device_free", 0) for one in part], 0
+                    ),
+                    "stream": _packed([one.get("stream", 0) for one in part], 0),
                     "time_us": _packed([one.get("time_us", index) for index, one in enumerate(part, begin)]),
                     "stack": _packed([self._stack(one.get("frames")) for one in part]),
                     "metadata": _packed([self._text(one.get("user_metadata")) for one in part]),
@@ -293,13 +298,16 @@ class _Tables:
                 state = STATES.index(block["state"]) if block["state"] in STATES else STATES.index("inactive")
                 frames = block.get("frames") or (block["history"][0].get("frames") if block.get("history") else None)
                 size = block["size"]
-                blocks.append((number, address, size, block.get("requested_size", size), state, self._stack(frames)))
+                requested = block.get("requested_size", size)
+                if size < 0 or (state == ALLOCATED and not 0 <= requested <= size):
+                    raise _Refused(f"it is damaged: of a block of {size} bytes {requested} were asked for")
+                blocks.append((number, address, size, requested, state, self._stack(frames)))
                 address += size
         of_segments = {
-            "device": _packed([row.get("device", 0) for row in rows]),
-            "address": _packed([row["address"] for row in rows]),
-            "total": _packed([row["total_size"] for row in rows]),
-            "stream": _packed([row.get("stream", 0) for row in rows]),
+            "device": _packed([row.get("device", 0) for row in rows], 0),
+            "address": _packed([row["address"] for row in rows], 0),
+            "total": _packed([row["total_size"] for row in rows], 0),
+            "stream": _packed([row.get("stream", 0) for row in rows], 0),
             "pool": _packed(pools),
             "is_large": _packed([row.get("segment_type") != "small" for row in rows]),
             "is_expandable": _packed([bool(row.get("is_expandable")) for row in rows]),
@@ -316,39 +324,47 @@ class _Tables:
     def _action(self, name: str) -> int:
         index = self.actions.get(name)
         if index is None:
-            self.unknown[str(name)[:64]] = None
+            self.unknown[_encodable(name)[:64]] = None
             return -1
         return index
 
     def _text(self, text: object) -> int:
-        return self.metadata.setdefault(text, len(self.metadata)) if isinstance(text, str) and text else -1
+        return self.metadata.setdefault(_encodable(text), len(self.metadata)) if isinstance(text, str) and text else -1
 
     def _stack(self, frames: Sequence[dict[str, Any]] | None) -> int:
         """Return a stack's number; frames are shared between stacks, so they are identified by address."""
         if not frames:
             return -1
-        key = tuple(map(id, frames))
-        known = self._seen.get(key)
+        ids = tuple(map(id, frames))
+        known = self._seen.get(ids)
         if known is None:
             stack = []
             for frame in frames:
                 place = self._places.get(id(frame))
                 if place is None:
-                    text = str(frame.get("name", "")), str(frame.get("filename", "")), int(frame.get("line") or 0)
-                    place = self._places[id(frame)] = self._frames.setdefault(text, len(self._frames)), frame
+                    name, filename = _encodable(frame.get("name", "")), _encodable(frame.get("filename", ""))
+                    key = name, filename, int(frame.get("line") or 0)
+                    place = self._places[id(frame)] = self._frames.setdefault(key, len(self._frames)), frame
                 stack.append(place[0])
-            known = self._seen[key] = self.stack_of.setdefault(tuple(stack), len(self.stack_of))
+            known = self._seen[ids] = self.stack_of.setdefault(tuple(stack), len(self.stack_of))
         return known
+
+
+def _encodable(text: object) -> str:
+    """Return a text with a mark for what is no Unicode: a name of a file may be any bytes."""
+    return str(text).encode(errors="replace").decode()
 
 
 #: Maximum address, size or time, so that sums stay integers.
 _MAX_INTEGER: Final = 1 << 56
 
 
-def _packed(values: Any) -> bytes:
-    """Return a column of whole numbers as bytes."""
+def _packed(values: Any, least: int = -1) -> bytes:
+    """Return a column of whole numbers, which are at least this, as bytes."""
     column = np.array(values if isinstance(values, (list, tuple)) else list(values))
-    if len(column) and (column.dtype.kind not in "iub" or int(column.max()) > _MAX_INTEGER or int(column.min()) < -1):
+    if len(column) and (
+        column.dtype.kind not in "iub" or int(column.max()) > _MAX_INTEGER or int(column.min()) < least
+    ):
         raise _Refused("it is damaged: a size, an address or a time in it is not one that a device can have")
     return column.astype(np.int64).tobytes()
 

@@ -393,6 +393,24 @@ def held(*blocks: tuple[int, int, int, str], device: int = 0, total: int = 20 * 
     return {"device": device, "address": 0, "total_size": total, "stream": 0, "segment_type": "large", "blocks": rows}
 
 
+def alloc(size: int, frames: Any = ()) -> dict[str, Any]:
+    return SnapshotBuilder().alloc(0, size, frames).events[0][0]
+
+
+def test_a_history_with_a_gap_gives_no_block_less_than_was_asked_for(tmp_path: Path) -> None:
+    """At the end another block is there, whose allocation is not recorded."""
+    made = SnapshotBuilder().alloc(0, 1_024).segment(0, 4_096, (0, 512, "active_allocated"))
+    memory = opanatomy.analyze(made.written(tmp_path / "s.pickle")).memory
+    assert (memory.peak_bytes, by_component(memory)) == (1_024, {"other": 1_024})
+
+
+def test_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
+    made = SnapshotBuilder().alloc(0, 512, [frame("forward", os.fsdecode(b"/home/me/b\xff.py"), 5)])
+    made.segment(0, 4_096, (0, 512, "active_allocated"))
+    memory = opanatomy.analyze(made.written(tmp_path / "s.pickle")).memory
+    assert [part.name for part in memory.parts if part.of == "line"] == ["b?.py:5 forward"]
+
+
 def test_whole_blocks_by_the_allocators_rules(tmp_path: Path) -> None:
     """A request is rounded up; a rest of at most 1 MiB goes with it; what was there before is known by neighbors."""
 
@@ -544,13 +562,17 @@ def test_a_pickle_that_would_call_something_calls_nothing(
         (pickle.dumps([1, 2]), "damaged"),
         (pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc"}]]}), "damaged"),
         (pickle.dumps({"segments": [{"address": 1 << 80}]}), "damaged"),
+        (pickle.dumps({"segments": [held((0, -512, 0, "inactive"))]}), "of a block of -512 bytes 0 were asked for"),
+        (pickle.dumps({"segments": [held((0, 512, 513, "active_allocated"))]}), "of a block of 512 bytes 513"),
+        (pickle.dumps({"segments": [held()], "device_traces": [[alloc(-512)]]}), "no whole number"),
+        (pickle.dumps({"segments": [], "device_traces": [[alloc(1, [frame("f", line=1 << 80)])]]}), "damaged"),
         (b"\x80\x04r\xff\xff\xff\x0f", "damaged or cut off"),  # eight bytes that ask for a memo of 2 GB
         (b"\x80\x04" + b"]q\x00." * 3, "no segment and no history"),
         (gzip.compress(pickle.dumps({"segments": []}))[:-9], "cut off or damaged"),
         (gzip.compress(pickle.dumps({"segments": []}) + b"\0" * (40 << 20)), "gzip bomb"),
         (pickle.dumps(torch.ones(2)), "refers to torch"),
     ],
-    ids=map(str, range(9)),
+    ids=map(str, range(13)),
 )
 def test_what_is_no_snapshot_is_refused_in_a_line(
     content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

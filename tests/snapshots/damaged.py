@@ -15,6 +15,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from opanatomy.errors import OpanatomyError
 from opanatomy.memory.snapshots import memory_of_snapshot
 from opanatomy.trace import snapshot as reader
@@ -76,7 +78,7 @@ def main(seed: int, count: int) -> None:
 
 def outcome(path: Path) -> str:
     """What becomes of a file."""
-    sent = reader.sent_of(path)
+    sent = msgspec.msgpack.decode(reader.sent_of(path), type=reader.Sent)
     if sent.error is not None or sent.snapshot is None:
         return f"refused: {sent.error}"
     try:

@@ -25,6 +25,7 @@ from opanatomy.records.work import (
     OperatorRow,
     Ratio,
     TheoryRow,
+    check_steps,
     plain,
     typed,
     work_of_tables,
@@ -96,6 +97,16 @@ class _Head(msgspec.Struct):
 
 def read_report(text: str | bytes) -> Report:
     """Return the report in a JSON text, of schema 3 or older; raise `OpanatomyError` for any other text."""
+    report = _decoded_report(text)
+    if isinstance(report, Anatomy) and report.step_kinds is not None:
+        try:
+            check_steps(report.work, report.step_kinds)
+        except ValueError as error:
+            raise OpanatomyError(f"the report is damaged: {error} - write it again from its trace") from error
+    return report
+
+
+def _decoded_report(text: str | bytes) -> Report:
     try:
         head = msgspec.json.decode(text, type=_Head)
         schema = head.schema if head.comparison_schema is None else head.comparison_schema

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from opanatomy.records.anatomy import FIRST, WORTH, Advice, Anatomy, Evidence, Replay
-from opanatomy.records.patterns import regex
+from opanatomy.records.anatomy import FIRST, PLACE, WORTH, Advice, Anatomy, Evidence, Replay
 from opanatomy.report.names import printable
 from opanatomy.report.section import (
     ByteRate,
@@ -42,7 +41,6 @@ _MAX_REASON_LINES: Final = 2
 _SAME_GAIN_RATIO: Final = 0.9
 #: Number of commands below the advice.
 _MAX_COMMANDS: Final = 1
-_PLACE: Final = regex(r"\{(\w+)\}")
 
 
 def first_advice(anatomy: Anatomy, page: Page) -> Section | None:
@@ -157,8 +155,8 @@ def _time_gain(replayed_ns: int | None, most_ns: int, step_ns: int | None) -> Ph
 
 def why_of(advice: Advice) -> Phrase:
     """Return the observation behind the advice, with its figures."""
-    names = _PLACE.findall(advice.why)
-    return phrase(_PLACE.sub("{}", advice.why), *(quantity_of(advice.figures[name]) for name in names))
+    names = PLACE.findall(advice.why)
+    return phrase(PLACE.sub("{}", advice.why), *(quantity_of(advice.figures[name]) for name in names))
 
 
 def tries_of(advice: Advice, most: int | None = None, *, of_profile: bool) -> Phrase:
