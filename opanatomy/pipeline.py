@@ -134,6 +134,9 @@ def analyze_traces(
                 raise UsageError("memory snapshots and traces are given - analyze them one after the other")
             if annotated is not None:
                 raise UsageError("--trace: a memory snapshot is given, not a trace - leave the option out")
+            of_traces = {"--what-if": what_if, "--phase": phases, "--timeline": timeline}
+            if given := [option for option, value in of_traces.items() if value]:
+                raise UsageError(f"{given[0]}: it applies only to traces, and this is a memory snapshot - leave it out")
             return redacted(with_advice(_anatomy_of_snapshots(snapshots, advance, at, categories)), redactor)
         if at is not None:
             raise UsageError(f"--at {at}: it is a moment of a memory snapshot, and a trace is given")

@@ -89,6 +89,8 @@ def _check_options(report: SavedReport, arguments: argparse.Namespace) -> None:
             if isinstance(report.report, Anatomy):
                 trace = report.report.provenance.trace
                 needed = f"its trace - give the trace{f' ({trace})' if trace else ''}"
+                if option.name in ("at", "categories"):
+                    needed = "a memory snapshot - give that"
             raise UsageError(f"{shown}: {report.name} is {report.what}, and this needs {needed}")
         of_one = option.name in _OF_ONE_RUN and not isinstance(report.report, Anatomy)
         if of_one or (option.name == "fail_if" and isinstance(report.report, Techniques)):

@@ -64,6 +64,8 @@ _DESCRIBING_ENDINGS: Final = words(
     "file files path paths dir folder sock socket ttl timeout expiry expires type algorithm alg length size version"
     " backend store mode helper prompt cmd command provider method enabled disabled required count name endpoint"
     " parallelism limit retries region through"
+    # A file, not its secret: `secret.json: no such file`.
+    " json gz pickle py txt csv html md yaml yml zip pt"
 )
 
 

@@ -277,6 +277,7 @@ def test_ceilings_and_redaction_hold_for_a_report_as_for_its_trace(
         (["kept", "--trace", "x.json"], "--trace x.json: kept is a report, and this needs its trace - give the trace"),
         (["kept", "--phase", "forward=a", "--phase", "other=b"], "--phase forward=a --phase other=b: kept is a report"),
         (["kept", "--jobs", "2"], "--jobs 2: kept is a report"),
+        (["kept", "--at", "peak"], "--at peak: kept is a report, and this needs a memory snapshot - give that"),
         (["kept", "-o", "kept", "--force", "-f", "json"], "-o kept: that is the report to show"),
         (
             ["kept", "bert.json"],

@@ -534,6 +534,12 @@ class Calls:
         return os.system, (f"touch {self.path}",)
 
 
+@pytest.mark.parametrize("option", [["--what-if", "host 0"], ["--phase", "forward=x"], ["--timeline", "full"]])
+def test_options_of_traces_are_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(SNAPSHOTS / "out_of_memory.pickle.gz"), *option]) == 2
+    assert f"{option[0]}: it applies only to traces, and this is a memory snapshot" in capsys.readouterr().err
+
+
 def refused(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """The one line that a file is refused with."""
     assert main(["analyze", str(path)]) == 1
@@ -564,7 +570,7 @@ def test_a_pickle_that_would_call_something_calls_nothing(
         (pickle.dumps({"segments": [{"address": 1 << 80}]}), "damaged"),
         (pickle.dumps({"segments": [held((0, -512, 0, "inactive"))]}), "of a block of -512 bytes 0 were asked for"),
         (pickle.dumps({"segments": [held((0, 512, 513, "active_allocated"))]}), "of a block of 512 bytes 513"),
-        (pickle.dumps({"segments": [held()], "device_traces": [[alloc(-512)]]}), "no whole number"),
+        (pickle.dumps({"segments": [held()], "device_traces": [[alloc(-512)]]}), "not one that a device can have"),
         (pickle.dumps({"segments": [], "device_traces": [[alloc(1, [frame("f", line=1 << 80)])]]}), "damaged"),
         (b"\x80\x04r\xff\xff\xff\x0f", "damaged or cut off"),  # eight bytes that ask for a memo of 2 GB
         (b"\x80\x04" + b"]q\x00." * 3, "no segment and no history"),

@@ -17,7 +17,7 @@ from torch.profiler import record_function
 
 import opanatomy
 from opanatomy.capture.run.export import copy_redacted
-from opanatomy.io.redact import ARGUMENTS, MODULES, NAMES, OWN, PLACES, Redactor
+from opanatomy.io.redact import ARGUMENTS, MODULES, NAMES, OWN, PLACES, Redactor, mask_secrets
 from opanatomy.pipeline import analyze_traces, summary_of_trace
 from opanatomy.records import anatomy, columns, communication, comparison, experiment, memory, workload
 from opanatomy.records.workload import Capture, Environment, Workload
@@ -345,6 +345,12 @@ NO_SECRETS = {
     "TLS_KEY": "/etc/ssl/private/host.pem", "BOS_TOKEN": "begin-of-sentence", "API_KEY": "********",
     "USE_AUTH": "disabled",
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["secret.json", "api_key.json", "token.pickle"])
+def test_the_reason_after_the_name_of_a_file_stays(name: str) -> None:
+    said = f"cannot read the trace {name}: no such file"
+    assert mask_secrets(said) == said
 
 
 def test_names_of_operators_and_modules_are_looked_for_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

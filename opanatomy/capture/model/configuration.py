@@ -160,7 +160,8 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror or error} - check the path") from error
     except ValueError as error:
-        raise ModelError(f"cannot read {path}: not JSON ({one_line(error)}) - name a model's config.json") from error
+        instead = f"for a trace: opanatomy analyze {path}" if path.suffix == ".gz" else "name a model's config.json"
+        raise ModelError(f"cannot read {path}: not JSON ({one_line(error)}) - {instead}") from error
     except RecursionError as error:
         raise ModelError(f"cannot read {path}: it is too deeply nested - name a model's config.json") from error
     if not isinstance(content, dict):

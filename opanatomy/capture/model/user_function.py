@@ -64,8 +64,10 @@ def file_and_function(model: str) -> tuple[Path, str] | None:
         except (OSError, SyntaxError, ValueError, RecursionError):
             body = []
         names = [part.name for part in body if isinstance(part, ast.FunctionDef) and not part.args.args]
-        example = names[0] if names else "make_model"
-        raise ModelError(f"{model}: {named} - give the one that returns (module, inputs): {path}:{example}")
+        if not names:
+            instead = f"add one that returns (module, inputs), or run it as a script: opanatomy run {path}"
+            raise ModelError(f"{model}: {named}, and the file has none without arguments - {instead}")
+        raise ModelError(f"{model}: {named} - give the one that returns (module, inputs): {path}:{names[0]}")
     return path, match["function"]
 
 
