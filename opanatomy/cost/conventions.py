@@ -28,8 +28,8 @@ def conventions_of(shape: DecoderShape, length: int) -> Iterator[FlopConvention]
     yield FlopConvention(
         name="PaLM",
         flops=6 * active + scores,
-        counts="the same, and full attention",
-        leaves_out="nothing; look-ups count as products",
+        counts="the same, plus full attention",
+        leaves_out="nothing; lookups count as matmuls",
     )
     yield FlopConvention(
         name="nanoGPT",
@@ -41,25 +41,25 @@ def conventions_of(shape: DecoderShape, length: int) -> Iterator[FlopConvention]
         name="llm-foundry",
         flops=6 * shape.parameters + 12 * layers * width * length,
         counts="all parameters, full attention",
-        leaves_out="that a token uses few experts",
+        leaves_out="the sparsity of experts: each token uses only a few",
     )
     looked_up = shape.embeddings - (shape.vocabulary * width if shape.tied else 0)
     yield FlopConvention(
         name="torchtitan",
         flops=6 * (active - looked_up) + scores,
-        counts="parameters but look-ups, full attention",
+        counts="parameters without lookups, full attention",
         leaves_out="the causal mask",
     )
     yield FlopConvention(
         name="Megatron-LM to 2025",
         flops=products + scores,
-        counts="matrix products, full attention",
+        counts="matmuls, full attention",
         leaves_out="the causal mask, norms, biases",
     )
     yield FlopConvention(
         name="Megatron-LM",
         flops=products + scores // 2,
-        counts="matrix products, the causal half",
+        counts="matmuls, the causal half",
         leaves_out="norms, biases, routers",
     )
     yield FlopConvention(

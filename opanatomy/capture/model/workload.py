@@ -261,7 +261,9 @@ def _readable(name: str, options: RunOptions) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         if given:
-            raise ModelError(f"cannot build {name} with {given}: {one_line(error)} - set values that fit together") from error
+            raise ModelError(
+                f"cannot build {name} with {given}: {one_line(error)} - set values that fit together"
+            ) from error
         raise ModelError(
             f"cannot build {name}: {one_line(error)} - check its config.json, or use a newer transformers"
         ) from error
