@@ -760,7 +760,7 @@ def test_a_category_takes_the_blocks_below_its_frames() -> None:
     with pytest.raises(UsageError, match=r"no regular expression: .*escape"):
         opanatomy.analyze(path, categories={"a": "("})
     (note,) = [note for note in opanatomy.analyze(path, categories={"a": "nowhere"}).memory.notes if "category" in note]
-    assert note == "category a: no block has a frame in which 'nowhere' is found"
+    assert note == "category a: 'nowhere' matches no frame of any block"
 
 
 BUILT = f"{LIBRARY}/nn/modules/linear.py"
