@@ -86,10 +86,10 @@ def analyze(
     changes = changes_of(texts_of("analyze: what_if", what_if or ()))
     names = [trace] if isinstance(trace, (str, bytes, os.PathLike)) else trace
     if not isinstance(names, Iterable):
-        raise UsageError(f"analyze: a trace is a path, not {kind_of(trace)} - give the name of a file or folder")
+        raise UsageError(f"analyze: a trace is a path, not {kind_of(trace)} - give the path of a file or folder")
     paths = [_trace(name) for name in names]
     if not paths:
-        raise UsageError("analyze: no trace is given - give the name of a file or folder")
+        raise UsageError("analyze: no trace is given - give the path of a file or folder")
     check_switch("redact", redact)
     settings = _cluster_settings(summaries, dask, jobs)
     try:
@@ -122,13 +122,13 @@ def read(report: Name) -> Anatomy | Comparison | Techniques:
     """
     path = path_of("read", report)
     if scheme_of(os.fspath(report)) is not None:
-        raise UsageError(f"read: {os.fspath(report)}: it is an address, not a file - copy the report here first")
+        raise UsageError(f"read: {os.fspath(report)}: this is a URL, not a file - copy the report here first")
     _check_readable(path)
     document = document_in(path)
     if document is None:
         raise OpanatomyError(
-            f"read: {path} is not a report of opanatomy - give what Anatomy.to_json, Comparison.to_json or `opanatomy`"
-            " wrote as JSON, and a trace to opanatomy.analyze"
+            f"read: {path} is not an opanatomy report - give a JSON file written by Anatomy.to_json,"
+            " Comparison.to_json or `opanatomy`, and give traces to opanatomy.analyze"
         )
     return as_public(document)
 
@@ -342,12 +342,12 @@ def _check_readable(path: Path) -> None:
     """Raise `OpanatomyError` for anything but a readable file; a pipe is not opened."""
     try:
         if path.is_dir():
-            raise OpanatomyError(f"read: cannot read {path}: it is a folder - give the name of a report")
+            raise OpanatomyError(f"read: cannot read {path}: it is a folder - give the path of a report")
         if path.is_file() or not os.path.lexists(path):
             path.open("rb").close()
     except OSError as error:
         raise OpanatomyError(
-            f"read: cannot read {path}: {error.strerror or error} - give the name of a report"
+            f"read: cannot read {path}: {error.strerror or error} - give the path of a report"
         ) from error
 
 
@@ -373,8 +373,8 @@ def profiled_on(processes: int, subject: Subject, options: RunOptions, target: P
 
     if launched() is not None:
         raise UsageError(
-            f"profile: processes={processes}, and this process is one of several already - leave it out, and call this"
-            " on each"
+            f"profile: processes={processes}, but this process is already one of several - leave it out, and call"
+            " this on each"
         )
     on_host = device_of(subject.module, subject.inputs) == "cpu"
     files: list[tuple[Path, str | None]]
@@ -497,7 +497,7 @@ def snapshot(
         history.ends()
         history.stop()
     if not history.is_written:
-        raise OutputError(f"snapshot: {output.path} could not be written - is its folder there, and has it room?")
+        raise OutputError(f"snapshot: {output.path} could not be written - does its folder exist, and is there space?")
 
 
 def _modules(module: Any) -> dict[str, torch.nn.Module]:
@@ -512,7 +512,7 @@ def _modules(module: Any) -> dict[str, torch.nn.Module]:
         named[""] = module
         return named
     if not module:
-        raise UsageError("record: module has no module in it - leave it out, or give some")
+        raise UsageError("record: module contains no module - leave it out, or give at least one")
     from opanatomy.capture.loop.modules import by_class
 
     if isinstance(module, Mapping):
@@ -543,7 +543,7 @@ def comparison_of(
     Raises `UsageError` for fewer than two sides, and the errors of reading them.
     """
     if len(sides) < 2:
-        raise UsageError("compare: two sides at least - give reports, traces or folders: compare A B")
+        raise UsageError("compare: needs at least two sides - give reports, traces or folders: compare A B")
     inputs = []
     for index, side in enumerate(sides, 1):
         inputs.append(replace(_redacted(_side(side, redact=True)), name=f"side {index}") if redact else _side(side))
@@ -576,12 +576,12 @@ def _side(given: Any, *, redact: bool = False) -> SideInput:
         name = _name(given)
     else:
         if isinstance(given, Comparison):
-            raise UsageError("compare: a side is a Comparison already - give the runs that it compares")
+            raise UsageError("compare: a side is already a Comparison - give the runs that it compares")
         if not isinstance(given, Iterable) or isinstance(given, bytes):
-            raise UsageError(f"compare: a side is an Anatomy, a path or a list of them, not {kind_of(given)}")
+            raise UsageError(f"compare: a side must be an Anatomy, a path or a list of them, not {kind_of(given)}")
         several = list(given)
         if not several:
-            raise UsageError("compare: a side has no runs - give one anatomy or several")
+            raise UsageError("compare: a side has no runs - give at least one anatomy")
         runs = [run for each in several for run in _runs(each, redact=redact)]
         name = _name(several[0])
     named = (run if run.name and not redact else replace(run, name=f"run {index}") for index, run in enumerate(runs, 1))

@@ -69,9 +69,9 @@ def trace_handler(
     writes a trace once. Raises `UsageError` for an invalid argument; what goes wrong later is a warning in the log.
     """
     if keep not in _KEEPS:
-        raise UsageError(f"trace_handler: keep={keep!r}: not known - give 'all' or 'slow'")
+        raise UsageError(f"trace_handler: keep={keep!r}: unknown value - give 'all' or 'slow'")
     if not isinstance(slower, (int, float)) or not slower > 1:
-        raise UsageError(f"trace_handler: slower={slower!r}: a slow step takes more than once the median - give 1.5")
+        raise UsageError(f"trace_handler: slower={slower!r}: must be above 1 (times the median step) - give 1.5")
     return TraceHandler(Path(folder), log=log or _LOG.info, metrics=metrics, keep=keep, slower=slower, redact=redact)
 
 
@@ -96,8 +96,8 @@ class TraceHandler:
         step = int(getattr(profiler, "step_num", 0))
 
         def not_written(reason: str) -> None:
-            once = " - give this handler before others, which get a copy" if "already saved" in reason else ""
-            _LOG.warning("the trace of step %d is not written: %s%s", step, reason, once)
+            once = " - put this handler before others, which then get a copy" if "already saved" in reason else ""
+            _LOG.warning("the trace of step %d was not written: %s%s", step, reason, once)
 
         with harmless(not_written):
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ class TraceHandler:
 
     def _work(self) -> None:
         while (ready := self._ready.get()) is not None:
-            with harmless(partial(_LOG.warning, "the trace of step %d is not reported: %s", ready.step)):
+            with harmless(partial(_LOG.warning, "the trace of step %d was not reported: %s", ready.step)):
                 self._analyze(ready)
 
     def _name(self, step: int) -> Path:
@@ -144,7 +144,7 @@ class TraceHandler:
             output, errors = process.communicate()
         if process.returncode:
             why = (errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
-            _LOG.warning("the trace of step %d is not analyzed: %s", ready.step, why)
+            _LOG.warning("the trace of step %d was not analyzed: %s", ready.step, why)
             return
         said = json.loads(output)
         step_ns = said["step_ns"] or 0
@@ -153,8 +153,8 @@ class TraceHandler:
         self._drop_usual()
         where = f"{ready.target}"
         if not ready.target.exists():
-            where = f"not kept, less than {self._slower:g} times the median step"
-        lines = [*said["lines"], f"trace: {where}; the training was held up for {ready.held_s * 1e3:.0f} ms"]
+            where = f"not kept (less than {self._slower:g} times the median step)"
+        lines = [*said["lines"], f"trace: {where}; training was paused for {ready.held_s * 1e3:.0f} ms"]
         self._log("\n".join((f"step {ready.step}: {lines[0]}", *(f"  {line}" for line in lines[1:]))))
         if self._metrics is not None:
             self._metrics(said["metrics"], ready.step)

@@ -92,9 +92,7 @@ from opanatomy.version import __version__
 if TYPE_CHECKING:
     from opanatomy.trace.write import Annotated
 
-_UNLIKE_STEPS: Final = (
-    "not the same steps count on all ranks: what is of all ranks together is of steps of its own on each"
-)
+_UNLIKE_STEPS: Final = "ranks do not count the same steps, so numbers over all ranks mix different steps"
 _NOTHING_KEPT: Final = ClusterSettings(keep=False)
 
 
@@ -131,19 +129,19 @@ def analyze_traces(
         snapshots = [one for one in sources if isinstance(one.path, Path) and not one.member and is_pickle(one.path)]
         if snapshots:
             if len(snapshots) < len(sources):
-                raise UsageError("memory snapshots and traces are given - analyze them one after the other")
+                raise UsageError("both memory snapshots and traces are given - analyze them separately")
             if annotated is not None:
-                raise UsageError("--trace: a memory snapshot is given, not a trace - leave the option out")
+                raise UsageError("--trace: the input is a memory snapshot, not a trace - leave the option out")
             of_traces = {"--what-if": what_if, "--phase": phases, "--timeline": timeline}
             if given := [option for option, value in of_traces.items() if value]:
-                raise UsageError(f"{given[0]}: it applies only to traces, and this is a memory snapshot - leave it out")
+                raise UsageError(f"{given[0]} applies only to traces, and this is a memory snapshot - leave it out")
             return redacted(with_advice(_anatomy_of_snapshots(snapshots, advance, at, categories)), redactor)
         if at is not None:
-            raise UsageError(f"--at {at}: it is a moment of a memory snapshot, and a trace is given")
+            raise UsageError(f"--at {at} applies only to memory snapshots, and this is a trace - leave it out")
         if categories:
-            raise UsageError("--category: it is of the memory of a snapshot, and a trace is given - leave it out")
+            raise UsageError("--category applies only to memory snapshots, and this is a trace - leave it out")
         if len(sources) > 1 and annotated is not None:
-            raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
+            raise UsageError(f"--trace needs a single trace, and {len(sources)} are given - give one TRACE")
         if files != list(paths):  # a trace that came through a pipe is in a temporary file
             cluster = replace(cluster, keep=False, summaries=None)
 
@@ -151,9 +149,9 @@ def analyze_traces(
             return _together(files, ranks, phases, cluster, note, advance, redactor)
 
         if len(sources) > 1 and what_if:
-            raise UsageError(f"--what-if: {len(sources)} traces are given, one can be replayed - give one TRACE")
+            raise UsageError(f"--what-if needs a single trace, and {len(sources)} are given - give one TRACE")
         if len(sources) > 1 and timeline is not None:
-            raise UsageError(f"--timeline: {len(sources)} traces are given, each event is kept of one - give one TRACE")
+            raise UsageError(f"--timeline needs a single trace, and {len(sources)} are given - give one TRACE")
         if len(sources) > 1:
             return redacted(with_ceilings(together(sources, cluster), ceilings), redactor)
         source, graphs = sources[0], list[StepGraph]()
@@ -179,7 +177,7 @@ def analyze_traces(
                 )
                 anatomy = replace(one.anatomy, warnings=(*one.anatomy.warnings, *left_out_of(files)))
         if what_if and not graphs:
-            raise UsageError("--what-if: a replay is of one trace with the work of a GPU - give such a trace")
+            raise UsageError("--what-if: a replay needs a single trace with GPU work - give such a trace")
         return redacted(with_ceilings(anatomy, ceilings, next(iter(graphs), None), what_if), redactor)
 
 
@@ -209,7 +207,7 @@ def _together(
                 redactor.know(outcome.secrets, outcome.names)
                 summary = outcome.summary
                 if summary is None:
-                    lost[outcome.index] = _readable(f"{sources[outcome.index].name} is left out: {outcome.lost}")
+                    lost[outcome.index] = _readable(f"{sources[outcome.index].name} is excluded: {outcome.lost}")
                 else:
                     merger.add(unpacked_summary(summary) if isinstance(summary, bytes) else summary, outcome.index)
                 advance(count / len(sources))
@@ -434,8 +432,8 @@ def replayed(
     """
     if anatomy.replay is None:
         raise UsageError(
-            "what_if: only the steps of one trace with the work of a GPU are timed again - analyze such a trace, of"
-            " several ranks one alone"
+            "what_if: only a single trace with GPU work can be replayed - analyze such a trace, or one of several"
+            " ranks alone"
         )
     graph = _step_graph(tuple(paths), tuple(phases), anatomy.provenance.trace_sha256)
     return replace(anatomy.replay, answers=replay_of(graph, anatomy.step.unprofiled_wall_ns, changes).answers)
@@ -601,7 +599,7 @@ def with_ceilings(
     with advice; with the graph of its steps also with a replay, and its answers to `what_if`."""
     environment = anatomy.environment
     if environment.host_only:
-        why_not = "what the device did is not in these figures"
+        why_not = "these numbers do not cover the device"
         anatomy = replace(anatomy, device=replace(anatomy.device, no_ceilings=why_not))
     else:
         known = ceilings_for(environment, multiprocessors=environment.multiprocessors, overrides=overrides)

@@ -82,11 +82,11 @@ class Recorder:
     def start(self) -> Recorder:
         """Begin the first iteration, and return this recorder; it ends with `stop()`, or with the program."""
         if self._recording is not None or self._is_over:
-            raise CaptureError("record: this recorder was started already - make another one")
+            raise CaptureError("record: this recorder was already started - create another one")
         if running:
             raise CaptureError(
-                "record: a recorder is running already, and torch takes one profiler at a time - end its block, or call"
-                " its stop()"
+                "record: a recorder is already running, and torch allows only one profiler at a time - end its"
+                " block, or call its stop()"
             )
         check_no_profiler("record")
         try:
@@ -158,7 +158,7 @@ class Recorder:
         if self._anatomy is None:
             trace = self._written()
             if trace is None:
-                raise CaptureError("record: nothing is recorded yet - ask for the anatomy after the block")
+                raise CaptureError("record: nothing was recorded yet - ask for the anatomy after the block")
             anatomy = located(analyze_traces([trace], redact=self._options.redact), [trace])
             if self._target is None:
                 anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
@@ -196,7 +196,7 @@ class Recorder:
                 with_run(trace, run, everything=self._options.redact)
                 self._anatomy = None
             except OSError as error:  # the trace is there without it, and an error of the loop goes on
-                warnings.warn(f"record: the clock of the whole loop is not in {trace}: {error}", stacklevel=3)
+                warnings.warn(f"record: {trace} lacks the clock of the whole loop: {error}", stacklevel=3)
 
     def _started(self) -> LoopRecording:
         if self._recording is None:
@@ -369,9 +369,9 @@ class StepRecorder(Recorder):
     def _check_alone(self) -> None:
         from torch._C._autograd import _profiler_enabled
 
-        other = "another recorder is running" if running else "a torch profiler is running already"
+        other = "another recorder is running" if running else "a torch profiler is already running"
         if running or _profiler_enabled():
-            raise CaptureError(f"{other}, and torch takes one profiler at a time - give each steps of its own")
+            raise CaptureError(f"{other}, and torch allows only one profiler at a time - give each its own steps")
 
     def _new_recording(self) -> LoopRecording:
         from opanatomy.capture.loop.recording import LoopRecording
@@ -401,12 +401,12 @@ def oom_report(function: str, target: Path | None, oom: str | bool) -> Iterator[
     from opanatomy.records.memory import is_out_of_memory
 
     if oom not in (False, True, "report"):
-        raise UsageError(f"{function}: oom={oom!r}: not known - give 'report', or leave it out")
+        raise UsageError(f"{function}: oom={oom!r}: unknown value - give 'report', or leave it out")
     if not oom:
         yield
         return
     if not is_recordable():
-        warnings.warn(f"{function}: oom='report' needs a CUDA device, and this torch sees none", stacklevel=3)
+        warnings.warn(f"{function}: oom='report' needs a CUDA device, but this torch sees none", stacklevel=3)
         yield
         return
     stem = "opanatomy" if target is None else re.sub(r"(\.trace)?\.json(\.gz)?$", "", target.name)
@@ -430,7 +430,7 @@ def oom_report(function: str, target: Path | None, oom: str | bool) -> Iterator[
 def _tell_what_filled(snapshot_: Path) -> None:
     """Write the page of a snapshot, and report in a line where memory ran out; errors here are reported likewise."""
     page = snapshot_.with_suffix(".html")
-    with harmless(lambda reason: _say(f"memory ran out: {snapshot_} (no page of it: {reason})")):
+    with harmless(lambda reason: _say(f"memory ran out: {snapshot_} (no page for it: {reason})")):
         anatomy = as_public(analyze_traces([snapshot_]))
         anatomy.to_html(page, force=True)
         _say(f"{sentence(headline(anatomy)[0])} {page} shows it, {snapshot_} is the snapshot")
@@ -446,6 +446,6 @@ def check_no_profiler(function: str) -> None:
 
     if _profiler_enabled():
         raise CaptureError(
-            f"{function}: a torch profiler is running already, and torch takes one at a time - call"
-            f" opanatomy.{function} outside of it, or export its trace and give that to opanatomy.analyze"
+            f"{function}: a torch profiler is already running, and torch allows only one at a time - call"
+            f" opanatomy.{function} outside it, or export its trace and give it to opanatomy.analyze"
         )

@@ -140,8 +140,8 @@ class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True, dict=True):  # 
         paths, phases = vars(self).get(_TRACES, ((), ()))
         if self.replay is not None and not paths:
             raise UsageError(
-                "what_if: this anatomy is from a report or a copy, or its trace was not kept, and it holds no events -"
-                " give the trace to opanatomy.analyze"
+                "what_if: this anatomy is from a report or a copy, or its trace was not kept, so it has no events"
+                " - give the trace to opanatomy.analyze"
             )
         return replayed(self, paths, phases, asked)
 
@@ -249,7 +249,7 @@ def texts_of(what: str, given: object) -> list[str]:
     several = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     texts = [text for text in several if isinstance(text, str)]
     if len(texts) < len(several):
-        raise UsageError(f"{what}: not all are texts - give changes such as 'aten::mm x0.5'")
+        raise UsageError(f"{what}: not all are strings - give changes such as 'aten::mm x0.5'")
     return texts
 
 

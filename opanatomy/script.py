@@ -195,7 +195,7 @@ class Script:
             return env
         if self._settings.replaced or not _is_python(path):
             what = f"file {path}" if isinstance(path, int) else os.fsdecode(path)
-            say(f"nothing is recorded: the script replaced itself by {what}, which is not followed")
+            say(f"nothing is recorded: the script replaced itself with {what}, which is not followed")
             return env
         start = os.path.join(os.path.dirname(os.path.abspath(__file__)), "capture", "loop", "start")
         paths = os.pathsep.join(filter(None, (start, env.get("PYTHONPATH"))))
@@ -233,20 +233,21 @@ class Script:
         if not hasattr(profiler, "on_trace_ready"):
             kind = f"{type(profiler).__module__.removesuffix('.profiler')}.profiler.{type(profiler).__name__}"
             advice = (
-                f"have its {kind} call export_chrome_trace('trace.json') at its end, and give opanatomy analyze that"
+                f"have its {kind} call export_chrome_trace('trace.json') at its end, and give that file to"
+                " opanatomy analyze"
             )
         elif profiler.on_trace_ready is None:
             advice = (
-                "give its profile(...) on_trace_ready=opanatomy.trace_handler('runs/'), or give opanatomy analyze the"
-                " trace that it exports"
+                "pass on_trace_ready=opanatomy.trace_handler('runs/') to its profile(...), or give the trace that"
+                " it exports to opanatomy analyze"
             )
         else:
             advice = (
-                "give opanatomy analyze the traces that its on_trace_ready=... writes, or take"
-                " opanatomy.trace_handler('runs/') for it"
+                "give the traces that its on_trace_ready=... writes to opanatomy analyze, or use"
+                " opanatomy.trace_handler('runs/') instead"
             )
         self._give_up(
-            f"the script profiles itself with torch.profiler, and torch takes one profiler at a time - {advice}"
+            f"the script profiles itself with torch.profiler, and torch allows only one profiler at a time - {advice}"
         )
 
     # --------------------------------------------------------------------------------------------------- recording them
@@ -291,7 +292,9 @@ class Script:
             if recorder is not None:
                 self._note_updates(recorder, updates)
                 if self._calls is not None and self._calls.lost_modes:
-                    recorder.is_unlike("a block of torch.inference_mode keeps a mode from what runs between the calls")
+                    recorder.is_unlike(
+                        "a torch.inference_mode block hides what runs between the calls from a dispatch mode"
+                    )
                 with self._ours():
                     recorder.end_step()
                 stops = recorder.is_over() and self._recorded(recorder)
@@ -326,7 +329,7 @@ class Script:
             self._earlier.insert(0, recorder)
             self._recorder = self._schedule = self._warning = None
             if self._is_first():
-                say("the script's steps are other ones from now on: they are recorded again")
+                say("the script's steps have changed, so they are recorded again")
         elif not recorder.is_over():
             with self.harmless(), self._ours():
                 if recorder.whole_steps < self._settings.steps:
@@ -348,7 +351,7 @@ class Script:
         if updates.skipped > before[0]:
             recorder.warn("a gradient scaler skipped the update of a profiled step")
         if updates.irregular > before[1]:
-            recorder.warn("the optimizers of a profiled step came in another order than in the steps before")
+            recorder.warn("the optimizers of a profiled step ran in a different order than before")
 
     def _stop(self) -> None:
         """End the script, as it would itself."""
@@ -382,7 +385,7 @@ class Script:
         )
         if not plain:
             where = "torch.func runs the backward" if self._calls.is_transformed else "the optimizer's step is compiled"
-            self._warning = f"{where}: no step of it is watched a second time"
+            self._warning = f"{where}, so no step is observed for a second count"
         recorder = StepRecorder(
             {},
             options,
@@ -396,7 +399,7 @@ class Script:
         assert self._updates is not None
         self._calls.settle()
         if self._calls.what is not None:
-            ends = f"no optimizer of torch updates: each step ends with {self._calls.what}"
+            ends = f"no torch optimizer is used: each step ends with {self._calls.what}"
             self._warning = "; ".join(filter(None, (ends, self._warning)))
         self._before = self._seen(self._updates)
         return recorder
@@ -441,7 +444,7 @@ class Script:
         else:
             self._is_writing = True
             if self._is_first():
-                say(f"writing the trace of {self._names()} ({size / 1e6:,.0f} MB) as the script goes on")
+                say(f"writing the trace of {self._names()} ({size / 1e6:,.0f} MB) while the script continues")
         return bool(self._settings.stop)
 
     def _say_recorded(self, recorder: StepRecorder) -> None:
@@ -449,7 +452,10 @@ class Script:
         self._is_writing = False
         trace = recorder.trace
         if self._is_first():
-            say(f"{self._names()} of the script recorded: {trace}; it stood still for {recorder.held_ns / 1e9:.2f} s")
+            say(
+                f"{self._names()} of the script recorded: {trace}; the script was paused for"
+                f" {recorder.held_ns / 1e9:.2f} s"
+            )
 
     def _names(self) -> str:
         from opanatomy.capture.loop.recording import named
@@ -478,7 +484,7 @@ class Script:
     def _give_up(self, reason: str) -> None:
         if self._reason is None:
             self._reason = reason
-            say(f"nothing {'more ' * (self._recorder is not None)}is recorded, the script goes on: {reason}")
+            say(f"nothing {'more ' * (self._recorder is not None)}is recorded, the script continues: {reason}")
         if self._recorder is not None and not self._recorder.is_recorded:
             with suppress(Exception):
                 self._recorder.drop()
@@ -494,9 +500,9 @@ class Script:
         try:
             self._end()
         except KeyboardInterrupt:
-            say("interrupted: the report is not shown")
+            say("interrupted: no report")
         except Exception as error:
-            say(f"the report is not shown: {type(error).__name__}: {error}")
+            say(f"no report: {type(error).__name__}: {error}")
         _let_threads_end()
 
     def _end(self) -> None:
@@ -564,7 +570,7 @@ class Script:
                     found[rank] = max(known, key=lambda file: file.stat().st_mtime)
             time.sleep(0.2)
         if missing := sorted(set(range(place.world_size)) - set(found)):
-            say(f"no trace of rank {', '.join(map(str, missing))} on this machine: the report is without")
+            say(f"no trace of rank {', '.join(map(str, missing))} on this machine: the report excludes it")
         return [found[rank] for rank in sorted(found)]
 
     def _is_first(self) -> bool:
@@ -577,40 +583,40 @@ class Script:
         """Return why no step was recorded, as far as it can be told."""
         updates = self._updates
         if updates is None:
-            others = "; start those that it starts with -m opanatomy run" if _had_children() else ""
+            others = "; start its child processes with -m opanatomy run" if _had_children() else ""
             return f"the script did not import torch in this process{others}"
         if not updates.count:
             if self._steps and self._calls is not None and self._calls.what is not None:
                 return f"{self._too_few()}: each ends with {self._calls.what}"
-            reason = "no torch optimizer made a step in the script's own process"
+            reason = "no torch optimizer step ran in the script's own process"
             if not updates.were_made:
                 reason += ", and no module was called"
             if self._replayed:
                 reason = f"{self._replayed} CUDA graphs were replayed, which hide the optimizer's step"
             elif _had_children():
                 reason += "; it started others, whose ranks torchrun ... -m opanatomy run train.py follows"
-            return f"{reason} - opanatomy.record() in the loop records it"
+            return f"{reason} - use opanatomy.record() in the loop"
         made = "1 update" if updates.count == 1 else f"{updates.count} updates"
         around = (
-            "put the part to be recorded into a block: with opanatomy.record('step.json.gz'): ... (a block without"
-            " step() is one step)"
+            "put the part to record into a block: with opanatomy.record('step.json.gz'): ... (a block without"
+            " step() counts as one step)"
         )
         #: The last step that can be recorded begins after this one; a GPU's profiler needs one to warm up.
         last = self._steps - 1 - self._warms()
         if updates.length and last < self._known_at:
             steps = "1 optimizer step" if self._steps == 1 else f"{self._steps} optimizer steps"
-            return f"the script made {steps}, too few to record by steps - {around}"
+            return f"the script ran {steps}, too few to record by step - {around}"
         if not updates.length and updates.count <= _FEW_UPDATES:
-            return f"{made} of its optimizers are too few to tell its steps - {around}"
+            return f"{made} of its optimizers are too few to identify its steps - {around}"
         if not updates.length:
-            return f"the order of its optimizers' {made} repeats in no regular steps - {around}"
+            return f"the order of its optimizers' {made} follows no regular pattern - {around}"
         return self._too_few()
 
     def _too_few(self) -> str:
         """Return the number of steps, and the number required."""
         last = self._steps - 1 - self._warms()
         first = self._schedule.first if self._schedule is not None else None
-        needed = f"number {first} is the first to be recorded" if first else "steps were not steady yet"
+        needed = f"step {first} would be the first recorded" if first else "steps were not steady yet"
         fits = max(min(self._steps - self._settings.steps, last), self._known_at)
         return f"the script ended after step {self._steps}, and {needed} - give --after {fits}"
 
@@ -647,7 +653,7 @@ def _analyze(traces: Sequence[Path], number: int, settings: RunSettings, environ
         check=False,
     )
     if is_log:
-        say(f"the whole report: opanatomy analyze {shlex.join(paths)}")
+        say(f"full report: opanatomy analyze {shlex.join(paths)}")
 
 
 #: The option of a report's file.

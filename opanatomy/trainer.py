@@ -49,14 +49,14 @@ def checked_steps(steps: object) -> range:
         raise UsageError(f"TrainerCallback: steps is {kind_of(steps)} - {_EXAMPLE}")
     numbers = [_number(step) for step in islice(steps, MANY_STEPS + 1)]
     if not numbers:
-        raise UsageError(f"TrainerCallback: steps={steps!r} has no step in it - {_EXAMPLE}")
+        raise UsageError(f"TrainerCallback: steps={steps!r} contains no step - {_EXAMPLE}")
     if len(numbers) > MANY_STEPS:
         raise UsageError(f"TrainerCallback: steps has more than {MANY_STEPS} steps - a few are enough: {_EXAMPLE}")
     for before, after in pairwise(numbers):
         if after != before + 1:
             raise UsageError(
-                f"TrainerCallback: step {after} does not follow step {before}, and one trace is of steps in a row -"
-                f" {_EXAMPLE}"
+                f"TrainerCallback: step {after} does not follow step {before}, and a trace must cover consecutive"
+                f" steps - {_EXAMPLE}"
             )
     return range(numbers[0], numbers[-1] + 1)
 
@@ -67,9 +67,9 @@ def _number(step: Any) -> int:
     except TypeError:
         number = None
     if number is None or isinstance(step, bool):
-        raise UsageError(f"TrainerCallback: steps has {step!r} in it, which is not a whole number - {_EXAMPLE}")
+        raise UsageError(f"TrainerCallback: steps contains {step!r}, which is not an integer - {_EXAMPLE}")
     if number < 1:
-        raise UsageError(f"TrainerCallback: steps has {number} in it, and a training begins with step 1 - {_EXAMPLE}")
+        raise UsageError(f"TrainerCallback: steps contains {number}, but training begins with step 1 - {_EXAMPLE}")
     return number
 
 
@@ -102,7 +102,7 @@ def output_of(output: Name | None, stem: str) -> Output:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(
-                f"cannot make the folder {folder}: {error.strerror or error} - choose another one"
+                f"cannot create the folder {folder}: {error.strerror or error} - choose another one"
             ) from error
         return Output(
             report=folder / f"{stem}.report.txt",
@@ -128,7 +128,7 @@ def _format_of(path: Path) -> str:
     if name is None:
         endings = ", ".join(format_named(known).ending for known in FORMATS)
         raise UsageError(
-            f"TrainerCallback: output {path}: no report ends like that - end the name in one of {endings}, or give a"
+            f"TrainerCallback: output {path}: unknown report format - end the name in one of {endings}, or give a"
             " folder; the trace goes next to the report"
         )
     return name
@@ -218,13 +218,13 @@ def not_coming(steps: range, training: Training) -> str | None:
     reasons = []
     if steps[0] <= done:
         past = named(range(steps[0], min(steps[-1], done) + 1))
-        reasons.append(f"the training goes on after step {done}, so {past} will not be recorded")
+        reasons.append(f"training continues after step {done}, so {past} will not be recorded")
     if end and steps[-1] > end:
         beyond = named(range(max(steps[0], end + 1), steps[-1] + 1))
-        reasons.append(f"the training ends with step {end}, so {beyond} will not be recorded")
+        reasons.append(f"training ends with step {end}, so {beyond} will not be recorded")
     elif end and done < steps[-1] and steps[-1] + training.extra > end:
         needed = named(range(steps[-1] + 1, steps[-1] + training.extra + 1))
-        reasons.append(f"the training ends with step {end}, and check and memory need {needed}")
+        reasons.append(f"training ends with step {end}, but check and memory need {needed}")
     if not reasons:
         return None
     last = f"{end - training.extra}" if end > training.extra else "..."
@@ -328,8 +328,8 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         self._figures, self._free_ns = {}, None
         if self.trace is not None:
             warnings.warn(
-                f"TrainerCallback: {named(self._steps)} of another training is recorded already, nothing of this one"
-                " is - give each training a callback of its own",
+                f"TrainerCallback: this callback already recorded {named(self._steps)} of another training run and"
+                " records nothing of this one - use a new one for each training run",
                 stacklevel=2,
             )
             return
@@ -449,7 +449,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
                 self._show()
         else:
             warnings.warn(
-                f"TrainerCallback: the training ended after step {state.global_step}, before {named(self._profiled)}:"
+                f"TrainerCallback: training ended after step {state.global_step}, before {named(self._profiled)}:"
                 " nothing was recorded",
                 stacklevel=3,
             )
@@ -491,7 +491,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
 
     def _end_recording(self, reason: str) -> None:
         self._give_up()
-        warnings.warn(f"the recording ended, the training goes on: {reason}", stacklevel=2)
+        warnings.warn(f"recording ended, training continues: {reason}", stacklevel=2)
 
     def _give_up(self) -> None:
         """Release everything except memory monitoring until the end of training; files already written are kept."""
@@ -529,7 +529,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             metrics = metrics_of(self.anatomy)
             self._figures = {f"opanatomy/{name}": metrics[name].value for name in LOGGED if name in metrics}
             count = len(self.anatomy.step.steps) or self.anatomy.step.count
-            _say(f"opanatomy: {named(self._profiled[:count])} of the training: {report.path}, trace {self.trace}")
+            _say(f"opanatomy: {named(self._profiled[:count])} of the training run: {report.path}, trace {self.trace}")
         self._give_up()
 
     def _encoded(self) -> bytes:

@@ -203,7 +203,7 @@ def _device_warnings(trace: Trace, calls: CallTable) -> Iterator[str]:
         yield f"device rows of {rows} are not read: no number here covers that device.{host}"
     elif missing is not None:
         yield (
-            f"only the host was recorded: the trace {missing} but contains no GPU events. All times are host times "
+            f"only the host was recorded: the trace {missing} but has no GPU events. All times are host times "
             "of launching and waiting; device activity is unknown - record it with the device's activities "
             "(ProfilerActivity.CUDA), where CUPTI (roctracer) works"
         )

@@ -63,9 +63,9 @@ _MIN_IMPOSSIBLE: Final = 3
 _HELD, _MOSTLY, _FURTHEST_NS, _BIN_NS = 6, 0.8, 5_000_000, 40_000
 #: The most rows of a check.
 _MAX_ROWS: Final = 20
-ROUNDED = "the clocks of host and device differ, by no more than they do in traces that are right"
+ROUNDED = "host and device clocks differ, but no more than in correct traces"
 CUT_OFF = "the trace ends before their device work"
-PROCESSES = "the trace has the launches of several processes, whose streams are not told apart"
+PROCESSES = "the trace contains launches from several processes, whose streams cannot be told apart"
 
 _COPIES: Final = regex(r"Memcpy\w*Async")
 _TO_HOST: Final = regex(r"DtoH|DeviceToHost")
@@ -189,7 +189,7 @@ def _classes(events: _Events) -> Check:
         spent = int(events.time_ns[rows].sum())
         said = CLASSES[int(calls.kernels.operator_class[key[2]])] if key[2] >= 0 else OperatorClass.UNKNOWN
         own = CLASSES[int(sure[key[0]])] if sure[key[0]] >= 0 else OperatorClass.UNKNOWN
-        what = f"by its name {said}, not {own}" if said is not own else "another kernel than its own"
+        what = f"by its name {said}, not {own}" if said is not own else "a kernel other than its own"
         differences.append(
             Difference(
                 operator=names[key[0]],
@@ -197,7 +197,7 @@ def _classes(events: _Events) -> Check:
                 ours=spent,
                 other=0,
                 time_ns=spent,
-                evidence=f"{_ms(spent)} of it are {_short(names[key[2]])}, {what}",
+                evidence=f"{_ms(spent)} of it is {_short(names[key[2]])}, {what}",
             )
         )
     compared = int((of_operator >= 0).sum())
@@ -277,7 +277,7 @@ def _order(events: _Events, disordered: Bool) -> Check:
                     ours=len(rows),
                     other=0,
                     time_ns=int(events.time_ns[touched].sum()),
-                    evidence=f"{_count(len(rows), 'device event')} out of the order of the launches",
+                    evidence=f"{_count(len(rows), 'device event')} out of launch order",
                 )
             )
     compared, wrong = int(events.sure.sum()), int(disordered.sum())
@@ -327,7 +327,9 @@ def _clocks(events: _Events, disordered: Bool) -> Check:
                     ours=held,
                     other=0,
                     time_ns=int(events.time_ns[stream].sum()),
-                    evidence=f"none of it begins less than {_ms(held)} after its launch, with nothing to wait for",
+                    evidence=(
+                        f"none of it begins less than {_ms(held)} after its launch, although it had nothing to wait for"
+                    ),
                 )
             )
     differences += _apart(events)
@@ -434,7 +436,7 @@ def _apart(events: _Events) -> Iterator[Difference]:
                     ours=by_ns,
                     other=0,
                     time_ns=spent,
-                    evidence=f"it waits for {other_name} by {_ms(by_ns)} too long, as that does not wait for it",
+                    evidence=f"it waits {_ms(by_ns)} too long for {other_name}, which does not wait for it",
                 )
 
 
@@ -492,7 +494,7 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
                 ours=len(rows),
                 other=0,
                 time_ns=spent,
-                evidence=f"{_count(len(rows), 'device event')} of another kind than it starts, as"
+                evidence=f"{_count(len(rows), 'device event')} of a different kind than it starts, such as"
                 f" {_short(events.names[int(events.work.name[rows[0]])])}",
             )
         )
@@ -545,7 +547,7 @@ def _loses_kernels(cuda: str | None) -> str:
     release = re.match(r"(\d+)\.(\d+)", cuda or "")
     if release is None or not (12, 6) <= (int(release[1]), int(release[2])) <= (13, 0):
         return ""
-    return f"; the CUPTI of CUDA 12.6 to 13.0 loses kernels as a session begins (here {cuda})"
+    return f"; the CUPTI of CUDA 12.6 to 13.0 loses kernels when a session begins (here {cuda})"
 
 
 def _usual_ns(events: _Events, operator: int) -> int:
@@ -598,7 +600,7 @@ def _doubled(events: _Events) -> Check:
             crossing = others[early & ~overlapping[events.launch[others]]]
         for copies, what in (
             (twice, "more than once in the trace"),
-            (crossing, "while the one before still runs"),
+            (crossing, "while the previous one is still running"),
         ):
             spent = int(events.time_ns[copies].sum())
             wrong += len(copies)
@@ -632,7 +634,7 @@ def _check(
                 time_ns=sum(times) if len(times) == len(alike) else None,
                 ours=sum(one.ours or 0 for one in alike),
                 other=sum(one.other or 0 for one in alike),
-                evidence=f"{_count(len(alike), 'difference')} more of the kind",
+                evidence=f"{_count(len(alike), 'difference')} more of this kind",
             )
         )
     return Check(

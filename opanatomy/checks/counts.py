@@ -135,17 +135,19 @@ def inner_copies(calls: TraceCalls, table: CallTable) -> Counter[tuple[str, Phas
 
 Key = tuple[str, Phase]
 
-FIRST_STEP: Final = "made once, in the first step, which is the one that was watched"
-KEPT_COPY: Final = "autograd keeps a copy of what an operator overwrites, inside of that operator's own event"
-ENCLOSED: Final = "copies and fills inside of another operator's event, where the mode does not see"
-NO_IN_PLACE: Final = "autograd does not work in place where a mode watches: it makes zeros in another way"
-COPIED_GRADIENT: Final = "autograd keeps a gradient without copying it where nothing else holds it, which a mode does"
-FAST_PATH: Final = "torch.nn does not take its fast path where a mode watches: the same products, fused otherwise"
-OUTSIDE_MODULES: Final = (
-    "ran before the first module was called: forward by autograd's nodes, which a mode does not see"
+FIRST_STEP: Final = "created once, in the first step, which is the one that was observed"
+KEPT_COPY: Final = "autograd keeps a copy of what an operator overwrites, within that operator's own event"
+ENCLOSED: Final = "copies and fills within another operator's event, where the dispatch mode does not see them"
+NO_IN_PLACE: Final = "autograd does not work in place while a dispatch mode is active, so it creates zeros differently"
+COPIED_GRADIENT: Final = (
+    "autograd keeps a gradient without copying it if nothing else holds it, but a dispatch mode does"
 )
-SCRIPTED: Final = "TorchScript runs a graph as it is written at first, later with constants computed and calls fused"
-FORWARD_AD: Final = "forward-mode differentiation, which a mode makes run otherwise"
+FAST_PATH: Final = "torch.nn skips its fast path while a dispatch mode is active: the same matmuls, fused differently"
+OUTSIDE_MODULES: Final = (
+    "ran before the first module was called: forward calls from autograd nodes, which a dispatch mode does not see"
+)
+SCRIPTED: Final = "TorchScript first runs a graph as written, later with constants folded and calls fused"
+FORWARD_AD: Final = "forward-mode differentiation, which runs differently under a dispatch mode"
 
 #: Operators that make tensors which a first step keeps for later ones: masks, tables, the weights of lazy modules; an
 #: optimizer's state is also copied.
@@ -262,7 +264,7 @@ def _is_outside_modules(key: Key, figures: Callable[[Key], tuple[int | None, int
     return moved > 0 and moved == (seen_other or 0) - (other or 0)
 
 
-VARYING: Final = "steps take different ways: those profiled do not all make the same calls"
+VARYING: Final = "steps vary: the profiled ones do not all make the same calls"
 OBSERVER = "a dispatch mode in the warm-up"
 #: Prefixes of the names that a dispatch mode does not see.
 _UNSEEN: Final = ("graph_", "triton_", "cpp_", *BACKENDS, "_c10d_functional::_wrap_tensor_autograd")
@@ -279,7 +281,7 @@ def check_counts(
     if capture is None:
         return ()
     if not capture.observed_counts:
-        reason = capture.not_observed or "the capture did not watch a step"
+        reason = capture.not_observed or "the capture did not observe a step"
         return (
             Check(quantity="call counts", source=OBSERVER, unit="calls", not_checked=reason),
             Check(quantity="contraction FLOPs", source=OBSERVER, unit="FLOPs", not_checked=reason),
@@ -366,7 +368,7 @@ def _differences(
     for key in keys:
         ours, other = figures(key)
         if ours != other:
-            evidence = "a call of it has no cost here" if ours is None else None
+            evidence = "we have no cost for one of its calls" if ours is None else None
             differences.append(
                 Difference(
                     operator=key[0],
@@ -446,7 +448,7 @@ PEAK = "torch.cuda.max_memory_allocated"
 BEFORE = "torch.cuda.memory_allocated"
 TOTALS = "the allocator's total at each event"
 #: The CPU's total lacks frees by unprofiled threads; an address allocated again reveals them.
-_FREED_UNPROFILED = "freed on a thread that is not profiled, which the CPU's allocator does not count"
+_FREED_UNPROFILED = "freed on an unprofiled thread, which the CPU's allocator does not count"
 
 
 def check_memory(memory: Memory) -> tuple[Check, ...]:
@@ -474,7 +476,7 @@ def _peak(memory: Memory, figures: AllocatorFigures) -> Check:
     if figures.peak_bytes is None or figures.before_blocks_bytes is None:
         why = f"the allocator of {figures.device} ({figures.backend or 'unknown'}) reports no blocks to replay"
         if figures.device == CPU:
-            why = "torch's CPU allocator keeps no peak of its own"
+            why = "torch's CPU allocator does not track its peak"
         return Check(quantity="memory peak", source=PEAK, unit="B", not_checked=why)
     ours, other = memory.peak_bytes, figures.peak_bytes
     differences = () if ours == other else (Difference(operator=figures.device, ours=ours, other=other),)
@@ -504,7 +506,7 @@ def _before(figures: AllocatorFigures) -> tuple[Check, ...]:
 def _totals(figures: AllocatorFigures) -> Check:
     cause = _FREED_UNPROFILED if figures.device == CPU and figures.unseen_frees else None
     if not figures.checked_events:
-        why = "no event of the step says the allocator's total"
+        why = "no event of the step reports the allocator's total"
         return Check(quantity="allocated bytes", source=TOTALS, unit="B", not_checked=why)
     differences = _difference(figures, cause)
     return Check(
@@ -547,7 +549,7 @@ def check_communication(communication: Communication | None, micro_batches: int 
         if row.measured_bytes == row.expected_bytes:
             continue
         each_time = row.collective in _REDUCTIONS and micro_batches > 1
-        cause = f"reduced in each of {micro_batches} micro-batches: the loop has no no_sync()"
+        cause = f"reduced in each of {micro_batches} micro-batches: the loop does not use no_sync()"
         differences.append(
             Difference(
                 operator=row.collective,
@@ -566,7 +568,7 @@ def check_communication(communication: Communication | None, micro_batches: int 
             compared=len(known),
             equal=len(known) - len(differences),
             differences=tuple(differences),
-            not_checked=f"the trace does not have {unknown} of the messages" if unknown else None,
+            not_checked=f"the trace lacks {unknown} of the messages" if unknown else None,
         ),
     )
 
@@ -608,7 +610,7 @@ def check_parts(waiting: Waiting | None) -> tuple[Check, ...]:
 def require_agreement(anatomy: Anatomy) -> None:
     """Raise `GateError` if figures for at least 1 % of the work are unconfirmed for no known cause."""
     if nothing_recorded(anatomy):
-        raise GateError("check: no device work was recorded, so nothing of the device can be checked")
+        raise GateError("check: no device work was recorded, so nothing on the device can be checked")
     alarms = anatomy.alarms
     if not alarms:
         return
@@ -626,9 +628,9 @@ def require_agreement(anatomy: Anatomy) -> None:
     below = below_alarm(anatomy)
     also = f"; {below}" if below else ""
     raise GateError(
-        f"check: {count:,} figure{'s are' if count > 1 else ' is'} not confirmed; the first:"
-        f" {check.quantity} of {first.operator}{where}, {said}"
-        f"{also} - " + as_asked("see the top of the report", "leave check out, and see Anatomy.checks")
+        f"check: {count:,} number{'s are' if count > 1 else ' is'} not confirmed; the first: {check.quantity} of"
+        f" {first.operator}{where}, {said}{also} - "
+        + as_asked("see the top of the report", "leave check out, and look at Anatomy.checks")
     )
 
 
@@ -639,4 +641,4 @@ def below_alarm(anatomy: Anatomy) -> str:
     if not count:
         return ""
     one = count == 1
-    return f"{count:,} {'figure' if one else 'figures'} below 1 % of the work {'is' if one else 'are'} not confirmed"
+    return f"{count:,} {'number' if one else 'numbers'} below 1 % of the work {'is' if one else 'are'} not confirmed"

@@ -28,8 +28,8 @@ def conventions_of(shape: DecoderShape, length: int) -> Iterator[FlopConvention]
     yield FlopConvention(
         name="PaLM",
         flops=6 * active + scores,
-        counts="the same, and full attention",
-        leaves_out="nothing; embedding look-ups count as matmuls",
+        counts="the same, plus full attention",
+        leaves_out="nothing; lookups count as matmuls",
     )
     yield FlopConvention(
         name="nanoGPT",
@@ -47,19 +47,19 @@ def conventions_of(shape: DecoderShape, length: int) -> Iterator[FlopConvention]
     yield FlopConvention(
         name="torchtitan",
         flops=6 * (active - looked_up) + scores,
-        counts="parameters but look-ups, full attention",
+        counts="parameters without lookups, full attention",
         leaves_out="the causal mask",
     )
     yield FlopConvention(
         name="Megatron-LM to 2025",
         flops=products + scores,
-        counts="matrix products, full attention",
+        counts="matmuls, full attention",
         leaves_out="the causal mask, norms, biases",
     )
     yield FlopConvention(
         name="Megatron-LM",
         flops=products + scores // 2,
-        counts="matrix products, the causal half",
+        counts="matmuls, the causal half",
         leaves_out="norms, biases, routers",
     )
     yield FlopConvention(

@@ -78,7 +78,7 @@ def _check_new(operator: str, *, device: str | None, sparse: bool, function: Cal
         old = _FORMULAS.get(operator) if device is None else _BY_DEVICE.get((operator, device))
     if old is not None and (_is_ours(old) or _name(old) != _name(function)):
         raise UsageError(
-            f"formula: {operator} has the formula {_place(old)} already - write replace=True to take its place"
+            f"formula: {operator} already has the formula {_place(old)} - write replace=True to replace it"
         )
 
 
@@ -103,7 +103,7 @@ def pattern(*expressions: str) -> Callable[[_F], _F]:
 def _check_names(decorator: str, names: tuple[object, ...], example: str) -> None:
     wrong = next((name for name in names if not isinstance(name, str) or not name), None)
     if not names or wrong is not None:
-        said = "no operator is named" if not names else f"{_place(wrong)} is not an operator's name"
+        said = "no operator is named" if not names else f"{_place(wrong)} is not an operator name"
         raise UsageError(f"{decorator}: {said} - write {example} above the function")
 
 
@@ -132,7 +132,7 @@ def cost(operator: str, signature: Signature, device: str | None = None) -> Cost
         if _is_ours(function or named):
             raise
         text = f"{type(error).__name__}: {error}".replace("\n", " ")
-        raise UsageError(f"formula {_place(function or named)} failed on {operator}: {text} - mend it") from error
+        raise UsageError(f"formula {_place(function or named)} failed on {operator}: {text} - fix it") from error
     return None if formula_cost is None else _checked(formula_cost, function or named)
 
 

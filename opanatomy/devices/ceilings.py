@@ -44,7 +44,7 @@ def measured_ceilings(measured: Measured, sheet: Ceilings | None = None) -> Ceil
     disturbed = [name for name, rate in measured.peaks.items() if rate.disturbed]
     disturbed += [BANDWIDTH] if best and best.disturbed else []
     vectors = [f"{VECTOR}{name}" for name in disturbed if name in vector] if machine.kind == "cpu" else []
-    conditions += [f"{' and '.join(disturbed)} while something else was busy there"] if disturbed else []
+    conditions += [f"{' and '.join(disturbed)} while something else was running on it"] if disturbed else []
     return Ceilings(
         device=machine.device,
         source=", ".join((f"measured {measured.date}", *conditions))
@@ -124,7 +124,7 @@ def age(measured: str) -> str:
     try:
         days = (datetime.now(timezone.utc) - datetime.fromisoformat(measured)).days
     except (ValueError, TypeError):
-        return "of an unknown date"
+        return "of unknown date"
     return "today" if days < 1 else f"{days} day{'s' if days > 1 else ''}"
 
 
@@ -164,7 +164,7 @@ def ceilings_for(
 def _on_cpu(environment: Environment, folder: Path | None) -> KnownCeilings:
     machine = machine_of(environment)
     if machine is None:
-        return KnownCeilings(None, f"the trace does not say on which processor it ran - {HOW_TO_GET_THEM}")
+        return KnownCeilings(None, f"the trace does not say which processor it ran on - {HOW_TO_GET_THEM}")
     measured = load(machine, folder)
     if measured is None:
         threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"

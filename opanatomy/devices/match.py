@@ -122,7 +122,7 @@ def partition_of(sheet: Sheet, multiprocessors: int | None) -> Sheet | None:
                 memory_gib=None,
                 bandwidth=None,
                 cache_mib=None,
-                scaled=f"{units} (the memory mode, which no trace has, decides the rest)",
+                scaled=f"{units} (the memory mode, which traces do not record, determines the rest)",
             )
     return None
 
@@ -177,16 +177,16 @@ def match(name: str | None, memory_bytes: int | None = None, multiprocessors: in
     if nameless := _NAMELESS.fullmatch(plain):
         return _by_size(name, nameless["architecture"], memory_bytes, multiprocessors)
     if _VIRTUAL.fullmatch(plain):
-        return Match(why=f"{name} is a virtual GPU, and no data sheet says which share of a device it has")
+        return Match(why=f"{name} is a virtual GPU, and no data sheet says which share of a device it gets")
     if profile := profile_of(plain):
         return _slice(name, profile, memory_bytes, multiprocessors)
     if _PART.search(name):
-        return Match(why=f"{name} is a part of a device, and its name does not say which share of it")
+        return Match(why=f"{name} is part of a device, and its name does not say which part")
     if _LAPTOP.fullmatch(plain):
-        return Match(why=f"{name} is a laptop's, and how fast it is depends on the power it gets there")
+        return Match(why=f"{name} is a laptop GPU, whose speed depends on its power limit")
     named = _named(plain)
     if not named:
-        return Match(why=f"no data sheet of {name} is in the table")
+        return Match(why=f"the table has no data sheet for {name}")
     fitting = [sheet for sheet in named if _fits(sheet, memory_bytes, multiprocessors)]
     fitting = fitting or [part for sheet in named if (part := _partition(sheet, memory_bytes, multiprocessors))]
     if not fitting:
@@ -341,7 +341,7 @@ def _slice(name: str, profile: Profile, memory_bytes: int | None, multiprocessor
     """Return a MIG slice's share of the sheet."""
     named = _named(profile.whole)
     if not named:
-        return Match(why=f"no data sheet of {profile.whole}, of which {name} is a part, is in the table")
+        return Match(why=f"the table has no data sheet for {profile.whole}, which {name} is a part of")
     parts = [slice_of(sheet, profile, multiprocessors) for sheet in named]
     slices = [part for part in parts if isinstance(part, Sheet)]
     if not slices:
@@ -357,13 +357,15 @@ def _partition(sheet: Sheet, memory_bytes: int | None, multiprocessors: int | No
 
 
 def _by_size(name: str, architecture: str | None, memory_bytes: int | None, multiprocessors: int | None) -> Match:
-    said = name.strip() or "a device without a name"
+    said = name.strip() or "an unnamed device"
     if memory_bytes is None or multiprocessors is None:
-        return Match(why=f"{said} may be any of several devices")
+        return Match(why=f"{said} could be any of several devices")
     devices = _BY_SIZE[architecture] if architecture else sum(_BY_SIZE.values(), ())
     fitting = [s for s in SHEETS if s.device in devices and _fits(s, memory_bytes, multiprocessors)]
     if not fitting:
-        return Match(why=f"{said} with {multiprocessors} multiprocessors and {_gib(memory_bytes)} is not in the table")
+        return Match(
+            why=(f"{said} with {multiprocessors} multiprocessors and {_gib(memory_bytes)} is not in the table")
+        )
     return _only(said, fitting, f"{multiprocessors} multiprocessors and {_gib(memory_bytes)}")
 
 
@@ -371,7 +373,7 @@ def _only(name: str, sheets: list[Sheet], by: str) -> Match:
     """Return the only sheet, or the common part of several with the same peaks."""
     first = sheets[0]
     if any((sheet.matrix, sheet.vector) != (first.matrix, first.vector) for sheet in sheets):
-        return Match(why=f"{name} may be {' or '.join(sheet.device for sheet in sheets)}")
+        return Match(why=f"{name} could be {' or '.join(sheet.device for sheet in sheets)}")
     memories = {sheet.memory_gib for sheet in sheets}
     bandwidths = {sheet.bandwidth for sheet in sheets}
     caches = {sheet.cache_mib for sheet in sheets}
@@ -385,7 +387,7 @@ def _only(name: str, sheets: list[Sheet], by: str) -> Match:
         memory_gib=first.memory_gib if len(memories) == 1 else None,
         bandwidth=first.bandwidth if len(bandwidths) == 1 else None,
         cache_mib=first.cache_mib if len(caches) == 1 else None,
-        also=first.also if len(bandwidths) == 1 else f"{speeds} GB/s: which, no trace says",
+        also=first.also if len(bandwidths) == 1 else f"{speeds} GB/s, which traces do not tell",
     )
     return Match(sheet=common, by=by)
 
@@ -405,9 +407,9 @@ def _fits_memory(sheet: Sheet, memory_bytes: int | None) -> bool:
 def _misfit(name: str, sheets: list[Sheet], memory_bytes: int | None, multiprocessors: int | None) -> str:
     if memory_bytes is not None and not any(_fits_memory(sheet, memory_bytes) for sheet in sheets):
         memories = " or ".join(f"{gib:g}" for gib in sorted({sheet.memory_gib or 0 for sheet in sheets}))
-        return f"{name} has {_gib(memory_bytes)} here and {memories} GiB on its data sheet: it may be a part"
+        return f"{name} has {_gib(memory_bytes)} here but {memories} GiB on its data sheet: it may be a part"
     counts = " or ".join(str(count) for count in dict.fromkeys(n for sheet in sheets for n in sheet.multiprocessors))
-    return f"{name} has {multiprocessors} multiprocessors here and {counts} on its data sheet: it may be a part"
+    return f"{name} has {multiprocessors} multiprocessors here but {counts} on its data sheet: it may be a part"
 
 
 def _base(tera: float) -> float:

@@ -95,8 +95,8 @@ class Rule(IntEnum):
 
 
 RULES: Final = {
-    Rule.BEFORE: (BEFORE_WINDOW, "allocated before the trace: weights, states and all else cannot be distinguished"),
-    Rule.RECOMPUTED: (FORWARD_ACTIVATIONS, "allocated in recomputation, freed after it in the same backward"),
+    Rule.BEFORE: (BEFORE_WINDOW, "allocated before the trace: weights, states and the rest cannot be told apart"),
+    Rule.RECOMPUTED: (FORWARD_ACTIVATIONS, "allocated during recomputation, freed later in the same backward"),
     Rule.ONE_OPERATOR: (TEMPORARY_BUFFERS, "allocated and freed within one operator call"),
     Rule.FORWARD_ONLY: (TEMPORARY_BUFFERS, "allocated and freed in the same forward"),
     Rule.BACKWARD_ONLY: (TEMPORARY_BUFFERS, "allocated and freed in the same backward"),
@@ -108,13 +108,13 @@ RULES: Final = {
     Rule.OPTIMIZER_KEPT: (OTHER_BLOCKS, "allocated in the optimizer, freed later"),
     Rule.ELSEWHERE: (OTHER_BLOCKS, "allocated outside forward, backward and optimizer"),
     Rule.BLAS: (WORKSPACE, "allocated by a library's handle for its own work"),
-    Rule.BLAS_SIZED: (WORKSPACE, "never freed, one or two of a stream, as large as a library's workspace"),
+    Rule.BLAS_SIZED: (WORKSPACE, "never freed, one or two per stream, as large as a library's workspace"),
     Rule.EXCHANGED: (COMMUNICATION, "allocated by torch.distributed or its backend"),
     Rule.MOVED_MODULE: (WEIGHTS, "allocated while a module was built or moved, never freed"),
     Rule.WEIGHT_CAST: (WEIGHT_CASTS, "allocated by autocast in forward, freed later, half as large as a weight"),
     Rule.WEIGHT_SIZED: (WEIGHTS, "allocated before the first forward, never freed, as large as a gradient"),
     Rule.WEIGHTS_BEFORE: (WEIGHTS, "allocated before the recording, never freed, the first as large as each gradient"),
-    Rule.STATE_REPLACED: (OPTIMIZER_STATE, "allocated in the optimizer, freed in a later step of it"),
+    Rule.STATE_REPLACED: (OPTIMIZER_STATE, "allocated in the optimizer, freed in a later optimizer step"),
     Rule.STATE_BEFORE: (OPTIMIZER_STATE, "allocated before the recording, freed in the optimizer"),
     Rule.STATE_UPDATED: (
         OPTIMIZER_STATE,
@@ -123,18 +123,18 @@ RULES: Final = {
     Rule.GRADIENT_BEFORE: (GRADIENTS, "allocated before the recording, freed between updates, as large as a gradient"),
     Rule.BROKEN_OFF: (
         FORWARD_ACTIVATIONS,
-        "allocated in the forward in which memory ran out or the recording ended, alive then",
+        "allocated in the forward during which memory ran out or the recording ended, alive then",
     ),
     Rule.DROPPED: (FORWARD_ACTIVATIONS, "allocated in forward, kept after it, freed without a backward"),
-    Rule.WEIGHT_OF_SOME: (WEIGHTS, "allocated before the recording, never freed, the first of a group of its size"),
-    Rule.GRADIENT_KEPT: (GRADIENTS, "allocated before the recording, never freed, the second of a group of its size"),
+    Rule.WEIGHT_OF_SOME: (WEIGHTS, "allocated before the recording, never freed, the first in a group of its size"),
+    Rule.GRADIENT_KEPT: (GRADIENTS, "allocated before the recording, never freed, the second in a group of its size"),
     Rule.STATE_OF_SOME: (
         OPTIMIZER_STATE,
-        "allocated before the recording, never freed, the third or fourth of a group of its size",
+        "allocated before the recording, never freed, the third or fourth in a group of its size",
     ),
-    Rule.NO_STACK: (OTHER_BLOCKS, "not known: the recording has no stack of it"),
-    Rule.NO_HISTORY: (OTHER_BLOCKS, "not known: no history was recorded, and its stack does not tell"),
-    Rule.ROUNDED: (ROUNDING, "given beyond what was asked for: whole blocks, in steps of 512 B at least"),
+    Rule.NO_STACK: (OTHER_BLOCKS, "unknown: the recording has no stack for it"),
+    Rule.NO_HISTORY: (OTHER_BLOCKS, "unknown: no history was recorded, and its stack does not tell"),
+    Rule.ROUNDED: (ROUNDING, "allocated beyond what was requested: whole blocks, in steps of at least 512 B"),
 }
 #: Ranges that some releases record as operators.
 _NODES: Final = ("autograd::", "torch::autograd::")
@@ -175,7 +175,7 @@ class Ruling(Struct, frozen=True):
         index = self.components.index(OTHER_BLOCKS)
         return Ruling(
             (*self.components[:index], *new, *self.components[index:]),
-            (*self.rules, *((name, "allocated where a category of your own says") for name in categories)),
+            (*self.rules, *((name, "allocated in a place covered by one of your categories") for name in categories)),
         )
 
 
@@ -306,7 +306,7 @@ def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: b
         main.placing.ruling.rules,
     )
     complete = main.row.checked_events and main.row.device != CPU
-    incomplete = "" if complete else ", without what was allocated before it and not freed in it"
+    incomplete = "" if complete else ", excluding what was allocated before it and not freed during it"
     return Memory(
         peak_bytes=main.row.peak_bytes,
         allocator_peak_bytes=main.row.peak_bytes,

@@ -124,7 +124,7 @@ def _check(table: MemoryTable, step: StepObservations) -> None:
         and float(np.abs(events.bytes.astype(np.float64)).sum()) < 2**62
     )
     if not fits:
-        raise TraceError("the trace's own record of the memory step cannot be used: its columns do not fit each other")
+        raise TraceError("the trace's own record of the memory step cannot be used: its columns do not match")
 
 
 def _all_in(indices: Int64, minimum: int, end: int) -> bool:
@@ -552,18 +552,21 @@ def _context(snapshots: Sequence[MemorySnapshot]) -> Outside:
         return Outside()
     first = next((snapshot for snapshot in snapshots if snapshot.name == START), None)
     if first is None or first.nvml_used_bytes is None:
-        why = "NVML does not tell this process's bytes, nor was the device seen before this process used it"
-        return Outside(notes=(f"the device context is not measured: {why}",))
+        why = "NVML does not report this process's bytes, and the device was not seen before this process used it"
+        return Outside(notes=(f"the device context was not measured: {why}",))
     size = (after.nvml_used_bytes or 0) - (after.reserved_bytes or 0) - first.nvml_used_bytes
     context = _bounded(size, "NVML used - reserved by the allocator - used before the run")
-    note = "NVML does not tell this process's bytes: what others took of the device meanwhile counts as context"
+    note = (
+        "NVML does not report this process's bytes: whatever others allocated on the device in the meantime"
+        " counts as context"
+    )
     return Outside(components=context.components, notes=(note,)) if context.components else context
 
 
 def _bounded(size: int, formula: str) -> Outside:
     if not _MIN_CONTEXT <= size <= _MAX_CONTEXT:
-        why = f"{formula} is {size:,} B, which no context has"
-        return Outside(notes=(f"the device context is not measured: {why}",))
+        why = f"{formula} is {size:,} B, which is implausible for a context"
+        return Outside(notes=(f"the device context was not measured: {why}",))
     return Outside(components=(MemoryComponent(component="device_context", measured_bytes=size, formula=formula),))
 
 
@@ -626,7 +629,7 @@ def memory_of_observations(observations: MemoryObservations) -> Memory:
     notes = [*observations.notes, *outside.notes, *memory.notes]
     if observations.other_devices:
         others = ", ".join(observations.other_devices)
-        notes.append(f"parts of the module are on {others}: the memory is that of {observations.device} alone")
+        notes.append(f"parts of the module are on {others}: memory covers only {observations.device}")
     failure = observations.failure
     if failure is not None and failure.seen:
         failure = replace(failure, allocated_bytes=memory.peak_bytes)
@@ -681,8 +684,8 @@ def _outside_note(size: int, device: str) -> list[str]:
     if not size:
         return []
     return [
-        f"{size:,} B of the model, its state and inputs are not from the allocator of {device} (another process's, or a"
-        " library's own) and in none of the components"
+        f"{size:,} B of the model, its state and inputs are not from the allocator of {device} (but from another"
+        " process or a library's own) and in none of the components"
     ]
 
 
@@ -717,7 +720,7 @@ def _memory_of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot])
     measured_by = f"{step.allocator.name} of {step.device}, every allocation of one step"
     if step.device == CPU:
         measured_by = (
-            "torch's CPU allocator, every allocation of one step, over the weights, state and inputs before it"
+            "torch's CPU allocator, every allocation of one step, on top of the weights, state and inputs before it"
         )
     notes = _outside_note(held.outside_bytes, step.device)
     unseen = measured.labels.unseen_saved_bytes
@@ -881,24 +884,26 @@ def warnings_of(memory: Memory) -> tuple[str, ...]:
         if row.checked_events > row.equal_events:
             unequal = row.checked_events - row.equal_events
             warnings.append(
-                f"memory of {row.device}: in {unequal:,} of {row.checked_events:,} events the allocator's total differs"
-                f" from the sum of the blocks, by up to {row.largest_difference_bytes:,} B: the trace lacks allocations"
-                " or frees, or has them in another order"
+                f"memory of {row.device}: in {unequal:,} of {row.checked_events:,} events the allocator's total"
+                f" differs from the sum of the blocks, by up to {row.largest_difference_bytes:,} B: the trace lacks"
+                " allocations or frees, or has them in a different order"
             )
         if row.unseen_frees:
             warnings.append(
-                f"memory of {row.device}: {row.unseen_frees:,} addresses ({row.unseen_free_bytes:,} B) were given again"
-                " without a free between, which the trace lacks; they are taken as freed at that moment"
+                f"memory of {row.device}: {row.unseen_frees:,} addresses ({row.unseen_free_bytes:,} B) were"
+                " allocated again without a free in between, which the trace lacks; they are taken as freed at"
+                " that moment"
             )
         if row.uneven_frees:
             warnings.append(
-                f"memory of {row.device}: {row.uneven_frees:,} frees gave back other than what was allocated at their"
-                " address: the trace lacks allocations and frees between"
+                f"memory of {row.device}: {row.uneven_frees:,} frees released a different size than was allocated"
+                " at their address: the trace lacks allocations and frees in between"
             )
         if row.matched_by == "size":
             warnings.append(
-                f"memory of {row.device}: the events have no addresses: a free is taken to be of the last block of its"
-                " size, so operators and components of blocks of equal sizes may be exchanged; their sum is exact"
+                f"memory of {row.device}: the events have no addresses, so each free is matched to the last block"
+                " of its size; operators and components of equal-sized blocks may be swapped, but their sum is"
+                " exact"
             )
     return tuple(warnings)
 
@@ -909,19 +914,20 @@ def _disagreements_with_allocator(memory: Memory, figures: AllocatorFigures) -> 
     replayed = figures.before_blocks_bytes is not None and figures.checked_events
     if replayed and figures.peak_bytes is not None and memory.peak_bytes not in (None, figures.peak_bytes):
         warnings.append(
-            f"memory of {figures.device}: the allocator's own peak of the step is {figures.peak_bytes:,} B, its"
-            f" replayed allocations have {memory.peak_bytes:,} B: components and curve are off by the difference"
+            f"memory of {figures.device}: the allocator's own peak for the step is {figures.peak_bytes:,} B, but"
+            f" its replayed allocations peak at {memory.peak_bytes:,} B: components and curve are off by the"
+            " difference"
         )
     unequal = figures.checked_events - figures.equal_events
     if unequal and not (figures.device == CPU and figures.unseen_frees):
         warnings.append(
             f"memory of {figures.device}: in {unequal:,} of {figures.checked_events:,} allocations of the step the"
-            f" allocator's total differs from the replayed blocks, by up to {figures.largest_difference_bytes:,} B: the"
-            " profiler lost some, or a thread that is not profiled made them"
+            f" allocator's total differs from the replayed blocks, by up to {figures.largest_difference_bytes:,} B:"
+            " the profiler lost some, or an unprofiled thread made them"
         )
     if figures.unseen_frees:
         warnings.append(
-            f"memory of {figures.device}: {figures.unseen_frees:,} blocks of the step were freed without the profiler's"
-            " seeing it; they are taken as freed when their address was given again"
+            f"memory of {figures.device}: {figures.unseen_frees:,} blocks of the step were freed unseen by the"
+            " profiler; they are taken as freed when their address was reused"
         )
     return warnings

@@ -337,7 +337,7 @@ def memory_of_snapshot(
     if not devices:
         return Memory()
     if at is not None and at.casefold() not in (PEAK, END) and all(device.history is None for device, _ in devices):
-        raise UsageError(f"--at {at}: no history was recorded, so that only the end is known - leave --at out")
+        raise UsageError(f"--at {at}: no history was recorded, so only the end is known - leave --at out")
     devices.sort(key=lambda pair: (pair[0].failure is None, -max(pair[0].row.peak_bytes or 0, pair[0].shown_bytes)))
     main, stacks = devices[0]
     blocks, unlisted = groups_at(
@@ -364,12 +364,12 @@ def memory_of_snapshot(
         blocks = tuple(sorted((*blocks, row), key=lambda row: -row.bytes))
     unknown = [device for device, _ in devices[1:] if device.row.peak_bytes is None]
     unknown_peaks = (
-        f"{device.name}: no history was recorded, so that its peak is not known, and which device's is the highest"
+        f"{device.name}: no history was recorded, so its peak is unknown, and also which device peaks highest"
         for device in unknown
     )
     first = len(RULING.rules)
     unfitting = (
-        f"category {category.name}: no block has a frame in which {category.pattern.pattern!r} is found"
+        f"category {category.name}: {category.pattern.pattern!r} matches no frame of any block"
         for index, category in enumerate(categories)
         if not any((device.placing.rule == first + index).any() for device, _ in devices)
     )
@@ -410,13 +410,15 @@ def categories_of(where: str, given: Iterable[tuple[str, str]]) -> tuple[Categor
     made = []
     for name, text in given:
         if not re.fullmatch(r"[A-Za-z][\w ]*", name):
-            raise UsageError(f"{where}{name!r}: the name is not letters, digits and _ - give NAME=REGEX")
+            raise UsageError(f"{where}{name!r}: the name may only contain letters, digits and _ - give NAME=REGEX")
         if not text:
-            raise UsageError(f"{where}{name!r}: there is no regular expression - give NAME=REGEX")
+            raise UsageError(f"{where}{name!r}: the regular expression is missing - give NAME=REGEX")
         try:
             made.append(Category(name.replace(" ", "_"), re.compile(text)))
         except (re.error, RecursionError, OverflowError) as error:
-            raise UsageError(f"{where}{name}={text}: no regular expression: {error} - escape what is text") from error
+            raise UsageError(
+                f"{where}{name}={text}: not a regular expression: {error} - escape literal characters"
+            ) from error
     return tuple(made)
 
 
@@ -952,7 +954,7 @@ def _moment(
         return state, word
     found = re.fullmatch(r"([\d.]+)\s*(us|ms|s)?", word)
     if found is None:
-        raise UsageError(f"--at {at}: not a moment of the snapshot - give peak, end, or a time like 120ms")
+        raise UsageError(f"--at {at}: not a time in the snapshot - give peak, end, or a time like 120ms")
     scale = {"us": 1e3, "ms": 1e6, "s": 1e9, None: 1e6}[found[2]]
     ns = window[0] + round(float(found[1]) * scale)
     if ns > window[1]:
@@ -977,7 +979,7 @@ def _failure(
     requested = int(history.size[row])
     return state, MemoryFailure(
         phase=PHASES[phase],
-        message=f"out of memory: {requested:,} B asked for",
+        message=f"out of memory: {requested:,} B requested",
         requested_bytes=requested,
         line=stacks.line.at(stack),
         device_free_bytes=int(history.address[row]),
@@ -1193,19 +1195,26 @@ def _notes(
 ) -> Iterator[str]:
     if history is None or not len(history.action):
         yield (
-            f"{label}: no history was recorded: only what lives at the end is known, and what it is by its stack alone"
+            f"{label}: no history was recorded: only blocks live at the end are known, and only their stacks tell"
+            " what they are"
         )
     elif not len(snapshot.stacks) or not (history.stack >= 0).any():
-        yield f"{label}: the history has no stacks (context=None or state): neither lines nor phases are known"
+        yield f"{label}: the history has no stacks (context=None or state), so neither lines nor phases are known"
     elif stacks.of_python:
-        yield f"{label}: the stacks are of Python alone: operators are not known, and what has none is autograd's"
+        yield (
+            f"{label}: stacks contain only Python frames, so operators are unknown; blocks without a stack were"
+            " allocated by autograd"
+        )
     live = blocks.live_after(blocks.events)
     at_end = of_device & (snapshot.blocks.state == ALLOCATED)
     ours, theirs = int(blocks.bytes[live].sum()), int(snapshot.blocks.requested[at_end].sum())
     if ours != theirs:
-        yield f"{label}: {ours:,} B live at the end by the history, {theirs:,} B by the segments: the history has a gap"
+        yield (
+            f"{label}: {ours:,} B are live at the end according to the history, {theirs:,} B according to the"
+            " segments: the history has a gap"
+        )
     if history is not None and row.peak_open_bytes != 0:
         least = "" if row.peak_open_bytes is None else f", and at most {row.peak_open_bytes:,} B more"
-        yield f"{label}: how the allocator rounded blocks that are freed is not known: the peak is at least this{least}"
+        yield f"{label}: it is unknown how the allocator rounded freed blocks: the peak is at least this{least}"
     if snapshot.unknown_actions:
-        yield f"{label}: actions that are not known here: {', '.join(snapshot.unknown_actions)}"
+        yield f"{label}: unknown actions: {', '.join(snapshot.unknown_actions)}"

@@ -152,8 +152,8 @@ def _answer_autograd() -> None:
 
 
 _NOT_ANSWERED: Final = (
-    "this torch cannot follow a step of a GPU that is not here - use torch 2.6 or later on Linux or macOS, a machine"
-    " with a GPU, or --for cpu"
+    "this torch cannot simulate a step for a GPU that is not present - use torch 2.6 or later on Linux or macOS, a"
+    " machine with a GPU, or --for cpu"
 )
 
 
@@ -310,7 +310,7 @@ def _whole_operators() -> Iterator[None]:
     library = made_by.Library("aten", "IMPL")
 
     def has_no_values(*_: object) -> None:
-        raise AssertionError("a kernel of a GPU that is not here")
+        raise AssertionError("a kernel of a GPU that is not present")
 
     try:
         if torch.version.cuda is None and torch.version.hip is None:

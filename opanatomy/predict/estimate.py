@@ -94,7 +94,7 @@ _STREAMS: Final = 0.92
 #: count (torch 2.13) in steps of GPT-2, a Llama and BERT. The fraction of host time is assumed.
 _FUSED: Final = 0.54
 _LAUNCHED: Final = 0.3
-_COMPILED: Final = "compiled: 54 % of the bytes besides products, 30 % of the host's time, memory as in eager mode"
+_COMPILED: Final = "compiled: 54 % of the bytes except for matmuls, 30 % of the host time, memory as in eager mode"
 #: How far from "as is" the ends of the range are: all of the runs it was fitted on are inside.
 _RANGE: Final = 1.26
 #: Parts of operator names that identify fused attention and convolution, forward or backward.
@@ -140,7 +140,7 @@ def estimate_of(
         followed = simulate_in_process([replace(each, device=CPU, compile=False) for each in missing], gpu=gpu)
         for each in missing:
             said = f", {_SWEPT[swept]} {getattr(each, swept)}" if swept else ""
-            stage(f"{rate.ceilings.device}{said}: on tensors without values")
+            stage(f"{rate.ceilings.device}{said}: simulating on fake tensors")
             step = next(followed).step
             if isinstance(step, str):
                 raise EstimateError(step)
@@ -152,7 +152,7 @@ def estimate_of(
 
     assumed += () if limits[0].name == CPU else tuple(assumptions(limits[0], ranks))
     assumed += tuple(
-        f"{ranks} of {limit.device} joined by {size(int(joined))}/s in each direction"
+        f"{ranks} {limit.device} connected at {size(int(joined))}/s in each direction"
         for limit, joined in zip(limits, links, strict=True)
         if joined
     )
@@ -160,7 +160,7 @@ def estimate_of(
         limit.device or "the CPU" for limit in limits if limit.capability is None or limit.capability[0] not in _FITTED
     ]
     if unfitted:
-        assumed += (f"efficiencies of {', '.join(unfitted)} as on an A100 or H100: none were fitted there",)
+        assumed += (f"efficiencies of {', '.join(unfitted)} as on an A100 or H100: none were fitted for it",)
     assumed += (_COMPILED,) if options.compile else ()
     estimated = Estimated(
         devices=tuple(made),
@@ -201,7 +201,7 @@ def sheet_limit(name: str) -> Limit:
     if sheet is None:
         near = ", ".join(near_devices(name))
         instead = f"did you mean {near}?" if near else "give H100, A100, 4090, cpu, ..."
-        raise UsageError(f"--on {name}: no device with a data sheet here is called so - {instead}")
+        raise UsageError(f"--on {name}: no device of this name has a data sheet here - {instead}")
     return limit_of_sheet(sheet)
 
 
@@ -225,7 +225,7 @@ def link_of(text: str | None, limit: Limit) -> float:
     rate = known[name]
     if rate is None:
         raise UsageError(
-            f"how fast the {name or 'link'} of {limit.device} is, is not known - give its bytes/s in each direction:"
+            f"the speed of {name or 'link'}'s {limit.device} is unknown - give its bytes/s in each direction:"
             " --link 32G"
         )
     return rate
@@ -247,11 +247,11 @@ def _rates_of(limit: Limit, *, compiled: bool, tf32: bool) -> _Rates:
     if limit.name == CPU:
         known = ceilings_for(environment_of(CPU))
         if known.ceilings is None:
-            raise EstimateError("--on cpu: how fast this processor is was not measured - run `opanatomy peaks` first")
+            raise EstimateError("--on cpu: this processor's speed was not measured - run `opanatomy peaks` first")
         return _Rates(ceilings=known.ceilings, efficiency=_WIDE_EFFICIENCY, compiled=compiled)
     ceilings = ceilings_of(next(sheet for sheet in SHEETS if sheet.device == limit.device))
     if tf32 and TF32 not in ceilings.matrix_flops_per_second:
-        raise UsageError(f"--tf32: {limit.device} has no TF32 - leave it out")
+        raise UsageError(f"--tf32: {limit.device} does not support TF32 - leave it out")
     efficiency = _HALVES.get(limit.capability[0] if limit.capability else 9, _HALVES[8])
     if "GeForce" in (limit.device or ""):
         efficiency = _GEFORCE
@@ -438,7 +438,7 @@ def _timed(call: SimulatedCall, rates: _Rates) -> _Timed:
             dtype = TF32
         peak = ceilings.matrix_peak(dtype)
         if not peak:
-            raise EstimateError(f"how fast {ceilings.device} multiplies {dtype} is not known - give another data type")
+            raise EstimateError(f"{ceilings.device}'s matmul speed in {dtype} is unknown - use another data type")
         compute = _flops(costs) / peak
         efficiency = _WIDE_EFFICIENCY if dtype in _WIDE_TYPES else efficiency
         share = efficiency.products
@@ -503,7 +503,7 @@ def _anatomy(step: SimulatedStep, rates: _Rates, estimated: Estimated, command: 
             spent = round(_wire_bytes(each) / link / _OF_LINK * _NS)
             collectives.append(replace(each, time_ns=spent, sized_ns=spent, bus_bytes_per_second=link * _OF_LINK))
 
-    caveat = f"estimated for {ceilings.device}, not run: times are those of usual efficiencies"
+    caveat = f"estimated for {ceilings.device}, not run: times are based on typical efficiencies"
     anatomy = Anatomy(
         provenance=Provenance(
             opanatomy=__version__, command=command, created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -519,7 +519,7 @@ def _anatomy(step: SimulatedStep, rates: _Rates, estimated: Estimated, command: 
         step=Step(kernel_time_ns=device_ns),
         work=work,
         step_kinds=(middle,),
-        memory=replace(memory, measured_by="tensors without values, computed"),
+        memory=replace(memory, measured_by="computed on fake tensors"),
         timeline=Timeline(window_ns=device_ns, busy_ns=device_ns, idle_ns=0),
         device=DeviceFigures(),
         ledger=Ledger(
@@ -550,8 +550,8 @@ def _uncounted(step: SimulatedStep) -> Iterator[str]:
     if calls:
         names = ", ".join(name for name, _ in calls.most_common(_MAX_NAMED_OPERATORS))
         yield (
-            f"the time lacks the work of {noun(calls.total(), 'call')} of operators without a formula ({names}): it may"
-            " be longer than the range"
+            f"the time excludes {noun(calls.total(), 'call')} of operators without a formula ({names}), so it may"
+            " exceed the range"
         )
 
 

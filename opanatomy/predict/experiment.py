@@ -89,10 +89,10 @@ class Store:
             self.folder.mkdir(parents=True, exist_ok=self.resume)
         except FileExistsError:
             raise UsageError(
-                f"--folder {self.folder}: it is there already - give --resume to go on with it, or another name"
+                f"--folder {self.folder}: already exists - give --resume to continue it, or another name"
             ) from None
         except OSError as error:
-            raise OutputError(f"cannot make the folder {self.folder}: {error.strerror or error}") from error
+            raise OutputError(f"cannot create the folder {self.folder}: {error.strerror or error}") from error
         try:
             self._runs = msgspec.json.decode((self.folder / _INDEX).read_bytes(), type=dict[str, str])
         except FileNotFoundError:
@@ -154,7 +154,7 @@ def folder_for(name: str | None, stem: str, *, resume: bool) -> Path:
     """Return the named folder, else an unused one named after the model; to resume, the last one."""
     if name is not None:
         if not name:
-            raise UsageError("--folder: the name is empty - give the name of a folder")
+            raise UsageError("--folder: the name is empty - give a folder name")
         return Path(name)
     folder, number = Path(f"{stem}.techniques"), 1
     last = folder
@@ -217,12 +217,12 @@ class Runs(Struct, frozen=True, kw_only=True):
 
     def outcome(self, baseline: Variant, folder: Path) -> float | None:
         """Keep the result of one baseline step in the folder; return its loss."""
-        self.progress.stage("one step of the baseline, to compare with")
+        self.progress.stage("one baseline step for comparison")
         return run_job(workers.kept_outcome, baseline.options, str(folder))
 
     def sameness(self, variant: Variant, baseline: Variant, folder: Path, loss: float | None) -> Sameness:
         """Compare one step with the baseline's in the folder."""
-        self.progress.stage(f"{variant.name}: the same training?")
+        self.progress.stage(f"{variant.name}: does training stay the same?")
         arguments = (variant.options, baseline.options, str(folder), loss)
         return self._remembered(variant, "sameness", Sameness, lambda: run_job(workers.compared, *arguments))
 
@@ -236,7 +236,7 @@ class Runs(Struct, frozen=True, kw_only=True):
 
     def underflow(self, variant: Variant) -> Underflow:
         """Return the gradients of one step that underflow in float16, with and without loss scaling."""
-        self.progress.stage(f"{variant.name}: gradients in float16")
+        self.progress.stage(f"{variant.name}: float16 gradients")
         return self._remembered(variant, "underflow", Underflow, lambda: run_job(workers.underflow, variant.options))
 
     def _remembered(self, variant: Variant, key: str, kind: type[Result], make: Callable[[], Result]) -> Result:
@@ -541,9 +541,9 @@ class Prediction(Struct, frozen=True, kw_only=True):
             return ()
         (operator, phase), difference = max(differences.items(), key=lambda item: (abs(item[1]), item[0]))
         return (
-            f"the peak is not as predicted: {operator} ({phase}) holds {size(abs(difference))}"
-            f" {'more' if difference > 0 else 'less'} there than on fake tensors, which do not show what a kernel"
-            " allocates",
+            f"the measured peak differs from the prediction: {operator} ({phase}) holds {size(abs(difference))}"
+            f" {'more' if difference > 0 else 'less'} at that point than with fake tensors, which do not show what"
+            " a kernel allocates",
         )
 
     def offenders(self, name: str, trace: Path) -> tuple[OperatorError, ...]:
@@ -584,7 +584,10 @@ def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:
             not_predicted[variant.name] = followed.step
     base = steps.get(BASELINE)
     if base is None:
-        why = {variant.name: f"nor is the baseline: {not_predicted[BASELINE]}" for variant in possible}
+        why = {
+            variant.name: (f"the baseline cannot be predicted either: {not_predicted[BASELINE]}")
+            for variant in possible
+        }
         return Prediction(anatomy=anatomy, figures=figures, rates=None, not_predicted=why)
     unseen, unseen_peak = unseen_memory(anatomy.memory, base)
     rates = None
@@ -717,7 +720,7 @@ class Experiment:
         baseline, *others = self._running()
         if self.options.inference:
             if others:
-                self.warnings.append("inference has no loss and no gradients: whether its outputs stay is not compared")
+                self.warnings.append("inference has no loss and no gradients, so its outputs are not compared")
             return
         kept = [variant for variant in others if variant.keeps_result]
         changing = [variant for variant in others if not variant.keeps_result]
@@ -733,7 +736,9 @@ class Experiment:
                 try:
                     self._change(variant, underflow=self.runs.underflow(variant))
                 except OpanatomyError as error:
-                    self.warnings.append(f"{variant.name}: which gradients float16 makes zero is not known: {error}")
+                    self.warnings.append(
+                        f"{variant.name}: cannot tell which gradients float16 flushes to zero: {error}"
+                    )
 
     def _compare_results(self, baseline: Variant, variants: Sequence[Variant]) -> None:
         with TemporaryDirectory(prefix=".scratch.", dir=self.runs.store.folder) as name:
@@ -741,19 +746,19 @@ class Experiment:
             try:
                 loss = self.runs.outcome(baseline, folder)
             except OpanatomyError as error:
-                self.warnings.append(f"whether the training stays the same is not known: {error}")
+                self.warnings.append(f"cannot tell whether training stays the same: {error}")
                 return
             for variant in variants:
                 try:
                     self._change(variant, sameness=self.runs.sameness(variant, baseline, folder, loss))
                 except OpanatomyError as error:
-                    self.warnings.append(f"{variant.name}: whether the training stays the same is not known: {error}")
+                    self.warnings.append(f"{variant.name}: cannot tell whether training stays the same: {error}")
 
     def _losses(self, variant: Variant) -> tuple[float, ...]:
         try:
             return self.runs.losses(variant, self.settings.loss_steps)
         except OpanatomyError as error:
-            self.warnings.append(f"{variant.name}: its losses are not known: {error}")
+            self.warnings.append(f"{variant.name}: its losses are unknown: {error}")
             return ()
 
     # ---------------------------------------------------------------------------------------------------------- result
@@ -789,14 +794,14 @@ class Experiment:
         if busy:
             name, load = max(busy, key=lambda pair: max(pair[1].before or 0, pair[1].after or 0))
             yield (
-                f"the machine was busy while {len(busy)} of {len(timed)} were timed (of {name} other work took"
-                f" {load.text} the steps): no difference of their times is claimed - run again when it is idle"
+                f"the machine was busy while {len(busy)} of {len(timed)} were timed (for {name}, other work took"
+                f" {load.text} the steps), so no time difference is claimed - run again when it is idle"
             )
         needed = runs_needed(self._baseline_runs())
         if timed and self.repetitions < needed:
             yield (
-                f"{noun(self.repetitions, 'repetition')}: the times of so few may be apart by chance -"
-                f" --repetitions {needed} would do"
+                f"{noun(self.repetitions, 'repetition')}: the times of so few may differ by chance - use"
+                f" --repetitions {needed}"
             )
 
     def _general_warnings(self) -> list[str]:
@@ -806,14 +811,13 @@ class Experiment:
         warnings = []
         if self.prediction.anatomy.environment.device_kind == "cpu":
             half = any(variant.options.amp == "fp16" for variant in self.variants)
-            float16 = ", those of float16 least: few processors have arithmetic for it" if half else ""
-            warnings.append(f"times of mixed precision on a processor say nothing of a GPU{float16}")
+            float16 = ", least of all float16: few processors can compute in it" if half else ""
+            warnings.append(f"mixed-precision times on a CPU say nothing about a GPU{float16}")
         predicted = [(row.name, row.predicted) for row in self.rows.values()]
         names = [name for name, figures in predicted if figures is not None and figures.step_ns is None]
         if self.prediction.rates is not None and names:
             warnings.append(
-                f"the time of {', '.join(names)} is not predicted: products in that data type did not run here by"
-                " themselves"
+                f"the time of {', '.join(names)} is not predicted: no matmul in that data type ran here by itself"
             )
         return warnings
 

@@ -81,9 +81,7 @@ def limit_of(text: str) -> Limit:
     """
     if text.strip().casefold() == CPU:
         if not hasattr(os, "sysconf"):
-            raise UsageError(
-                "--for cpu: how much memory this system has is not known - give it: --for 16GB --device cpu"
-            )
+            raise UsageError("--for cpu: this system's memory size is unknown - give it: --for 16GB --device cpu")
         return Limit(name=CPU, bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     sheets = called(text)
     number = None if sheets else _SIZE.fullmatch(text)
@@ -91,7 +89,7 @@ def limit_of(text: str) -> Limit:
         base = 1024 if number["binary"] else 1000
         amount = float(number["number"]) * base ** _POWERS[number["prefix"].lower()]
         if amount < _MIN_BUDGET:
-            raise UsageError(f"--for {text}: {amount:g} bytes is not the memory of a device - write 80GB or 24GiB")
+            raise UsageError(f"--for {text}: {amount:g} bytes is not a plausible device memory - write 80GB or 24GiB")
         return Limit(name=text.strip(), bytes=int(amount))
     sheets = tuple(sheet for sheet in sheets if sheet.memory_gib)
     if not sheets:
@@ -101,7 +99,7 @@ def limit_of(text: str) -> Limit:
     sheet = smallest(sheets)
     if sheet is None:
         names = ", ".join(sorted(each.device for each in sheets))
-        raise UsageError(f"--for {text}: that is one of {names} - name one, or give its memory, such as 80GB")
+        raise UsageError(f"--for {text}: this could be one of {names} - name one, or give its memory, such as 80GB")
     limit = limit_of_sheet(sheet)
     return limit if len(sheets) == 1 else replace(limit, name=text.strip())
 
@@ -250,7 +248,7 @@ class Fit(Struct, kw_only=True):
 
     def _fewest_layers(self, first: SimulatedStep) -> Found:
         if first.workload.inference:
-            raise UsageError(f"{spelled(FIND, _CHECKPOINTING)}: inference keeps nothing for a backward - leave it out")
+            raise UsageError(f"{spelled(FIND, _CHECKPOINTING)}: inference keeps nothing for backward - leave it out")
         layers = first.layers
         if not layers:
             raise UsageError(f"{spelled(FIND, _CHECKPOINTING)}: this model has no layers that are alike - leave it out")
@@ -369,7 +367,7 @@ def fit_of(
     fit = Fit(options=options, limit=limit, gpu=gpu, batch=context.batch, stage=stage)
     steps = fit.follow([baseline_of(context)])
     if not steps:
-        raise OpanatomyError(f"whether it fits is not known: {fit.rows[0].not_predicted}")
+        raise OpanatomyError(f"cannot tell whether it fits: {fit.rows[0].not_predicted}")
     if find is not None:
         limit = replace(limit, found=fit.find(find, steps[0]))
     elif not fit.fits(fit.rows[0]) and not options.inference:
@@ -425,7 +423,7 @@ def why_not(report: Techniques) -> str | None:
     fitting = [advice.option for advice in report.advice if advice.fits and advice.option]
     how = f"it fits with {fitting[0]}" if fitting else "no technique tried makes it fit"
     if found is not None:
-        how = "no choice of layers to recompute makes it fit"
+        how = "no choice of recomputed layers makes it fit"
         if found.what != _CHECKPOINTING:
             how = f"not even the smallest {_SIZE_WORDS[found.what]} fits"
     return f"it needs {size(figures.most_bytes)} of {size(limit.room_bytes)}: {how}"

@@ -231,7 +231,7 @@ def rates_of(
     steps = baseline.batches or (baseline.calls,)
     count = sum(call.calls for calls in steps for call in calls) / len(steps)
     if not count:
-        raise EstimateError("the baseline's step calls no operator: there is nothing to go by")
+        raise EstimateError("the baseline's step calls no operators, so nothing can be predicted from it")
     sampled = sampled or {}
     # The least time of a call of each class, and the time of a unit of work in its large calls.
     by_class: dict[Kind, ClassRate] = {}

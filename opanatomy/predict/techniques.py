@@ -62,7 +62,7 @@ def variants_of(
 def baseline_of(context: Context) -> Variant:
     """Return the run that was given."""
     assert isinstance(context.run, RunOptions)
-    return Variant(name=BASELINE, title="as it is", what="the run that was given", options=context.run)
+    return Variant(name=BASELINE, title="as it is", what="the given run", options=context.run)
 
 
 def combination_of(text: str, context: Context) -> Variant:
@@ -80,7 +80,7 @@ def _techniques(texts: Sequence[str], flag: str) -> list[Lever]:
 def _technique(name: str, flag: str) -> Lever:
     known = TECHNIQUE.get(name.strip().lower())
     if known is None:
-        raise UsageError(f"{flag} {name}: no technique - {instead_of(name, TECHNIQUE)}")
+        raise UsageError(f"{flag} {name}: not a technique - {instead_of(name, TECHNIQUE)}")
     return known
 
 

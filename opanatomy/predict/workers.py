@@ -93,8 +93,8 @@ def run_jobs(job: Callable[..., Iterable[Result]], *arguments: Any) -> Iterator[
 def _died(code: int | None) -> str:
     if code is not None and code < 0:
         name = signal.Signals(-code).name
-        cause = ": the system ends a process so when memory runs out" if name == "SIGKILL" else ""
-        return f"its process was ended by {name}{cause}"
+        cause = ": the system kills processes this way when memory runs out" if name == "SIGKILL" else ""
+        return f"its process was killed by {name}{cause}"
     return f"its process ended with exit code {code}"
 
 
@@ -158,7 +158,7 @@ def timed(options: RunOptions) -> Repetition:
     return step_times(options)
 
 
-_INTERRUPTED: Final = "the process that follows it on fake tensors ended before"
+_INTERRUPTED: Final = "the process that simulates it on fake tensors ended earlier"
 #: Which calls of a step to run by themselves.
 Samples: TypeAlias = Literal["all", "foreign", "none"]
 
@@ -196,7 +196,7 @@ def followed(
     for index, options in enumerate(runs):
         begun = clock()
         if index > 1 and deadline is not None and begun + took * options.accumulate > deadline:
-            yield Followed(step="there was no time to follow it")
+            yield Followed(step="there was no time to simulate it")
             continue
         try:
             if sampling is None and gpu is None:

@@ -151,7 +151,7 @@ def test_damaged_weights(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(BERT_TINY))
     (tmp_path / name).write_bytes(content)
     message = message_of(on_cpu(model=str(tmp_path), batch=1, seq=4, weights="pretrained"), ModelError)
-    assert f"cannot load weights of {tmp_path} from the folder" in message
+    assert f"cannot load the weights of {tmp_path} from the folder" in message
 
 
 # -------------------------------------------------------------------------------------------------------------- memory
@@ -170,7 +170,7 @@ def test_too_little_memory_to_build_names_what_to_lower(
     monkeypatch.setattr("opanatomy.capture.model.workload.make_batch", fail)
     assert main(TINY) == 1
     err = capsys.readouterr().err
-    assert "out of memory while bert-base-uncased and its inputs were being built" in err
+    assert "out of memory while building bert-base-uncased and its inputs" in err
     assert all(option in err for option in ("--batch", "--seq", "--layers"))
     assert inside != [resource.RLIM_INFINITY], "a limit stops a build that would take all memory"
     assert resource.getrlimit(resource.RLIMIT_DATA) == before

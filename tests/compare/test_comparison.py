@@ -344,23 +344,23 @@ def test_copies_of_a_run_count_as_one(on_device: Anatomy, tmp_path: Path, digest
     assert [side.runs for side in copied.sides] == [3, 5]
     assert copied.no_claim is not None
     assert copied.warnings == (
-        f"{NAME}: run 5 is the same run as run 2, counted once",
-        f"{NAME}: run 4 and run 6 are the same run as run 3, counted once",
+        f"{NAME}: run 5 is the same run as run 2 and counted once",
+        f"{NAME}: run 4 and run 6 are the same run as run 3 and counted once",
     )
     for index, anatomy in enumerate((before[0], before[1], before[0]), 1):
         as_public(anatomy).to_json(tmp_path / f"run-{index}.report.json")
     (of_files,) = opanatomy.compare(tmp_path, after).warnings
-    assert of_files.endswith(": run-3.report.json is the same run as run-1.report.json, counted once")
+    assert of_files.endswith(": run-3.report.json is the same run as run-1.report.json and counted once")
 
 
 def test_a_run_on_both_sides_allows_no_claim(on_device: Anatomy) -> None:
     before, after = in_turns(on_device, 5)
     comparison = opanatomy.compare(before, [*after[:4], before[3]])
-    assert comparison.no_claim == "a run is on both sides: they are not independent"
+    assert comparison.no_claim == "a run is on both sides, so they are not independent"
     assert all(row.p is None for row in comparison.figures)
     assert comparison.warnings == (f"run 4 of {NAME} and run 5 of {DLRM.name} (2) are the same run",)
     (warning,) = opanatomy.compare(before, before).warnings
-    assert warning.endswith("are the same run, and so are 4 more")
+    assert warning.endswith("are the same run, as are 4 more")
     assert opanatomy.compare(before[0], after[0], before[0]).warnings == (
         f"{NAME} and {DLRM.name} (3) are the same run",
     )
@@ -423,7 +423,7 @@ def test_sides_that_are_timed_in_other_ways_are_said(
     ]
     told = (says or "").format(name=DLRM.name)
     assert opanatomy.compare(*sides).warnings == (
-        f"timed under the profiler alone: {told}; so the step times cannot be compared - use the figure profiled",
+        f"timed only under the profiler: {told}; so the step times cannot be compared - use the `profiled` number",
     ) * bool(says)
 
 
@@ -525,10 +525,10 @@ def test_nothing_is_claimed_of_a_side_whose_machine_was_busy(
     if claims:
         assert comparison.warnings == ()
         return
-    assert comparison.no_claim == "the machine was busy: run them again when it is idle"
+    assert comparison.no_claim == "the machine was busy: rerun them when it is idle"
     assert comparison.warnings == (
-        f"{DLRM.name} (2): the machine was busy in {len(busy)} of 5 runs, at most other work took 2 % before and 48 %"
-        " after the steps",
+        f"{DLRM.name} (2): the machine was busy in {len(busy)} of 5 runs, at most other work took 2 % before"
+        " and 48 % after the steps",
     )
     assert figure(comparison, "flops").exact
 
@@ -719,7 +719,7 @@ def aside(anatomy: Anatomy, left_out: str | None = None) -> Anatomy:
     assert breakdown is not None
     (kind,) = breakdown.kinds
     outlier = replace(
-        kind.steps[0], number=99, wall_ns=10 * kind.steps[0].wall_ns, set_aside="a pause is in it", left_out=left_out
+        kind.steps[0], number=99, wall_ns=10 * kind.steps[0].wall_ns, set_aside="it contains a pause", left_out=left_out
     )
     return replace(anatomy, step_kinds=(replace(kind.kind, steps=(*kind.steps, outlier)),))
 
@@ -743,7 +743,7 @@ def test_figures_that_no_like_step_has_are_marked_where_steps_are_set_aside(on_d
     }
     (gate,) = opanatomy.compare(aside(on_device), on_device, fail_if="exposed_memcpy > 1s").gates
     assert gate.reason.endswith(", of all steps, unlike ones too")
-    for other in (aside(on_device, "a pause is in it"), on_device):
+    for other in (aside(on_device, "it contains a pause"), on_device):
         assert not any(row.all_steps for row in opanatomy.compare(other, on_device).figures)
     # Shares are those of the times of the like steps; where no step is set aside they are the report's, too.
     rows, known = {row.name: row.values[0] for row in comparison.figures}, as_public(on_device).metrics()
@@ -769,50 +769,50 @@ WHOLE: Final = {"steps": 30, "annotated": False}
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ((STEP, {}), (STEP, NO_KERNELS), "b.json has no kernels: what the device did was not recorded"),
+        ((STEP, {}), (STEP, NO_KERNELS), "b.json has no kernels: device work was not recorded"),
         (
             (STEP, NO_KERNELS),
             (STEP, NO_KERNELS),
-            "a.json and b.json have no kernels: what the device did was not recorded",
+            "a.json and b.json have no kernels: device work was not recorded",
         ),
         (
             (CONV, HOST),
             (CONV, {}),
-            "a.json has times of the host alone, of work that a device did: they are launch times",
+            "a.json has only host times of device work: they are launch times",
         ),
         (
             (STEP, HOST),
             (STEP, {}),
-            "a.json ran on the CPU, b.json did not: times of operators are not times of kernels",
+            "a.json ran on the CPU, b.json did not: operator times are not kernel times",
         ),
         (
             (STEP, WHOLE),
             (STEP, {"steps": 3}),
-            "a.json is a whole trace, taken for one step: it has 30 times the calls of b.json's",
+            "a.json is a whole trace taken as one step: it makes 30 times the calls of b.json",
         ),
         # Of five calls the three that are most have twice as many.
         (
             ((MM, ADD), {}),
             ((MM, ADD, ADD), {"annotated": False}),
-            "b.json is a whole trace, taken for one step: it has 2 times the calls of a.json's",
+            "b.json is a whole trace taken as one step: it makes 2 times the calls of a.json",
         ),
         (
             (STEP, {"annotated": False}),
             (STEP, WHOLE),
-            "a step of b.json makes every call 30 times as often as one of a.json: it is 30 iterations",
+            "a step of b.json makes every call 30 times as often as a step of a.json: it is 30 iterations",
         ),
         (
             (STEP, {"steps": 2, "annotated": False}),
             (STEP, {"annotated": False}),
-            "a step of a.json makes every call 2 times as often as one of b.json: it is 2 iterations",
+            "a step of a.json makes every call 2 times as often as a step of b.json: it is 2 iterations",
         ),
         (
             (STEP, {"annotated": False}),
             (STEP, {"steps": 2, "annotated": False}),
-            "a step of b.json makes every call 2 times as often as one of a.json: it is 2 iterations",
+            "a step of b.json makes every call 2 times as often as a step of a.json: it is 2 iterations",
         ),
-        ((STEP, {}), (CONV, {}), "0.0 % of the work of a.json is on the other side too: these are other"),
-        ((STEP, {}), (CONV, {"model": "b"}), "0.0 % of the work of a.json is on the other side too: these"),
+        ((STEP, {}), (CONV, {}), "0.0 % of the work of a.json is also on the other side: these are different"),
+        ((STEP, {}), (CONV, {"model": "b"}), "0.0 % of the work of a.json is also on the other side: these"),
         # What is to stay silent.
         ((STEP, {}), (STEP, {"steps": 3}), None),
         ((STEP, {"annotated": False}), (STEP, {}), None),
@@ -865,7 +865,7 @@ def test_what_differs_of_sides_that_are_comparable_is_said(options: dict[str, An
 
 def test_of_several_sides_one_that_is_not_of_the_same_is_said(tmp_path: Path) -> None:
     comparison = opanatomy.compare(*(made(tmp_path, name, STEP, kernels=name != "c") for name in "abc"))
-    assert comparison.not_comparable == ("c.json has no kernels: what the device did was not recorded",)
+    assert comparison.not_comparable == ("c.json has no kernels: device work was not recorded",)
 
 
 def test_flops_and_bytes_are_counts_that_need_no_test(tmp_path: Path) -> None:

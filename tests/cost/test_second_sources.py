@@ -206,7 +206,7 @@ def test_without_a_warm_up_nothing_was_watched() -> None:
     checks = {check.quantity: check for check in profiled(CASES["gradient penalty"], warmup=0).checks}
     for quantity in ("call counts", "contraction FLOPs"):
         assert checks[quantity].compared == 0
-        assert checks[quantity].not_checked == "there was no warm-up step to watch"
+        assert checks[quantity].not_checked == "there was no warm-up step to count calls in"
     assert checks["operator times"].equal > 0
 
 
@@ -217,7 +217,7 @@ def test_forward_mode_is_said_to_be_unchecked() -> None:
 
     anatomy = profiled(lambda: made(curvature, (R(8, 8),), R(8)), inference=True)
     (check,) = [check for check in anatomy.checks if check.quantity == "call counts"]
-    assert check.not_checked == "forward-mode differentiation, which a mode makes run otherwise"
+    assert check.not_checked == "forward-mode differentiation, which runs differently under a dispatch mode"
     assert disagreements(anatomy) == []
 
 

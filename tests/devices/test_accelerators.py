@@ -84,7 +84,7 @@ def test_xpu_is_named_as_such() -> None:
     assert accelerators.multiprocessors("xpu:1") == 128
     assert accelerators.profiler_activities("xpu:1") == [ProfilerActivity.CPU, ProfilerActivity.XPU]
     assert (accelerators.allocator_name("xpu:1"), accelerators.peak_bytes("xpu:1")) == ("xpu allocator", 123)
-    with pytest.raises(UsageError, match="memory: what the allocator of xpu does cannot be traced"):
+    with pytest.raises(UsageError, match="memory: the xpu allocator cannot be traced"):
         accelerators.check_memory_in_depth("xpu:1")
     with pytest.raises(UsageError, match="the peaks of xpu devices are not measured"):
         accelerators.check_measurable("xpu:1")

@@ -82,9 +82,9 @@ def test_devices_with_a_sheet(name: str, memory: int | None, multiprocessors: in
     ("name", "memory", "multiprocessors", "why"),
     [
         (None, None, None, "does not name"),
-        ("", None, None, "a device without a name"),
+        ("", None, None, "an unnamed device"),
         ("NVIDIA A100-SXM4-40GB", 20_000_000_000, 42, "18.6 GiB here and 40 GiB"),
-        ("NVIDIA A100-SXM4-80GB", 84_974_239_744, 98, "98 multiprocessors here and 108"),
+        ("NVIDIA A100-SXM4-80GB", 84_974_239_744, 98, "98 multiprocessors here but 108"),
         ("NVIDIA H100", None, None, "may be H100 PCIe or H100 SXM"),
         ("NVIDIA H100", 100_000_000_000, 132, "93.1 GiB here and 80 GiB"),
         ("AMD Radeon Graphics", None, 104, "may be any of several"),
@@ -205,7 +205,7 @@ def test_a_measurement_on_a_busy_machine_is_named() -> None:
     assert measured_ceilings(slower).disturbed == ()
     both = measured_ceilings(replace(MEASURED, peaks={"float32": busy}, bandwidths={"read": busy}))
     assert both.disturbed == ("float32", "bandwidth", "vector float32")
-    assert "float32 and bandwidth while something else was busy there" in both.source
+    assert "float32 and bandwidth while something else was running on it" in both.source
 
 
 def test_kept_for_one_machine(tmp_path: Path) -> None:
@@ -283,8 +283,8 @@ def test_an_accelerator_has_those_of_its_sheet_unless_measured(tmp_path: Path) -
 def test_an_unknown_device_has_a_line_or_the_given_ones(tmp_path: Path) -> None:
     environment = Environment(device="Frobnicator 9000", device_kind="cuda")
     assert ceilings_for(environment, folder=tmp_path).why_not == (
-        "no data sheet of Frobnicator 9000 is in the table - run `opanatomy peaks` on the device, or"
-        " give --peak and --bandwidth"
+        "the table has no data sheet for Frobnicator 9000 - run `opanatomy peaks` on the device, or give --peak"
+        " and --bandwidth"
     )
     given = ceilings_for(environment, overrides=parse_overrides("1P", "1T"), folder=tmp_path).ceilings
     assert given is not None
@@ -369,8 +369,8 @@ def test_a_machine_is_busy_before_or_after(load: MachineLoad, busy: bool, text: 
         (
             {"before": 0.04, "after": 0.48},
             (
-                "the machine was busy: other work took 4 % before and 48 % after the steps. All times are longer than "
-                "they would be without it, by how much is not known - run again when the machine is idle",
+                "the machine was busy: other work took 4 % before and 48 % after the steps. All times are"
+                " longer than without it, and it is unknown by how much - run again when the machine is idle",
             ),
         ),
     ],

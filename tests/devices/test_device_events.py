@@ -81,36 +81,36 @@ class Counted(nn.Module):
 
 X = torch.ones(3, 4)
 NO_PRIVILEGES = (
-    "the driver lets only administrators trace - load the driver with NVreg_RestrictProfilingToAdminUsers=0 (a file"
-    " in /etc/modprobe.d, then restart), or run as an administrator; a container needs --cap-add=SYS_ADMIN"
+    "the driver allows only administrators to trace - load the driver with"
+    " NVreg_RestrictProfilingToAdminUsers=0 (a file in /etc/modprobe.d, then restart), or run as an"
+    " administrator; a container needs --cap-add=SYS_ADMIN"
 )
 #: What Kineto says, the environment, and the cause.
 CAUSES: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
     "privileges": ((PRIVILEGES,), {}, NO_PRIVILEGES),
     "another profiler": ((CALL.format("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)"), FAILED), {},
                          "another profiler is attached to this process - run without nsys, ncu or a second profiler"),
-    "virtual": ((CALL.format("CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES (40)"),), {}, "the hypervisor does"
-                " not let this virtual GPU be traced - have profiling enabled for the virtual machine"),
+    "virtual": ((CALL.format("CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES (40)"),), {}, 
+    "the hypervisor does not allow tracing this virtual GPU -"
+                                                  " enable profiling for the virtual machine"),
     "confidential": ((CALL.format("CUPTI_ERROR_CONFIDENTIAL_COMPUTING_NOT_SUPPORTED (41)"),), {},
-                     "confidential computing forbids it - run where that mode of the GPU is off"),
+                     "confidential computing forbids tracing - run with that GPU mode off"),
     "WSL": ((CALL.format("CUPTI_ERROR_WSL_DEVICE_NOT_SUPPORTED (45)"),), {},
             "CUPTI does not support the device under WSL - on Windows allow access"),
     "MIG": ((CALL.format("CUPTI_ERROR_MIG_DEVICE_NOT_SUPPORTED (43)"),), {},
             "CUPTI does not support this MIG instance - run on a whole GPU"),
     "too long": (("Exceeded max GPU buffer count (33 >= 33) - terminating tracing",), {},
-     "the step launches more than the"
-                 " profiler has buffers for - profile fewer steps, or a smaller model"),
+     "the step launches more than the profiler's buffers can hold - profile fewer steps, or a smaller model"),
     "not started": (("function cbapi->getCuptiStatus() failed with error CUPTI_ERROR_NOT_INITIALIZED (15)", FAILED), {},
                     "CUPTI could not be started - update the driver; if that does not help, load the driver with"),
     # Without a word of Kineto the surroundings are looked at.
     "nothing": ((), {},
-     "it gave no reason - run a small torch.profiler example with KINETO_LOG_LEVEL=0 and read what it"
-                " prints of the device"),
+     "it gave no reason - run a small torch.profiler example with KINETO_LOG_LEVEL=0 and read what it prints"
+     " about the device"),
     "nsys": ((), {"NSYS_PROFILING_SESSION_ID": "7"},
              "another profiler is attached to this process (NSYS_PROFILING_SESSION_ID) - run without it"),
     "LD_LIBRARY_PATH": ((), {"LD_LIBRARY_PATH": "{folder}"},
-     "CUPTI failed, and LD_LIBRARY_PATH has another one than torch's"
-                        " ({folder}) - take that folder out of it"),
+     "CUPTI failed, and LD_LIBRARY_PATH has one other than torch's ({folder}) - remove that folder"),
 }  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def test_a_trace_without_device_events_is_an_error_with_its_cause(
     with pytest.raises(CaptureError) as caught:
         opanatomy.profile(nn.Linear(2, 2), torch.ones(1, 2), warmup=1)
     said = str(caught.value)
-    assert said.startswith(f"the profiler recorded nothing of what cpu ran: {cause.format(folder=tmp_path)}")
+    assert said.startswith(f"the profiler recorded no work on cpu: {cause.format(folder=tmp_path)}")
     assert not lines or said.endswith(f" (Kineto: {lines[0]})")
     assert "CUPTI" not in capfd.readouterr().err
 
@@ -146,7 +146,7 @@ def test_the_command_ends_with_that_line_and_leaves_no_trace(
     out, err = capfd.readouterr()
     assert out == ""
     assert err.splitlines()[-1] == (
-        f"opanatomy: the profiler recorded nothing of what cpu ran: {NO_PRIVILEGES} (Kineto: {PRIVILEGES})"
+        f"opanatomy: the profiler recorded no work on cpu: {NO_PRIVILEGES} (Kineto: {PRIVILEGES})"
     )
     assert ("a user's own line" in err.splitlines(), "Completed Stage" in err, len(starts)) == (True, False, 2)
     assert [path.name for path in here.iterdir() if path.name != "__pycache__"] == ["tiny_of_events.py"]

@@ -159,7 +159,7 @@ def test_all_devices_are_waited_for_around_each_reading_of_the_clock(monkeypatch
     assert text.count("step wait cpu cuda:1 clock") == steps
     profiled = 1  # begins with its range's clock, after the wait at the end of the step before it
     assert text.count("wait cpu cuda:1 clock step wait cpu cuda:1 clock") == steps - profiled
-    assert "the model is on cpu, cuda:1: the peak of memory is that of cpu alone" in anatomy.warnings
+    assert "the model is on cpu, cuda:1: peak memory covers only cpu" in anatomy.warnings
 
 
 # ------------------------------------------------------------------------------------------------------------ weights
@@ -226,7 +226,7 @@ A100, GFX = "NVIDIA A100-SXM4-80GB", "AMD Radeon Graphics"
         (GFX, "rocm", 192, 304, "Instinct MI300X", ""),
         (GFX, "rocm", 192, None, None, ""),
         (A100, "cuda", 80, 108, "A100 SXM4 80 GB", ""),
-        (A100, "cuda", 80, 42, None, f"{A100} has 42 multiprocessors here and 108 on its"),
+        (A100, "cuda", 80, 42, None, f"{A100} has 42 multiprocessors here but 108 on its"),
     ],
 )
 def test_ceilings_are_matched_on_our_own_record(

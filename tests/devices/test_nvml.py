@@ -92,16 +92,16 @@ def test_a_mig_instance_is_the_device(
         ),
         (
             FakeMachine(nvml_error="package"),
-            "NVML cannot be asked: pynvml is not installed - pip install nvidia-ml-py",
+            "NVML is unavailable: pynvml is not installed - pip install nvidia-ml-py",
         ),
-        (FakeMachine(hip="6.4", cuda=None), "NVML knows no AMD device"),
+        (FakeMachine(hip="6.4", cuda=None), "NVML does not support AMD devices"),
         (
             FakeMachine(gpus=(replace(FAST, cuda_uuid="eeeeeeee"),)),
-            "NVML has no device GPU-eeeeeeee",
+            "NVML cannot find device GPU-eeeeeeee",
         ),
         (
             FakeMachine(gpus=(replace(FAST, mig=True, instances=(SMALL, SMALL), cuda_total_bytes=10 * GIB),)),
-            "the GPU has 2 MIG instances and CUDA does not say on which it is (CUDA_VISIBLE_DEVICES=MIG-... does)",
+            "the GPU has 2 MIG instances, and CUDA does not say which one it uses (set CUDA_VISIBLE_DEVICES=MIG-...)",
         ),
     ],
     ids=["no library", "no package", "AMD", "unknown", "two alike"],

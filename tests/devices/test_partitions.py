@@ -86,11 +86,11 @@ def test_documented_profiles_fit_their_device(sheet: Sheet) -> None:
         ("NVIDIA H100 MIG 1g.10gb", None, 16, "may be H100 PCIe MIG 1g.10gb or H100 SXM MIG 1g.10gb"),
         ("NVIDIA GB200 MIG 1g.23gb", None, 18, "no document says how many multiprocessors GB200 has"),
         ("NVIDIA L40 MIG 1g.6gb", None, None, "no known document says that L40 has MIG"),
-        ("NVIDIA Frobnicator MIG 1g.6gb", None, 9, "no data sheet of Frobnicator, of which"),
+        ("NVIDIA Frobnicator MIG 1g.6gb", None, 9, "the table has no data sheet for Frobnicator, which NVIDIA"),
         ("NVIDIA A100-SXM4-40GB MIG", None, 14, "does not say which share"),
-        ("AMD Instinct MI300X", 206_141_652_992, 40, "40 multiprocessors here and 304"),
+        ("AMD Instinct MI300X", 206_141_652_992, 40, "40 multiprocessors here but 304"),
         ("AMD Instinct MI300X", 500 * GIB, 38, "500.0 GiB here and 192 GiB"),
-        ("AMD Instinct MI300X", None, 0, "0 multiprocessors here and 304"),
+        ("AMD Instinct MI300X", None, 0, "0 multiprocessors here but 304"),
     ],
 )
 def test_parts_of_which_the_share_is_not_known(
@@ -139,6 +139,6 @@ def test_a_report_of_a_slice_says_so(tmp_path: Path) -> None:
     )
     virtual = ceilings_for(Environment(device="GRID A100D-80C", device_kind="cuda"), folder=tmp_path)
     assert virtual.why_not == (
-        "GRID A100D-80C is a virtual GPU, and no data sheet says which share of a device it has - run"
+        "GRID A100D-80C is a virtual GPU, and no data sheet says which share of a device it gets - run"
         " `opanatomy peaks` on the device, or give --peak and --bandwidth"
     )

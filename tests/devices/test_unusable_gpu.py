@@ -60,9 +60,9 @@ SAID = "(CUDA error: out of memory)"
 FAILURES = {
     "no kernel image": (
         FakeMachine(gpus=(V100,), kernel_error=fake_cuda.NO_KERNEL_IMAGE),
-        "cuda:0 cannot run this torch's kernels: Tesla V100-SXM2-16GB is sm_70,"
-        f" torch {VERSION} (CUDA 13.0) has sm_75, sm_80, sm_86, sm_90, sm_100, sm_120"
-        " - install its build for CUDA 12.6, which has kernels for sm_70, or give --device cpu",
+        f"cuda:0 cannot run this torch's kernels: Tesla V100-SXM2-16GB is sm_70, and torch {VERSION} (CUDA 13.0)"
+        " has sm_75, sm_80, sm_86, sm_90, sm_100, sm_120 - install its build for CUDA 12.6, which has kernels"
+        " for sm_70, or give --device cpu",
     ),
     "HIP without kernels": (
         FakeMachine(
@@ -72,20 +72,20 @@ FAILURES = {
             arch_list=("gfx90a", "gfx942"),
             kernel_error="HIP error: invalid device function",
         ),
-        f"cuda:0 cannot run this torch's kernels: AMD Radeon RX 6600 is gfx1032, torch {VERSION} has gfx90a, gfx942"
-        " - install a build of torch with kernels for gfx1032, or give --device cpu",
+        f"cuda:0 cannot run this torch's kernels: AMD Radeon RX 6600 is gfx1032, and torch {VERSION} has gfx90a,"
+        " gfx942 - install a torch build with kernels for gfx1032, or give --device cpu",
     ),
     "busy": (
         FakeMachine(gpus=(BUSY,), context_error=fake_cuda.BUSY),
-        "cuda:0 is busy: NVIDIA H100 80GB HBM3 (sm_90), 12.9 of 85.9 GB used, 11.8 GB by /usr/bin/python3 (process"
-        " 4242); its compute mode is exclusive process, which takes one process - wait for that one, choose another GPU"
-        " with --device, or have the mode set to default (nvidia-smi -c 0) (CUDA error: CUDA-capable device(s) is/are"
-        " busy or unavailable)",
+        "cuda:0 is busy: NVIDIA H100 80GB HBM3 (sm_90), 12.9 of 85.9 GB used, 11.8 GB by /usr/bin/python3"
+        " (process 4242); its compute mode is exclusive process, which allows one process - wait until that one"
+        " ends, choose another GPU with --device, or have the mode set to default (nvidia-smi -c 0) (CUDA"
+        " error: CUDA-capable device(s) is/are busy or unavailable)",
     ),
     "full": (
         FakeMachine(gpus=(FULL,), context_error=fake_cuda.CONTEXT_OUT_OF_MEMORY),
-        "cuda:0 is full before anything is on it: NVIDIA H100 80GB HBM3 (sm_90), 85.9 of 85.9 GB used, 42.9 GB by"
-        " python (process 100), 21.5 GB by python (process 101), 10.7 GB by python (process 102), 2 more - free it, or"
+        "cuda:0 was already full: NVIDIA H100 80GB HBM3 (sm_90), 85.9 of 85.9 GB used, 42.9 GB by python"
+        " (process 100), 21.5 GB by python (process 101), 10.7 GB by python (process 102), 2 more - free it, or"
         f" choose another with --device {SAID}",
     ),
     "broken": (
@@ -123,8 +123,8 @@ def test_weights_that_do_not_fit_say_what_else_is_on_the_gpu(
     monkeypatch.setattr("opanatomy.capture.model.workload.build_on_meta", lambda *arguments: torch.nn.Linear(1, 1))
     monkeypatch.setattr("opanatomy.capture.model.workload.choose_shape", lambda *arguments: None)
     assert line_of(BERT, capsys) == (
-        "out of memory: the weights in float32 do not fit the memory of cuda:0 (NVIDIA H100 80GB HBM3 (sm_90), 75.2 of"
-        " 85.9 GB used, 74.1 GB by vllm (process 7)) - keep fewer --layers or use --dtype bfloat16"
+        "out of memory: the float32 weights do not fit in the memory of cuda:0 (NVIDIA H100 80GB HBM3 (sm_90),"
+        " 75.2 of 85.9 GB used, 74.1 GB by vllm (process 7)) - keep fewer --layers or use --dtype bfloat16"
     )
 
 
@@ -136,19 +136,19 @@ UNUSED = {
     "CPU build": (
         FakeMachine(cuda=None, cuda_order=()),
         None,
-        f"this torch ({VERSION}) is a build for the CPU and does not use the GPU (NVIDIA H100 80GB HBM3)",
-        "install a build of torch with CUDA",
+        f"this torch ({VERSION}) is a CPU build and does not use the GPU (NVIDIA H100 80GB HBM3)",
+        "install a CUDA build of torch",
     ),
     "driver too old": (
         FakeMachine(cuda_order=(), driver="550.54.15", driver_cuda=12040, warning=fake_cuda.TOO_OLD),
         None,
         "driver 550.54.15 (CUDA 12.4) is too old for this torch (CUDA 13.0) to use the GPU (NVIDIA H100 80GB HBM3)",
-        "update the driver, or install a build of torch for an older CUDA",
+        "update the driver, or install a torch build for an older CUDA",
     ),
     "hidden by a wrong number": (
         FakeMachine(gpus=TWO, cuda_order=()),
         "2,0",
-        "CUDA_VISIBLE_DEVICES=2,0 names none of the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
+        "CUDA_VISIBLE_DEVICES=2,0 matches none of the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
         "unset it, or number them from 0",
     ),
     "hidden by nothing": (
@@ -160,13 +160,13 @@ UNUSED = {
     "fabric manager": (
         FakeMachine(gpus=(H100,) * 8, cuda_order=(), warning=fake_cuda.NOT_READY),
         None,
-        "CUDA does not start on the 8 GPUs (NVIDIA H100 80GB HBM3): error 802, system not yet initialized",
+        "CUDA does not initialize on the 8 GPUs (NVIDIA H100 80GB HBM3): error 802, system not yet initialized",
         "start nvidia-fabricmanager, which GPUs behind an NVSwitch need",
     ),
     "MIG without an instance": (
         FakeMachine(gpus=(replace(H100, mig=True),), cuda_order=()),
         None,
-        "MIG is on and there is no instance of the GPU (NVIDIA H100 80GB HBM3)",
+        "MIG is on, but the GPU (NVIDIA H100 80GB HBM3) has no instance",
         "make one (nvidia-smi mig -C -cgi ...)",
     ),
 }
@@ -181,8 +181,8 @@ def test_a_gpu_that_is_not_used_says_why(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert choose_device("auto") == "cpu"
-    assert no_gpu_note("auto") == f"no GPU in use, {why}: the CPU is the device ({processor_name()}) - {do}"
-    assert no_gpu_note("cpu") == f"no GPU in use: the CPU is the device ({processor_name()})"
+    assert no_gpu_note("auto") == f"no GPU in use, {why}: running on the CPU ({processor_name()}) - {do}"
+    assert no_gpu_note("cpu") == f"no GPU in use: running on the CPU ({processor_name()})"
     assert line_of([*BERT, "--device", "cuda"], capsys) == f"--device cuda: {why} - {do}, or use --device cpu"
 
 
@@ -192,15 +192,15 @@ def test_a_gpu_is_named_where_nvml_does_not_answer(tmp_path: Path, monkeypatch: 
     folder.mkdir(parents=True)
     (folder / "information").write_text("Model: \t\t NVIDIA RTX A6000\nIRQ:   \t\t 183\n")
     assert no_gpu_note("auto") == (
-        "no GPU in use, the driver of the GPU (NVIDIA RTX A6000) does not work: NVML does not answer (RM has detected"
-        f" an NVML/RM version mismatch): the CPU is the device ({processor_name()}) - restart after an update of the"
-        " driver"
+        "no GPU in use, the driver of the GPU (NVIDIA RTX A6000) does not work: NVML does not answer (RM has"
+        f" detected an NVML/RM version mismatch): running on the CPU ({processor_name()}) - restart after a"
+        " driver update"
     )
 
 
 def test_an_amd_gpu_that_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(FakeMachine(gpus=(), cuda_order=(), cuda=None, hip="6.4"), monkeypatch)
-    assert no_gpu_note("auto") == f"no GPU in use: the CPU is the device ({processor_name()})"
+    assert no_gpu_note("auto") == f"no GPU in use: running on the CPU ({processor_name()})"
     (tmp_path / "kfd").touch()
     assert "HIP finds no device behind /dev/kfd" in no_gpu_note("auto")
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "")
@@ -212,11 +212,11 @@ def test_an_amd_gpu_that_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_number_that_is_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     install(FakeMachine(gpus=TWO, cuda_order=(0, 1)), monkeypatch)
     for wanted in ("cuda:2", "cuda:x"):
-        line = f"--device {wanted}: there are 2 GPUs - count from cuda:0"
+        line = f"--device {wanted}: there are 2 GPUs - numbering starts at cuda:0"
         assert line_of([*BERT, "--device", wanted], capsys) == line
     install(FakeMachine(gpus=TWO, cuda_order=(1,)), monkeypatch)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    line = "--device cuda:1: there is 1 GPU (CUDA_VISIBLE_DEVICES=1) - count from cuda:0"
+    line = "--device cuda:1: there is 1 GPU (CUDA_VISIBLE_DEVICES=1) - numbering starts at cuda:0"
     assert line_of([*BERT, "--device", "cuda:1"], capsys) == line
 
 
@@ -243,7 +243,7 @@ def test_the_command_notes_why_and_runs(
     (tmp_path / "tiny_of_start.py").write_text(TINY)
     monkeypatch.syspath_prepend(tmp_path)
     assert main(["profile", "tiny_of_start:tiny", "--warmup", "1"]) == 0
-    note = f"no GPU in use, {why}: the CPU is the device ({processor_name()}) - {do}"
+    note = f"no GPU in use, {why}: running on the CPU ({processor_name()}) - {do}"
     assert note in capsys.readouterr().err.splitlines()
 
 
@@ -285,8 +285,8 @@ def test_a_kernel_of_an_extension_is_not_torchs(monkeypatch: pytest.MonkeyPatch)
     install(FakeMachine(gpus=(replace(H100, name="NVIDIA GeForce RTX 5090", capability=(12, 0)),)), monkeypatch)
     line = start.missing_kernels(RuntimeError(fake_cuda.NO_KERNEL_IMAGE), "cuda:0")
     assert line == (
-        "cuda:0 cannot run a kernel of an extension, a package with GPU code of its own: NVIDIA GeForce RTX 5090 is"
-        f" sm_120, which torch {VERSION} has kernels for and the extension has not - install or build it for sm_120, or"
-        " leave it out"
+        "cuda:0 cannot run a kernel from an extension (a package with its own GPU code): NVIDIA GeForce RTX"
+        f" 5090 is sm_120, which torch {VERSION} has kernels for but the extension does not - install or build"
+        " it for sm_120, or leave it out"
     )
     assert start.missing_kernels(RuntimeError("CUDA error: misaligned address"), "cuda:0") is None

@@ -49,7 +49,7 @@ def test_each_cycle_has_a_trace_a_digest_and_its_figures(tmp_path: Path) -> None
         assert " a step" in lines[1]
         assert known["steps"] == 1 or f"{known['steps']} steps" in lines[1]  # a pause sets one aside
         assert lines[2].startswith("  operators' time: forward ")
-        assert f"{path}; the training was held up for" in lines[-1]
+        assert f"{path}; training was paused for" in lines[-1]
     copies = list((tmp_path / "board").iterdir())
     assert len(copies) == 3
     events = [len(json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]) for path in traces]
@@ -63,7 +63,7 @@ def test_of_many_cycles_the_slow_one_is_kept(tmp_path: Path) -> None:
     train(handler, 12, slow=8, usual_s=0.05, wait=0, warmup=0, active=1, repeat=12)
     handler.close()
     assert [path.name for path in tmp_path.iterdir()] == ["step9.trace.json.gz"]
-    assert sum("not kept, less than 8 times the median step" in text for text in told) == 9
+    assert sum("not kept (less than 8 times the median step)" in text for text in told) == 9
 
 
 def test_a_trace_that_cannot_be_written_or_read_is_a_line_and_the_training_goes_on(

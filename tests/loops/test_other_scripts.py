@@ -169,7 +169,7 @@ def followed(code: str, folder: Path, *options: str) -> tuple[list[Anatomy], str
 def ends(anatomy: Anatomy) -> str:
     """What ends a step, by the warning of the report."""
     said = [text for text in anatomy.warnings if text.startswith("no optimizer of torch updates")]
-    return said[0].removeprefix("no optimizer of torch updates: each step ends with ").partition(";")[0] if said else ""
+    return said[0].removeprefix("no torch optimizer is used: each step ends with ").partition(";")[0] if said else ""
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_calls_of_the_model_are_the_steps(code: str, end: str, forwards: int, tm
     assert set(anatomy.step.phase_ns) == {Phase.FORWARD}
     lines = said.splitlines()  # without a terminal the first screen, and where the whole is
     assert len(lines) < 60
-    assert lines[-1] == "opanatomy: the whole report: opanatomy analyze train.trace.json.gz"
+    assert lines[-1] == "opanatomy: full report: opanatomy analyze train.trace.json.gz"
     assert anatomy.workload.inference
     products = [row for row in anatomy.operators if row.operator in ("aten::addmm", "aten::mm", "aten::linear")]
     assert products
@@ -225,7 +225,7 @@ def test_an_evaluation_before_the_training_is_not_the_training(tmp_path: Path) -
     assert (set(before.step.phase_ns), ends(before)) == ({Phase.FORWARD}, "a call of Sequential")
     assert {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER} == set(after.step.phase_ns)
     assert ends(after) == ""
-    assert "the script's steps are other ones from now on: they are recorded again" in said
+    assert "the script's steps have changed, so they are recorded again" in said
     assert len(re.findall("The anatomy of", said)) == 1
     run = after.run
     assert run is not None
@@ -269,7 +269,7 @@ def test_a_process_that_is_taken_over_by_something_else_is_said(tmp_path: Path) 
     code = "import os\nos.execv('/bin/echo', ['echo', 'other'])\n"
     anatomies, said = followed(code, tmp_path)
     assert not anatomies
-    assert "nothing is recorded: the script replaced itself by /bin/echo, which is not followed" in said
+    assert "nothing is recorded: the script replaced itself with /bin/echo, which is not followed" in said
 
 
 def test_a_recorder_needs_no_block(tmp_path: Path) -> None:

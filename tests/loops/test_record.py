@@ -382,7 +382,7 @@ def test_a_batch_that_calls_disagree_on_is_not_known() -> None:
     actor, critic = nn.Linear(8, 2), nn.Linear(8, 1)
     anatomy = recorded(lambda: (actor(X).sum() + critic(X.repeat(2, 1)).sum()).backward())
     assert (anatomy.workload.batch, anatomy.step.samples_per_second) == (None, None)
-    assert "the batch is not known: different calls in the recorded steps take 4 and 8 samples" in anatomy.warnings
+    assert "the batch size is unclear: calls in the recorded steps take 4 and 8 samples" in anatomy.warnings
     assert recorded(lambda: (actor(X).sum() + critic(X).sum()).backward()).workload.batch == 4
 
 
@@ -541,7 +541,7 @@ def test_a_block_is_one_step() -> None:
     assert (anatomy.step.count, anatomy.step.unprofiled_wall_ns, anatomy.provenance.trace) == (1, None, None)
     assert {row.module for row in anatomy.modules} == {"net.0", "net.1", "net.2"}
     reasons = [check.not_checked for check in anatomy.checks if check.quantity == "call counts"]
-    assert reasons == ["the block was run once, and that under the profiler"]
+    assert reasons == ["the block ran only once, under the profiler"]
 
 
 ONE = "step() was never called: recorder.step() at the end of each iteration separates them"
@@ -581,7 +581,7 @@ def test_code_that_a_watch_breaks_is_told_how_to_do_without() -> None:
     run(3, iteration, warmup=1)
 
 
-OTHER_WAY = "steps take different ways: the one that was watched had other shapes or calls than profiled ones"
+OTHER_WAY = "steps vary: the counted one had other shapes or calls than the profiled ones"
 
 
 def ways_of(anatomy: Anatomy) -> dict[str, str | None]:
@@ -714,7 +714,9 @@ def test_a_loop_that_is_too_short(tmp_path: Path) -> None:
     target = tmp_path / "t.json"
     with pytest.raises(CaptureError) as caught:
         run(3, lambda _: model(X).sum().backward(), target)
-    assert "ended after iteration 3, and the first to be profiled is number 6 - give warmup=2 or" in str(caught.value)
+    assert "ended after iteration 3, but the first one to be profiled is number 6 - give warmup=2 or" in str(
+        caught.value
+    )
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
     assert recorded(lambda: model(X).sum().backward(), 3, warmup=2).step.count == 1
@@ -735,7 +737,7 @@ def test_fewer_steps_than_asked_for(tmp_path: Path) -> None:
             if number < 2:
                 recorder.step()
     assert len(recorder.anatomy.step.steps) == 2
-    assert recorder.anatomy.warnings == ("the last profiled step was cut off: the recording ended inside of it",)
+    assert recorder.anatomy.warnings == ("the last profiled step was cut off: the recording ended inside it",)
 
 
 def test_one_recorder_and_one_profiler_at_a_time() -> None:
@@ -743,7 +745,7 @@ def test_one_recorder_and_one_profiler_at_a_time() -> None:
         pass
     with (
         torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as running,
-        pytest.raises(CaptureError, match=r"record: a torch profiler is running already"),
+        pytest.raises(CaptureError, match=r"record: a torch profiler is already running"),
         opanatomy.record(),
     ):
         pass

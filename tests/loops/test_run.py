@@ -315,8 +315,8 @@ print("done")
     ("steps", "update", "said"),
     [
         (3, "optimizer.step()", "the script ended after step 3, and steps were not steady yet - give --after 1"),
-        (1, "optimizer.step()", "the script made 1 optimizer step, too few to record by steps - put the part"),
-        (30, "pass", "no torch optimizer made a step in the script's own process - opanatomy.record() in the loop"),
+        (1, "optimizer.step()", "the script ran 1 optimizer step, too few to record by step - put the part"),
+        (30, "pass", "no torch optimizer step ran in the script's own process - use opanatomy.record() in the loop"),
     ],
 )
 def test_why_nothing_is_recorded_is_said(steps: int, update: str, said: str, tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_files_and_the_line_that_names_them(recorded: Recorded) -> None:
     assert left_in(recorded.folder) == ["step.json", "step.trace.json.gz"]
     folder, anatomy = recorded.folder, recorded.callback.anatomy
     assert recorded.said == (
-        f"opanatomy: steps 3 to 5 of the training: {folder / 'step.json'}, trace {folder / 'step.trace.json.gz'}"
+        f"opanatomy: steps 3 to 5 of the training run: {folder / 'step.json'}, trace {folder / 'step.trace.json.gz'}"
     )
     assert recorded.callback.trace == folder / "step.trace.json.gz"
     assert opanatomy.read(folder / "step.json") == anatomy
@@ -269,7 +269,7 @@ def test_loading_is_told_apart_from_the_steps(tmp_path: Path) -> None:
     training.train()
     (warning,) = callback.anatomy.warnings
     took = re.fullmatch(
-        r"batches are loaded between the steps, ([\d.]+) ms each time: that is in no figure here", warning
+        r"batches are loaded between the steps \(([\d.]+) ms each time\); no number here includes that time", warning
     )
     assert took is not None
     sleep_ns = BATCH * 100_000_000
@@ -389,7 +389,7 @@ def test_a_second_count_that_does_not_agree_fails_when_the_training_is_done(
         ({"steps": [3, 5]}, "step 5 does not follow step 3"),
         ({"steps": count(1)}, "steps has more than 1000 steps"),
         ({"output": 3}, "output: a path is text, not of type int"),
-        ({"output": "step.xyz"}, "output step.xyz: no report ends like that - end the name in one of .*json"),
+        ({"output": "step.xyz"}, "output step.xyz: unknown report format - end the name in one of .*json"),
         ({"output": "s3://bucket/step.json"}, "s3://"),
     ],
     ids=str,
@@ -432,7 +432,7 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     exec(snippet, {"model": example.model, "arguments": example.args, "dataset": example.train_dataset})
     printed = capsys.readouterr()
     assert "tensor_contraction forward" in printed.out
-    assert "opanatomy: steps 3 to 5 of the training: step.txt, trace step.trace.json.gz" in printed.err
+    assert "opanatomy: steps 3 to 5 of the training run: step.txt, trace step.trace.json.gz" in printed.err
     assert left_in(tmp_path) == ["step.trace.json.gz", "step.txt"]
 
 
@@ -475,7 +475,7 @@ def test_two_ranks(tmp_path: Path) -> None:
         "step.rank0.trace.json.gz",
         "step.rank1.trace.json.gz",
     ]
-    assert [rank.stderr.count("opanatomy: steps 3 to 4 of the training: step.json") for rank in ended] == [1, 0]
+    assert [rank.stderr.count("opanatomy: steps 3 to 4 of the training run: step.json") for rank in ended] == [1, 0]
     together = opanatomy.analyze([tmp_path / f"step.rank{rank}.trace.json.gz" for rank in range(2)])
     assert [rank.rank for rank in together.ranks] == [0, 1]
     assert together.communication

@@ -128,8 +128,8 @@ def test_a_lost_free_stands_before_all_else(recording: Recording) -> None:
     own, replayed = recording.done["max_memory_allocated"], memory.peak_bytes or 0
     assert (peak.ours, peak.other, replayed - own) == (replayed, own, size)
     assert warnings_of(memory)[0].startswith(
-        f"memory of cuda:0: the allocator's own peak of the step is {own:,} B, its replayed allocations have"
-        f" {replayed:,} B"
+        f"memory of cuda:0: the allocator's own peak for the step is {own:,} B, but its replayed allocations"
+        f" peak at {replayed:,} B"
     )
     anatomy = replace(anatomies.nothing(), memory=memory, checks=check_memory(memory))
     row = next(line for line in terminal_report(anatomy, width=100).splitlines() if "memory peak" in line)
@@ -163,8 +163,8 @@ def test_without_an_event_no_component_is_claimed(monkeypatch: pytest.MonkeyPatc
     assert memory.peak_bytes == recording.done["max_memory_allocated"]
     assert memory.timeline == memory.blocks == ()
     assert set(at_peak(memory).values()) == {None}
-    assert memory.notes[0].startswith("what is live at the peak of cuda:0 is not known: torch's allocator reported no")
-    assert checks_of(memory)["allocated bytes"].not_checked == "no event of the step says the allocator's total"
+    assert memory.notes[0].startswith("cannot tell what is live at the peak of cuda:0: torch's allocator reported no")
+    assert checks_of(memory)["allocated bytes"].not_checked == "no event of the step reports the allocator's total"
 
 
 # ---------------------------------------------------------------------------------------------------------- workspaces
@@ -254,7 +254,7 @@ def test_a_build_without_cuda_has_no_figures_of_0() -> None:
     """`torch.cuda.memory_allocated` is 0 there."""
     allocator = DeviceAllocator("cuda:0")
     assert (allocator.backend, allocator.allocated_bytes(), allocator.peak_bytes()) == (None, None, None)
-    assert why_no_blocks(allocator).endswith("torch has no snapshot of its allocator")
+    assert why_no_blocks(allocator).endswith("torch cannot take a snapshot of its allocator")
 
 
 # ---------------------------------------------------------------------------------------------------------------- NVML
@@ -268,10 +268,15 @@ A100 = nvml.NvmlDevice(uuid="GPU-1", name="A100", used_bytes=9_000, total_bytes=
         (nvml.Answer(device=A100), False, [("before_the_device", 9_000, 3_000), ("context", 9_000, 3_000)], []),
         (nvml.Answer(device=A100), True, [("context", 9_000, 3_000)], []),
         (
-            nvml.Answer(why_not="NVML knows no AMD device"),
+            nvml.Answer(why_not="NVML does not support AMD devices"),
             False,
             [("before_the_device", None, None), ("context", None, None)],
-            ["what of cuda:1 is occupied is not known, nor the device's context: NVML knows no AMD device"],
+            [
+                (
+                    "cannot tell how much of cuda:1 is used, nor the size of its context: NVML does not support AMD"
+                    " devices"
+                )
+            ],
         ),
     ],
     ids=["process", "context-there", "no-answer"],

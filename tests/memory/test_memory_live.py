@@ -298,7 +298,11 @@ START = at("before_the_device", allocated_bytes=0, reserved_bytes=0, nvml_used_b
         ((START, at("weights", reserved_bytes=100, nvml_used_bytes=1_800, nvml_process_bytes=500)), 400, ""),
         ((START, at("weights", reserved_bytes=100, nvml_used_bytes=1_800)), 1_300, "what others took of the device"),
         ((at("weights", reserved_bytes=100, nvml_used_bytes=5_400),), None, "the device context is not measured"),
-        ((START, at("weights", reserved_bytes=100, nvml_used_bytes=450)), None, "-50,000,000 B, which no context has"),
+        (
+            (START, at("weights", reserved_bytes=100, nvml_used_bytes=450)),
+            None,
+            "-50,000,000 B, which is implausible for a context",
+        ),
         ((at("weights", allocated_bytes=90, rss_bytes=5),), None, ""),  # the CPU
     ],
     ids=["process", "device", "not-before", "none-has", "cpu"],

@@ -200,7 +200,7 @@ def test_a_step_beyond_a_limit_of_the_host_is_reported(tmp_path: Path) -> None:
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("opanatomy: out of memory in the forward phase")
-    assert "GB were in use at the peak" in last
+    assert "; peak use was " in last
     assert "--batch" in last
     report = json.loads(done.stdout)
     memory = report["memory"]
@@ -283,5 +283,5 @@ def test_a_model_that_does_not_fit_is_no_fault_of_the_batch(
     monkeypatch.setattr("opanatomy.capture.model.workload.build_on_meta", full_host)
     assert main(["profile", "gpt2", "--device", "cpu", "--layers", "1"]) == 1
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "opanatomy: out of memory while gpt2 was being built - keep fewer --layers or use --dtype bfloat16"
+        "opanatomy: out of memory while building gpt2 - keep fewer --layers or use --dtype bfloat16"
     )

@@ -537,7 +537,7 @@ class Calls:
 @pytest.mark.parametrize("option", [["--what-if", "host 0"], ["--phase", "forward=x"], ["--timeline", "full"]])
 def test_options_of_traces_are_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(SNAPSHOTS / "out_of_memory.pickle.gz"), *option]) == 2
-    assert f"{option[0]}: it applies only to traces, and this is a memory snapshot" in capsys.readouterr().err
+    assert f"{option[0]} applies only to traces, and this is a memory snapshot" in capsys.readouterr().err
 
 
 def refused(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -788,7 +788,7 @@ def test_a_category_takes_the_blocks_below_its_frames() -> None:
     with pytest.raises(UsageError, match=r"no regular expression: .*escape"):
         opanatomy.analyze(path, categories={"a": "("})
     (note,) = [note for note in opanatomy.analyze(path, categories={"a": "nowhere"}).memory.notes if "category" in note]
-    assert note == "category a: no block has a frame in which 'nowhere' is found"
+    assert note == "category a: 'nowhere' matches no frame of any block"
 
 
 BUILT = f"{LIBRARY}/nn/modules/linear.py"

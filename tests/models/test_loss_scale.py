@@ -113,7 +113,10 @@ def test_an_update_that_is_skipped_is_said(
 ) -> None:
     path = tmp_path / "step.json"
     anatomy = opanatomy.profile(Loud(1.0, loud), INPUT, amp="fp16", optimizer=optimizer, steps=3, trace=path)
-    form = re.compile(r"(\d of \d) profiled steps skipped the update: float16 gradients overflowed at a loss scale of")
+    form = re.compile(
+        r"(\d of \d) profiled steps skipped the update because float16 gradients overflowed at a"
+        r" loss scale of"
+    )
     assert [match[1] for line in anatomy.warnings if (match := form.match(line))] == expected
     if optimizer == "adamw-loop":
         assert path.read_text().count('"name": "aten::addcdiv_"') == 4 * (3 - len(loud))

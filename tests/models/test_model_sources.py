@@ -74,7 +74,7 @@ def test_code_of_a_configuration_is_refused_unless_trusted(tmp_path: Path, monke
         ("[1]", "not a JSON object but a list"),
         ("{}", "no model_type"),
         ('{"model_type": "brt"}', "did you mean bert"),
-        ('{"model_type": "qqqqqqqqq"}', "a newer transformers may know it"),
+        ('{"model_type": "qqqqqqqqq"}', "a newer transformers may support it"),
         ('{"model_type": "bert", "hidden_size": "wide"}', "cannot build"),
         ('{"model_type": "bert", "hidden_size": 30}', "not a multiple"),
         ('{"model_type": "bert", "architectures": ["BertForQuestionAnswering"]}', "give --task; it has"),

@@ -133,13 +133,16 @@ def test_outputs_without_a_loss_are_summed_over_micro_batches() -> None:
         (
             (torch.ones(6, 4),),
             4,
-            "accumulate=4: a batch of 6 cannot be cut into 4 equal micro-batches - give a divisor of it: 1, 2, 3, 6",
+            (
+                "accumulate=4: a batch of 6 cannot be split into 4 equal micro-batches - give one of its divisors:"
+                " 1, 2, 3, 6"
+            ),
         ),
         (
             (torch.ones(6, 4), {"mask": torch.ones(4, 4)}),
             2,
-            "accumulate=2: the input mask has the shape (4, 4), which"
-            " does not begin with the batch of 6 - give inputs whose first dimension is the batch",
+            "accumulate=2: the input mask has the shape (4, 4), whose first dimension is not the batch of 6 -"
+            " give inputs whose first dimension is the batch",
         ),
     ],
 )
@@ -273,7 +276,11 @@ def test_only_biases_and_only_the_head() -> None:
         (LLAMA, {"freeze": "all-but-biases"}, "--freeze all-but-biases: LlamaForCausalLM has no biases - it has"),
         (GPT2, {"freeze": "all-but-head"}, "--freeze all-but-head: GPT2LMHeadModel has no weights outside of its base"),
         (VIT, {"fused_loss": True}, "--fused-loss"),
-        (BERT, {"batch": 4, "accumulate": 3}, "--accumulate 3: a batch of 4 cannot be cut into 3 equal micro-batches"),
+        (
+            BERT,
+            {"batch": 4, "accumulate": 3},
+            "--accumulate 3: a batch of 4 cannot be split into 3 equal micro-batches",
+        ),
     ],
 )
 def test_models_that_cannot_are_refused(name: str, options: dict[str, Any], said: str) -> None:

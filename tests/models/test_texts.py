@@ -111,11 +111,11 @@ WRONG = {
     "zeros.txt": (b"abc\0\0def\n", "it is not text but binary"),
     "cut.txt.gz": (gzip.compress(b"some text here")[:20], "cannot be read"),
     "no.parquet": (b"words", "not Parquet"),
-    "lines.txt:text": (b"a line\n", "a file of lines has no column 'text'"),
+    "lines.txt:text": (b"a line\n", "a plain text file has no column 'text'"),
     "t.csv:comment": (b"text,label\na b,1\n", "it has no column 'comment' - it has text, label"),
-    "t.csv:label": (b"text,label\na b,1\n", "its column 'label' holds no texts - it has text, label"),
-    "two.csv": (b"first,second\na b,c d\n", "it has several columns of texts - give "),
-    "numbers.csv": (b"first,second\n1,2\n", "it has no column of texts"),
+    "t.csv:label": (b"text,label\na b,1\n", "its column 'label' contains no text - it has text, label"),
+    "two.csv": (b"first,second\na b,c d\n", "it has several text columns - give "),
+    "numbers.csv": (b"first,second\n1,2\n", "it has no text column"),
     "bad.jsonl": (b'{"text": "a"}\n{"text": \n', "line 2 is not JSON"),
     "list.jsonl": (b"[1, 2]\n", "line 1 is not a JSON object"),
 }
@@ -281,8 +281,8 @@ def folder(tmp_path: Path, comments: str) -> Path:
     ("files", "vocabulary", "because"),
     [
         ({}, "1000", None),
-        ({}, "200", "its own has ids up to "),
-        ({"tokenizer.json": "{"}, "400", "its own cannot be read ("),
+        ({}, "200", "its own uses ids up to "),
+        ({"tokenizer.json": "{"}, "400", "its own cannot be loaded ("),
         ({"vocab.txt": None}, "400", "none is available"),
     ],
     ids=["used", "too-many-ids", "unreadable", "none"],
@@ -317,7 +317,7 @@ def test_the_tokenizer_of_a_folder(
         ("openai/whisper-small", {"seq": None}, "takes more than text, or no text - leave it out"),
         (BERT, {"batch": 64}, "too few texts (50) for a batch of 64 - give --batch 50 or less"),
         (GPT2, {"settings": (*TINY[GPT2], ("vocab_size", "20"))}, "a vocabulary of 20 is too small for a tokenizer of"),
-        (GPT2, {"tokenizer": "slow"}, "--tokenizer slow: no Python tokenizer of transformers "),
+        (GPT2, {"tokenizer": "slow"}, "--tokenizer slow: no Python tokenizer in transformers "),
     ],
 )
 def test_texts_that_fit_no_model_are_refused(name: str, others: dict[str, Any], said: str, comments: str) -> None:

@@ -137,9 +137,9 @@ def test_files_of_the_same_name_keep_apart(folder: Path) -> None:
         ("my models/nett.py:make", "no file my models/nett.py - did you mean my models/net.py"),
         (
             "my models/net.py",
-            "no function is named - give the one that returns (module, inputs): my models/net.py:make",
+            "it names no function - give the one that returns (module, inputs): my models/net.py:make",
         ),
-        ("my models/net.py:make()", "'make()' names no function"),
+        ("my models/net.py:make()", "'make()' does not name a function"),
         ("my models/net.py:mak", "no 'mak' in my models/net.py - did you mean make?"),
         ("my models/net.py:one", "my models/net.py:one (my models/net.py:14) returned Net"),
         ("my models/net.py:needs", "raised TypeError: needs() missing 1 required positional argument"),
@@ -163,7 +163,7 @@ def test_a_package_of_a_name_that_is_taken(folder: Path) -> None:
     (package / "__init__.py").touch()
     (package / "net.py").write_text("import torch\n")
     message = message_of(on_cpu(model="my models/torch/net.py:x"), ModelError)
-    assert f"its package is called torch, as one that is in use ({torch.__file__})" in message
+    assert f"its package is called torch has the name of one that is already in use ({torch.__file__})" in message
 
 
 def test_the_jobs_of_an_experiment_find_the_file(folder: Path) -> None:

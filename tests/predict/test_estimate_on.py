@@ -153,7 +153,7 @@ def test_what_is_no_device_is_refused(name: str) -> None:
         (
             ("estimate", BERT, *SMALL, "--on", "V100", "--tf32"),
             2,
-            "V100S PCIe 32 GB has no TF32 - leave it out",
+            "V100S PCIe 32 GB does not support TF32 - leave it out",
         ),
         (
             ("estimate", BERT, "--on", "H100", "--sweep", "layers=1..4"),
@@ -256,7 +256,7 @@ def test_an_estimate_is_compared_with_a_measurement(here: Path, capfd: pytest.Ca
     assert main(["estimate", "google-bert/bert-large-uncased", "--batch", "4", "--on", "H100", "-o", "made.json"]) == 0
     assert main(["compare", "made.json", measured, "-f", "json"]) == 0
     report = json.loads(capfd.readouterr().out)
-    assert report["warnings"] == ["made.json is an estimate: its times are computed, at usual efficiencies"]
+    assert report["warnings"] == ["made.json is an estimate: its times are computed from typical efficiencies"]
     assert main(["compare", "made.json", measured]) == 0
     text = " ".join(capfd.readouterr().out.split())
     assert "Idle, host-bound: +36.8 ms" in text

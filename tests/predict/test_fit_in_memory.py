@@ -199,7 +199,7 @@ def test_the_fewest_layers_to_recompute(here: Path, capfd: pytest.CaptureFixture
     assert main(["profile", *deep, "--for", "1.2MB", "--find", "checkpointing"]) == 3
     out, err = capfd.readouterr()
     assert "no choice of layers fits (1 followed)" in out
-    assert "no choice of layers to recompute makes it fit" in err
+    assert "no choice of recomputed layers makes it fit" in err
     assert main(["profile", *deep, "--for", "1GB", "--find", "checkpointing"]) == 0
     assert "nothing: it fits as it is" in capfd.readouterr().out
 

@@ -423,7 +423,7 @@ def test_modules_that_cannot_be_watched() -> None:
 def test_a_running_profiler_is_left_alone() -> None:
     with (
         torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as running,
-        pytest.raises(opanatomy.CaptureError, match="a torch profiler is running already"),
+        pytest.raises(opanatomy.CaptureError, match="a torch profiler is already running"),
     ):
         opanatomy.profile(LINEAR, X)
     assert running.events() is not None

@@ -97,7 +97,7 @@ def test_missing_ranks_are_named(folder: Path) -> None:
     assert not any("missing" in text for text in analyze_traces([folder]).caveats)
     for index in (1, 2, 3, 5):
         (folder / f"rank{index}.json.gz").unlink()
-    assert "2 of 6 ranks are here: ranks 1-3, 5 are missing" in analyze_traces([folder]).caveats
+    assert "2 of 6 ranks are present: ranks 1-3, 5 are missing" in analyze_traces([folder]).caveats
 
 
 # ---------------------------------------------------------------------------------------------------------- processes
@@ -108,7 +108,7 @@ def test_processes_give_the_same_bytes(folder: Path) -> None:
     told: list[float] = []
     report = report_of(folder, replace(NOT_KEPT, jobs=2), advance=told.append)
     assert report == report_of(folder)
-    assert "rank6.json is left out: " in report
+    assert "rank6.json is excluded: " in report
     assert told == pytest.approx([(index + 1) / 7 for index in range(7)])
 
 

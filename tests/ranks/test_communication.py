@@ -80,7 +80,7 @@ def test_the_slow_rank_is_named_and_the_others_wait_for_it(distributed_runs: Run
         (4_000, 1, []),
         (8_000, 1, [None]),
         (12_000, 2, [None]),
-        (8_000, 2, ["reduced in each of 2 micro-batches: the loop has no no_sync()"]),
+        (8_000, 2, ["reduced in each of 2 micro-batches: the loop does not use no_sync()"]),
     ],
 )
 def test_a_loop_that_reduces_in_each_micro_batch(measured: int, micro_batches: int, causes: list[str | None]) -> None:

@@ -110,7 +110,7 @@ def test_accelerate_launch_of_one_process_is_noticed(here: Path) -> None:
     done = started(words.split(), here, {"RANK": "0"})
     assert done.returncode == 0, done.stderr
     (warning,) = (text for text in read_anatomy(done.stdout).warnings if "accelerate" in text)
-    assert warning.startswith("1 process ran, not the 2 that accelerate launch was told to start")
+    assert warning.startswith("1 process ran instead of the 2 that accelerate launch was told to start")
     assert warning.endswith(
         "ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 --module opanatomy profile unlike:slow"
         " -f json"
@@ -371,5 +371,5 @@ def test_a_model_without_a_plan_cannot_be_cut(here: Path) -> None:
     forks = start_ranks(2, "profile", *tiny(BERT, "--parallel", "tp", "--no-trace"), cwd=here)
     first, second = (fork.wait() for fork in forks)
     assert (first.returncode, second.returncode) == (2, 2)
-    assert "--parallel tp: BertForMaskedLM has no plan of how to cut it - use --parallel ddp or" in first.stderr
+    assert "--parallel tp: BertForMaskedLM has no tensor-parallel plan - use --parallel ddp or" in first.stderr
     assert "opanatomy: rank 1: --parallel tp: BertForMaskedLM has no plan" in second.stderr

@@ -69,7 +69,7 @@ def test_samples_are_those_of_all_ranks(
     anatomy = opanatomy.analyze(folder_of(tmp_path, *traces))
     assert anatomy.workload.samples_together == together
     assert anatomy.step.samples_per_second == (None if rate is None else pytest.approx(rate))
-    said = "the batches of the ranks differ: 8 to 32 samples" in anatomy.warnings
+    said = "batch sizes differ between ranks: 8 to 32 samples" in anatomy.warnings
     assert said == (batches == (8, 32))
 
 
@@ -90,7 +90,7 @@ def test_sums_are_those_of_the_ranks(four: opanatomy.Anatomy) -> None:
 
 def test_one_rank_that_is_missing_is_one(tmp_path: Path) -> None:
     anatomy = opanatomy.analyze(folder_of(tmp_path, rank_trace(0, world=3), rank_trace(2, world=3)))
-    assert "2 of 3 ranks are here: rank 1 is missing" in anatomy.caveats
+    assert "2 of 3 ranks are present: rank 1 is missing" in anatomy.caveats
 
 
 def test_each_rank_has_a_row(four: opanatomy.Anatomy) -> None:
@@ -254,7 +254,7 @@ def test_a_zip_of_ranks_of_which_one_is_damaged(tmp_path: Path, method: int) -> 
     assert zipped.classes == plain.classes
     assert [rank.trace for rank in zipped.ranks] == [f"run/rank{index}.json.gz" for index in range(3)]
     (caveat,) = [text for text in zipped.caveats if "left out" in text]
-    assert caveat.startswith("run/rank3.json is left out: run/rank3.json in ")
+    assert caveat.startswith("run/rank3.json is excluded: run/rank3.json in ")
 
 
 def test_a_bomb_in_a_zip_is_left_out(tmp_path: Path) -> None:
@@ -342,12 +342,12 @@ def refused(*paths: Path) -> str:
         ((at(0, 0), at(0, 1), at(0, 0, waits=60)), "a.json and c.json: both are rank 0 of 2"),
         (
             (at(0, 0, world=8), at(0, 1, world=8), at(0, 2, world=4)),
-            "a.json and c.json: the first is of a world of 8, the second of 4",
+            "a.json and c.json: the world size is 8 in the first and 4 in the second",
         ),
         *(
             (
                 (at(0, ranks[0], base=base), at(seconds, ranks[1], base=base, waits=70)),
-                f"a.json and b.json: the second begins {gap} s after the first ended, none lasts 0.002 s",
+                f"a.json and b.json: the second begins {gap} s after the first ended, and none lasts 0.002 s",
             )
             for seconds, ranks, base, gap in [
                 (946.0, (0, 1), True, "946.0"),
@@ -372,7 +372,7 @@ def test_a_rank_or_a_file_twice(tmp_path: Path) -> None:
     for name, waits in (("run1", 50), ("run2", 60)):
         (tmp_path / name).mkdir()
         at(0, None, waits=waits).write(tmp_path / name / "rank3.json")
-    why = "both are rank 3, by the names of their files"
+    why = "both are rank 3, judging by their file names"
     assert refused(tmp_path) == f"run1/rank3.json and run2/rank3.json: {why}"
     copies = tmp_path / "copies"
     copies.mkdir()
@@ -438,17 +438,17 @@ def test_unlike_devices_models_and_shapes_are_warned_of(tmp_path: Path) -> None:
     assert warnings(first, second) == ()
     second.metadata["deviceProperties"] = [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}]
     assert warnings(first, second) == (
-        "the traces are of unlike devices, sums mix them: NVIDIA H100 80GB HBM3 (a.json), NVIDIA A100-SXM4-80GB"
+        "the traces differ in devices, so sums mix them: NVIDIA H100 80GB HBM3 (a.json), NVIDIA A100-SXM4-80GB"
         " (b.json)",
     )
-    other = "the traces are of unlike models, sums mix them: bert (a.json), gpt2 (b.json)"
+    other = "the traces differ in models, so sums mix them: bert (a.json), gpt2 (b.json)"
     assert other in warnings(of_model(0, "bert"), of_model(1, "gpt2"))
     workload = opanatomy.analyze(tmp_path).workload
     assert (workload.model, workload.batch, workload.inputs) == (None, 8, ("ids",))
     assert not [text for text in warnings(of_model(0, "bert"), of_model(1, "bert")) if "unlike" in text]
     second = at(0, 1)
     second.events = json.loads(json.dumps(second.events).replace("[8, 4]", "[9, 4]").replace("[4, 8]", "[4, 9]"))
-    told = "a.json and b.json have no product of the same shapes: other models or inputs?"
+    told = "a.json and b.json share no matmul of the same shapes: different models or inputs?"
     assert told in warnings(first, second)
 
 

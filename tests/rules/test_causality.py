@@ -96,7 +96,7 @@ def test_a_trace_that_is_right_is_confirmed(tmp_path: Path) -> None:
         ("aten::mm", NCCL, "by its name communication, not tensor_contraction"),
         ("aten::copy_", GEMM, "by its name tensor_contraction, not data_movement"),
         ("triton_poi_fused_mul_1", NCCL, "by its name communication, not elementwise"),
-        ("triton_poi_fused_mul_1", "triton_poi_fused_add_0", "another kernel than its own"),
+        ("triton_poi_fused_mul_1", "triton_poi_fused_add_0", "a kernel other than its own"),
         ("nccl:all_reduce", "triton_poi_fused_add_0", "by its name elementwise, not communication"),
     ],
 )
@@ -108,7 +108,7 @@ def test_a_kernel_of_another_class_than_its_operators(operator: str, kernel: str
     anatomy = trace.analyze(tmp_path)
     one = only(anatomy, "classes of kernels")
     assert (one.operator, one.ours, one.time_ns) == (operator, 5_300 * US, 5_300 * US)
-    sentence = f"The class of work of {operator.removeprefix('aten::')} in {one.phase} may be wrong: 5.300 ms of it are"
+    sentence = f"The class of work of {operator.removeprefix('aten::')} in {one.phase} may be wrong: 5.300 ms of it is"
     name = kernel.partition("(")[0]
     assert first_lines(anatomy).startswith(f"{sentence} {name}, {said}; 51.5 % of the trace.")
 
@@ -147,7 +147,7 @@ def test_two_swapped_ids_reverse_the_order_of_a_stream(first: int, second: int, 
     one["correlation"], other["correlation"] = other["correlation"], one["correlation"]
     said = next(one for quantity, one in unexplained(trace.analyze(tmp_path)) if quantity == "order on streams")
     assert (said.operator, said.ours, said.time_ns) == ("work on stream 7", 2, 80 * US)
-    assert said.evidence == "2 device events out of the order of the launches"
+    assert said.evidence == "2 device events out of launch order"
 
 
 def test_launches_of_two_threads_at_once_have_no_order(tmp_path: Path) -> None:

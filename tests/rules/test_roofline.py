@@ -472,8 +472,8 @@ def test_a_call_that_the_cache_holds() -> None:
     check = checked(operator("aten::add", ADD, 100, 10, 500))
     of_class, found = check.differences
     assert (found.operator, found.phase, found.ours, found.other) == ("aten::add", Phase.FORWARD, 100, 250)
-    assert found.cause == "a cache of 600 bytes can serve 500 of the bytes: 2 ns at least"
-    assert found.evidence == "2.50 x what made up can do; 500 bytes a call, last cache of 0.000572205 MiB"
+    assert found.cause == "a cache of 600 bytes can serve 500 of the bytes: at least 2 ns"
+    assert found.evidence == "2.50 x what made up can do; 500 bytes per call, last cache of 0.000572205 MiB"
     assert (of_class.operator, of_class.cause) == ("class elementwise", found.cause)
 
 
@@ -495,9 +495,9 @@ EXPLAINED: list[tuple[OperatorRow, Ceilings, str | None]] = [
     *((operator("aten::add", ADD, ns, 10, 1000), CACHED, said)
       for ns, said in ((199, "a cache of 600 bytes"), (191, "a cache of 600 bytes"), (189, None), (100, None))),
     (operator("aten::add", ADD, 2500, 10, 10_000, calls=10), CACHED,
-     "a cache of 600 bytes can serve 6,000 of the bytes: 2,000 ns at least"),
+     "a cache of 600 bytes can serve 6,000 of the bytes: at least 2,000 ns"),
     (operator("aten::add", ADD, 1, 10, 500), CEILINGS,
-     "a cache of unknown size can serve 500 of the bytes: 2 ns at least"),
+     "a cache of unknown size can serve 500 of the bytes: at least 2 ns"),
     # No cache makes products faster: the peak, the FLOPs or the time is wrong.
     (product(4), CEILINGS, None), (product(4), CACHED, None),
     # What sets the bound must have been disturbed: another ceiling explains nothing.
@@ -512,27 +512,27 @@ EXPLAINED: list[tuple[OperatorRow, Ceilings, str | None]] = [
     # 10,000 FLOPs are 100 ns at the peak, a quarter of them 25 ns; windows of one place have no such algorithm.
     *((product(ns, 10_000, name="aten::cudnn_convolution", signature=CONVOLUTION.format(places)), CACHED, said)
       for places, ns, said in (
-          ("3,3", 30, "Winograd's algorithm may leave 7,500 FLOPs of convolutions out: 25 ns at least"),
+          ("3,3", 30, "Winograd's algorithm may save 7,500 convolution FLOPs: at least 25 ns"),
           ("3,3", 20, None), ("1,1", 30, None))),
     (product(60, 10_000, name="aten::_flash", causal_flops=5000), CACHED,
-     "a causal mask leaves 5,000 FLOPs out: 50 ns at least"),
+     "a causal mask leaves out 5,000 FLOPs: at least 50 ns"),
     (product(46, 10_000, name="aten::_flash", causal_flops=5000), CACHED, None),
     # It reads one of three slices; 251,658,496 bytes a call were counted of which 150,995,200 are sure.
     (operator(SLICE[0], ADD, 80_000_000, 0, 251_658_496, signature=SLICE[1]), CACHED,
-     "fused kernels need 150,995,200 of 251,658,496 bytes at least: 75,497,600 ns at least"),
+     "fused kernels need at least 150,995,200 of 251,658,496 bytes: at least 75,497,600 ns"),
     (operator(SLICE[0], ADD, 70_000_000, 0, 251_658_496, signature=SLICE[1]), CACHED, None),
     # The loop of a reduction has two sizes; one that is not told explains nothing.
     (operator("triton_red_fused__log_softmax_nll_loss_forward_32", ADD, 400, 0, 3_219_728,
               signature="int64[32], bfloat16[1,32,50304], float32[4], 4, 8"), CEILINGS,
-     "fused kernels need 336 of 3,219,728 bytes at least: 168 ns at least"),
+     "fused kernels need at least 336 of 3,219,728 bytes: at least 168 ns"),
     (operator("triton_poi_fused_add_0", ADD, 10, 0, 800, signature="float32[100], 7"), CACHED, None),
     # Look-ups of rows that repeat.
     *((operator(f"aten::{name}", MOVE, 60, 0, 200, written_bytes=100), CEILINGS,
-       "look-ups need 100 of 300 bytes at least: 50 ns at least")
+       "look-ups need at least 100 of 300 bytes: at least 50 ns")
       for name in ("embedding", "index_select", "gather", "index")),
     (operator("triton_poi_fused_embedding_0", ADD, 150, 0, 32 + 256 + 256,
               signature="int32[8], bfloat16[1000,16], bfloat16[8,16], 128"), CEILINGS,
-     "look-ups need 288 of 544 bytes at least: 144 ns at least"),
+     "look-ups need at least 288 of 544 bytes: at least 144 ns"),
 ]  # fmt: skip
 
 
@@ -625,7 +625,7 @@ def test_what_is_above_the_device_too_is_a_disagreement_whatever_is_given() -> N
         with pytest.raises(GateError, match="2 figures are not confirmed"):
             require_agreement(anatomy)
         limit = "--peak 150G allows" if peak == "150G" else "made up can do"
-        assert f"what {limit}; 10 bytes a call" in (anatomy.checks[0].differences[0].evidence or "")
+        assert f"what {limit}; 10 bytes per call" in (anatomy.checks[0].differences[0].evidence or "")
     assert given("250G", None, fast).checks[0].differences == ()  # a higher one that it is not above is believed
 
 
@@ -634,7 +634,7 @@ def test_what_explains_being_above_an_option() -> None:
     anatomy = given("20G", "1T", PRODUCT, known=None)
     assert [row[:2] for row in exceeded(anatomy)] == [("bfloat16", "--peak 20G")]
     assert {one.cause for one in anatomy.checks[0].differences} == {
-        "--peak 20G is below what was measured, and nothing else is known of the device"
+        "--peak 20G is below what was measured, and nothing else is known about the device"
     }
     row = product(30, name="aten::_flash", causal_flops=500)
     assert given("20G", None, row).device.exceeded == ()

@@ -39,7 +39,7 @@ from tests.support.paths import TRACES
 
 TO_DEVICE = "Memcpy HtoD (Pinned -> Device)"
 COPY = {"category": "gpu_memcpy", "call": "cudaMemcpyAsync"}
-PAUSE, HARDLY = "a pause is in it", "hardly any work is in it"
+PAUSE, HARDLY = "it contains a pause", "it contains almost no work"
 
 
 def made(*work: tuple[Any, ...], steps: tuple[tuple[float, float], ...] = ((100, 100),)) -> TraceBuilder:
@@ -674,7 +674,7 @@ def test_steps_that_are_not_annotated_end_with_the_optimizers_updates(name: str,
         return
     assert rows == [(number, wall * US) for number, wall in enumerate(walls, 1)]
     assert anatomy.step.count == len(walls)
-    assert anatomy.conventions["steps"] == "none is annotated: each ends with Optimizer.step"
+    assert anatomy.conventions["steps"] == "not annotated: each is taken to end with Optimizer.step"
     assert f"{len(walls)} steps by Optimizer.step" in page(anatomy, brief=True)
     assert "no step is annotated, so steps end with Optimizer.step" in page(anatomy)
     assert anatomy.ledger.outside_window_ns >= 30 * US
@@ -807,14 +807,14 @@ def test_a_step_with_a_pause_is_named_and_gives_no_figure(tmp_path: Path) -> Non
     )
     assert (anatomy.ledger.outside_window_ns, anatomy.ledger.set_aside_ns) == (800 * US, 800 * US)
     screen = page(anatomy, brief=True)
-    for words in ("without step 2 (9.00 ms): a pause is in it", "1.05 ms a step, 2 steps", "idle 23.8 %"):
+    for words in ("without step 2 (9.00 ms): it contains a pause", "1.05 ms a step, 2 steps", "idle 23.8 %"):
         assert words in screen
 
 
 def test_the_work_of_another_step_is_not_the_steps(tmp_path: Path) -> None:
     """The device is 600 us behind when the trace begins: the first of three does not count, one alone is without it."""
     anatomy = steps([1_000, 1_000, 1_000], before=600).analyze(tmp_path)
-    assert set_aside(anatomy) == ["other steps' work is in it", None, None]
+    assert set_aside(anatomy) == ["it contains other steps' work", None, None]
     assert (anatomy.step.wall_ns, anatomy.step.count) == (800 * US, 2)
     alone = steps([1_000], before=600).analyze(tmp_path).step
     assert (alone.steps[0].wall_ns, alone.steps[0].outside_ns, alone.steps[0].set_aside) == (1_400 * US, 600 * US, None)

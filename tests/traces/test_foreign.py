@@ -105,8 +105,8 @@ def test_nothing_is_claimed_of_a_device_whose_rows_no_rule_reads(
     path = written(tmp_path, document())
     anatomy = opanatomy.analyze(path)
     said = (
-        f"device rows of {rows} are not read: no figure here is of that device. All times are those of the host, which"
-        " launches and waits"
+        f"device rows of {rows} are not read: no number here covers that device. All times are host times of"
+        " launching and waiting"
     )
     assert anatomy.caveats == (said,)
     assert anatomy.environment.host_only
@@ -138,7 +138,7 @@ def test_rows_beside_known_device_work_are_said_and_change_nothing_else(tmp_path
     trace.events += [*rows_of("dpu_event", 9)()["traceEvents"][2::2], process(8, "opanatomy")]
     both = trace.analyze(tmp_path)
     assert both.caveats == (
-        "device rows of dpu_event (4 events, 0.240 ms) are not read: no figure here is of that device.",
+        "device rows of dpu_event (4 events, 0.240 ms) are not read: no number here covers that device.",
     )
     assert (both.classes, both.timeline.busy_ns) == (known.classes, known.timeline.busy_ns)
 
@@ -220,7 +220,9 @@ def test_operators_faster_than_any_cpu_only_launched(tmp_path: Path) -> None:
     trace.step(0, 1000)
     trace.host("aten::mm", 10, 80, shapes=[[8192, 8192], [8192, 8192]], types=["float", "float"])
     (caveat,) = trace.analyze(tmp_path).caveats
-    assert caveat.startswith("only the host was recorded: the trace has operators at 13,744 TFLOP/s, as no CPU is,")
+    assert caveat.startswith(
+        "only the host was recorded: the trace has operators at 13,744 TFLOP/s, faster than any CPU,"
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- empty traces

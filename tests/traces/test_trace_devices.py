@@ -133,7 +133,7 @@ def test_host_times_are_not_those_of_a_gpu(keep: str, tmp_path: Path) -> None:
     assert (anatomy.device.peak_flops_per_second, anatomy.device.mfu) == ({}, None)
     assert anatomy.environment.host_only
     (caveat,) = anatomy.caveats
-    begin = f"only the host was recorded: the trace has {keep} inside an operator and has no event of a GPU."
+    begin = f"only the host was recorded: the trace contains {keep} inside an operator but has no GPU events."
     assert caveat.startswith(begin)
     text = page(anatomy)
     assert "device a GPU of which nothing was recorded: the host alone" in text
@@ -158,8 +158,8 @@ def test_launches_without_kernels_are_said(tmp_path: Path) -> None:
         trace.launch(600 + number, number, name=call)
     anatomy = trace.analyze(tmp_path)
     assert anatomy.caveats == (
-        "no device work was recorded, only 3 launches of it: what the device did, and when it was idle, is not known -"
-        " record it again where CUPTI (roctracer) works",
+        "no device work was recorded, only 3 launches of it: what the device did, and when it was idle, is"
+        " unknown - record again where CUPTI (roctracer) works",
     )
     assert (anatomy.timeline.idle_ns, anatomy.timeline.unrecorded_ns) == (0, 900_000)
     assert sum(row.time_ns for row in anatomy.classes) == 0
@@ -196,7 +196,7 @@ def test_a_capture_whose_kernels_did_not_come(tmp_path: Path) -> None:
     del trace.metadata["deviceProperties"]
     anatomy = trace.analyze(tmp_path)
     assert (anatomy.environment.device, anatomy.environment.device_kind) == (None, "cpu")
-    assert f"the trace is of a GPU ({H100['name']}) and has no event of a GPU" in anatomy.caveats[0]
+    assert f"the trace is from a GPU ({H100['name']}) but has no GPU events" in anatomy.caveats[0]
     assert all(row.bound_ns is None for row in anatomy.classes)
 
 
@@ -207,4 +207,4 @@ def test_a_capture_whose_kernels_ran_elsewhere(said: tuple[str, str], tmp_path: 
     assert told(anatomy) == (H100["name"], 132, 85_018_279_936)
     assert anatomy.environment.device_kind == "cuda"
     assert anatomy.device.peak_flops_per_second["bfloat16"] == 989.4e12
-    assert f"the capture was of {said[0]}, but the kernels ran on {H100['name']}" in anatomy.caveats[0]
+    assert f"the capture is for {said[0]}, but the kernels ran on {H100['name']}" in anatomy.caveats[0]

@@ -81,7 +81,7 @@ def check_device(device: str) -> str:
         )
     count = device_count(device)
     if number is not None and number >= count:
-        raise CaptureError(f"{_named(device)}: there are {count} {kind} devices - number them from {kind}:0")
+        raise CaptureError(f"{_named(device)}: there are {count} {kind} devices - numbering starts at {kind}:0")
     return f"{kind}:{number or 0}"
 
 

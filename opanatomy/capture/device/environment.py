@@ -184,7 +184,7 @@ def choose_device(wanted: str) -> str:
             there = "there is 1 GPU" if count == 1 else f"there are {count} GPUs"
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
             shown = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
-            raise CaptureError(f"--device {wanted}: {there}{shown} - number them from cuda:0")
+            raise CaptureError(f"--device {wanted}: {there}{shown} - numbering starts at cuda:0")
         return f"cuda:{int(number)}"
     return accelerators.check_device(wanted)
 
