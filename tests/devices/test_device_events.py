@@ -90,7 +90,7 @@ CAUSES: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
     "privileges": ((PRIVILEGES,), {}, NO_PRIVILEGES),
     "another profiler": ((CALL.format("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39)"), FAILED), {},
                          "another profiler is attached to this process - run without nsys, ncu or a second profiler"),
-    "virtual": ((CALL.format("CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES (40)"),), {}, 
+    "virtual": ((CALL.format("CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES (40)"),), {},
     "the hypervisor does not allow tracing this virtual GPU -"
                                                   " enable profiling for the virtual machine"),
     "confidential": ((CALL.format("CUPTI_ERROR_CONFIDENTIAL_COMPUTING_NOT_SUPPORTED (41)"),), {},
