@@ -63,7 +63,7 @@ def test_profile_from_end_to_end(tmp_path: Path) -> None:
         assert words in done.stdout.lower().replace("_", " "), words
     # A run that is quoted in a command is one word.
     assert max(len(line) for line in done.stdout.splitlines() if not line.startswith("  --run")) <= 80
-    assert "the CPU is the device" in done.stderr
+    assert "running on the CPU" in done.stderr
     assert "opanatomy analyze bert-base-uncased.trace.json.gz" in done.stderr
     # The trace gives the same report, always the same one, and names no host and no folder.
     assert started("analyze", "bert-base-uncased.trace.json.gz", cwd=tmp_path).stdout == done.stdout
@@ -144,7 +144,7 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("profile", "gpt2", "-f", "xml"), 2, "not known - "),
     (("profile", "gpt2", "-o", "report.docx"), 2, "no report format has this ending"),
     (("profile", "gpt2", "--inference", "--optimizer", "adamw"), 2, "--inference has no backward"),
-    ((*BERT, "--device", "tpu"), 2, "--device tpu: torch knows no such device"),
+    ((*BERT, "--device", "tpu"), 2, "--device tpu: torch does not know this device"),
     ((*BERT, "--device", "meta"), 2, "--device meta: steps cannot run on meta"),
     ((*BERT, "-o", ""), 2, "-o: the name is empty"),
     ((*BERT, "--trace", "x.json", "-o", "./x.json"), 2, "that is the trace - choose another name for the report"),
@@ -187,7 +187,7 @@ def test_what_cannot_be_done_is_one_line(
     except SystemExit as error:
         ended = int(str(error.code))
     out, err = capsys.readouterr()
-    lines = [line for line in err.splitlines() if "the CPU is the device" not in line]
+    lines = [line for line in err.splitlines() if "running on the CPU" not in line]
     assert (ended, out, len(lines)) == (code, "", 1), err
     assert said in lines[0]
     assert "building" not in lines[0]

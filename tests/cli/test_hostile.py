@@ -129,7 +129,7 @@ BERT_TINY = {
 }
 CONFIGURATIONS: list[tuple[str, str, str]] = [
     ("numbers for architectures", json.dumps({**BERT_TINY, "architectures": [5]}), "not a list of names"),
-    ("deep", '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
+    ("deep", '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "too deeply nested"),
     ("layers in a list", json.dumps({**BERT_TINY, "num_hidden_layers": [5]}), "cannot build"),
 ]
 

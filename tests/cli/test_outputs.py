@@ -243,7 +243,7 @@ def test_a_profilers_file_that_stops_in_the_middle_is_noticed(here: Path) -> Non
             Path(path).write_bytes(b'{"traceEvents": [{"ph": "X"}, {"na')
 
     capture = Capture(version="0", command="", created="", environment=Environment(), workload=Workload())
-    with pytest.raises(OutputError, match="the profiler could not write its trace of this step to the end - free"):
+    with pytest.raises(OutputError, match="the profiler could not finish writing its trace of this step - free"):
         export_trace(Full(), capture, here / "t.json")
     assert left_in(here) == []
 

@@ -388,7 +388,7 @@ def test_runs_of_a_side_that_differ_are_named(on_device: Anatomy) -> None:
     for factor, said in ((1.005, False), (1.5, True)):
         rows = tuple(replace(row, flops=row.flops and round(factor * row.flops)) for row in before[3].classes)
         warnings = opanatomy.compare([*before[:3], anatomies.with_tables(before[3], classes=rows)], after).warnings
-        assert [text.partition(" of a step (")[0] for text in warnings] == [
+        assert [text.partition(" per step (")[0] for text in warnings] == [
             f"{NAME}: run 4 differs from the other runs in the FLOPs"
         ] * said
 
@@ -437,7 +437,7 @@ def test_what_a_report_lacks_is_said() -> None:
     other = anatomies.with_tables(begun(after, 1), breakdown=replace(breakdown, kinds=(renumbered,)))
     assert not opanatomy.compare(before, [after, begun(after, 1)]).warnings
     (warning,) = opanatomy.compare(before, [after, other]).warnings
-    assert "the parts are of 1 of 2 runs" in warning
+    assert "the parts cover 1 of 2 runs" in warning
     older = opanatomy.compare(replace(before, step_kinds=None), replace(after, step_kinds=None))
     assert older.decomposition is None
     assert all("older opanatomy" in text for text in older.warnings)

@@ -33,9 +33,9 @@ def refused(device: str, kind: type[OpanatomyError]) -> str:
     [
         ("xpu:1", CaptureError, f"device xpu:1: this torch ({torch.__version__}) sees no xpu device"),
         ("mps", CaptureError, f"device mps: this torch ({torch.__version__}) sees no mps device"),
-        ("meta", UsageError, "no step runs on meta"),
-        ("npu", UsageError, "torch knows no such device"),
-        ("cpu:first", UsageError, "torch knows no such device"),
+        ("meta", UsageError, "steps cannot run on meta"),
+        ("npu", UsageError, "torch does not know this device"),
+        ("cpu:first", UsageError, "torch does not know this device"),
     ],
 )
 def test_a_device_that_this_torch_has_not_is_refused(device: str, kind: type[OpanatomyError], said: str) -> None:
@@ -45,8 +45,8 @@ def test_a_device_that_this_torch_has_not_is_refused(device: str, kind: type[Opa
 def test_a_device_that_the_profiler_does_not_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The profiler has no activity for MPS, which is not here: the host's times would stand under its name."""
     monkeypatch.setattr(torch.mps, "is_available", lambda: True)
-    assert "records no work of a mps device" in refused("mps", CaptureError)
-    with pytest.raises(UsageError, match="no step runs on meta"):
+    assert "does not record mps device work" in refused("mps", CaptureError)
+    with pytest.raises(UsageError, match="steps cannot run on meta"):
         opanatomy.profile(torch.nn.Identity(), torch.zeros(2, 2, device="meta"))
 
 

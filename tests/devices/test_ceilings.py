@@ -87,7 +87,7 @@ def test_devices_with_a_sheet(name: str, memory: int | None, multiprocessors: in
         ("NVIDIA A100-SXM4-80GB", 84_974_239_744, 98, "98 multiprocessors here but 108"),
         ("NVIDIA H100", None, None, "may be H100 PCIe or H100 SXM"),
         ("NVIDIA H100", 100_000_000_000, 132, "93.1 GiB here and 80 GiB"),
-        ("AMD Radeon Graphics", None, 104, "may be any of several"),
+        ("AMD Radeon Graphics", None, 104, "could be any of several"),
         ("AMD Radeon Graphics", 25_753_026_560, 96, "not in the table"),
         ("GRID A100D-80C", None, None, "virtual GPU"),
         ("NVIDIA H100 80GB HBM2e", None, None, "no data sheet"),

@@ -96,7 +96,7 @@ CAUSES: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
     "confidential": ((CALL.format("CUPTI_ERROR_CONFIDENTIAL_COMPUTING_NOT_SUPPORTED (41)"),), {},
                      "confidential computing forbids tracing - run with that GPU mode off"),
     "WSL": ((CALL.format("CUPTI_ERROR_WSL_DEVICE_NOT_SUPPORTED (45)"),), {},
-            "CUPTI does not support the device under WSL - on Windows allow access"),
+            "CUPTI does not support the device under WSL - on Windows, allow all users"),
     "MIG": ((CALL.format("CUPTI_ERROR_MIG_DEVICE_NOT_SUPPORTED (43)"),), {},
             "CUPTI does not support this MIG instance - run on a whole GPU"),
     "too long": (("Exceeded max GPU buffer count (33 >= 33) - terminating tracing",), {},

@@ -63,7 +63,7 @@ def test_what_holds_the_clock_down(
     ("machine", "why"),
     [
         (FakeMachine(nvml_error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND), "NVML does not answer (NVML Shared Library Not"),
-        (FakeMachine(nvml_error="package"), "NVML cannot be asked: pynvml is not installed"),
+        (FakeMachine(nvml_error="package"), "NVML is unavailable: pynvml is not installed"),
         (FakeMachine(nvml_error=pynvml.NVML_ERROR_NO_PERMISSION), "NVML does not answer (Insufficient Permissions)"),
     ],
     ids=["no library", "no package", "no permission"],

@@ -87,7 +87,7 @@ def test_documented_profiles_fit_their_device(sheet: Sheet) -> None:
         ("NVIDIA GB200 MIG 1g.23gb", None, 18, "no document says how many multiprocessors GB200 has"),
         ("NVIDIA L40 MIG 1g.6gb", None, None, "no known document says that L40 has MIG"),
         ("NVIDIA Frobnicator MIG 1g.6gb", None, 9, "the table has no data sheet for Frobnicator, which NVIDIA"),
-        ("NVIDIA A100-SXM4-40GB MIG", None, 14, "does not say which share"),
+        ("NVIDIA A100-SXM4-40GB MIG", None, 14, "does not say which part"),
         ("AMD Instinct MI300X", 206_141_652_992, 40, "40 multiprocessors here but 304"),
         ("AMD Instinct MI300X", 500 * GIB, 38, "500.0 GiB here and 192 GiB"),
         ("AMD Instinct MI300X", None, 0, "0 multiprocessors here but 304"),

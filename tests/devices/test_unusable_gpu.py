@@ -206,7 +206,7 @@ def test_an_amd_gpu_that_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "")
     assert "HIP_VISIBLE_DEVICES= hides all AMD GPUs" in no_gpu_note("auto")
     install(FakeMachine(gpus=(), cuda_order=(), cuda=None), monkeypatch)
-    assert "is a build for the CPU and does not use an AMD GPU" in no_gpu_note("auto")
+    assert "is a CPU build and does not use an AMD GPU" in no_gpu_note("auto")
 
 
 def test_a_number_that_is_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

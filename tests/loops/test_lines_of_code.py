@@ -1110,4 +1110,4 @@ def test_a_step_without_a_line_of_the_users_says_so(tmp_path: Path) -> None:
         print(made.why_no_lines)
     """
     said = subprocess.run([sys.executable, "-c", dedent(script)], capture_output=True, text=True, check=True).stdout
-    assert "nothing of the step runs in a line of your code" in said
+    assert "nothing in the step runs in a line of your code" in said

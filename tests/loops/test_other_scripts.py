@@ -168,7 +168,7 @@ def followed(code: str, folder: Path, *options: str) -> tuple[list[Anatomy], str
 
 def ends(anatomy: Anatomy) -> str:
     """What ends a step, by the warning of the report."""
-    said = [text for text in anatomy.warnings if text.startswith("no optimizer of torch updates")]
+    said = [text for text in anatomy.warnings if text.startswith("no torch optimizer is used")]
     return said[0].removeprefix("no torch optimizer is used: each step ends with ").partition(";")[0] if said else ""
 
 
@@ -255,8 +255,8 @@ def test_networks_in_long_turns_are_recorded_each(tmp_path: Path) -> None:
     reports = [opanatomy.read(tmp_path / "under" / name) for name in ("report-2.json", "report.json")]
     for report, other in zip(reports, ("RMSprop (2 tensors)", "Adam (4 tensors)"), strict=True):
         assert isinstance(report, Anatomy)
-        (caveat,) = [text for text in report.caveats if "which end with an update" in text]
-        assert f"which end with an update of {other}, take" in caveat
+        (caveat,) = [text for text in report.caveats if " update," in text]
+        assert f"each ending with a {other} update, take" in caveat
     assert said.count("report: ") == 2
 
 

@@ -544,14 +544,14 @@ def test_a_block_is_one_step() -> None:
     assert reasons == ["the block ran only once, under the profiler"]
 
 
-ONE = "step() was never called: recorder.step() at the end of each iteration separates them"
+ONE = "step() was never called: call recorder.step() at the end of each iteration to separate them"
 
 
 @pytest.mark.parametrize(
     ("iterations", "backwards", "optimizers", "said"),
     [
-        (2, 2, 2, f"4 optimizer steps and 4 backward passes are one step here, for {ONE}"),
-        (3, 1, 0, f"3 backward passes are one step here, for {ONE}"),
+        (2, 2, 2, f"4 optimizer steps and 4 backward passes count as one step, because {ONE}"),
+        (3, 1, 0, f"3 backward passes count as one step, because {ONE}"),
         (1, 4, 1, None),
     ],
 )
@@ -741,7 +741,7 @@ def test_fewer_steps_than_asked_for(tmp_path: Path) -> None:
 
 
 def test_one_recorder_and_one_profiler_at_a_time() -> None:
-    with pytest.raises(CaptureError, match="a recorder is running already"), opanatomy.record(), opanatomy.record():
+    with pytest.raises(CaptureError, match="a recorder is already running"), opanatomy.record(), opanatomy.record():
         pass
     with (
         torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as running,
@@ -753,7 +753,7 @@ def test_one_recorder_and_one_profiler_at_a_time() -> None:
     recorder = opanatomy.record()
     with pytest.raises(CaptureError, match="was not started"):
         recorder.step()
-    with pytest.raises(CaptureError, match="nothing is recorded yet"), recorder:
+    with pytest.raises(CaptureError, match="nothing was recorded yet"), recorder:
         _ = recorder.anatomy
     with pytest.raises(CaptureError, match="started already"):
         recorder.start()
@@ -766,7 +766,7 @@ def test_one_recorder_and_one_profiler_at_a_time() -> None:
         ({"memory": "yes"}, UsageError, "memory='yes': must be True or False"),
         ({"trace": "t.txt"}, UsageError, "record: trace t.txt: the name must end in .json or .json.gz"),
         ({"module": nn.Linear}, UsageError, "the class Linear - call it first"),
-        ({"module": []}, UsageError, "module has no module in it"),
+        ({"module": []}, UsageError, "module contains no module"),
         ({"module": nn.Linear(4, 4, device="meta")}, ModelError, "meta device"),
     ],
 )

@@ -338,9 +338,9 @@ with {profiler} as profiler:
     ("profiler", "said"),
     [
         ("torch.profiler.profile()", "give its profile(...) on_trace_ready=opanatomy.trace_handler('runs/'), or"),
-        ("torch.profiler.profile(on_trace_ready=print)", "give opanatomy analyze the traces that its on_trace_ready="),
+        ("torch.profiler.profile(on_trace_ready=print)", "give the traces that its on_trace_ready="),
         ("torch.autograd.profiler.profile()", "torch.autograd.profiler.profile call export_chrome_trace('trace.json')"),
-        ("torch.autograd.profiler.profile(enabled=False)", "no torch optimizer made a step"),
+        ("torch.autograd.profiler.profile(enabled=False)", "no torch optimizer step ran"),
     ],
 )
 def test_a_profiler_of_the_script_is_advised_what_it_has(profiler: str, said: str, tmp_path: Path) -> None:

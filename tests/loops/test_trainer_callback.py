@@ -358,7 +358,7 @@ def test_a_training_that_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
 def test_another_profiler_ends_the_recording_not_the_training(tmp_path: Path) -> None:
     callback = opanatomy.TrainerCallback(range(2, 3), tmp_path / "step.json")
     training = trainer(callback, folder=tmp_path, max_steps=3)
-    with torch.profiler.profile(), pytest.warns(UserWarning, match="training goes on: .*profiler is running already"):
+    with torch.profiler.profile(), pytest.warns(UserWarning, match="training continues: .*profiler is already running"):
         training.train()
     assert training.state.global_step == 3
     assert left_in(tmp_path) == []
@@ -383,9 +383,9 @@ def test_a_second_count_that_does_not_agree_fails_when_the_training_is_done(
     ("arguments", "message"),
     [
         ({"steps": 5}, "steps is of type int - give a range such as range"),
-        ({"steps": ()}, r"steps=\(\) has no step in it"),
-        ({"steps": range(3)}, "steps has 0 in it, and a training begins with step 1"),
-        ({"steps": [3.0]}, r"steps has 3\.0 in it, which is not a whole number"),
+        ({"steps": ()}, r"steps=\(\) contains no step"),
+        ({"steps": range(3)}, "steps contains 0, but training begins with step 1"),
+        ({"steps": [3.0]}, r"steps contains 3\.0, which is not an integer"),
         ({"steps": [3, 5]}, "step 5 does not follow step 3"),
         ({"steps": count(1)}, "steps has more than 1000 steps"),
         ({"output": 3}, "output: a path is text, not of type int"),

@@ -296,8 +296,12 @@ START = at("before_the_device", allocated_bytes=0, reserved_bytes=0, nvml_used_b
     [
         # Another process took 900 MB meanwhile: what the whole device uses has grown by 1,400 MB.
         ((START, at("weights", reserved_bytes=100, nvml_used_bytes=1_800, nvml_process_bytes=500)), 400, ""),
-        ((START, at("weights", reserved_bytes=100, nvml_used_bytes=1_800)), 1_300, "what others took of the device"),
-        ((at("weights", reserved_bytes=100, nvml_used_bytes=5_400),), None, "the device context is not measured"),
+        (
+            (START, at("weights", reserved_bytes=100, nvml_used_bytes=1_800)),
+            1_300,
+            "whatever others allocated on the device",
+        ),
+        ((at("weights", reserved_bytes=100, nvml_used_bytes=5_400),), None, "the device context was not measured"),
         (
             (START, at("weights", reserved_bytes=100, nvml_used_bytes=450)),
             None,

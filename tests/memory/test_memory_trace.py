@@ -122,7 +122,7 @@ def test_frees_of_blocks_from_before_count_into_it(tmp_path: Path) -> None:
     assert (row.unmatched_frees, row.unmatched_free_bytes, row.before_window_bytes) == (2, 4196, 4196)
     assert (row.never_freed, row.never_freed_bytes) == (1, 512)
     assert components(memory) == {"before_window": 4196}
-    assert "without what was allocated before it" in (memory.measured_by or "")
+    assert "excluding what was allocated before it" in (memory.measured_by or "")
     (row,) = memory_of(recorded((20, 1, 512)), tmp_path).devices
     assert row.before_window_bytes is None  # nothing says it
 
@@ -146,7 +146,7 @@ def test_each_device_is_taken_apart(tmp_path: Path) -> None:
     ("events", "counts", "warning"),
     [
         (((10, 1, 512), (20, 1, 256), (30, 1, -256)), (1, 512, 0), "given again"),
-        (((10, 1, 512), (20, 1, -256)), (0, 0, 1), "other than what was allocated"),
+        (((10, 1, 512), (20, 1, -256)), (0, 0, 1), "a different size than was allocated"),
     ],
     ids=["given-again", "other-size"],
 )

@@ -305,7 +305,7 @@ def test_a_module_that_does_not_generate_so_is_refused() -> None:
     ids, plain = prepared.inputs["input_ids"], module.generate  # type: ignore[call-overload]
     with pytest.raises(UsageError, match=r"generate=2: inputs without names \(2\) - give a dictionary"):
         opanatomy.profile(module, (ids, ids), generate=2)
-    with pytest.raises(UsageError, match=r"^generate=2: Linear does not generate - leave it out, or take a model"):
+    with pytest.raises(UsageError, match=r"^generate=2: Linear cannot generate - leave it out, or use a model"):
         opanatomy.profile(torch.nn.Linear(2, 2), torch.ones(2, 2), generate=2)
     module.generate = lambda **settings: plain(**{**settings, "max_new_tokens": 3})
     with pytest.raises(opanatomy.CaptureError, match="ran 3 forwards for 4 new tokens"):

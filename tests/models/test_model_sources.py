@@ -71,7 +71,7 @@ def test_code_of_a_configuration_is_refused_unless_trusted(tmp_path: Path, monke
     ("text", "said"),
     [
         ("{not json", "not JSON"),
-        ("[1]", "not a JSON object but a list"),
+        ("[1]", "a JSON list, not an object"),
         ("{}", "no model_type"),
         ('{"model_type": "brt"}', "did you mean bert"),
         ('{"model_type": "qqqqqqqqq"}', "a newer transformers may support it"),
@@ -91,7 +91,7 @@ def test_pretrained_weights_that_cannot_be_loaded(tmp_path: Path, others: dict[s
     module = prepare(tiny_request(BERT)).module
     (module if others else module.config).save_pretrained(tmp_path)
     message = message_of(on_cpu(model=str(tmp_path), weights="pretrained", **others), ModelError)
-    assert "cannot load weights" in message
+    assert "cannot load the weights" in message
     assert "leave --weights out" in message
 
 

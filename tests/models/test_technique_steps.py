@@ -198,9 +198,7 @@ def test_only_the_input_of_a_segment_is_kept(kind: str) -> None:
 
 def test_layers_that_make_no_segments_are_refused() -> None:
     prepared: Any = prepare(tiny_request(T5, checkpoint_every=2))
-    with pytest.raises(
-        UsageError, match=r"^--checkpoint-every 2: a T5Block of encoder.block gives the model more than"
-    ):
+    with pytest.raises(UsageError, match=r"^--checkpoint-every 2: a T5Block of encoder.block returns more than"):
         prepared.module(**prepared.inputs)
     assert message_of(tiny_request(BERT, checkpoint_every=3), UsageError).startswith("--checkpoint-every 3")
     assert RunOptions(checkpoint_every=2).checkpointing == "non-reentrant"
@@ -274,7 +272,7 @@ def test_only_biases_and_only_the_head() -> None:
             " (2 BertLayer in bert.encoder.layer), all-but-biases, all-but-head",
         ),
         (LLAMA, {"freeze": "all-but-biases"}, "--freeze all-but-biases: LlamaForCausalLM has no biases - it has"),
-        (GPT2, {"freeze": "all-but-head"}, "--freeze all-but-head: GPT2LMHeadModel has no weights outside of its base"),
+        (GPT2, {"freeze": "all-but-head"}, "--freeze all-but-head: GPT2LMHeadModel has no weights outside its base"),
         (VIT, {"fused_loss": True}, "--fused-loss"),
         (
             BERT,

@@ -106,9 +106,9 @@ def test_every_form_gives_the_same_texts(tmp_path: Path) -> None:
 WRONG = {
     "none.txt": (None, "no such file"),
     ".": (None, "it is a folder"),
-    "blank.txt": (b"\n \n\t\n", "it has no text in it"),
+    "blank.txt": (b"\n \n\t\n", "it contains no text"),
     "binary.txt": (bytes(range(256)), "it is not UTF-8 text"),
-    "zeros.txt": (b"abc\0\0def\n", "it is not text but binary"),
+    "zeros.txt": (b"abc\0\0def\n", "it is binary, not text"),
     "cut.txt.gz": (gzip.compress(b"some text here")[:20], "cannot be read"),
     "no.parquet": (b"words", "not Parquet"),
     "lines.txt:text": (b"a line\n", "a plain text file has no column 'text'"),

@@ -143,7 +143,10 @@ def test_files_of_the_same_name_keep_apart(folder: Path) -> None:
         ("my models/net.py:mak", "no 'mak' in my models/net.py - did you mean make?"),
         ("my models/net.py:one", "my models/net.py:one (my models/net.py:14) returned Net"),
         ("my models/net.py:needs", "raised TypeError: needs() missing 1 required positional argument"),
-        ("my models/net.py:broken", "cannot be multiplied (1x2 and 3x3) (my models/net.py:18) - call it by itself"),
+        (
+            "my models/net.py:broken",
+            "cannot be multiplied (1x2 and 3x3) (my models/net.py:18) - try calling it by itself",
+        ),
         ("my models/script.py:x", "cannot import my models/script.py: SystemExit 3 (my models/script.py:3) - put what"),
         ("my models/syntax.py:x", "SyntaxError: invalid syntax (my models/syntax.py:3) - correct it"),
         ("my models/missing.py:x", "No module named 'not_there_at_all' (my models/missing.py:2) - install it, or put"),

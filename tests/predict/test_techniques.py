@@ -148,10 +148,10 @@ CHOSEN = {
 }
 #: Why a technique cannot be on a model, by the prediction and by the run.
 CANNOT = {
-    ("openai-community/gpt2", "freeze-all-but-head"): "GPT2LMHeadModel has no weights outside of its base model",
+    ("openai-community/gpt2", "freeze-all-but-head"): "GPT2LMHeadModel has no weights outside its base model",
     ("google-t5/t5-base", "freeze-all-but-biases"): "T5ForConditionalGeneration has no biases",
-    ("google-t5/t5-base", "checkpointing-segments"): "T5Block of encoder.block gives the model more than hidden states",
-    ("google/vit-base-patch16-224", "fused-loss"): "ViTForImageClassification has no linear head that gives words",
+    ("google-t5/t5-base", "checkpointing-segments"): "T5Block of encoder.block returns more than hidden states",
+    ("google/vit-base-patch16-224", "fused-loss"): "ViTForImageClassification has no linear head that predicts tokens",
 }
 #: Forward and backward take the FLOPs of the baseline, whatever runs a second time.
 SAME_FLOPS = frozenset({
@@ -204,7 +204,7 @@ def test_techniques_do_to_a_model_what_is_predicted(model: str, tmp_path: Path) 
             check_row(model, row, rows[BASELINE])
     tried = {name for name, row in rows.items() if row.measured is not None}
     assert len(tried) >= len(CHOSEN[model][1].split(",")) - 2
-    assert any(text.startswith("1 repetition: the times of so few may be apart by chance") for text in report.warnings)
+    assert any(text.startswith("1 repetition: the times of so few may differ by chance") for text in report.warnings)
     assert all(row.measured.load is not None for row in rows.values() if row.repetitions_ns and row.measured)
     if model == BERT:
         check_files_and_resume(report, words, tmp_path)
@@ -274,7 +274,7 @@ def kill() -> None:
 
 @pytest.mark.parametrize(
     ("job", "arguments", "message"),
-    [(end, (3,), "exit code 3"), (kill, (), "SIGKILL: the system ends"), (len, (5,), "TypeError: object of type")],
+    [(end, (3,), "exit code 3"), (kill, (), "SIGKILL: the system kills"), (len, (5,), "TypeError: object of type")],
 )
 def test_a_job_that_breaks_says_how(job: Any, arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(JobFailed, match=message):

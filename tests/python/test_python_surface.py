@@ -414,7 +414,7 @@ def test_messages_speak_of_arguments(wrong: str, monkeypatch: pytest.MonkeyPatch
 def test_modules_that_cannot_be_watched() -> None:
     for module, said in (
         (nn.LazyLinear(4), "weight has no shape yet"),
-        (torch.jit.script(LINEAR), "a scripted module takes no hooks"),
+        (torch.jit.script(LINEAR), "a scripted module does not support hooks"),
     ):
         with pytest.raises(opanatomy.ModelError, match=said):
             opanatomy.profile(module, X)

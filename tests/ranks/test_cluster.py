@@ -329,7 +329,7 @@ def test_dask_gives_the_same_bytes_though_a_worker_dies(
 def test_no_scheduler_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Not the twenty seconds that a user waits.
     monkeypatch.setattr("opanatomy.parallel._CONNECT_SECONDS", 0.2)
-    with pytest.raises(UsageError, match=r"dask='tcp://127.0.0.1:1': no scheduler answers there"):
+    with pytest.raises(UsageError, match=r"dask='tcp://127.0.0.1:1': no scheduler responds there"):
         report_of(folder, ClusterSettings(dask="tcp://127.0.0.1:1", keep=False))
 
 

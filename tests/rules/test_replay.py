@@ -259,13 +259,13 @@ def test_own_questions_on_the_command_line(tmp_path: Path, capsys: pytest.Captur
         ("half", "not a change - write PART xFACTOR"),
         ("Aten::mm 0", "did you mean aten::mm"),
         ("blocking copie 0", "did you mean blocking copies"),
-        ("synchronizations x0.5", "it is there or not - write 'synchronization 0'"),
+        ("synchronizations x0.5", "only removed - write 'synchronization 0'"),
         ("blocking copies x1", "it is there or not - write 'blocking copies 0'"),
     ):
         assert main([*asked, wrong]) == 2
         assert says in capsys.readouterr().err
     assert main(["analyze", str(TRACES / "bert_cpu.json.gz"), "--what-if", "host 0"]) == 2
-    assert "one trace with the work of a GPU" in capsys.readouterr().err
+    assert "a single trace with GPU work" in capsys.readouterr().err
 
 
 def test_own_questions_from_python(tmp_path: Path) -> None:
@@ -296,18 +296,18 @@ def test_what_cannot_be_asked_from_python(tmp_path: Path) -> None:
     for wrong, says in (
         ("aten::nn 0", "did you mean aten::mm"),
         ("half", "not a change"),
-        (changed, "not all are texts"),
+        (changed, "not all are strings"),
     ):
         with pytest.raises(UsageError, match=says):
             anatomy.what_if(wrong)
     report = opanatomy.read(tmp_path / "report.json")
     assert isinstance(report, opanatomy.Anatomy)
     for without in (report, replace(anatomy), pickle.loads(pickle.dumps(anatomy))):
-        with pytest.raises(UsageError, match=r"holds no events - give the trace to opanatomy\.analyze"):
+        with pytest.raises(UsageError, match=r"has no events - give the trace to opanatomy\.analyze"):
             without.what_if("host 0")
     ranks = sorted(TRACES.glob("gpu_v100_dlrm_rank*.json.gz"))
     for none in (opanatomy.analyze(TRACES / "bert_cpu.json.gz"), opanatomy.analyze(ranks)):
-        with pytest.raises(UsageError, match="one trace with the work of a GPU"):
+        with pytest.raises(UsageError, match="a single trace with GPU work"):
             none.what_if("host 0")
 
 

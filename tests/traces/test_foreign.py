@@ -211,7 +211,7 @@ def test_a_gpu_that_took_part_is_not_the_cpu(name: str, start: float, tmp_path: 
         trace.launch(start, 1, name=name)
     anatomy = trace.analyze(tmp_path)
     assert anatomy.environment.host_only
-    assert anatomy.caveats[0].startswith(f"only the host was recorded: the trace has {name}")
+    assert anatomy.caveats[0].startswith(f"only the host was recorded: the trace contains {name}")
 
 
 def test_operators_faster_than_any_cpu_only_launched(tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ def test_merged_ranks_that_nothing_tells_apart_are_said_first(tmp_path: Path) ->
     """In the order of time, with the correlation ids of all ranks the same: a kernel may be anybody's."""
     events = sorted((event for rank in changed(by_number) for event in rank), key=lambda event: event["ts"])
     anatomy = opanatomy.analyze(written(tmp_path, {"traceEvents": events}))
-    assert anatomy.caveats[0].startswith("4 ranks are merged in this file: all sums are over all of them")
+    assert anatomy.caveats[0].startswith("4 ranks are merged in this file: all sums cover all of them")
 
 
 @pytest.mark.parametrize("same", ["device", "host", "both"])
@@ -373,7 +373,7 @@ def test_merged_ranks_that_share_a_process_id_are_said_first(same: str, tmp_path
             event["pid"] = 0 if event["cat"] == "kernel" else 500
     anatomy = opanatomy.analyze(written(tmp_path, {"traceEvents": events}))
     assert len(anatomy.ranks) == 0
-    assert anatomy.caveats[0].startswith("2 ranks are merged in this file: all sums are over all of them")
+    assert anatomy.caveats[0].startswith("2 ranks are merged in this file: all sums cover all of them")
 
 
 def test_ranks_on_the_cpu_are_taken_apart_and_one_rank_is_left_alone(tmp_path: Path) -> None:
