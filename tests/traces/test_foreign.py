@@ -348,6 +348,14 @@ def test_merged_ranks_are_taken_apart(
     assert not any("merged" in caveat for caveat in anatomy.caveats)
 
 
+def test_a_host_without_an_id_is_a_process_among_others(tmp_path: Path) -> None:
+    events = [event for rank in changed(by_correlation)[:2] for event in rank]
+    events = [{**event, "pid": None if event["pid"] == 1500 else event["pid"]} for event in events]
+    events.sort(key=lambda event: event["ts"])
+    anatomy = opanatomy.analyze(written(tmp_path, {"traceEvents": events}))
+    assert [rank.kernel_time_ns for rank in anatomy.ranks] == [600_000, 620_000]
+
+
 def test_device_rows_of_ranks_without_their_hosts(tmp_path: Path) -> None:
     """Each rank calls its device 0; in several processes of one host that is no sign of another rank."""
     kernels = [event for rank in changed(by_number)[:2] for event in rank if event["cat"] == "kernel"]
