@@ -145,7 +145,7 @@ def test_each_device_is_taken_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("events", "counts", "warning"),
     [
-        (((10, 1, 512), (20, 1, 256), (30, 1, -256)), (1, 512, 0), "given again"),
+        (((10, 1, 512), (20, 1, 256), (30, 1, -256)), (1, 512, 0), "allocated again"),
         (((10, 1, 512), (20, 1, -256)), (0, 0, 1), "a different size than was allocated"),
     ],
     ids=["given-again", "other-size"],
@@ -187,7 +187,7 @@ def test_a_free_that_no_event_tells_is_where_the_total_fell(tmp_path: Path) -> N
     anatomy = anatomy_of(recorded(*events), tmp_path)
     (row,) = anatomy.memory.devices
     assert (row.unseen_frees, row.equal_events, anatomy.memory.peak_bytes) == (0, 5, 1_768)
-    assert not any("given again" in warning or "differs" in warning for warning in anatomy.warnings)
+    assert not any("allocated again" in warning or "differs" in warning for warning in anatomy.warnings)
 
 
 @pytest.mark.parametrize("told", [True, False])
