@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Annotated
 
-from msgspec import field
+from msgspec import Meta, field
 
 from opanatomy.records.anatomy import Advice
 from opanatomy.records.codec import SCHEMA, Record
@@ -261,7 +262,7 @@ class Techniques(Record, frozen=True, kw_only=True, tag_field="kind", tag="techn
     created: str
     environment: Environment
     workload: Workload
-    rows: tuple[TechniqueRow, ...]
+    rows: Annotated[tuple[TechniqueRow, ...], Meta(min_length=1)]
     seed: int
     repetitions: int
     predicted_only: bool = False

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from opanatomy.records.codec import Record
@@ -349,7 +349,7 @@ class StepKind(Record, frozen=True, kw_only=True):
     wall = framework + the rows' times - overlaps (of threads), both exactly.
     """
 
-    steps: tuple[LikeStep, ...]
+    steps: Annotated[tuple[LikeStep, ...], Meta(min_length=1)]
     count: int
     wall_ns: int
     overlaps: tuple[Overlap, ...] = ()

@@ -80,7 +80,8 @@ def components(anatomy: Anatomy) -> Section | None:
 def _snapshot_section(memory: Memory) -> Section:
     """Return the components of a snapshot at the moment shown and, if that is another and known, at the peak."""
     now = "at peak" if memory.is_at_peak else memory.then
-    both = not memory.is_at_peak and any(device.peak_bytes is not None for device in memory.devices)
+    peaks = [memory.peak_bytes, *(device.peak_bytes for device in memory.devices)]
+    both = not memory.is_at_peak and (len(memory.devices) > 1 or any(size is not None for size in peaks))
     columns: Columns[MemoryComponent] = {
         Column(header="memory", holds=ColumnKind.NAMES, least=13): lambda part: _words(part.component),
         Column(header=now): lambda part: _known(part.shown_bytes),
