@@ -380,7 +380,7 @@ def why_no_ranks(candidates: Sequence[Candidate]) -> str | None:
         if pair is not None:
             first, second, why = pair
             return (
-                f"{first.name} and {second.name} are not ranks of one run ({why}) - to compare them, use "
+                f"{first.name} and {second.name} are not ranks of one run - {why} - to compare them, use "
                 f"{as_asked('opanatomy compare', 'opanatomy.compare')}"
             )
     return None

@@ -86,7 +86,7 @@ def test_xpu_is_named_as_such() -> None:
     assert (accelerators.allocator_name("xpu:1"), accelerators.peak_bytes("xpu:1")) == ("xpu allocator", 123)
     with pytest.raises(UsageError, match="memory: the xpu allocator cannot be traced"):
         accelerators.check_memory_in_depth("xpu:1")
-    with pytest.raises(UsageError, match="the peaks of xpu devices are not measured"):
+    with pytest.raises(UsageError, match="peaks of xpu devices are not measured"):
         accelerators.check_measurable("xpu:1")
 
 

@@ -83,10 +83,10 @@ def test_devices_with_a_sheet(name: str, memory: int | None, multiprocessors: in
     [
         (None, None, None, "does not name"),
         ("", None, None, "an unnamed device"),
-        ("NVIDIA A100-SXM4-40GB", 20_000_000_000, 42, "18.6 GiB here and 40 GiB"),
+        ("NVIDIA A100-SXM4-40GB", 20_000_000_000, 42, "18.6 GiB here but 40 GiB"),
         ("NVIDIA A100-SXM4-80GB", 84_974_239_744, 98, "98 multiprocessors here but 108"),
-        ("NVIDIA H100", None, None, "may be H100 PCIe or H100 SXM"),
-        ("NVIDIA H100", 100_000_000_000, 132, "93.1 GiB here and 80 GiB"),
+        ("NVIDIA H100", None, None, "could be H100 PCIe or H100 SXM"),
+        ("NVIDIA H100", 100_000_000_000, 132, "93.1 GiB here but 80 GiB"),
         ("AMD Radeon Graphics", None, 104, "could be any of several"),
         ("AMD Radeon Graphics", 25_753_026_560, 96, "not in the table"),
         ("GRID A100D-80C", None, None, "virtual GPU"),
@@ -446,7 +446,7 @@ def test_the_command_takes_given_ceilings(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--dtype", "fp33"], "no data type 'fp33'"),
+        (["--dtype", "fp33"], "no peak for data type 'fp33'"),
         (["--peak", "fast"], "--peak fast: 'fast' is not a number"),
         (["--bandwidth", "12"], "--bandwidth 12"),
         (["-f", "xml"], "--format xml: not known - one of terminal, json"),

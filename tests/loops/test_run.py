@@ -337,7 +337,7 @@ with {profiler} as profiler:
 @pytest.mark.parametrize(
     ("profiler", "said"),
     [
-        ("torch.profiler.profile()", "give its profile(...) on_trace_ready=opanatomy.trace_handler('runs/'), or"),
+        ("torch.profiler.profile()", "pass on_trace_ready=opanatomy.trace_handler('runs/') to its profile(...), or"),
         ("torch.profiler.profile(on_trace_ready=print)", "give the traces that its on_trace_ready="),
         ("torch.autograd.profiler.profile()", "torch.autograd.profiler.profile call export_chrome_trace('trace.json')"),
         ("torch.autograd.profiler.profile(enabled=False)", "no torch optimizer step ran"),

@@ -626,7 +626,7 @@ def test_weights_are_named_and_a_trace_beside_a_snapshot_is_refused(
     a_step().written(tmp_path / "s.pickle")
     trace = TRACES / "gpu_a100_alexnet.json.gz"
     assert main(["analyze", str(tmp_path / "s.pickle"), str(trace)]) == 2
-    assert "one after the other" in capsys.readouterr().err
+    assert "analyze them separately" in capsys.readouterr().err
     assert main(["analyze", str(trace), "--at", "peak"]) == 2
     assert "and this is a trace" in capsys.readouterr().err
     assert main(["analyze", str(tmp_path / "s.pickle"), "--trace", str(tmp_path / "t.json")]) == 2

@@ -166,7 +166,7 @@ def test_a_package_of_a_name_that_is_taken(folder: Path) -> None:
     (package / "__init__.py").touch()
     (package / "net.py").write_text("import torch\n")
     message = message_of(on_cpu(model="my models/torch/net.py:x"), ModelError)
-    assert f"its package is called torch has the name of one that is already in use ({torch.__file__})" in message
+    assert f"its package torch has the name of one that is already in use ({torch.__file__})" in message
 
 
 def test_the_jobs_of_an_experiment_find_the_file(folder: Path) -> None:

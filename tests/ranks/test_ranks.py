@@ -253,7 +253,7 @@ def test_a_zip_of_ranks_of_which_one_is_damaged(tmp_path: Path, method: int) -> 
     zipped, plain = opanatomy.analyze(tmp_path / "ranks.zip"), opanatomy.analyze(folder)
     assert zipped.classes == plain.classes
     assert [rank.trace for rank in zipped.ranks] == [f"run/rank{index}.json.gz" for index in range(3)]
-    (caveat,) = [text for text in zipped.caveats if "left out" in text]
+    (caveat,) = [text for text in zipped.caveats if "is excluded" in text]
     assert caveat.startswith("run/rank3.json is excluded: run/rank3.json in ")
 
 
@@ -271,7 +271,7 @@ def test_what_cannot_be_read_is_a_caveat_among_others(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:-40]))
     together = opanatomy.analyze(folder)
     assert len(together.ranks) == 3
-    assert [text.split()[0] for text in together.caveats if "left out" in text] == ["rank3.json"]
+    assert [text.split()[0] for text in together.caveats if "is excluded" in text] == ["rank3.json"]
     assert any(text.startswith("rank ") and "cut off" in text for text in together.caveats)
 
 

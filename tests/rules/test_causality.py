@@ -274,7 +274,7 @@ def test_launches_without_work(count: int, alarm: bool, tmp_path: Path, capsys: 
     assert main(["analyze", str(tmp_path / "trace.json"), "--check", "--brief"]) == (3 if alarm else 0)
     out, err = capsys.readouterr()
     assert ("may be wrong" in out) is alarm
-    assert alarm or "check: 1 figure below 1 % of the work is not confirmed, see --section ledger" in err
+    assert alarm or "check: 1 number below 1 % of the work is not confirmed, see --section ledger" in err
 
 
 def test_a_graph_whose_work_was_not_recorded_is_said_first(tmp_path: Path) -> None:

@@ -260,7 +260,7 @@ def test_own_questions_on_the_command_line(tmp_path: Path, capsys: pytest.Captur
         ("Aten::mm 0", "did you mean aten::mm"),
         ("blocking copie 0", "did you mean blocking copies"),
         ("synchronizations x0.5", "only removed - write 'synchronization 0'"),
-        ("blocking copies x1", "it is there or not - write 'blocking copies 0'"),
+        ("blocking copies x1", "only removed - write 'blocking copies 0'"),
     ):
         assert main([*asked, wrong]) == 2
         assert says in capsys.readouterr().err

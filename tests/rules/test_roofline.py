@@ -502,7 +502,7 @@ EXPLAINED: list[tuple[OperatorRow, Ceilings, str | None]] = [
     (product(4), CEILINGS, None), (product(4), CACHED, None),
     # What sets the bound must have been disturbed: another ceiling explains nothing.
     (operator("aten::add", ADD, 100, 10, 1000), disturbed("bandwidth"),
-     "the bandwidth was measured while something else was busy"),
+     "the bandwidth was measured while something else was running"),
     (operator("aten::add", ADD, 100, 10, 1000), disturbed("float32"), None),
     (operator("aten::add", ADD, 1, 100_000, 1), disturbed("vector float32"), "the vector float32 was measured while"),
     (operator("aten::add", ADD, 1, 100_000, 1), disturbed("float32", "bfloat16"), None),
@@ -622,7 +622,7 @@ def test_what_is_above_the_device_too_is_a_disagreement_whatever_is_given() -> N
         anatomy = given(peak, None, fast)
         assert anatomy.device.exceeded == ()
         assert [one.operator for one in anatomy.checks[0].unexplained] == ["class tensor_contraction", "aten::mm"]
-        with pytest.raises(GateError, match="2 figures are not confirmed"):
+        with pytest.raises(GateError, match="2 numbers are not confirmed"):
             require_agreement(anatomy)
         limit = "--peak 150G allows" if peak == "150G" else "made up can do"
         assert f"what {limit}; 10 bytes per call" in (anatomy.checks[0].differences[0].evidence or "")
