@@ -270,7 +270,7 @@ def test_the_sentence_of_the_same_calls_says_that_the_clock_differs() -> None:
     part = Part(cause=Cause.SAME_CALLS, operator_class=OperatorClass.TENSOR_CONTRACTION, before_ns=100, after_ns=120)
     comparison = Comparison(sides=(), figures=(), clock_change=-0.1)
     (group,) = groups_of([part])
-    assert "the clock differs by" in sentence(said_of(group, comparison))
+    assert "clocks differ by" in sentence(said_of(group, comparison))
     assert "clock" not in sentence(said_of(group, replace(comparison, clock_change=None)))
 
 

@@ -79,7 +79,7 @@ def test_a_trace_that_cannot_be_written_or_read_is_a_line_and_the_training_goes_
         late = opanatomy.trace_handler(tmp_path / "late")
         train(lambda one: (one.export_chrome_trace(str(tmp_path / "mine.json")), late(one)), 2, **plan)
     said = [record.message for record in caplog.records]
-    assert "the trace of step 1 is not written" in said[0]
+    assert "the trace of step 1 was not written" in said[0]
     assert said[1].startswith("step 1: ")  # to the logger
     assert said[2] == "the trace of step 1 was not reported: KeyError: 'nothing'"
     assert said[3].endswith("put this handler before others, which then get a copy")

@@ -372,4 +372,4 @@ def test_a_model_without_a_plan_cannot_be_cut(here: Path) -> None:
     first, second = (fork.wait() for fork in forks)
     assert (first.returncode, second.returncode) == (2, 2)
     assert "--parallel tp: BertForMaskedLM has no tensor-parallel plan - use --parallel ddp or" in first.stderr
-    assert "opanatomy: rank 1: --parallel tp: BertForMaskedLM has no plan" in second.stderr
+    assert "opanatomy: rank 1: --parallel tp: BertForMaskedLM has no tensor-parallel plan" in second.stderr

@@ -182,7 +182,7 @@ def test_a_cut_off_trace_says_how_much_was_read(tmp_path: Path) -> None:
 def test_an_event_that_does_not_end_in_8_mebibytes_is_damage(tmp_path: Path) -> None:
     """What is cut off inside a shorter one is read up to the cut."""
     longer = '{"ph": "X", "name": "'.ljust((8 << 20) + 1, "x")
-    with pytest.raises(TraceError, match="of its text is no event"):
+    with pytest.raises(TraceError, match="of its text is not an event"):
         analyzed(tmp_path, f"{STEP[: STEP.rindex(']')]}, {longer}")
 
 

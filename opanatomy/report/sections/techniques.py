@@ -198,7 +198,7 @@ def _found(found: Found | None) -> tuple[str, Phrase | None]:
         if not found.value:
             return "recompute", phrase("nothing: it already fits")
         return "recompute", phrase(
-            f"with {found.option}: {{}} of forward's FLOPs again (takes {{}}; {{}} followed)",
+            f"with {found.option}: {{}} of forward's FLOPs again (takes {{}}; {{}} tried)",
             Share(found.recomputed, 1),
             Bytes(found.peak_bytes),
             Count(found.tried, "step"),
