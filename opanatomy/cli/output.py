@@ -312,7 +312,8 @@ def show(report: Report, where: Destination) -> None:
         text = chosen.encoded(report, page)
         with where.file.written() as partial:
             partial.write_bytes(text)
-        note("\n".join((*map(sentence, findings_of(report)), f"report: {where.file.path}")))
+        said = map(sentence, findings_of(report)) if where.format == "html" else ()
+        note("\n".join((*said, f"report: {where.file.path}")))
     if where.tables is not None:
         from opanatomy.report.frames import write_tables
         from opanatomy.report.units import noun

@@ -172,7 +172,7 @@ def test_a_gate_is_a_figure_a_comparison_and_a_value(text: str, figure: str, of:
         ("time > +5pp", "'pp' is not a unit of step_time_ns"),
         ("time > 250", "step_time_ns needs a unit"),
         ("memory > +16", "peak_memory_bytes needs a unit"),
-        ("idle_share > 40", "at most 1 - write the share with %"),
+        ("idle_share > 40", "cannot exceed 1 - to give a percentage, add %"),
         ("idle_share > 5pp", "write +5pp, or 5% for the share itself"),
         ("time == 5ms", "== is not a comparison of a gate - one of >, >=, <, <="),
         ("time => +5%", "=> is not a comparison"),
@@ -186,7 +186,7 @@ def test_a_gate_is_a_figure_a_comparison_and_a_value(text: str, figure: str, of:
         ("time > nan ms", "is not a value"),
         ("time > 1e999s", "is not a value"),
         (f"time > {'9' * 100}ms", "is not a value"),
-        (f"time > {'9' * 10_000}ms", "longer than any gate"),
+        (f"time > {'9' * 10_000}ms", "too long for a gate"),
         ("time > +5% and memory > 1GB", "give each as a gate of its own"),
         ("time > 5ms if significant", "only a change is tested"),
         ("time > +5%\x1b[31m", r"'%\x1b[31m' is not a unit"),
@@ -198,7 +198,7 @@ def test_what_is_no_gate_is_said_in_one_line(text: str, says: str) -> None:
     assert says in str(caught.value)
     assert str(caught.value).startswith("gate ")
     assert str(caught.value).isprintable()
-    with pytest.raises(UsageError, match=r"a change is of two reports, here is one"):
+    with pytest.raises(UsageError, match=r"a change needs two reports, and there is only one"):
         gates_of_one(["time > 5ms", "time > +5%"])
 
 

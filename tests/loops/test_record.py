@@ -755,7 +755,7 @@ def test_one_recorder_and_one_profiler_at_a_time() -> None:
         recorder.step()
     with pytest.raises(CaptureError, match="nothing was recorded yet"), recorder:
         _ = recorder.anatomy
-    with pytest.raises(CaptureError, match="started already"):
+    with pytest.raises(CaptureError, match="already started"):
         recorder.start()
 
 

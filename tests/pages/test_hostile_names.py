@@ -143,7 +143,8 @@ Report = TypeVar("Report", bound=msgspec.Struct)
 
 def renamed(report: Report, name: Callable[[str], str]) -> Report:
     """The report with `name(text)` in the place of each text in it: names, warnings, keys of dictionaries."""
-    return replace(report, **{field: _renamed(getattr(report, field), name) for field in report.__struct_fields__})
+    fields = (field for field in report.__struct_fields__ if field != "id")  # a rule's, which is a word
+    return replace(report, **{field: _renamed(getattr(report, field), name) for field in fields})
 
 
 def _renamed(value: Any, name: Callable[[str], str]) -> Any:
