@@ -207,7 +207,7 @@ def _together(
                 redactor.know(outcome.secrets, outcome.names)
                 summary = outcome.summary
                 if summary is None:
-                    lost[outcome.index] = _readable(f"{sources[outcome.index].name} is excluded: {outcome.lost}")
+                    lost[outcome.index] = _readable(f"{sources[outcome.index].name} is left out: {outcome.lost}")
                 else:
                     merger.add(unpacked_summary(summary) if isinstance(summary, bytes) else summary, outcome.index)
                 advance(count / len(sources))

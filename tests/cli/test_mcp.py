@@ -193,7 +193,7 @@ def test_the_steps_after_changes(tmp_path: Path) -> None:
         ]
         assert [answer["step_ns"] - each["step_ns"] for each in answer["answers"][:2]] == [969_000, 750_000]
         assert sum(answer["path"].values()) == answer["step_ns"]
-        assert "no part of the step" in await refused(client, "what_if", id=name, changes=["aten::nn 0"])
+        assert "no such part of the step" in await refused(client, "what_if", id=name, changes=["aten::nn 0"])
         assert "not a change" in await refused(client, "what_if", id=name, changes=["faster"])
         with (tmp_path / "trace.json").open("a") as file:
             file.write(" ")

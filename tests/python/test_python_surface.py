@@ -167,7 +167,7 @@ def test_a_report_is_written_whole_and_read_back(tmp_path: Path) -> None:
 def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
     trace = TRACES / "bert_cpu.json.gz"
     for name, said in (
-        (trace, "is not a report of opanatomy"),
+        (trace, "is not an opanatomy report"),
         (tmp_path, "it is a folder"),
         (tmp_path / "x.json", "No such file"),
         (ROOT / "README.md", "is not a report"),

@@ -84,7 +84,7 @@ def test_a_table_comes_back_from_its_plain_values(count: int) -> None:
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ([1], "has 1 rows of 2"),
+        ([1], "a table has 2 rows, and no column as many"),
         ([1, 2.5], "no whole number"),
         ([1, True], "no whole number"),
         ("ab", "whole number"),
