@@ -283,5 +283,5 @@ def test_a_model_that_does_not_fit_is_no_fault_of_the_batch(
     monkeypatch.setattr("opanatomy.capture.model.workload.build_on_meta", full_host)
     assert main(["profile", "gpt2", "--device", "cpu", "--layers", "1"]) == 1
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "opanatomy: out of memory while building gpt2 - keep fewer --layers or use --dtype bfloat16"
+        "opanatomy: out of memory while gpt2 was being built - keep fewer --layers or use --dtype bfloat16"
     )

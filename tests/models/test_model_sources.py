@@ -116,7 +116,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", {}, "not a catalog name"),
         ("./nowhere", {}, "no such file or folder"),
         ("nowhere.json", {}, "no such file or folder"),
-        ("gpt2", {"hub": True}, "leave --hub out"),
+        ("gpt2", {"hub": True}, "leave out --hub"),
     ],
 )
 def test_a_name_without_a_network(model: str, others: dict[str, Any], said: str) -> None:
