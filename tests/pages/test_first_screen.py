@@ -75,7 +75,9 @@ def test_80_cells_and_24_lines_have_all_of_it(path: Path) -> None:
     text = "\n".join(lines)
     if not anatomy.caveats and anatomy.classes:
         assert re.match(r"[\d.]+ [num]?s (a step|of trace, no steps annotated)[,;] ", lines[1])
-    assert all(line.startswith(("advice", "classes", "operators", "kernels")) for line in lines if "shares of the" in line)
+    assert all(
+        line.startswith(("advice", "classes", "operators", "kernels")) for line in lines if "shares of the" in line
+    )
     for words in ("device work", "operators' time"):
         assert all("shares of the" in line for line in lines if f"% of the {words}" in line)
     advice = text.partition("\nadvice ")[2].partition("\nnext:")[0].splitlines()[1:]

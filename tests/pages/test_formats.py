@@ -382,7 +382,10 @@ def test_older_json_shows_the_same_tables_and_pages(name: str) -> None:
             r"tensor_contradiction.*class_ns",
         ),
         (json.dumps(json.loads(written("nothing", "json")) | {"work": {}}), "a table has None rows"),
-        (written("llama_on_gpu", "json").replace('"rows": ', '"rows": 1', 1), r"a table has \d+ rows, and no column as many"),
+        (
+            written("llama_on_gpu", "json").replace('"rows": ', '"rows": 1', 1),
+            r"a table has \d+ rows, and no column as many",
+        ),
     ],
 )
 def test_what_is_no_report_says_so(text: str | bytes, reason: str) -> None:
