@@ -170,7 +170,7 @@ def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
         (trace, "is not an opanatomy report"),
         (tmp_path, "it is a folder"),
         (tmp_path / "x.json", "No such file"),
-        (ROOT / "README.md", "is not a report"),
+        (ROOT / "README.md", "is not an opanatomy report"),
         ("s3://bucket/r.json", "it is an address"),
         (None, "not None"),
         (b"r.json", "not of type bytes"),
