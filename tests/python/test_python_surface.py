@@ -171,7 +171,7 @@ def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
         (tmp_path, "it is a folder"),
         (tmp_path / "x.json", "No such file"),
         (ROOT / "README.md", "is not an opanatomy report"),
-        ("s3://bucket/r.json", "it is an address"),
+        ("s3://bucket/r.json", "this is a URL"),
         (None, "not None"),
         (b"r.json", "not of type bytes"),
         ("", "the name is empty"),
