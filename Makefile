@@ -1,5 +1,5 @@
 PYTHON ?= python3
-VENV := .venv$(TORCH:%=-%)
+VENV := .venv$(TORCH:%=-%)$(TRANSFORMERS:%=-tf%)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
@@ -10,7 +10,8 @@ profile: $(READY)
 	$(BIN)/opanatomy profile google-bert/bert-large-uncased --batch 4
 
 ## make test: the whole test suite, three at once: many tests wait for processes (compiled modules are kept whatever the environment says: many tests start Python).
-## TORCH=2.15.0 runs it on another torch than that of constraints.txt, in .venv-2.15.0 (6 GB, never in CI).
+## TORCH=2.15.0 and TRANSFORMERS=4.57.0 run it on other versions than those of constraints.txt, in an environment of
+## their own (6 GB, never in CI). PYTHON=python3.13 is another Python: for a checkout without .venv.
 test: $(READY)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal
 
@@ -40,7 +41,7 @@ format: $(READY)
 NOT_COMPILED := /tests?/|/transformers/models/|/(pip|setuptools|mypy|mypyc|torchgen)/
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	sed '$(TORCH:%=s/^torch==.*/torch==%/)' constraints.txt >$(VENV)/constraints.txt
+	sed '$(TORCH:%=s/^torch==.*/torch==%/;)$(TRANSFORMERS:%=s/^transformers==.*/transformers==%/)' constraints.txt >$(VENV)/constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(VENV)/constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(VENV)/constraints.txt -e '.[dev,browser,mcp]'
 	-$(BIN)/python -m compileall -q -j 0 -x '$(NOT_COMPILED)' $(VENV)/lib >/dev/null 2>&1

@@ -322,8 +322,7 @@ COMPILE_MODE: Final = Option(
     metavar="MODE",
     python=("profile",),
     help="torch.compile mode: {choices}; with CUDA graphs, kernels are assigned to modules only where torch"
-    " annotates the"
-    " graph",
+    " annotates the graph",
     choices=tuple(Choice(name) for name in ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")),
 )
 OPTIMIZER: Final = Option(
@@ -692,7 +691,7 @@ PAGE: Final = (
 REPORT: Final = (
     Option(name="output", short_flag="-o", group=_REPORT, metavar="FILE",
            help="report file; its extension sets the format (.html: interactive page, .md: for an issue or pull"
-               " request,"
+           " request,"
            " .digest.md: for agents, at most 4 kB); or a folder; - is stdout"),
     Option(name="format", short_flag="-f", group=_REPORT, metavar="FORMAT",
            help="report format: {formats} (default: from the extension of -o, else terminal)"),
@@ -702,8 +701,8 @@ REPORT: Final = (
     Option(name="tables", group=_REPORT, metavar="DIR",
            help="also write every table of the report to this folder, as CSV and, with pyarrow, as Parquet"),
     Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False,
-           python=("profile", "record", "TrainerCallback"), help="overwrite existing files (a name you gave is"
-               " refused otherwise, a default name is numbered)"),
+           python=("profile", "record", "TrainerCallback"),
+           help="overwrite existing files (otherwise a name you gave is refused, a default name is numbered)"),
     DEBUG,
     Option(name="peak", group=_CEILINGS, metavar="RATE",
            help="peak FLOP/s to use instead of the known one: 312T, or bf16=312T,fp32=19.5T"),
@@ -736,8 +735,7 @@ FIND: Final = Option(
     metavar="WHAT",
     choices=(Choice("batch"), Choice("seq", ("length",)), Choice("checkpointing")),
     help="with --for: find the largest batch or seq that fits even at the upper end of the prediction; or"
-    " checkpointing,"
-    " the fewest layers to recompute",
+    " checkpointing, the fewest layers to recompute",
 )
 
 FAIL_IF: Final = Option(
@@ -758,8 +756,7 @@ SCRIPT: Final = (
            help="steps to record (default: {default})"),
     Option(name="after", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N",
            help="skip the first N steps (default: until the step time is steady, at least 4 and at most 15; 5 with"
-               " several"
-           " ranks)"),
+           " several ranks)"),
     Option(name="stop", group=_STEP, kind=Kind.SWITCH, default=False,
            help="end the script when its steps are recorded (exit code 0)"),
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False,
@@ -795,8 +792,7 @@ ANALYZE: Final = (
     Option(name="what_if", kind=Kind.TEXTS, metavar="CHANGE", python=("analyze",),
            help="predict the step time after a change, by replaying the trace, such as 'aten::mm x0.5', 'elementwise"
            " x0.8', 'synchronization 0' (no waits for the device) or 'host 0' (an infinitely fast host); repeatable,"
-           " then also for"
-           " all together"),
+           " then also for all together"),
     Option(name="timeline", choices=(Choice("full"),), python=("analyze",),
            help="keep every event of the step in the page, however many (default: 100,000 kernels and 30,000 others;"
            " beyond that, sums of parts of the step)"),
@@ -905,7 +901,7 @@ LINK: Final = Option(
 )
 RATE: Final = Option(
     name="tokens_per_second",
-    group=_FITS,
+    group=_REPORT,
     kind=Kind.AMOUNT,
     metavar="N",
     help="measured tokens/s of one device: shows its MFU by each formula, and where it lies in the predicted range",

@@ -2012,8 +2012,8 @@ RULES: Final = (
     ),
     Rule(
         id="pages", title="memory from the system", find=_pages, takes=lambda view: None,
-        looks_for="on the CPU, memory pages that the system provides anew in each step, since freed memory was"
-            " returned to it",
+        looks_for="on the CPU, memory pages that the system provides anew in each step, since freed memory was returned"
+        " to it",
         bound="the CPU time of unprofiled steps in the kernel, at most 2 us a page",
         silent="where that was not measured",
     ),
@@ -2170,14 +2170,14 @@ RULES: Final = (
     ),
     Rule(
         id="graph_breaks", title="graph breaks", find=_graph_breaks, takes=Takes.IDLE,
-        looks_for="graph breaks that torch reported in the run; several compiled regions in a step with Python"
-            " between them",
+        looks_for="graph breaks that torch reported in the run; several compiled regions in a step with Python between"
+        " them",
         bound="idle time in Python; unknown on the CPU", silent="where there is only one region",
     ),
     Rule(
         id="fragmentation", title="fragmented memory", find=_fragmentation,
         looks_for="a snapshot's failed request while as much memory was reserved and unused, and the allocator's"
-            " settings",
+        " settings",
         bound="the memory that was reserved and unused",
         silent="where segments expand, unless max_split_size_mb keeps a free block from a smaller request",
     ),

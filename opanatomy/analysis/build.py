@@ -320,8 +320,8 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         if launching is not None and launching.lost_calls:
             lacks = f"the work of {launching.lost_calls:,} of {launching.calls:,} launches"
         warnings.append(
-            f"the trace lacks {lacks}: calls, FLOPs, bytes, MFU and times of device work are lower bounds, and its "
-            "shares are those of the recorded work"
+            f"the trace lacks {lacks}: calls, FLOPs, bytes, MFU and times of device work are lower bounds, and its"
+            " shares are those of the recorded work"
         )
     anatomy = Anatomy(
         provenance=inputs.provenance,

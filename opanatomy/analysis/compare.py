@@ -667,8 +667,8 @@ def timed_otherwise(sides: Sequence[SideInput]) -> Iterable[str]:
     without = [[run for run in side.runs if _PLAIN in run.metrics] for side in sides]
     if any(under) and any(without):
         yield (
-            f"timed only under the profiler: {_sides_of(sides, under)}; without it: {_sides_of(sides, without)}; "
-            "so the step times cannot be compared - use the `profiled` number"
+            f"timed only under the profiler: {_sides_of(sides, under)}; without it: {_sides_of(sides, without)};"
+            " so the step times cannot be compared - use the `profiled` number"
         )
 
 
@@ -736,8 +736,8 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
     snapshots, traces = ([name for name, of_memory in runs if of_memory is kind] for kind in (True, False))
     if snapshots and traces:
         raise UsageError(
-            f"a memory snapshot ({_names_of(snapshots)}) cannot be compared with a step ({_names_of(traces)}) - "
-            "give two snapshots or two traces"
+            f"a memory snapshot ({_names_of(snapshots)}) cannot be compared with a step ({_names_of(traces)}) -"
+            " give two snapshots or two traces"
         )
     sides, copies = counted_once(sides)
     shared = on_two_sides(sides)

@@ -330,8 +330,8 @@ def missing_ranks(ranks: Sequence[Rank]) -> list[str]:
         missing += span_in_short(before + 1, after - 1)
     one = world - len(numbers) == 1
     return [
-        f"{len(numbers)} of {world} ranks {'is' if len(numbers) == 1 else 'are'} present: "
-        f"{'rank' if one else 'ranks'} {', '.join(missing)} {'is' if one else 'are'} missing"
+        f"{len(numbers)} of {world} ranks {'is' if len(numbers) == 1 else 'are'} present:"
+        f" {'rank' if one else 'ranks'} {', '.join(missing)} {'is' if one else 'are'} missing"
     ]
 
 
@@ -380,8 +380,8 @@ def why_no_ranks(candidates: Sequence[Candidate]) -> str | None:
         if pair is not None:
             first, second, why = pair
             return (
-                f"{first.name} and {second.name} are not ranks of one run - {why} - to compare them, use "
-                f"{as_asked('opanatomy compare', 'opanatomy.compare')}"
+                f"{first.name} and {second.name} are not ranks of one run - {why} - to compare them, use"
+                f" {as_asked('opanatomy compare', 'opanatomy.compare')}"
             )
     return None
 
@@ -427,10 +427,7 @@ def _other_world(candidates: Sequence[Candidate]) -> Finding | None:
             return (
                 stated[0],
                 candidate,
-                (
-                    f"the world size is {stated[0].rank.world_size} in the first and {candidate.rank.world_size} in "
-                    "the second"
-                ),
+                f"the world size is {stated[0].rank.world_size} in one, {candidate.rank.world_size} in the other",
             )
     return None
 

@@ -149,8 +149,8 @@ def change_of(text: str) -> Change:
     parts = re.fullmatch(r"\s*(\S.*?)\s+x?\s*([0-9]*\.?[0-9]+)\s*", text)
     if parts is None or float(parts[2]) > 100:
         raise UsageError(
-            f"what-if {text!r}: not a change - write PART xFACTOR, such as 'aten::mm x0.5', 'elementwise x0.8', "
-            "'synchronization 0' or 'host 0'"
+            f"what-if {text!r}: not a change - write PART xFACTOR, such as 'aten::mm x0.5', 'elementwise x0.8',"
+            " 'synchronization 0' or 'host 0'"
         )
     change = Change(parts[1], float(parts[2]))
     if change.factor and (word := _word_of(change.of)) in (IdleCause.SYNCHRONIZATION, BLOCKING_COPIES):

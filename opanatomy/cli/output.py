@@ -287,8 +287,6 @@ def chosen_format(arguments: argparse.Namespace) -> str:
 def show(report: Report, where: Destination) -> None:
     """Print the report on stdout, or write it to the file of `-o`."""
     from opanatomy.report.formats import format_named
-    from opanatomy.report.formats.terminal import sentence
-    from opanatomy.report.sections import findings_of
 
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     color = where.file is None and not plain and where.stream.isatty()
@@ -312,8 +310,13 @@ def show(report: Report, where: Destination) -> None:
         text = chosen.encoded(report, page)
         with where.file.written() as partial:
             partial.write_bytes(text)
-        said = map(sentence, findings_of(report)) if where.format == "html" else ()
-        note("\n".join((*said, f"report: {where.file.path}")))
+        if where.format == "html":
+            from opanatomy.report.formats.terminal import sentence
+            from opanatomy.report.sections import findings_of
+
+            for finding in findings_of(report):
+                note(sentence(finding))
+        note(f"report: {where.file.path}")
     if where.tables is not None:
         from opanatomy.report.frames import write_tables
         from opanatomy.report.units import noun

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from opanatomy.devices.overrides import Overrides
 
 #: The options of `analyze` on how a trace is read, or where it is written.
-_OF_TRACES: Final = ("phases", "at", "categories", "what_if", "timeline", "summaries", "dask", "jobs", "annotated")
+_OF_SNAPSHOTS: Final = ("at", "categories")
+_OF_TRACES: Final = (*_OF_SNAPSHOTS, "phases", "what_if", "timeline", "summaries", "dask", "jobs", "annotated")
 #: Options that require the report of a single run, not a comparison or experiment.
 _OF_ONE_RUN: Final = ("check", "redact", "peak", "bandwidth", "brief", "section", "sort")
 #: Up to this many names are written.
@@ -86,11 +87,11 @@ def _check_options(report: SavedReport, arguments: argparse.Namespace) -> None:
         shown = " ".join(map(str, (as_flag(option, item) for item in values)))
         if option.name in _OF_TRACES:
             needed = "the trace of a run - give that"
-            if isinstance(report.report, Anatomy):
+            if option.name in _OF_SNAPSHOTS:
+                needed = "a memory snapshot - give that"
+            elif isinstance(report.report, Anatomy):
                 trace = report.report.provenance.trace
                 needed = f"its trace - give the trace{f' ({trace})' if trace else ''}"
-                if option.name in ("at", "categories"):
-                    needed = "a memory snapshot - give that"
             raise UsageError(f"{shown}: {report.name} is {report.what}, and this needs {needed}")
         of_one = option.name in _OF_ONE_RUN and not isinstance(report.report, Anatomy)
         if of_one or (option.name == "fail_if" and isinstance(report.report, Techniques)):

@@ -363,9 +363,7 @@ def _by_size(name: str, architecture: str | None, memory_bytes: int | None, mult
     devices = _BY_SIZE[architecture] if architecture else sum(_BY_SIZE.values(), ())
     fitting = [s for s in SHEETS if s.device in devices and _fits(s, memory_bytes, multiprocessors)]
     if not fitting:
-        return Match(
-            why=(f"{said} with {multiprocessors} multiprocessors and {_gib(memory_bytes)} is not in the table")
-        )
+        return Match(why=f"{said} with {multiprocessors} multiprocessors and {_gib(memory_bytes)} is not in the table")
     return _only(said, fitting, f"{multiprocessors} multiprocessors and {_gib(memory_bytes)}")
 
 

@@ -64,8 +64,6 @@ _DESCRIBING_ENDINGS: Final = words(
     "file files path paths dir folder sock socket ttl timeout expiry expires type algorithm alg length size version"
     " backend store mode helper prompt cmd command provider method enabled disabled required count name endpoint"
     " parallelism limit retries region through"
-    # A file, not its secret: `secret.json: no such file`.
-    " json gz pickle py txt csv html md yaml yml zip pt"
 )
 
 
@@ -168,6 +166,9 @@ def _masked(match: re.Match[str]) -> str:
         return before + REDACTED + after
     if not is_secret_name(match["key"]):
         return before + _PAIR.sub(_masked, value) + after
+    # The first word of why a file of ours is not read: `secret.json: no such file`.
+    if match["key"].endswith((".json", ".gz", ".pickle")) and value.isalpha() and value.islower():
+        return match[0]
     inner = _unquoted(value)
     return match[0] if _PLAIN_VALUE.fullmatch(inner) else before + value.replace(inner, REDACTED) + after
 

@@ -225,7 +225,7 @@ def link_of(text: str | None, limit: Limit) -> float:
     rate = known[name]
     if rate is None:
         raise UsageError(
-            f"the speed of {name or 'link'}'s {limit.device} is unknown - give its bytes/s in each direction:"
+            f"the speed of {limit.device}'s {name or 'link'} is unknown - give its bytes/s in each direction:"
             " --link 32G"
         )
     return rate

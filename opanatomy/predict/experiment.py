@@ -585,8 +585,7 @@ def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:
     base = steps.get(BASELINE)
     if base is None:
         why = {
-            variant.name: (f"the baseline cannot be predicted either: {not_predicted[BASELINE]}")
-            for variant in possible
+            variant.name: f"the baseline cannot be predicted either: {not_predicted[BASELINE]}" for variant in possible
         }
         return Prediction(anatomy=anatomy, figures=figures, rates=None, not_predicted=why)
     unseen, unseen_peak = unseen_memory(anatomy.memory, base)

@@ -43,7 +43,7 @@ class Variant(Struct, frozen=True, kw_only=True):
 def variants_of(
     context: Context, *, only: Sequence[str] = (), skip: Sequence[str] = (), combine: Sequence[str] = ()
 ) -> tuple[Variant, ...]:
-    """Return the baseline, then the techniques; raise `UsageError` for unknown names.
+    """Return the baseline, then the techniques; raise `UsageError` for unknown names, or for none left.
 
     A technique that the baseline already has, or that is meant for another device, is left out unless named.
     """
@@ -55,6 +55,8 @@ def variants_of(
         for technique in chosen
         if technique not in skipped
     ]
+    if not singles and not combine:
+        raise UsageError("--skip leaves out every technique to try - skip fewer, or name others with --only")
     kept = [variant for variant in singles if only or variant.blocked_because or variant.options != baseline.options]
     return (baseline, *kept, *(combination_of(text, context) for text in combine))
 

@@ -108,7 +108,7 @@ def test_processes_give_the_same_bytes(folder: Path) -> None:
     told: list[float] = []
     report = report_of(folder, replace(NOT_KEPT, jobs=2), advance=told.append)
     assert report == report_of(folder)
-    assert "rank6.json is excluded: " in report
+    assert "rank6.json is left out: " in report
     assert told == pytest.approx([(index + 1) / 7 for index in range(7)])
 
 

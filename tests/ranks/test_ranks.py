@@ -253,8 +253,8 @@ def test_a_zip_of_ranks_of_which_one_is_damaged(tmp_path: Path, method: int) -> 
     zipped, plain = opanatomy.analyze(tmp_path / "ranks.zip"), opanatomy.analyze(folder)
     assert zipped.classes == plain.classes
     assert [rank.trace for rank in zipped.ranks] == [f"run/rank{index}.json.gz" for index in range(3)]
-    (caveat,) = [text for text in zipped.caveats if "is excluded" in text]
-    assert caveat.startswith("run/rank3.json is excluded: run/rank3.json in ")
+    (caveat,) = [text for text in zipped.caveats if "is left out" in text]
+    assert caveat.startswith("run/rank3.json is left out: run/rank3.json in ")
 
 
 def test_a_bomb_in_a_zip_is_left_out(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_what_cannot_be_read_is_a_caveat_among_others(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:-40]))
     together = opanatomy.analyze(folder)
     assert len(together.ranks) == 3
-    assert [text.split()[0] for text in together.caveats if "is excluded" in text] == ["rank3.json"]
+    assert [text.split()[0] for text in together.caveats if "is left out" in text] == ["rank3.json"]
     assert any(text.startswith("rank ") and "cut off" in text for text in together.caveats)
 
 
@@ -342,7 +342,7 @@ def refused(*paths: Path) -> str:
         ((at(0, 0), at(0, 1), at(0, 0, waits=60)), "a.json and c.json: both are rank 0 of 2"),
         (
             (at(0, 0, world=8), at(0, 1, world=8), at(0, 2, world=4)),
-            "a.json and c.json: the world size is 8 in the first and 4 in the second",
+            "a.json and c.json: the world size is 8 in one, 4 in the other",
         ),
         *(
             (

@@ -165,9 +165,7 @@ _CAUSES: Final = (
     _Cause("CUPTI_ERROR_WSL_DEVICE", "CUPTI does not support the device under WSL", _WSL),
     _Cause("CUPTI_ERROR_MIG_DEVICE", "CUPTI does not support this MIG instance", "run on a whole GPU"),
     _Cause("CUPTI_ERROR_(CMP|SLI)_DEVICE", "CUPTI does not support this device", "run on another GPU"),
-    _Cause("CUPTI_ERROR_OUT_OF_MEMORY", (
-                                        "CUPTI ran out of memory for its buffers"
-                                        ), "use a smaller model or batch"),
+    _Cause("CUPTI_ERROR_OUT_OF_MEMORY", "CUPTI ran out of memory for its buffers", "use a smaller model or batch"),
     _Cause("CUPTI_ERROR_(NOT_COMPATIBLE|LEGACY_PROFILER|OLD_PROFILER|CUDA_COMPILER)",
            "the loaded CUPTI does not match the driver", "update the driver"),
     _Cause("Exceeded max GPU buffer count", "the step launches more than the profiler's buffers can hold",
@@ -208,9 +206,7 @@ def _cause(lines: tuple[str, ...]) -> tuple[str, str]:
         if os.environ.get(name):
             return f"another profiler is attached to this process ({name})", "run without it"
     if not _can_trace():
-        return "this torch was built without CUPTI in its profiler", (
-            "install a build whose torch.profiler supports CUDA"
-        )
+        return "this torch was built without CUPTI in its profiler", "install a build whose profiler supports CUDA"
     if "microsoft" in _text("/proc/version").lower():
         return "CUPTI does not work under WSL here", _WSL
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):

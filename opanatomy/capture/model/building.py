@@ -142,8 +142,8 @@ def _attention_errors(config: Any, attention: str | None) -> Iterator[None]:
         if attention is None or not about_attention:
             raise
         raise UsageError(
-            f"--attention {attention}: {config.model_type} cannot run it here ({one_line(error, 160)}) - "
-            "leave it out, or give sdpa or eager"
+            f"--attention {attention}: {config.model_type} cannot run it here ({one_line(error, 160)}) -"
+            " leave it out, or give sdpa or eager"
         ) from error
 
 

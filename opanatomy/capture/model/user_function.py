@@ -58,12 +58,13 @@ def file_and_function(model: str) -> tuple[Path, str] | None:
         raise ModelError(f"no file {path} - {instead}")
     if _NAME.fullmatch(match["function"] or "") is None:
         named = f"{match['function']!r} does not name a function" if match["function"] else "it names no function"
-        # The example is a function of the file, as far as known without running it.
+        # The example is a function of the file that can be called, as far as known without running it.
         try:
             body = ast.parse(path.read_bytes()).body
-        except (OSError, SyntaxError, ValueError, RecursionError):
-            body = []
-        names = [part.name for part in body if isinstance(part, ast.FunctionDef) and not part.args.args]
+        except (OSError, SyntaxError, ValueError, RecursionError) as error:
+            raise ModelError(f"{model}: {named}, and the file cannot be read ({one_line(error)})") from error
+        functions = [part for part in body if isinstance(part, ast.FunctionDef)]
+        names = [part.name for part in functions if {each.arg for each in part.args.args} <= {"batch"}]
         if not names:
             instead = f"add one that returns (module, inputs), or run it as a script: opanatomy run {path}"
             raise ModelError(f"{model}: {named}, and the file has none without arguments - {instead}")

@@ -49,8 +49,6 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.list:
         _show_list(options if options.model else None, settings)
         return
-    if settings.only and not settings.combine and set(settings.only) <= set(settings.skip):
-        raise UsageError("techniques: --skip leaves out all of --only - leave one of them out")
     stem = stem_of_model(arguments.model)
     with kept_for_the_report() as stream, destination(arguments, stem=stem, stream=stream) as where:
         folder = folder_for(arguments.folder, stem, resume=arguments.resume)

@@ -289,8 +289,8 @@ def _figure(report: Report, name: str, specs: dict[str, Any]) -> _Figure:
     said = []
     if kept:
         said.append(
-            f"{', '.join(kept)}: more spans than the page holds, sums of parts of the step are drawn; "
-            "`opanatomy analyze TRACE --timeline full -o page.html` has them all"
+            f"{', '.join(kept)}: more spans than the page holds, sums of parts of the step are drawn;"
+            " `opanatomy analyze TRACE --timeline full -o page.html` has them all"
         )
     said.append(
         "drag to move, turn the wheel with shift to zoom, a click keeps a span, arrow keys go from one to the next"

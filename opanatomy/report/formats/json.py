@@ -128,8 +128,8 @@ def _decoded_report(text: str | bytes) -> Report:
     if schema is None:
         raise OpanatomyError("not an opanatomy report - give a file that `opanatomy ... -f json` wrote")
     raise OpanatomyError(
-        f"the report has schema {schema}, this opanatomy reads schema {SCHEMA} and older ones - "
-        "use the opanatomy that wrote it, or write it again from its trace"
+        f"the report has schema {schema}, this opanatomy reads schema {SCHEMA} and older ones -"
+        " use the opanatomy that wrote it, or write it again from its trace"
     )
 
 

@@ -208,7 +208,7 @@ def _lines(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[tuple[str,
         if not only:
             notes.append(Note(text=f"{letter}: {group.members}", kind=NoteKind.REMARK))
     text = phrase(
-        "similar ranks are grouped: their figures are within {} of the median step of the group's most typical rank;"
+        "similar ranks are grouped: no time differs from the most typical rank's by more than {} of the median step;"
         " rows are medians; -f json has all {} ranks",
         Share(LIKE, 1, 0),
         Count(len(ranks)),

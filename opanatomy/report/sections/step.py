@@ -80,7 +80,8 @@ def busy(anatomy: Anatomy) -> Phrase | None:
     if not any(row.time_ns for row in anatomy.classes):
         return None
     # The whole of the shares, and its length if that is not the step.
-    whole: Phrase | str = "the step"
+    unprofiled_ns, without = anatomy.step.unprofiled_wall_ns, None
+    whole: Phrase | str = "the step" if unprofiled_ns is None else "the profiled step"
     long = Time(costs.whole_ns / steps_of_window(anatomy))
     if costs.of_trace:
         whole = phrase("the {} from the first to the last device work", long)
@@ -88,12 +89,9 @@ def busy(anatomy: Anatomy) -> Phrase | None:
         whole = phrase("the {} without other steps' work", long)
 
     exposed, busy_ns = None, anatomy.timeline.busy_ns
-    # The profiler makes the host slower, and so the device idle: not the work longer.
-    unprofiled_ns, work_ns, without = anatomy.step.unprofiled_wall_ns, busy_ns / steps_of_window(anatomy), None
-    if whole == "the step" and unprofiled_ns is not None:
-        whole = "the profiled step"
-        if work_ns <= unprofiled_ns:
-            without = phrase("the same work is {} of the unprofiled step", Share(work_ns, unprofiled_ns))
+    # The profiler slows the host, so that the device idles more: its work is not longer.
+    if unprofiled_ns is not None and (work_ns := busy_ns / steps_of_window(anatomy)) <= unprofiled_ns:
+        without = phrase("the same work is {} of the unprofiled step", Share(work_ns, unprofiled_ns))
     if costs.exposed_ns >= _MIN_SHOWN_SHARE * costs.whole_ns:
         waiting = None
         if costs.waiting_ns:
