@@ -172,7 +172,7 @@ def _terms(name: str, named: Sequence[tuple[Chapter, Term]], report: Report | No
         facts = [Fact(label="means", text=f"{term.meaning}.{f' {term.more}' if term.more else ''}")]
         facts += [Fact(label="formula", text=term.formula)] if term.formula else []
         if report is not None and not figures:
-            facts.append(Fact(label="report", text="has no such figure"))
+            facts.append(Fact(label="report", text="does not have this number"))
         with_word = "{}" in term.names[0] and not _ELLIPSIS.search(name)
         title = name.replace("{}", "...") if with_word else term.title
         yield _block(f"{title} ({chapter.title})", [*facts, *figures])
@@ -285,9 +285,9 @@ def _metric(name: str, report: Report | None) -> Iterator[str]:
     elif isinstance(report, Comparison):
         row = next((row for row in report.figures if row.name == name.casefold()), None)
         values = [] if row is None else [None if value is None else f"{value:,} {row.unit}" for value in row.values]
-        texts = [f"{side.name}: {value or 'not known'}" for side, value in zip(report.sides, values, strict=False)]
+        texts = [f"{side.name}: {value or 'unknown'}" for side, value in zip(report.sides, values, strict=False)]
     if report is not None:
-        texts = texts or ["has no such figure"]
+        texts = texts or ["does not have this number"]
     facts += [Fact(label="" if index else "report", text=text) for index, text in enumerate(texts)]
     yield _block(f"{name.casefold()} (metric)", facts)
 
@@ -335,7 +335,7 @@ def _formula(name: str) -> list[Fact]:
     """Return an operator's formula in words and as source code."""
     from opanatomy.cost.registry import describe, function_of
 
-    text = describe(name) or "none: its FLOPs and bytes are not known"
+    text = describe(name) or "none: its FLOPs and bytes are unknown"
     first, *others = [line.strip() for line in text.splitlines() if line.strip()]
     function = function_of(name)
     written = _as_written(function) if function else []
@@ -377,7 +377,7 @@ def _operator(name: str, report: Report | None) -> Iterator[Fact]:
         calls = sum(row.calls for row in rows if row.phase is phase)
         below_ns = sum(row.time_ns for row in parts if row.phase is phase)
         time = Time(sum(row.time_ns for row in rows if row.phase is phase) + below_ns)
-        said = phrase("{}: {}, {} in all", phase.value, Count(calls, "call"), time)
+        said = phrase("{}: {}, {} in total", phase.value, Count(calls, "call"), time)
         yield Fact(label="report", text=phrase("{}, {} of it in its parts", said, Time(below_ns)) if below_ns else said)
     for part in dict.fromkeys(row.operator for row in parts):
         time = Time(sum(row.time_ns for row in parts if row.operator == part))
@@ -385,10 +385,10 @@ def _operator(name: str, report: Report | None) -> Iterator[Fact]:
     yield from _rows(name, report, without="operators")
     for row in rows[:2]:
         yield Fact(label="example", text=f"{row.operator}({row.signature})")
-        scope = "in all, its parts apart" if parts else "in all"
+        scope = "in total, without its parts" if parts else "in total"
         said = phrase("{} in {}, {} {}", Count(row.calls, "call"), row.phase.value, Time(row.time_ns), scope)
         yield Fact(label="", text=said)
-        costs: str | Phrase = "not counted: these arguments do not say what its formula needs"
+        costs: str | Phrase = "not counted: its formula needs more than these arguments tell"
         if row.part_of is not None:
             costs = f"a part of {row.part_of}: its FLOPs and bytes are counted there"
         elif row.flops is not None and row.read_bytes is not None and row.written_bytes is not None:
@@ -411,7 +411,7 @@ def _devices(name: str) -> Iterator[str]:
         facts = [Fact(label="" if index else "variants", text=_in_short(each)) for index, each in enumerate(variants)]
         if taken is not None:
             facts.append(Fact(label="--on", text=f"takes {taken.device}"))
-        one = "needs one of them by its name, or its memory, such as 80GB"
+        one = "needs one of these names, or a memory size such as 80GB"
         facts.append(Fact(label="--for", text=one if fitting is None else f"takes {fitting.device}"))
         yield _block(f"{name} (device)", facts)
     sheet = taken or meant[0]
@@ -465,7 +465,7 @@ def _rows(name: str, report: Report | None, *, without: str = "") -> list[Fact]:
         if len(rows) > _MAX_ROWS:
             facts.append(Fact(label="", text=f"and {len(rows) - _MAX_ROWS} more rows"))
         if len(rows) > 1 and any(times):
-            facts.append(Fact(label="", text=phrase("{} in all {} rows", Time(sum(times)), Count(len(rows)))))
+            facts.append(Fact(label="", text=phrase("{} in total, {} rows", Time(sum(times)), Count(len(rows)))))
     return facts
 
 
@@ -639,8 +639,8 @@ def unexplained(path: Path) -> tuple[Section, ...]:
         return Section(name=name, title=title, columns=columns, rows=rows, notes=notes)
 
     return (
-        section("unclassified", "no rule knows", unclassified(anatomy)),
-        section("uncosted", "no formula counts, or its arguments are not in the trace", uncosted(anatomy)),
+        section("unclassified", "matched by no rule", unclassified(anatomy)),
+        section("uncosted", "counted by no formula, or without arguments in the trace", uncosted(anatomy)),
     )
 
 

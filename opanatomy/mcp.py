@@ -61,12 +61,12 @@ from opanatomy.results import as_public
 from opanatomy.version import __version__
 
 INSTRUCTIONS: Final = (
-    "Reports on PyTorch training and inference steps. open(path) a trace or report first: it gives an id and a digest."
-    " findings(id) says what costs most and what to try; table(id, name, filter, sort) has every figure, the table"
-    " metrics each headline figure of one step with its meaning; spans(id, from, to, filter) has the single events of"
-    " an interval; what_if(id, changes) times the step after changes; explain(id, name) says what a word or an operator"
-    " is. Figures are of one step (`per` says so). Times are nanoseconds, sizes bytes, shares fractions; null is 'not"
-    " known'."
+    "Reports on PyTorch training and inference steps. First open(path) a trace or report: it returns an id and a"
+    " digest. findings(id) lists what costs most and what to try; table(id, name, filter, sort) returns every number,"
+    " and its table metrics the main numbers of one step with their meaning; spans(id, from, to, filter) returns the"
+    " single events of an interval; what_if(id, changes) predicts the step time after changes; explain(id, name)"
+    " explains a term or an operator. Numbers are per step (`per` says so). Times are in nanoseconds, sizes in bytes,"
+    " shares are fractions; null means unknown."
 )
 #: Default and maximum bytes of an answer: 25,000 tokens of two bytes.
 _ANSWER_BYTES: Final = 4_000
@@ -121,7 +121,7 @@ class Reports:
         place = self._allowed(path)
         document = None if place.is_dir() else document_in(place)
         if place.is_dir() and (link := next((each for each in place.rglob("*") if not self._is_inside(each)), None)):
-            raise UsageError(f"{path}: {link.name} in it leads outside of the folders that this server reads")
+            raise UsageError(f"{path}: {link.name} in it leads outside the folders that this server reads")
         if document is not None:
             return self.keep(document)
         name = self.keep(analyze_traces([place]))
@@ -139,14 +139,14 @@ class Reports:
         """Return the report with this id; raise `UsageError` with those that there are."""
         if name not in self._known:
             known = ", ".join(self._known) or "none is open"
-            raise UsageError(f"id {name!r}: no report has it ({known}) - open(path) gives one")
+            raise UsageError(f"id {name!r}: no open report has this id ({known}) - open(path) gives one")
         return self._known[name]
 
     def anatomy(self, name: str) -> Anatomy:
         """Return the report of one run with this id."""
         report = self.report(name)
         if not isinstance(report, Anatomy):
-            raise UsageError(f"id {name!r}: it is a {_kind(report)} - give the id of the report of one run")
+            raise UsageError(f"id {name!r}: this is a {_kind(report)} - give the id of the report of one run")
         return report
 
     def events(
@@ -199,8 +199,8 @@ class Reports:
         command = experiment_of(self.anatomy(name))
         if command is None:
             raise UsageError(
-                f"technique {technique!r}, id {name!r}: not known, as no command can run its model again: a trace of"
-                " others, ranks, or changed settings - profile the model by its name"
+                f"technique {technique!r}, id {name!r}: unknown, since no command can run this model again (a trace"
+                " from elsewhere, several ranks, or changed settings) - profile the model by its name"
             )
         with tempfile.TemporaryDirectory() as folder:
             words = [*shlex.split(command)[2:], "--only", technique, "--predict-only", "--folder", f"{folder}/runs"]
@@ -208,13 +208,13 @@ class Reports:
 
     def _allowed(self, path: str) -> Path:
         if not path or "\0" in path:
-            raise UsageError(f"path {path!r}: no file has this name - give one below the folders of this server")
+            raise UsageError(f"path {path!r}: not a file name - give a path in the folders of this server")
         place = Path(path)
         places = [place] if place.is_absolute() else [root / place for root in self.roots]
         inside = [each for each in places if self._is_inside(each)]
         if not inside:
             folders = ", ".join(map(str, self.roots))
-            raise UsageError(f"{path}: it is outside of the folders that this server reads ({folders})")
+            raise UsageError(f"{path}: it is outside the folders that this server reads ({folders})")
         found = next((each for each in inside if each.exists()), None)
         if found is None:
             raise UsageError(f"{path}: no such file or folder below {', '.join(map(str, self.roots))}")
@@ -226,7 +226,7 @@ class Reports:
     def _run(self, asked: str, verb: str, words: Sequence[str], *more: str) -> Report:
         """Return the report of a command run in a separate process; `asked` is what the agent asked for."""
         if not self.allow_run:
-            raise UsageError(f"{asked}: this server runs no model - start it with opanatomy mcp --allow-run")
+            raise UsageError(f"{asked}: this server does not run models - start it with opanatomy mcp --allow-run")
         with tempfile.TemporaryDirectory() as folder:
             target = Path(folder) / "report.json"
             command = [sys.executable, "-m", "opanatomy", verb, *words, *more, "-o", str(target), "-f", "json"]
@@ -291,7 +291,7 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
 
     @tool
     def explain(id: str, name: str) -> str:
-        """What a word of the report, a metric, an operator or a kernel means, and what this report has of it."""
+        """What a term of the report, a metric, an operator or a kernel means, and this report's numbers for it."""
         return _explained(reports.report(id), name)
 
     @tool
@@ -301,8 +301,8 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
         """Rows of a table of a report: metrics (headline figures of one step, with meanings), operators, kernels, ...
 
         filter: words; rows with most of them come first, rows with none are left out; words_in_no_row of the answer
-        are not known here. sort: a column, '-' before it for descending. cursor: `next` of the answer before. Long
-        names are whole in the first column. Figures are of one step, the mean of `steps`, where `per` says so; else as
+        are unknown here. sort: a column, '-' before it for descending. cursor: `next` of the previous answer. Long
+        names are complete in the first column. Numbers are per step (the mean of `steps`) where `per` says so; else as
         the columns say.
         """
         return _rows(reports.report(id), name, filter, sort, limit, cursor)
@@ -321,7 +321,7 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
         from, to: milliseconds from the beginning of the step (default: all of it); step: its number (default: the
         first that counts). filter: part of a name, `*` for anything in it, `|` between several. The longest events
         come, at most three of a name, in the order of time; `left_out` counts the others, `names` sums up all: name,
-        events, ms (on the host without those below). Python functions are there from 0.1 ms on.
+        events, ms (on the host without those below). Python functions are included from 0.1 ms.
         """
         return _interval(reports.events(id, rank, step, (from_, to), filter))
 
@@ -330,26 +330,27 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
         """How long a step takes after changes, one by one and together, by replaying the trace of a GPU.
 
         A change is a part of the step and a factor: `aten::mm x0.5`, `elementwise x0.8`, `synchronization 0`,
-        `input 0`, `optimizer x0.3`, `host 0`. `path` is what decides the step's length. `fast_host_ns` is with a host
-        that recording does not slow. Where `why_not` is given the replay is not to be trusted.
+        `input 0`, `optimizer x0.3`, `host 0`. `path` is the work that determines the step time.
+        `fast_host_ns` is the step with a host that recording does not slow down. If `why_not` is given, do not trust
+        the replay.
         """
         return _replayed(reports.replayed(id, changes))
 
     @tool
     def compare(a: str, b: str) -> str:
-        """Compare two reports by id: what changed, in parts that sum to the difference. Returns an id of its own."""
+        """Compare two reports by id: what changed, in parts that sum to the difference. Returns a new id."""
         return _opened(
             reports, reports.keep(comparison_of([as_public(reports.anatomy(a)), as_public(reports.anatomy(b))]))
         )
 
     @tool
     def predict(id: str, technique: str) -> str:
-        """What a technique (amp, checkpointing, sgd, ...) would change of a report's step; runs its model once."""
+        """How a technique (amp, checkpointing, sgd, ...) would change a report's step; runs its model once."""
         return _opened(reports, reports.predicted(id, technique))
 
     @tool
     def catalog() -> str:
-        """The built-in models, which `open('profile NAME')` takes without a network."""
+        """The built-in models, which `open('profile NAME')` runs without a network."""
         entries = catalog_entries()
         return "\n".join(f"{entry.name}: {units.count(entry.parameters)} parameters, {entry.task}" for entry in entries)
 
@@ -391,7 +392,7 @@ def _line(text: str) -> str:
 def _within(text: str, most: int) -> str:
     """Return the beginning of a text that fits so many bytes."""
     data = text.encode()
-    return text if len(data) <= most else data[: most - 40].decode(errors="ignore") + "\n... cut: ask for less"
+    return text if len(data) <= most else data[: most - 40].decode(errors="ignore") + "\n... cut off: ask for less"
 
 
 def _opened(reports: Reports, name: str) -> str:
@@ -536,7 +537,7 @@ def _explained(report: Report, name: str) -> str:
     if explanation.unknown and not explanation.text:
         near = ", ".join(explanation.unknown[0][1])
         hint = f" - near: {near}" if near else ""
-        raise UsageError(f"{name!r}: not a word of the report, an operator or a kernel{hint}")
+        raise UsageError(f"{name!r}: neither a term of the report nor an operator or kernel{hint}")
     return _within(explanation.text, _ANSWER_BYTES)
 
 
@@ -643,7 +644,7 @@ def _begin_of(cursor: str, rows: int) -> int:
     if not cursor:
         return 0
     if not cursor.isdecimal() or int(cursor) > rows:
-        raise UsageError(f"cursor {cursor!r}: not one of this table - give `next` of the answer before")
+        raise UsageError(f"cursor {cursor!r}: not a cursor of this table - give `next` of the previous answer")
     return int(cursor)
 
 

@@ -185,7 +185,7 @@ def checked(option: Option, value: Any, spelled: Spelling) -> Any:
         names = [choice.name for choice in option.choices]
         name = choice_of(value, option.choices)
         if name is None and not option.is_open:
-            raise UsageError(f"{spelled(option, value)}: not known - {instead_of(value, names)}")
+            raise UsageError(f"{spelled(option, value)}: unknown - {instead_of(value, names)}")
         return value if name is None else name
     return bool(value) if option.kind is Kind.SWITCH else value
 
@@ -195,7 +195,7 @@ def named(value: object, names: Iterable[str], spelled: str) -> str:
     choices = [Choice(name) for name in names]
     name = choice_of(value, choices)
     if name is None:
-        raise UsageError(f"{spelled}: not known - {instead_of(value, [choice.name for choice in choices])}")
+        raise UsageError(f"{spelled}: unknown - {instead_of(value, [choice.name for choice in choices])}")
     return name
 
 
@@ -809,7 +809,7 @@ ANALYZE: Final = (
            help="file or folder for a copy of the trace with classes, phases and rates added"),
 )  # fmt: skip
 
-_RUNS: Final = "runs in turns"
+_RUNS: Final = "interleaved runs"
 TIMES: Final = Option(
     name="times",
     group=_RUNS,
@@ -835,7 +835,8 @@ COMPARE: Final = (
            " with the reports of several runs"),
     Option(name="run", group=_RUNS, kind=Kind.TEXTS, metavar="CMD",
            help="run a side instead of reading it: 'profile MODEL ...', or a script that records its steps, '--"
-           " [NAME=VALUE ...] python train.py ...'; the sides take turns, each run in a fresh process; repeatable"),
+           " [NAME=VALUE ...] python train.py ...'; the sides are run interleaved, each time in a fresh process;"
+           " repeatable"),
     TIMES,
     TURNS_SEED,
     RUNS_FOLDER,

@@ -105,7 +105,7 @@ class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True, dict=True):  # 
     def metrics(self) -> dict[str, int | float]:
         """Return the headline figures as one flat dictionary of numbers, for any logger.
 
-        Times are in nanoseconds, sizes in bytes, shares fractions, all of one step; what is not known is left out.
+        Times are in nanoseconds, sizes in bytes, shares fractions, all of one step; what is unknown is left out.
         docs/metrics.md has each name; `to_pandas("metrics")` has units and which direction is good.
         """
         return {name: metric.value for name, metric in metrics_of(self).items()}
@@ -174,7 +174,7 @@ class Comparison(_Report, ComparisonRecord, frozen=True, kw_only=True):  # noqa:
 
         Of two sides each figure of `Anatomy.metrics()` has `.before`, `.after` and `.change` (after over before, less
         one) behind its name, of more the number of the side (`.1`, `.2`, ...). `like_step_ns.change.CAUSE` is what a
-        cause adds to the difference, in nanoseconds. What is not known is left out, and so is each change of sides
+        cause adds to the difference, in nanoseconds. What is unknown is left out, and so is each change of sides
         that are `not_comparable`. `mfu` and `hfu` of a side are lower bounds where its `mfu_covered` is below 1.
         """
         return {name: metric.value for name, metric in metrics_of_comparison(self).items()}

@@ -776,7 +776,7 @@ def _exposed(view: View) -> Iterator[Advice]:
     longest = max(rows, key=lambda row: row.exposed_ns, default=None)
     collective = None if longest is None else longest.collective
     situation = view.situation
-    # With one rank of several, what waits is not known apart; a rate far below any link's says that most of it does.
+    # With one rank of several, what waits is unknown apart; a rate far below any link's says that most of it does.
     alone = view.anatomy.waiting is None and situation.world_size != 1
     rate = _bus_rate(view, collective)
     one_by_one = _one_by_one(view, collective, phase.phase)
@@ -908,7 +908,7 @@ def _outside(view: View) -> Iterator[Advice]:
     seen = loader.get(view.situation.loader or "")
     yield Advice(
         id="",
-        why="{around} of the trace lie before and after the device's work, and are counted in no other figure"
+        why="{around} of the trace lie before and after the device's work, and no other number counts them"
         + ("; {loader} runs there or in it" if seen else ""),
         figures={"around": ns(around), "loader": name(seen or "")},
         tries=("Record whole steps: schedule(wait=1, warmup=1, active=3), with profiler.step() in the loop.",),
@@ -2012,8 +2012,8 @@ RULES: Final = (
     ),
     Rule(
         id="pages", title="memory from the system", find=_pages, takes=lambda view: None,
-        looks_for="on the CPU, memory pages that the system provides anew in each step, since freed memory was returned"
-        " to it",
+        looks_for="on the CPU, memory pages that the system provides again in each step, since freed memory was"
+        " returned to it",
         bound="the CPU time of unprofiled steps in the kernel, at most 2 us a page",
         silent="where that was not measured",
     ),
@@ -2082,7 +2082,7 @@ RULES: Final = (
         id="spilled", title="spilled memory", find=_spilled, takes=Takes.KERNELS, covers=_spilled_rows,
         looks_for="element-wise operators and normalizations of 8 MiB a call or more, most slower than a tenth of the"
         " bandwidth and than 16 GB/s",
-        bound="their time minus that of their bytes at full bandwidth", silent="where bytes or bandwidth are not known",
+        bound="their time minus that of their bytes at full bandwidth", silent="where bytes or bandwidth are unknown",
     ),
     Rule(
         id="attention", title="unfused attention", find=_attention, takes=Takes.KERNELS,
@@ -2123,7 +2123,7 @@ RULES: Final = (
         covers=lambda view: (index for indices in _losses(view).values() for index in indices),
         looks_for="a log-softmax and cross entropy over a vocabulary",
         bound="their time minus reading the logits twice and writing their gradient (without backward, reading once)",
-        silent="where shapes or bandwidth are not known, and on the CPU",
+        silent="where shapes or bandwidth are unknown, and on the CPU",
     ),
     Rule(
         id="training_mode", title="training mode", find=_training_mode, takes=Takes.KERNELS,
@@ -2134,13 +2134,13 @@ RULES: Final = (
         id="chains", title="unfused element-wise chains", find=_chains, takes=Takes.KERNELS, covers=_in_chains,
         looks_for="element-wise operators and normalizations that each read what the one before wrote",
         bound="their time, in proportion to the bytes that one kernel per chain would not move",
-        silent="where bytes are not known",
+        silent="where bytes are unknown",
     ),
     Rule(
         id="far_from_bound", title="far below peak", find=_far_from_bound, takes=Takes.KERNELS,
         looks_for="an operator and phase whose calls take longer than FLOPs / attainable peak and bytes / bandwidth",
         bound="its time beyond that",
-        silent="where the bound is not known or another rule covers it, and for matmuls in compiled code",
+        silent="where the bound is unknown or another rule covers it, and for matmuls in compiled code",
     ),
     Rule(
         id="clock", title="clock held down", find=_clock, takes=Takes.KERNELS,
@@ -2161,7 +2161,7 @@ RULES: Final = (
     Rule(
         id="recomputation", title="recomputation", find=_recomputation, takes=Takes.KERNELS,
         looks_for="activations recomputed in backward although the peak is below 40 % of the device's memory",
-        bound="the time of the recomputation", silent="where the peak or the device's memory is not known",
+        bound="the time of the recomputation", silent="where the peak or the device's memory is unknown",
     ),
     Rule(
         id="garbage_collection", title="Python's garbage collection", find=_collections, takes=Takes.IDLE,

@@ -302,7 +302,7 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
     workload = replace(workload, within_windows=_within_windows(workload))
     step = step_of_rows(steps.rows, capture, recording_outside=steps.window.recording_outside)
     timeline = timeline_of(steps.rows, steps.window, steps.time, inputs.spans, inputs.communication)
-    if inputs.environment.host_only:  # the times of operators are those of launching: the device's are not known
+    if inputs.environment.host_only:  # the times of operators are those of launching: the device's are unknown
         window = timeline.window_ns
         timeline = Timeline(window_ns=window, busy_ns=0, idle_ns=0, unrecorded_ns=window)
         step = replace(step, busy_ns=None, kernel_time_ns=None, framework_ns=None, profiler_ns=None)

@@ -1102,7 +1102,7 @@ def _apart(sides: Sequence[SideInput]) -> tuple[tuple[str, ...], float | None]:
     if len(known) < 2 or max(known) <= (1 + _SAME_CLOCK) * min(known):
         return (), None
     change = f"{100 * (max(known) / min(known) - 1):.1f} %"
-    each = ", ".join("not known" if clock is None else f"{clock:,.0f} MHz" for clock in clocks)
+    each = ", ".join("unknown" if clock is None else f"{clock:,.0f} MHz" for clock in clocks)
     line = f"the device clocks differ by {change} ({each}): kernel times differ for that reason alone"
     return (line,), known[1] / known[0] - 1 if len(sides) == 2 and all(known) else None
 

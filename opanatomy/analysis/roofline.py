@@ -515,7 +515,7 @@ def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
 def _against_own_peaks(rows: Iterable[OperatorRow], seconds: float, named: _Peaks) -> float | None:
     """Return the fraction of the time that the FLOPs take at the peaks of their own data types.
 
-    `None` if all have the same peak, or one is not known.
+    `None` if all have the same peak, or one is unknown.
     """
     at_peak: dict[float, float] = {}
     for row in rows:

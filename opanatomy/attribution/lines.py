@@ -99,7 +99,7 @@ def _innermost(
     kinds = replace(kinds_of(names), module=list(labels))
     nodes = nodes_of(rows, kinds, trace.flows)
     made = modules_of(rows, kinds, nodes)
-    # A node whose forward is not known (one that adds up a gradient) comes from where backward was called.
+    # A node whose forward is unknown (one that adds up a gradient) comes from where backward was called.
     index = np.cumsum([label is not None for label in labels]) - 1
     around = np.where(nodes.module >= 0, index[take(rows.name, nodes.module)], -1)
     codes = np.empty(len(order), dtype=np.int64)

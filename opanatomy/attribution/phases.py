@@ -83,12 +83,12 @@ def _rule(where: str, phase: str, pattern: object) -> PhaseRule:
         raise UsageError(f"{where}{phase}={text}: no phase {phase!r} - one of {', '.join(Phase)}")
     if not isinstance(text, str) or not text:
         raise UsageError(
-            f"{where}{phase}={text}: not a regular expression - give one that is found in annotations' names"
+            f"{where}{phase}={text}: not a regular expression - give one that matches names of annotations"
         )
     try:
         return PhaseRule(Phase(phase), re.compile(text))
     except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"{where}{phase}={text}: not a regular expression: {error} - escape what is text") from error
+        raise UsageError(f"{where}{phase}={text}: not a regular expression: {error} - escape literal text") from error
 
 
 _EVALUATION = "autograd::engine::evaluate_function: "

@@ -209,7 +209,7 @@ class Counts(Struct, frozen=True, kw_only=True):
         return abs(ours - observed) * sum(count.time_ns for count in alike) // calls if calls else None
 
     def time_of_flops(self, key: Key) -> int | None:
-        """Return the time of an operator in a phase: it is not known which of its calls have other FLOPs."""
+        """Return the time of an operator in a phase: it is unknown which of its calls have other FLOPs."""
         return self.ours[key].time_ns if key in self.ours else self.time_of_calls(key)
 
     def took_fast_path(self, phase: Phase) -> bool:

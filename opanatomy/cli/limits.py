@@ -29,8 +29,8 @@ def keep_to_limits() -> None:
         limited = True
         if limit < _MIN_BYTES[option]:
             raise OutOfMemory(
-                f"not enough memory: the process may take {limit / 1e6:.0f} MB (ulimit {option}), an analysis needs at"
-                f" least {_MIN_BYTES[option] / 1e6:.0f} MB - raise the limit"
+                f"not enough memory: ulimit {option} allows {limit / 1e6:.0f} MB, and an analysis needs at least"
+                f" {_MIN_BYTES[option] / 1e6:.0f} MB - raise the limit"
             )
     if limited:
         # Threads take memory each, and are started before any work is seen.

@@ -105,8 +105,8 @@ def _require_libraries(verb: str) -> None:
     missing = [name for name in _NEEDED.get(verb, ()) if find_spec(name) is None]
     if missing:
         raise CaptureError(
-            f"{verb} needs {' and '.join(missing)}, not installed here - pip install 'opanatomy[capture]'; analyze,"
-            " compare and explain work without"
+            f"{verb} needs {' and '.join(missing)}, not installed here - pip install 'opanatomy[capture]' (analyze,"
+            " compare and explain work without it)"
         )
 
 
@@ -153,7 +153,7 @@ def _report(error: BaseException, number: int | None) -> int:
             _say_line(attributed(reason))
         return error.exit_code
     if isinstance(error, SystemExit):
-        _say_line(f"the model's code ended the program (SystemExit {error.code}) - take sys.exit() out of it")
+        _say_line(f"the model's code ended the program (SystemExit {error.code}) - remove its sys.exit()")
     elif _is_out_of_memory(error):
         _say_line(_NO_MEMORY)
     else:

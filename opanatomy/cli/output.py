@@ -45,7 +45,7 @@ def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequenc
     chart = getattr(arguments, "chart", None)
     if chart is not None and format_name not in PICTURES:
         raise UsageError(
-            f"--chart {chart}: it is a file of its own - add -o {chart}.svg or {chart}.png (an .html page has them all)"
+            f"--chart {chart} needs a file to write - add -o {chart}.svg or {chart}.png (an .html page has all charts)"
         )
     if not hasattr(arguments, "brief"):
         return Page(
@@ -62,9 +62,9 @@ def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequenc
         if value
     ]
     if len(given) > 1:
-        raise UsageError(f"{given[0]} and {given[1]}: each says how much of the report is shown - leave one out")
+        raise UsageError(f"{given[0]} and {given[1]} both set how much of the report is shown - leave one out")
     if given and given[0] != "--full" and format_named(format_name).machine_readable:
-        raise UsageError(f"{given[0]}: -f {format_name} is always whole - leave one of them out")
+        raise UsageError(f"{given[0]}: -f {format_name} always writes the whole report - leave one of them out")
     return Page(
         brief=arguments.brief,
         full=arguments.full,
@@ -89,7 +89,7 @@ def _sections(texts: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         section = choice_of(name.replace(" ", "-"), map(Choice, SECTIONS))
         if section is None:
-            raise UsageError(f"--section {name}: not known - {instead_of(name, HEADINGS)}")
+            raise UsageError(f"--section {name}: no such section - {instead_of(name, HEADINGS)}")
         chosen.append(section)
     return tuple(chosen)
 
@@ -196,7 +196,7 @@ def destination(
 
     with in_folder(arguments.output, f"{stem}.report{format_named(name).ending}") as (target, numbered):
         if any(same_file(target, trace) for trace in traces):
-            raise UsageError(f"-o {target}: that is the {read} - choose another name for the report")
+            raise UsageError(f"-o {target}: this is the {read} - choose another name for the report")
         file = output_file(target, force=arguments.force, numbered=numbered, needed_bytes=1 << 20)
         yield Destination(format=name, stream=out, page=page, file=file, tables=tables, gates=gates)
 
@@ -209,9 +209,9 @@ def _folder_of_tables(arguments: argparse.Namespace) -> Path | None:
     check_no_address("--tables", name)
     folder = Path(name)
     if not name or (os.path.exists(folder) and not folder.is_dir()):
-        raise UsageError(f"--tables {name}: it is not a folder - give the name of one")
+        raise UsageError(f"--tables {name}: not a folder - give a folder")
     if not arguments.force and any(folder.glob("*.csv")):
-        raise UsageError(f"--tables {name}: it has tables already - give another folder, or --force")
+        raise UsageError(f"--tables {name}: it already has tables - give another folder, or --force")
     return folder
 
 
@@ -240,13 +240,15 @@ def _make_folder(folder: Path) -> list[Path]:
         folder = Path(os.path.abspath(folder))
     except OSError as error:
         raise OutputError(
-            f"cannot make the folder {folder}: the current folder is gone - choose another one"
+            f"cannot create the folder {folder}: the current folder is gone - choose another one"
         ) from error
     missing = [parent for parent in (folder, *folder.parents) if not os.path.exists(parent)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(f"cannot make the folder {folder}: {error.strerror or error} - choose another one") from error
+        raise OutputError(
+            f"cannot create the folder {folder}: {error.strerror or error} - choose another one"
+        ) from error
     return missing
 
 

@@ -169,7 +169,7 @@ class Parser(argparse.ArgumentParser):
         if wrong is None:
             return ""
         if wrong == "--runs":
-            return " - opanatomy compare --run 'profile ...' --run 'profile ...' --times N runs two sides in turns"
+            return " - opanatomy compare --run 'profile ...' --run 'profile ...' --times N runs two sides, interleaved"
         verbs = [verb for verb in VERBS if any(wrong in option.flags for option in verb_named(verb).OPTIONS)]
         if verbs:
             return f" - it is an option of {' and of '.join(verbs)}"
@@ -286,7 +286,7 @@ def _bare(parser: argparse.ArgumentParser, option: Option) -> Callable[[str], An
         try:
             return from_text(option, text)
         except UsageError as error:
-            raise UsageError(f"{error} - MODEL goes before it: {parser.prog} {text} {option.flags[-1]}") from None
+            raise UsageError(f"{error} - put MODEL before it: {parser.prog} {text} {option.flags[-1]}") from None
 
     return read
 
@@ -312,7 +312,9 @@ def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
         ) from error
     if shell not in shtab.SUPPORTED_SHELLS:
         known = ", ".join(shtab.SUPPORTED_SHELLS)
-        raise OpanatomyError(f"--print-completion {shell}: this shtab knows {known} only - pip install --upgrade shtab")
+        raise OpanatomyError(
+            f"--print-completion {shell}: this shtab supports only {known} - pip install --upgrade shtab"
+        )
     for commands in parser._actions:
         if isinstance(commands, argparse._SubParsersAction):
             for choice in commands._get_subactions():  # a shell shows a line for each command

@@ -46,12 +46,12 @@ def command_of(text: str) -> Command:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"--run {text!r}: {str(error).lower()} - close the quotation inside of it") from None
+        raise UsageError(f"--run {text!r}: {str(error).lower()} - close the quotation mark in it") from None
     if words[:1] == ["profile"]:
         return Command(text=text, words=tuple(words), environment={}, is_script=False)
     if words[:1] != ["--"]:
         raise UsageError(
-            f"--run {text!r}: not a run - write 'profile MODEL ...' as after opanatomy, or"
+            f"--run {text!r}: neither a profile command nor a script - write 'profile MODEL ...' or"
             " '-- [NAME=VALUE ...] python train.py ...'"
         )
     script = words[1:]
@@ -60,7 +60,7 @@ def command_of(text: str) -> Command:
         name, _, value = script.pop(0).partition("=")
         environment[name] = value
     if not script:
-        raise UsageError(f"--run {text!r}: names no program - write '-- python train.py ...'")
+        raise UsageError(f"--run {text!r}: no program after -- - write '-- python train.py ...'")
     return Command(text=text, words=tuple(script), environment=environment, is_script=True)
 
 
@@ -98,9 +98,11 @@ def _made(folder: Path, sides: int) -> tuple[Path, ...]:
         for side in folders:
             side.mkdir(parents=True)
     except FileExistsError:
-        raise UsageError(f"{as_flag(RUNS_FOLDER, str(folder))}: it has runs already - give another name") from None
+        raise UsageError(f"{as_flag(RUNS_FOLDER, str(folder))}: it already has runs - give another folder") from None
     except OSError as error:
-        raise OutputError(f"cannot make the folder {folder}: {error.strerror or error} - choose another one") from error
+        raise OutputError(
+            f"cannot create the folder {folder}: {error.strerror or error} - choose another one"
+        ) from error
     return folders
 
 
@@ -140,7 +142,7 @@ def _run_script(command: Command, report: Path, what: str) -> None:
                 " opanatomy.TrainerCallback"
             )
         if len({path.name for path in traces}) < len(traces):
-            raise CaptureError(f"{what} recorded more than once - leave one recording in the script")
+            raise CaptureError(f"{what} recorded more than once - keep only one recording in the script")
         try:
             anatomy = analyze_traces(traces)
         except TraceError as error:
@@ -169,7 +171,7 @@ def _run(words: Sequence[str], environment: dict[str, str], what: str) -> None:
             said.seek(0)
             for line in said.read().decode(errors="replace").splitlines()[-_MAX_SHOWN_LINES:]:
                 note(f"  {line}")
-            how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             raise CaptureError(f"{what} {how}")
 
 

@@ -66,14 +66,16 @@ def saved_report_among(
         return reports[0]
     alone = next((report for report in reports if not isinstance(report.report, Anatomy)), None)
     if alone is not None:
-        raise UsageError(f"analyze: {alone.name} is {alone.what}, which is shown alone - leave the other names out")
+        raise UsageError(
+            f"analyze: {alone.name} is {alone.what}, which can only be shown alone - leave out the other names"
+        )
     compare = shlex.join(["opanatomy", "compare", *names[:_MAX_NAMES]]) + (" ..." if len(names) > _MAX_NAMES else "")
     if len(reports) == len(names):
         raise UsageError(
-            f"analyze: {len(reports)} reports are given, it shows one again - to see what changed: {compare}"
+            f"analyze: {len(reports)} reports are given, and it shows one at a time - to see what changed: {compare}"
         )
     raise UsageError(
-        f"analyze: {reports[0].name} is a report, the others are not - give traces of ranks alone, or a report alone;"
+        f"analyze: {reports[0].name} is a report, and the others are not - give either traces of ranks or one report;"
         f" to see what changed: {compare}"
     )
 
@@ -120,9 +122,9 @@ def source_line(report: SavedReport) -> str:
 
     name = "stdin" if report.name == STDIN else report.name
     if isinstance(report.report, Comparison):
-        return f"{name}: {report.what}, shown again; nothing was compared anew"
+        return f"{name}: {report.what}, shown as saved; nothing was compared"
     if isinstance(report.report, Techniques):
-        return f"{name}: {report.what} of {report.report.created}, shown again; nothing ran"
+        return f"{name}: {report.what} of {report.report.created}, shown as saved; nothing ran"
     provenance = report.report.provenance
     when = f" of {provenance.created}" if provenance.created else ""
-    return f"{name}: a report{when} by opanatomy {provenance.opanatomy}, shown again; no trace was read"
+    return f"{name}: a report{when} by opanatomy {provenance.opanatomy}, shown as saved; no trace was read"

@@ -139,7 +139,7 @@ def write_out(text: str | bytes, *, machine_readable: bool, stream: TextIO | Non
     if isinstance(text, str):
         text = _encodable(text, out, machine_readable=machine_readable)
     elif out.isatty():
-        raise OutputError("a PNG picture is nothing to read on a terminal - use -o FILE.png")
+        raise OutputError("a terminal cannot show a PNG picture - use -o FILE.png")
     try:
         if isinstance(text, bytes):
             out.buffer.write(text)

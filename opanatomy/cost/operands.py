@@ -71,7 +71,7 @@ def sizes(value: Argument, minimum: int = 1) -> Shape:
 def mask(value: Argument, length: int) -> tuple[bool, ...]:
     """Return an `output_mask` of `length` booleans."""
     if not isinstance(value, tuple) or len(value) != length:
-        raise Unknown(f"{value!r} is no mask of {length}")
+        raise Unknown(f"{value!r} is not a mask of {length}")
     return tuple(bool(item) for item in value)
 
 

@@ -71,7 +71,7 @@ def bag_weights_backward(signature: Signature) -> Cost:
 def sparse_embedding_backward(signature: Signature) -> Cost:
     """0: the gradient becomes the values of a sparse one unchanged; with a padding index the number left is data."""
     if integer(signature.get(3)) != -1:
-        raise Unknown("how many rows are no padding")
+        raise Unknown("how many rows are not padding")
     return moved(0, 0)
 
 

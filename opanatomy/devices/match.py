@@ -65,7 +65,7 @@ def profile_of(name: str) -> Profile | None:
 
 
 def slice_of(sheet: Sheet, profile: Profile, multiprocessors: int | None) -> Sheet | str:
-    """Return a MIG slice's share of the sheet, or why it is not known; `multiprocessors` are the trace's."""
+    """Return a MIG slice's share of the sheet, or why it is unknown; `multiprocessors` are the trace's."""
     mig, memory = sheet.mig, sheet.memory_gib
     if mig is None or memory is None:
         return f"no known document says that {sheet.device} has MIG"
@@ -377,7 +377,7 @@ def _only(name: str, sheets: list[Sheet], by: str) -> Match:
     caches = {sheet.cache_mib for sheet in sheets}
     if len(memories) == len(bandwidths) == len(caches) == 1:
         return Match(sheet=first, by=by)
-    # What differs is not known: a GeForce RTX 3060 Ti has one of two kinds of memory.
+    # What differs is unknown: a GeForce RTX 3060 Ti has one of two kinds of memory.
     speeds = " or ".join(f"{bandwidth:g}" for bandwidth in sorted(filter(None, bandwidths)))
     common = replace(
         first,

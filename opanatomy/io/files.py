@@ -96,8 +96,7 @@ class OutputFile(Struct, kw_only=True):
                 self.target = self.target.with_name(self.path.name)
         if number > 1 and not self.numbered:
             raise OutputError(
-                f"cannot write {wanted}: it was made by something else during this run - what was to be written there"
-                f" is in {self.target}"
+                f"cannot write {wanted}: something else created it during this run - the contents are in {self.target}"
             )
 
     def _is_about(self, error: OSError, own: Path) -> bool:
@@ -213,7 +212,7 @@ def temporary(name: str, what: str) -> Iterator[Path]:
         folder = tempfile.mkdtemp(prefix="opanatomy-")
     except OSError as error:
         raise OutputError(
-            f"no temporary folder for {what}: {error.strerror or error} - set TMPDIR to one that can be written"
+            f"no temporary folder for {what}: {error.strerror or error} - set TMPDIR to a writable folder"
         ) from error
     try:
         yield Path(folder) / name
@@ -300,7 +299,7 @@ def local_name(name: str) -> str:
         return name
     path = unquote(match[2], errors="surrogateescape")
     if "\0" in path:
-        raise UsageError(f"{name}: the path of this address has a zero byte (%00), which no file has - give its path")
+        raise UsageError(f"{name}: its path has a zero byte (%00), which no file name can have - give its path")
     return path
 
 
@@ -328,7 +327,7 @@ def check_no_address(option: str, name: str) -> None:
         steps = [f"{option} {file} ..."] if option.startswith("-") else []  # of a command; Python has arguments
         steps += [copy] if copy else []
         todo = "write to a file and copy that" + (f": {' && '.join(steps)}" if steps else "")
-    raise UsageError(f"{option} {name}: it is an address, not a file - {todo}")
+    raise UsageError(f"{option} {name}: this is a URL, not a file - {todo}")
 
 
 def scheme_of(name: str) -> str | None:
@@ -573,4 +572,4 @@ def _errors_of(address: Address) -> Iterator[None]:
 def _refusal(name: str, what: str, package: str | None = None) -> UsageError:
     """Return the error for an address that is not read, with what to do about it."""
     install = f"pip install {shlex.quote(package)}, or " if package else ""
-    return UsageError(f"{what}: it is an address, not a file - {install}download it first: {download_of(name)}")
+    return UsageError(f"{what}: this is a URL, not a file - {install}download it first: {download_of(name)}")

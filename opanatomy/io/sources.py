@@ -99,17 +99,17 @@ def sources_of(paths: Sequence[Path | Address]) -> list[Source]:
 
 #: Files of other tools: extension, first bytes, what they are and what to do.
 _OTHERS: Final = (
-    (".pftrace", b"", "a Perfetto trace in its binary form - export the profiler's trace as JSON:"
+    (".pftrace", b"", "a Perfetto trace in binary form - export the profiler's trace as JSON:"
      " profiler.export_chrome_trace('trace.json.gz')"),
-    (".perfetto-trace", b"", "a Perfetto trace in its binary form - export the profiler's trace as JSON:"
+    (".perfetto-trace", b"", "a Perfetto trace in binary form - export the profiler's trace as JSON:"
      " profiler.export_chrome_trace('trace.json.gz')"),
-    (".nsys-rep", b"", "a report of Nsight Systems - record the step with torch.profiler, or `opanatomy profile`"),
-    (".qdrep", b"", "a report of Nsight Systems - record the step with torch.profiler, or `opanatomy profile`"),
-    (".ncu-rep", b"", "a report of Nsight Compute, of single kernels - record the step with torch.profiler"),
-    (".xplane.pb", b"", "a profile of JAX or TensorFlow - give a trace of torch.profiler"),
+    (".nsys-rep", b"", "an Nsight Systems report - record the step with torch.profiler, or `opanatomy profile`"),
+    (".qdrep", b"", "an Nsight Systems report - record the step with torch.profiler, or `opanatomy profile`"),
+    (".ncu-rep", b"", "an Nsight Compute report on single kernels - record the step with torch.profiler"),
+    (".xplane.pb", b"", "a JAX or TensorFlow profile - give a torch.profiler trace"),
     (".sqlite", b"SQLite format 3", "an SQLite database, as Nsight Systems exports one - record the step with"
      " torch.profiler"),
-    ("", b"SQLite format 3", "an SQLite database - give a trace of torch.profiler"),
+    ("", b"SQLite format 3", "an SQLite database - give a torch.profiler trace"),
 )  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def other_tool(path: Path) -> str | None:
     except OSError:
         return None
     if head.startswith(_ZIP_MAGIC) and any(name.endswith("/data.pkl") for name in _members(path)):
-        return "a file of torch.save, with weights or tensors - give a trace, or what _dump_snapshot wrote"
+        return "a torch.save file, with weights or tensors - give a trace, or a file that _dump_snapshot wrote"
     name = path.name.lower()
     return next((what for ending, begin, what in _OTHERS if name.endswith(ending) and head.startswith(begin)), None)
 
@@ -177,7 +177,7 @@ def left_out_of(paths: Sequence[Path | Address]) -> list[str]:
             if names:
                 more = f" and {len(names) - _MAX_NAMED_MEMBERS} more" if len(names) > _MAX_NAMED_MEMBERS else ""
                 said = ", ".join(_readable(name) for name in sorted(names, key=_natural)[:_MAX_NAMED_MEMBERS])
-                lines.append(f"left out beside the traces of the folder: {said}{more} - analyze memory snapshots alone")
+                lines.append(f"the folder's memory snapshots are left out: {said}{more} - analyze these separately")
             continue
         if not _is_zip(path):
             continue
@@ -187,9 +187,7 @@ def left_out_of(paths: Sequence[Path | Address]) -> list[str]:
             more = f" and {len(names) - _MAX_NAMED_MEMBERS} more" if len(names) > _MAX_NAMED_MEMBERS else ""
             said = ", ".join(_readable(name) for name in sorted(names, key=_natural)[:_MAX_NAMED_MEMBERS])
             files = "1 file of the zip is" if len(names) == 1 else f"{len(names):,} files of the zip are"
-            lines.append(
-                f"{files} left out for the name, which does not end in .json or .json.gz or is hidden: {said}{more}"
-            )
+            lines.append(f"{files} left out (hidden, or the name does not end in .json or .json.gz): {said}{more}")
     return lines
 
 
@@ -200,7 +198,7 @@ def _members(path: Path) -> list[str]:
         with zipfile.ZipFile(path) as archive:
             return [info.filename for info in archive.infolist() if not info.is_dir()]
     except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
-        raise TraceError(f"cannot read the zip {path}: {error} - is it whole?") from error
+        raise TraceError(f"cannot read the zip {path}: {error} - is it complete?") from error
 
 
 def _readable(name: str) -> str:
@@ -255,7 +253,7 @@ def _unzipped(path: Path, member: str, folder: Path) -> Path:
     except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError, struct.error, EOFError) as error:
         if is_full(error):
             raise
-        raise TraceError(f"cannot read {member} in {path}: {error} - is the zip whole?") from error
+        raise TraceError(f"cannot read {member} in {path}: {error} - is the zip complete?") from error
 
 
 def _as_gzip(raw: BinaryIO, info: zipfile.ZipInfo, target: BinaryIO) -> None:
@@ -343,7 +341,7 @@ def _copy(source: BinaryIO, file: Path, name: str) -> None:
             size += len(chunk)
             if size > limit:
                 raise TraceError(
-                    f"cannot keep {name}: more than {limit / 1e6:.0f} MB came through, half of what is free in"
+                    f"cannot keep {name}: more than {limit / 1e6:.0f} MB have arrived, half of the free space in"
                     f" {file.parent.parent} - free some space, set TMPDIR or give a file"
                 )
             target.write(chunk)

@@ -94,7 +94,7 @@ class Gap(Record, frozen=True, kw_only=True):
     before: the kernel, copy or fill that ended it, and `after` the one that ran before; `None` at the ends of a step.
     launch_ns: the part of the longest one that the launch of this work took, if it took 20 us or more.
     drained: whether the longest one began while the host waited for the device.
-    launch_known: whether the trace has the launch of the work that ended it: else what the host did is not known.
+    launch_known: whether the trace has the launch of the work that ended it: else what the host did is unknown.
     begin_ns: when the longest one began, from the begin of its step; `step` is the number of that step.
     """
 
@@ -224,7 +224,7 @@ class Timeline(Record, frozen=True, kw_only=True):
 class WhatIf(Record, frozen=True, kw_only=True):
     """How long a mean step takes after `changes` together (`aten::mm x0.5`), by replaying the trace.
 
-    `least_ns` is that with a host that recording does not slow, where the step without the profiler is not known.
+    `least_ns` is that with a host that recording does not slow, where the step without the profiler is unknown.
     """
 
     changes: tuple[str, ...]
@@ -244,7 +244,7 @@ class Replay(Record, frozen=True, kw_only=True):
 
     `why_not` says why gains by it are not to be trusted. `error` is how far a replay with usual delays is off, and
     `unexplained` the delays that no edge explains, as parts of the steps. `host_factor` scales host time to the step
-    without the profiler; `None` if that is not known, or the device alone decides. `ahead_ns` is the work that the
+    without the profiler; `None` if that is unknown, or the device alone decides. `ahead_ns` is the work that the
     device had queued when recording began: so far ahead was a host that did not record. `step_ns` is the replayed step,
     `least_ns` that with a host that recording does not slow. `answers` are of the changes that were asked for, and
     `together` is that of the first three pieces of advice, if a replay can say all of them.
@@ -410,7 +410,7 @@ class Ceilings(Record, frozen=True, kw_only=True):
     Peaks are dense, in operations a second (a multiply-add is two). Matrix peaks are keyed by torch's name of the data
     type: `float32` is what a float32 product reaches with tf32 off, `tf32` with it on, `float8` any 8-bit float. Peaks
     of all other arithmetic (`vector_...`) are known for float32 and float64. `None`, or no entry, means that the device
-    has no such unit or its speed is not known.
+    has no such unit or its speed is unknown.
     """
 
     device: str
@@ -713,7 +713,7 @@ class Advice(Record, frozen=True, kw_only=True):
     changes: what changes in the step, as `analyze --what-if` reads it; empty where a replay cannot say it. If it
         `is_bound` they are more than what the advice changes, so that a replay says what it gains at most.
     gain_bytes: by how much the peak would be lower, `peak_bytes` now.
-    fits: whether a step that ran out of memory fits then; `None` if that is not known.
+    fits: whether a step that ran out of memory fits then; `None` if that is unknown.
     why: what is seen.
     figures: the figures of `why`.
     tries: what to try, in the user's terms, the most promising first.

@@ -396,7 +396,7 @@ class KernelTable(Struct, frozen=True, kw_only=True):
     duration_ns: Int64
     #: `LINKED` to `OUTSIDE`.
     link: Int64
-    #: The host row of its call; -1 if its launch only dispatches, or is not known.
+    #: The host row of its call; -1 if its launch only dispatches, or is unknown.
     call: Int64
     #: The row of its call that launched it, without a call the innermost operator around its launch; and its arguments.
     operator: Categorical[str]

@@ -227,7 +227,7 @@ class Comparison(Record, frozen=True, kw_only=True, tag_field="kind", tag="compa
     not_comparable: why the sides cannot be compared; there are no changes, causes and claims then.
     sides: the compared sides, in the order in which they were given.
     figures: each figure on all sides; `None` for a side that does not have it.
-    decomposition: for two sides the parts that sum to the difference; `None` for more, and if it is not known.
+    decomposition: for two sides the parts that sum to the difference; `None` for more, and if it is unknown.
     other_kinds: steps of other kinds than the compared one that both sides have.
     peak_parts: of two memory snapshots the parts that sum to the difference of their peaks.
     peak_moments: the moment of these parts on each side, such as "at the end", where one is not the peak.

@@ -23,7 +23,7 @@ class Occupied(Record, frozen=True, kw_only=True):
 
     `allocated_bytes` are the most in whole blocks of the caching allocator, with the work space that cuBLAS gets from
     it; `reserved_bytes` the most that it reserves for them. `low_bytes` to `high_bytes` is what the process takes with
-    the device's context, which is not known more exactly.
+    the device's context, which is unknown more exactly.
     """
 
     allocated_bytes: int

@@ -101,7 +101,7 @@ class LossCurve(Record, frozen=True, kw_only=True):
 
 
 class StepFigures(Record, frozen=True, kw_only=True):
-    """The figures of one step; `None` if one is not known.
+    """The figures of one step; `None` if one is unknown.
 
     `peak_bytes` is the peak of all allocations, `components` are each at its fullest, `at_peak` sum to the peak.
     `step_ns` is the median without the profiler (of a prediction the most likely time), `low_ns` and `high_ns` the

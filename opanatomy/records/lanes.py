@@ -62,9 +62,9 @@ SPAN_COLUMNS: Final = (
         "the lane of what it comes from: the thread that launched work, the stream whose work ended an idle time or a "
         "wait, the rank that others waited for"
     ), text="name"),
-    Column(name="begin_ns", unit="ns", meaning="when it began, from the begin of the step", known_with=("lane",)),
+    Column(name="begin_ns", unit="ns", meaning="when it began, from the start of the step", known_with=("lane",)),
     Column(name="length_ns", unit="ns", meaning="how long it took in the step", known_with=("lane",)),
-    Column(name="cause_ns", unit="ns", meaning="when that began, from the begin of the step, before it below 0"),
+    Column(name="cause_ns", unit="ns", meaning="when that began, from the start of the step; negative before it"),
 )  # fmt: skip
 NO_SPANS: Final = empty(SpanTable, SPAN_COLUMNS)
 

@@ -41,7 +41,7 @@ AFTER_FORWARD, AFTER_BACKWARD, AFTER_OPTIMIZER, PEAK = "after_forward", "after_b
 
 
 class MemorySnapshot(Record, frozen=True, kw_only=True):
-    """Memory in use at one point of the run; `None` if it is not known (no allocator touched, no NVML)."""
+    """Memory in use at one point of the run; `None` if it is unknown (no allocator touched, no NVML)."""
 
     name: str
     allocated_bytes: int | None = None
@@ -260,7 +260,7 @@ class MemoryDevice(Record, frozen=True, kw_only=True):
     `peak_bytes` is the maximum in the window, `None` of a snapshot without history; its `components` and `inferences`
     sum to it exactly, those of a snapshot to `shown_bytes`, allocated at the moment shown. `requested_peak_bytes` is
     the most that was asked for at one time. The peak may be `peak_open_bytes` higher, where blocks from before the
-    recording have a rounding that is not known; `None` if there is no limit to it.
+    recording have a rounding that is unknown; `None` if there is no limit to it.
     `before_window_bytes` are blocks allocated before the first event: a sum if the events record the allocator's total
     (the CPU's begins with profiling), else the part whose frees were recorded, `None` if none was. `unmatched_frees`
     are the frees of these blocks; `never_freed` blocks outlive the trace; the addresses of `unseen_frees` were
@@ -357,7 +357,7 @@ class Memory(Record, frozen=True, kw_only=True):
     published: figures of a published run next to these.
     failure: where a step ran out of memory.
     trains: of a memory snapshot, whether a backward or an optimizer ran; `False` if what autograd kept was freed
-        without one, `None` if that is not known.
+        without one, `None` if that is unknown.
     """
 
     peak_bytes: int | None = None

@@ -50,24 +50,24 @@ class Tensor(Struct, frozen=True):
 
     @property
     def item_bytes(self) -> int | None:
-        """Return the bytes of one element; `None` if the data type is not known."""
+        """Return the bytes of one element; `None` if the data type is unknown."""
         return None if self.dtype is None else ITEM_SIZE.get(self.dtype)
 
     @property
     def bytes(self) -> int:
         """Return the bytes of reading each distinct element once, including the indices of a sparse tensor.
 
-        Raises `LookupError` if the data type or the number of stored elements is not known: a formula that needs it has
+        Raises `LookupError` if the data type or the number of stored elements is unknown: a formula that needs it has
         no cost then.
         """
         size = self.known_bytes
         if size is None:
-            raise LookupError(f"the bytes of {self} are not known")
+            raise LookupError(f"the bytes of {self} are unknown")
         return size
 
     @property
     def known_bytes(self) -> int | None:
-        """Return `bytes`, or `None` if they are not known."""
+        """Return `bytes`, or `None` if they are unknown."""
         size, sparse = self.item_bytes, self.sparse
         if size is None or sparse is None:
             return None if size is None else self.stored * size

@@ -189,7 +189,7 @@ def table_of(plain: Any, types: Mapping[str, Callable[[Any], Any]]) -> Table:
         if len(numbers) != rows:
             raise ValueError(f"{name} has {len(numbers)} rows of {rows}")
         if not all(number is None or type(number) is int for number in numbers):
-            raise TypeError(f"a value of {name} is no whole number")
+            raise TypeError(f"a value of {name} is not a whole number")
         if any(number is not None and not -(2**62) < number < 2**62 for number in numbers):
             raise ValueError(f"a value of {name} is too large")
         numbers = _figure_of(numbers)

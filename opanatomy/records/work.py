@@ -37,18 +37,18 @@ def _figure(name: str, unit: str, meaning: str, *known_with: str) -> Column:
 #: Columns of the work. Figures cover the counted steps, `like_...` cover like steps, some of which may not count; in a
 #: row outside either, its figures are unknown.
 COLUMNS: Final = (
-    _key("operator", "the operator that launched the work; none if it is not known", "name"),
+    _key("operator", "the operator that launched the work; none if unknown", "name"),
     _key("signature", "shapes and data types of its arguments, as text", "arguments", SignatureText),
     _key("phase", "the phase", values=Phase, known_with=("calls", "like_events")),
     _key(
         "operator_class",
-        "the class of the call, or of the kernel where no call is known",
+        "the class of the call, or of the kernel where the call is unknown",
         values=OperatorClass,
         known_with=("phase",),
     ),
     _key("rule", "the row of the table of rules that gave the class"),
     _key("part_of", "the operator that this one runs inside as a part; FLOPs and bytes are counted there", "name"),
-    _key("compute_type", "the type in which float32 operands were computed, by the longest kernel whose name says"),
+    _key("compute_type", "the type in which float32 operands were computed, by the longest kernel whose name tells"),
     _key("crosses_host_link", "whether it copies between host and device", values=bool),
     _key("bound_by", "what sets the bound: compute or memory"),
     _key("module", "the path of the module, submodules not included; empty for the root", "module"),
@@ -62,7 +62,7 @@ COLUMNS: Final = (
     _figure("calls", "calls", "calls of the operator, parts of calls too, in the row of the first kernel of each"),
     _figure("events", "events", "kernels, copies and fills", "calls"),
     _figure("time_ns", "ns", "device work; on the CPU self time", "calls"),
-    _figure("uncosted_ns", "ns", "the part of it in calls whose cost is not known", "calls"),
+    _figure("uncosted_ns", "ns", "the part of it in calls whose cost is unknown", "calls"),
     _figure("flops", "flop", "FLOPs of calls whose cost is known, in the row of the first kernel of each"),
     _figure("read_bytes", "bytes", "the least that they read"),
     _figure("written_bytes", "bytes", "the least that they write"),
@@ -179,7 +179,7 @@ class TheoryRow(Record, frozen=True, kw_only=True):
 class OperatorRow(Record, frozen=True, kw_only=True):
     """One operator with one signature in one phase, over all profiled steps.
 
-    `uncosted_ns` is the time of the calls whose cost is not known; FLOPs, bytes and the bound are of the others.
+    `uncosted_ns` is the time of the calls whose cost is unknown; FLOPs, bytes and the bound are of the others.
 
     operator: its name.
     signature: shapes and data types of its arguments, as text.
@@ -192,7 +192,7 @@ class OperatorRow(Record, frozen=True, kw_only=True):
     part_of: the operator that this one runs inside as a part; FLOPs and bytes are counted there.
     bound_ns: the least time of these calls at the device's ceilings, and `bound_by` the ceiling that sets it
         ("compute", "memory").
-    compute_type: the type in which float32 operands were computed, by the longest kernel whose name says: "float32",
+    compute_type: the type in which float32 operands were computed, by the longest kernel whose name tells: "float32",
         "tf32", "3 x tf32".
     crosses_host_link: true if it copies between host and device, so that no bandwidth of the device bounds it.
     """

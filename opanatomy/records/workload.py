@@ -291,7 +291,7 @@ class StepObservations(Struct, frozen=True, kw_only=True):
     """One step, observed allocation by allocation.
 
     `blocks` are `None` on the CPU, whose allocator does not report them. Without hooks on saved tensors (`hooked`) it
-    is not known what autograd saved. `rng_bytes` is the size of a random state that checkpointing keeps, `broken_in`
+    is unknown what autograd saved. `rng_bytes` is the size of a random state that checkpointing keeps, `broken_in`
     the phase in which the step failed.
     """
 

@@ -416,7 +416,7 @@ def _steps(anatomy: Anatomy) -> Any:
     if len(anatomy.ranks) > 1:
         raise NoChart("with several ranks, see the chart of ranks")
     if len(steps) < 2:
-        raise NoChart("only one step was recorded" if steps else "the steps are not known one by one")
+        raise NoChart("only one step was recorded" if steps else "the single steps are unknown")
     rows: list[Datum] = []
     lines: list[Datum] = []
     longest = max(step.wall_ns for step in steps)
@@ -666,7 +666,7 @@ def _lanes(anatomy: Anatomy, most: int = _MOST_DRAWN) -> Any:
         ""
         if not put
         else (
-            f"; times of a kind are put together in parts of {widest}, in which their order says nothing:"
+            f"; within intervals of {widest}, times of one kind are drawn together, in no order:"
             f" {', '.join(lane.name for lane in put)}"
         )
     )
@@ -711,7 +711,7 @@ def title_of_lanes(anatomy: Anatomy) -> str:
     clocks = None if anatomy.waiting is None else anatomy.waiting.clocks
     if len(anatomy.ranks) > 1:
         if not drawn.on_one_clock or clocks is None:
-            said.append("each rank from the begin of its own step, as no collective of theirs is matched")
+            said.append("each rank from the start of its own step, since none of their collectives could be matched")
         else:
             how = "set by the ends of matched collectives" if clocks.was_set else "as recorded"
             good = "" if clocks.within_ns is None else f", right within {units.duration(clocks.within_ns)}"
@@ -892,7 +892,7 @@ def _roofline(anatomy: Anatomy) -> Any:
 
     device, steps = anatomy.device, steps_of(anatomy)
     if device.bandwidth_bytes_per_second is None:
-        raise NoChart(device.no_ceilings or "the bandwidth of the device is not known")
+        raise NoChart(device.no_ceilings or "the bandwidth of the device is unknown")
     points: list[Datum] = []
     whole = total(anatomy.classes).time_ns
     for group, rows in grouped(anatomy.operators).items():
@@ -1131,7 +1131,7 @@ def _icicle(anatomy: Anatomy, root: Node, name: str, what: str) -> Any:
         axis=None,
     )
     said = f"the whole width is {' or '.join(map(wholes.__getitem__, measures))}"
-    said += f"; without {what}s of less than {units.share(_LEAST_MODULE, 1)}, and FLOPs that are not known"
+    said += f"; without {what}s of less than {units.share(_LEAST_MODULE, 1)}, and FLOPs that are unknown"
     base = alt.Chart(_values(rows)).transform_filter("datum.measure == measure")
     kind = [alt.Tooltip("kind:N", title="kind")] if what == "module" else []
     tip = [

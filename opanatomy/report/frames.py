@@ -97,7 +97,7 @@ def columns_of(report: Report, table: str | None, function: str) -> list[Column]
     names |= {_word(name): path for name, path in _short(kind).items()}
     path = names.get(_word(table))
     if path is None:
-        raise UsageError(f"{function}: table={table!r}: not known - {instead_of(table, table_names(kind))}")
+        raise UsageError(f"{function}: table={table!r}: unknown - {instead_of(table, table_names(kind))}")
     if path == METRICS and not isinstance(report, Techniques):
         metrics = metrics_of_comparison(report) if isinstance(report, Comparison) else metrics_of(report)
         name = Column(name="metric", kind="str", values=list(metrics))

@@ -133,7 +133,7 @@ def _gate(given: str) -> Gate:
         several = len(re.findall(r"[<>]", plain)) > 1
         _wrong(
             text,
-            "more than one condition - give each as a gate of its own"
+            "more than one condition - give each as a separate gate"
             if several
             else f"not a gate - write FIGURE > VALUE, {_EXAMPLES}",
         )
@@ -141,7 +141,7 @@ def _gate(given: str) -> Gate:
     if comparison not in COMPARISONS:
         _wrong(text, f"{comparison} is not a comparison of a gate - one of {', '.join(COMPARISONS)}")
     if not name:
-        _wrong(text, f"names no figure - write FIGURE {comparison} VALUE, {_EXAMPLES}")
+        _wrong(text, f"no figure before {comparison} - write FIGURE {comparison} VALUE, {_EXAMPLES}")
     try:
         figure = metric_named(name)
     except UsageError as error:
@@ -257,7 +257,7 @@ def _result(gate: Gate, figures: _Figures) -> GateResult:
         near = get_close_matches(gate.figure, figures.rows, n=3, cutoff=0.6)
         instead = f"; known are {', '.join(near)}" if near else ""
         of = "any side" if figures.sides[1:] else "the report"
-        reason = f"{gate.figure} is not known of {of}{_UNCHECKED}{instead}"
+        reason = f"{gate.figure} is unknown for {of}{_UNCHECKED}{instead}"
         return GateResult(gate=gate.text, met=False, unknown=True, reason=reason)
     unlike = _unlike(gate, figures)
     if unlike is not None:
@@ -268,7 +268,7 @@ def _result(gate: Gate, figures: _Figures) -> GateResult:
     missing = [figures.sides[side] or "the report" for side in needed if row.values[side] is None]
     failed = [side for side in sides if held[side]]
     if missing and not failed:
-        reason = f"{gate.figure} is not known of {', '.join(missing)}{_UNCHECKED}"
+        reason = f"{gate.figure} is unknown for {', '.join(missing)}{_UNCHECKED}"
         return GateResult(gate=gate.text, met=False, unknown=True, reason=reason)
     undecided = [side for side in sides if held[side] is None]
     shown = (failed or undecided or sides)[0]
@@ -350,9 +350,7 @@ def _unlike(gate: Gate, figures: _Figures) -> str | None:
     if gate.of is Of.VALUE or gate.figure not in _EITHER or plain is None or None not in plain.values:
         return None
     without = figures.sides[plain.values.index(None)]
-    return (
-        f"{without} was timed under the profiler alone, another side without it{_UNCHECKED} - use the figure profiled"
-    )
+    return f"{without} was timed only under the profiler, another side without it{_UNCHECKED} - use the figure profiled"
 
 
 # ----------------------------------------------------------------------------------------------------------- the claim
@@ -375,7 +373,7 @@ def _evidence(gate: Gate, row: FigureRow, figures: _Figures) -> str:
         parts.append(f"ranges {row.ranges} ({_range(first, row.unit)} and {_range(second, row.unit)})")
     claimed = _claim(row, figures)
     if claimed is None:
-        why = figures.no_claim or f"not known for all {RUNS_NEEDED} runs of each side"
+        why = figures.no_claim or f"unknown in some of the {RUNS_NEEDED} runs of each side"
         parts.append(f"not called significant: {why}")
     else:
         parts.append(f"{'significant' if claimed else 'not significant'} (p = {row.p:.2g})")

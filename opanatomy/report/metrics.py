@@ -244,7 +244,7 @@ def metric_named(name: str) -> str:
     instead = "docs/metrics.md has all of them, such as time, memory, flops, mfu"
     if near:
         instead = f"did you mean {', '.join(near)}? {instead}"
-    raise UsageError(f"metric {name!r}: not known - {instead}")
+    raise UsageError(f"metric {name!r}: unknown - {instead}")
 
 
 def _expanded(name: str) -> Iterable[str]:
@@ -266,7 +266,7 @@ def metric_table() -> str:
 
 
 Number: TypeAlias = "int | float"
-#: A name and its value, `None` if that is not known.
+#: A name and its value, `None` if that is unknown.
 Named: TypeAlias = "tuple[str, Number | None]"
 
 

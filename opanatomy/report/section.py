@@ -19,7 +19,7 @@ from opanatomy.records.patterns import regex
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 
-# --------------------------------------------------------------------------- quantities; `None` is what is not known
+# --------------------------------------------------------------------------- quantities; `None` is what is unknown
 
 
 class Time(Struct, frozen=True):
@@ -148,7 +148,7 @@ Quantity: TypeAlias = (
 
 
 def value_of(quantity: Quantity) -> float | None:
-    """Return the value of a quantity, which is its first field; `None` if it is not known."""
+    """Return the value of a quantity, which is its first field; `None` if it is unknown."""
     value: float | None = getattr(quantity, quantity.__struct_fields__[0])
     return value
 

@@ -167,7 +167,7 @@ COLUMNS: Final = Chapter(
             " FLOPs, bytes and MFU are lower bounds too.",
             note="≥ some of the time has no formula",
         ),
-        term("-", "not known, or nothing to compare with"),
+        term("-", "unknown, or nothing to compare with"),
         term(
             "(n %)",
             "reached in the n % of the time whose bound is known",
@@ -342,7 +342,7 @@ OPERATORS: Final = Chapter(
         ),
         term(
             "no line known",
-            "work whose line is not known",
+            "work whose line is unknown",
             formula='lines[] where stack is ""',
             paths="lines[].time_ns",
         ),
@@ -555,9 +555,9 @@ RANKS: Final = Chapter(
         term(
             "a step of rank",
             "mean step of each rank; with more than 16, of groups of similar ranks",
-            "The most typical rank, nearest to the medians of all figures, has around it every rank none of whose"
-            " figures is more than 5 % of the median step away. Of the ranks left over the most typical has the next"
-            " group. A group's times are medians; a rank like no other has a row of its own.",
+            "A group is the most typical rank, whose times are nearest to the medians, and all ranks whose times"
+            " differ from it by at most 5 % of the median step; the next group is made in the same way from the ranks"
+            " left over. A group's times are medians.",
             formula="ranks[].wall_ns; the other times are sums / ranks[].steps",
             paths="ranks[].wall_ns, ranks[].steps",
         ),
@@ -1231,7 +1231,7 @@ COMPARISON: Final = Chapter(
         term(
             "of all steps",
             "number for the whole report, including other kinds of steps",
-            "It is not known for like steps alone.",
+            "It is unknown for like steps alone.",
         ),
         term("signature", "shapes and types of the arguments"),
         term("samples", "samples a second"),
@@ -2313,7 +2313,7 @@ STEP: Final = Chapter(
         term(
             "tensor cores | tensor-core time",
             "kernels that use tensor cores, according to their names, over kernel time",
-            'Matrix cores on AMD. The rules are in classification/kernels.py. "(12 % not known)" are products whose'
+            'Matrix cores on AMD. The rules are in classification/kernels.py. "(12 % unknown)" are products whose'
             " names do not tell. Not shown for devices without tensor cores.",
             formula="device.tensor_core_ns / timeline.launching.kernel_ns",
             paths="device.tensor_core_ns, timeline.launching.kernel_ns",
@@ -2436,7 +2436,7 @@ WORDS: Final = Chapter(
         term(
             "significant",
             "difference that chance alone would produce in less than 1 % of cases (p < 0.01)",
-            "By a Mann-Whitney test over five runs a side or more that took turns; steps of one run are not"
+            "By a Mann-Whitney test over at least five interleaved runs of each side; steps of one run are not"
             " independent.",
         ),
         term(
@@ -2445,10 +2445,11 @@ WORDS: Final = Chapter(
             "By a Mann-Whitney test over the runs of both sides.",
         ),
         term(
-            "took turns | interleaved | in turn",
+            "interleaved | took turns | in turn",
             "runs that alternate between the sides, so that machine drift affects both",
-            "Of the runs up to any moment no side is ahead of the other by a run of each: of equal sides by one run"
-            " at most. ABAB and ABBA take turns; AABB does not, nor do turns after which one side goes on alone.",
+            "At each moment both sides have done about the same share of their runs: if both have as many runs, the"
+            " numbers done differ by one at most. ABAB and ABBA are interleaved; AABB is not, nor is an order that"
+            " ends with several runs of one side.",
         ),
         term("apart", "ranges of two sides have no value in common"),
         term("overlapping", "ranges of two sides have values in common"),

@@ -125,7 +125,7 @@ def share(part: float | None, whole: float | None, *, decimals: int = 1, at_leas
 
 
 def change(new: float | None, old: float | None) -> str:
-    """Return by how much `new` differs from `old`: `+3.5 %`, `-12.0 %`; `-` if one is not known or `old` is 0."""
+    """Return by how much `new` differs from `old`: `+3.5 %`, `-12.0 %`; `-` if one is unknown or `old` is 0."""
     if new is None or not old:
         return UNKNOWN
     difference = 100 * (new - old) / old

@@ -108,7 +108,7 @@ def unlike(devices: tuple[TraceDevice, ...]) -> str | None:
     if first.unnamed:
         return (
             f"the kernels ran on device {first.number}, and the trace does not say which of its devices"
-            f" ({', '.join(first.unnamed)}) that is: its peaks are not known"
+            f" ({', '.join(first.unnamed)}) that is: its peaks are unknown"
         )
     if not others:
         return None

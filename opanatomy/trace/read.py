@@ -882,11 +882,11 @@ def _tell(collector: Collector, warnings: list[str]) -> None:
     if len(nodes := collector.graph_host_ns()):
         many = "1 graph host node" if len(nodes) == 1 else f"{len(nodes):,} graph host nodes"
         took = f"{int(nodes[:, 1].sum()) / 1e6:,.3f} ms"
-        warnings.append(f"{many} ({took}): callbacks on the host that a graph waited for, no device work")
+        warnings.append(f"{many} ({took}): callbacks on the host that a graph waited for, not device work")
     for rows in [rows for rows in collector.unread() if not rows.of_device and rows.duration_ns][:3]:
-        warnings.append(f"not read, as no rule knows it: {rows.text}")
+        warnings.append(f"not read, since no rule covers it: {rows.text}")
     for category, count in sorted(collector.foreign.items())[:5]:
-        warnings.append(f"read as kernels: {count:,} of the unknown category {category[:40]}")
+        warnings.append(f"read as kernels: {count:,} events of the unknown category {category[:40]}")
 
 
 def _capture(metadata: dict[str, object], warnings: list[str]) -> Capture | None:

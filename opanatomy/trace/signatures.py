@@ -56,7 +56,7 @@ def parse_signatures(raw: Sequence[RawArguments], warnings: list[str]) -> list[S
         unread += left < 0
         signatures.append(parse_signature(one) if left >= 0 else None)
     if unread:
-        warnings.append(f"{unread:,} of {len(raw):,} distinct argument lists are more than can be kept: without costs")
+        warnings.append(f"{unread:,} of {len(raw):,} distinct argument lists are too many to keep: without costs")
     return signatures
 
 
@@ -120,7 +120,7 @@ def _untyped(shape: Any) -> Argument:
 def sizes_of(shape: list[Any]) -> tuple[int, ...]:
     """Return the sizes of a tensor; raise if they are impossible."""
     if len(shape) > _MAX_DIMENSIONS or not all(type(size) is int and size >= 0 for size in shape):
-        raise _Implausible(f"{shape} are no sizes of a tensor")
+        raise _Implausible(f"a tensor cannot have the sizes {shape}")
     if prod(size for size in shape if size) > _MAX_ELEMENTS:
         raise _Implausible(f"{shape} is more than a petabyte")
     return tuple(shape)
@@ -133,7 +133,7 @@ def _tensor_list(shapes: list[Any], strides: Any, recorded: str) -> Argument:
         for item in recorded.split(";"):
             match = _RECORDED.match(item)
             if not match:
-                raise _Implausible(f"{item} is no tensor")
+                raise _Implausible(f"{item} is not a tensor")
             sizes = [int(size) for size in (match[2] or "").split(",") if size]
             tensors.append(Tensor(sizes_of(sizes), match[1] or None))
         return tuple(tensors)
@@ -264,13 +264,13 @@ def _observed_argument(value: Any) -> Argument:
     if isinstance(value, dict):
         shape, dtype = value.get("shape"), value.get("dtype")
         if not isinstance(shape, list) or not isinstance(dtype, str):
-            raise ValueError(f"{value} is no tensor")
+            raise ValueError(f"{value} is not a tensor")
         # What a sparse tensor stores, if the capture recorded it.
         elements, index_bytes = value.get("elements"), value.get("index_bytes")
         stored = None
         if elements is not None or index_bytes is not None:
             if type(elements) is not int or type(index_bytes) is not int or min(elements, index_bytes) < 0:
-                raise ValueError(f"{value} is no sparse tensor")
+                raise ValueError(f"{value} is not a sparse tensor")
             stored = Stored(elements, index_bytes)
         return Tensor(sizes_of(shape), dtype, strides_of(shape, value.get("strides")), stored)
     if isinstance(value, list):

@@ -89,7 +89,7 @@ def read_snapshot(path: Path, advance: Callable[[float], None] = lambda share: N
     snapshot = received(made.snapshot)
     if not snapshot.histories and not len(snapshot.segments.device):
         raise TraceError(
-            f"cannot read the snapshot {path}: it holds no segment and no history of a device - was CUDA in use there?"
+            f"cannot read the snapshot {path}: it has neither segments nor the history of a device - was CUDA used?"
         )
     return snapshot
 
@@ -105,10 +105,12 @@ class _Plain(pickle.Unpickler):
     """An unpickler of lists, dictionaries, texts and numbers."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise _Refused(f"not a memory snapshot: this pickle refers to {module}.{name}, and snapshots refer to no class")
+        raise _Refused(
+            f"not a memory snapshot: this pickle refers to {module}.{name}, and a snapshot refers to no class"
+        )
 
     def persistent_load(self, pid: object) -> NoReturn:
-        raise _Refused("not a memory snapshot: its pickle refers to objects outside of it")
+        raise _Refused("not a memory snapshot: its pickle refers to objects outside it")
 
 
 class _ProgressFile:
@@ -213,7 +215,7 @@ def _columns(snapshot: Any) -> dict[str, Any]:
         snapshot = {"segments": snapshot, "device_traces": []}
     if not isinstance(snapshot, dict) or not isinstance(snapshot.get("segments"), list):
         raise _Refused(
-            "it is a pickle, but no memory snapshot - give the file that torch.cuda.memory._dump_snapshot wrote"
+            "it is a pickle, but not a memory snapshot - give the file that torch.cuda.memory._dump_snapshot wrote"
         )
     tables = _Tables()
     traces = snapshot.get("device_traces") or []
@@ -300,7 +302,7 @@ class _Tables:
                 size = block["size"]
                 requested = block.get("requested_size", size)
                 if size < 0 or (state == ALLOCATED and not 0 <= requested <= size):
-                    raise _Refused(f"it is damaged: of a block of {size} bytes {requested} were asked for")
+                    raise _Refused(f"it is damaged: {requested} bytes were requested from a block of {size}")
                 blocks.append((number, address, size, requested, state, self._stack(frames)))
                 address += size
         of_segments = {
@@ -365,7 +367,7 @@ def _packed(values: Any, least: int = -1) -> bytes:
     if len(column) and (
         column.dtype.kind not in "iub" or int(column.max()) > _MAX_INTEGER or int(column.min()) < least
     ):
-        raise _Refused("it is damaged: a size, an address or a time in it is not one that a device can have")
+        raise _Refused("it is damaged: a size, an address or a time in it is impossible")
     return column.astype(np.int64).tobytes()
 
 

@@ -171,14 +171,16 @@ def read_metadata(head: bytes, tail: bytes, warnings: list[str]) -> dict[str, ob
             weight = len(value_text) + 240 * value_text.count(b"{")
             weight += 90 * value_text.count(b"[") + 60 * value_text.count(b",")
             if weight > left:
-                warnings.append(f"the trace's metadata {key[:40]} are too large ({len(value_text) / 1e6:.1f} MB)")
+                warnings.append(
+                    f"the entry {key[:40]} of the trace's metadata is too large ({len(value_text) / 1e6:.1f} MB)"
+                )
                 continue
             left -= weight
             try:
                 value = msgspec.json.decode(raw)
                 msgspec.json.encode(value)
             except (*NOT_DECODABLE, OverflowError) as error:
-                warnings.append(f"the trace's metadata {key[:40]} cannot be read ({error})")
+                warnings.append(f"the entry {key[:40]} of the trace's metadata cannot be read ({error})")
                 continue
             metadata[key] = value
     return metadata
@@ -240,7 +242,7 @@ def check_content(
         return
     left_out = (f"not read: {rows.text}" for rows in unread[:1])
     why = next((f" ({reason})" for reason in (*left_out, *warnings) if reason.isprintable()), "")
-    timed = "that took time" if len(operators) else "and no device work that opanatomy knows"
+    timed = "that took time" if len(operators) else "and no device work that opanatomy recognizes"
     raise TraceError(f"{path} has no operator {timed}{why} - give a torch.profiler trace of a step")
 
 
@@ -265,7 +267,7 @@ def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> C
     if not wrong:
         return capture
     warnings.append(
-        f"the trace's own metadata ({name}) have numbers that cannot be, which are left out: {', '.join(wrong)}"
+        f"the trace's own metadata ({name}) have impossible numbers, which are left out: {', '.join(wrong)}"
     )
     return replace(capture, **parts)
 
@@ -421,7 +423,7 @@ class EventStream:
             if self._ended or len(self._buffer) > LONGEST_METADATA:
                 if _REPORT_KEYS.match(self._buffer):
                     raise TraceError(
-                        f"{self.path} is not a trace but a report of opanatomy - give its trace, or that file alone"
+                        f"{self.path} is an opanatomy report, not a trace - give its trace, or the report alone"
                     )
                 where = "" if self._ended else f" in its first {LONGEST_METADATA >> 20} MiB"
                 raise TraceError(

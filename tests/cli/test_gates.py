@@ -242,16 +242,16 @@ def result(comparison: Comparison, text: str) -> GateResult:
             "time > +5%",
             None,
             270 * MS,
-            "UNKNOWN: time > +5%: step_time_ns is not known of old, so it cannot be checked",
+            "UNKNOWN: time > +5%: step_time_ns is unknown of old, so it cannot be checked",
         ),
         ("time > 5s", None, 270 * MS, "passed"),  # on the side itself, which has it
         (
             "time > 5ms",
             270 * MS,
             None,
-            "UNKNOWN: time > 5ms: step_time_ns is not known of new, so it cannot be checked",
+            "UNKNOWN: time > 5ms: step_time_ns is unknown of new, so it cannot be checked",
         ),
-        ("idle > +5%", 1, 1, "UNKNOWN: idle > +5%: idle_ns is not known of any side, so it cannot be checked"),
+        ("idle > +5%", 1, 1, "UNKNOWN: idle > +5%: idle_ns is unknown of any side, so it cannot be checked"),
     ],
 )
 def test_values_are_compared_exactly_and_a_gate_speaks_of_its_condition(
@@ -397,7 +397,7 @@ def test_what_was_not_recorded_may_be_idle_or_busy(text: str, met: bool, unknown
 
 @pytest.mark.parametrize("shapes", [False, True])
 def test_flops_are_not_known_of_collectives_alone(shapes: bool, tmp_path: Path) -> None:
-    """A collective has none; of a product without shapes they are not known, and so are those of the step."""
+    """A collective has none; of a product without shapes they are unknown, and so are those of the step."""
     trace = on_gpu()
     trace.step(0, 500)
     trace.host("aten::mm", 5, 15, **(MATRICES if shapes else {}))
@@ -592,7 +592,7 @@ GATED = ("--fail-if", "kernel_time > 1ns", "--fail-if", "time > 1h")
             3,
             [
                 "FAILED: time > +5% (is +10 %): step_time_ns: ",
-                "UNKNOWN: waiting > 1ms: waiting_ns is not known of any side",
+                "UNKNOWN: waiting > 1ms: waiting_ns is unknown of any side",
             ],
         ),
         (

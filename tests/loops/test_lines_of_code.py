@@ -774,7 +774,7 @@ def step():
 
 
 def test_calls_of_another_number_have_no_line_unless_all_have_the_same(tmp_path: Path) -> None:
-    """Three calls from two lines are four in the step by line: which is whose is not known; those alike of one line
+    """Three calls from two lines are four in the step by line: which is whose is unknown; those alike of one line
     are known however many there are."""
     script = Script(tmp_path, VARYING)
     anatomy = script.record()

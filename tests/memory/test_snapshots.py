@@ -317,7 +317,7 @@ def test_a_device_whose_peak_is_not_known_leaves_that_of_all_unknown(
     assert (memory.peak_bytes, memory.shown_bytes) == (None, 460)
     assert main(["analyze", str(path), "--fail-if", "memory > 1GB"]) == 3
     out, err = capsys.readouterr()
-    assert "peak_memory_bytes is not known" in err
+    assert "peak_memory_bytes is unknown" in err
     assert "Peak memory is 460 B, in backward." in out
     assert re.search(r"peak of cuda:0 +460 B\n *peak of cuda:1 +not known\n", out)
     assert "cuda:1: no history was recorded, so its peak is unknown" in " ".join(out.split())
@@ -472,7 +472,7 @@ def test_without_a_history_the_peak_is_not_known(tmp_path: Path, capsys: pytest.
     said = capsys.readouterr()
     assert "No history was recorded: 9.44 MB live at the end" in " ".join(said.out.split())
     assert "at most" not in said.out
-    assert "peak_memory_bytes is not known" in said.err
+    assert "peak_memory_bytes is unknown" in said.err
     with pytest.raises(opanatomy.UsageError, match="no history was recorded"):
         opanatomy.analyze(path, at="1us")
 

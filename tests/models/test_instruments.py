@@ -1,4 +1,4 @@
-"""What watches a step neither breaks nor changes a model; where it cannot watch, the report says what is not known."""
+"""What watches a step neither breaks nor changes a model; where it cannot watch, the report says what is unknown."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def test_the_lists_of_a_page_are_current(page: str) -> None:
         ("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT", ["kernel tensor contraction", "rule kernels/"]),
         ("flash_fwd_kernel", ["tensor contraction, containing statistical normalization"]),
         ("Memcpy HtoD (Pageable -> Device)", ["kernel data movement"]),
-        ("mylib::fused_gemm", ["operators/words", "its FLOPs and bytes are not known"]),
+        ("mylib::fused_gemm", ["operators/words", "its FLOPs and bytes are unknown"]),
         ("MFU", ["FLOPs of contractions, without recomputation", "device.peak_flops_per_second"]),
         ("mfu", ["FLOPs of contractions, without recomputation"]),
         (

@@ -395,7 +395,7 @@ def test_what_is_no_report_says_so(text: str | bytes, reason: str) -> None:
 
 
 def test_csv_has_a_row_for_each_operator_in_base_units() -> None:
-    """What its columns give together is there; what is not known is empty."""
+    """What its columns give together is there; what is unknown is empty."""
     anatomy = report_of("bert_on_cpu")
     rows = list(csv.DictReader(StringIO(written(anatomy, "csv"))))
     assert [(row["operator"], row["signature"]) for row in rows] == [
@@ -688,7 +688,7 @@ MEMORY = Memory(
         ),
     ),
     snapshots=(MemorySnapshot(name="after_weights", allocated_bytes=4_000_000, nvml_used_bytes=1_343_000_000),),
-    notes=("NVML is not there: the device's own figure is not known.",),
+    notes=("NVML is not there: the device's own figure is unknown.",),
 )
 
 

@@ -14,7 +14,7 @@ from opanatomy.records.table import NOT_KNOWN, Table, concatenated, figure, tabl
 
 
 def made(count: int, seed: int, sizes: Sequence[int]) -> Table:
-    """Rows with random keys, some without a value, and figures of which some are not known."""
+    """Rows with random keys, some without a value, and figures of which some are unknown."""
     draw = np.random.default_rng(seed)
     keys: dict[str, Categorical[Any]] = {
         f"key{index}": Categorical(draw.integers(-1, size, count), tuple(f"{index}.{code}" for code in range(size)))

@@ -58,7 +58,7 @@ def four(tmp_path: Path) -> opanatomy.Anatomy:
 def test_samples_are_those_of_all_ranks(
     parallel: str | None, batches: tuple[int | None, ...], together: int | None, rate: float | None, tmp_path: Path
 ) -> None:
-    """Each rank of a data-parallel training has its own; what the others share is not known."""
+    """Each rank of a data-parallel training has its own; what the others share is unknown."""
     traces = []
     for rank, batch in enumerate(batches):
         trace = rank_trace(rank, world=2)

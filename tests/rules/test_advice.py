@@ -653,7 +653,7 @@ def test_weights_that_are_cast_again_in_each_step(tmp_path: Path) -> None:
 def test_memory_that_has_spilled_to_the_host(tmp_path: Path) -> None:
     """A map of 2 x 64 MiB at 4.3 GB/s, on a device of 3.35 TB/s; at 2.68 TB/s, or one that moves little, none.
 
-    Nor on a device whose bandwidth is not known.
+    Nor on a device whose bandwidth is unknown.
     """
     for size, duration, spilled in ((1 << 24, 31_000, True), (1 << 24, 50, False), (1 << 14, 31_000, False)):
         trace = on_gpu()

@@ -166,8 +166,8 @@ def test_classes_sum_and_caches_give_nothing_back() -> None:
     again = with_roofline(found, replace(CEILINGS, matrix_flops_per_second={}))
     assert (again.operators[0].bound_ns, again.classes[0].headroom_ns, again.device.mfu) == (None, None, None)
     none = anatomy_of(product())
-    none = replace(none, device=replace(none.device, no_ceilings="Sunway is not known - run"))
-    assert "Sunway is not known" in page(none)
+    none = replace(none, device=replace(none.device, no_ceilings="Sunway is unknown - run"))
+    assert "Sunway is unknown" in page(none)
     assert "headroom" not in page(none)
 
 

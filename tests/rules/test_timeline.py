@@ -419,7 +419,7 @@ def test_what_the_device_waits_for_itself(
 def test_a_graph_whose_nodes_were_not_recorded_is_no_idle_time(
     launch: int, unrecorded: int, idle: int, tmp_path: Path
 ) -> None:
-    """From its launch, or the end of the work before it, until B starts it is not known what the device did."""
+    """From its launch, or the end of the work before it, until B starts it is unknown what the device did."""
     graph = gap(lambda trace: trace.launch(launch, 99, name="cudaGraphLaunch", duration=50))
     anatomy = graph.analyze(tmp_path)
     timeline = anatomy.timeline
@@ -436,7 +436,7 @@ def test_a_graph_whose_nodes_were_not_recorded_is_no_idle_time(
 def test_what_a_lost_launch_may_cover_ends_where_the_host_has_waited_for_it(
     begin: int, again: int | None, unrecorded: int, idle: int, tmp_path: Path
 ) -> None:
-    """The wait returns at 2 ms. If it began before the launch at 1.1 ms, or there is another at 3 ms, it is not known
+    """The wait returns at 2 ms. If it began before the launch at 1.1 ms, or there is another at 3 ms, it is unknown
     what the device did until B starts."""
 
     def launches(trace: TraceBuilder) -> None:
@@ -549,7 +549,7 @@ def test_a_gap_that_no_event_fills_has_no_name(tmp_path: Path) -> None:
 
 
 def test_a_trace_that_is_cut_off_has_no_idle_time_after_the_cut(tmp_path: Path) -> None:
-    """The file ends before the events of B and of what was launched after it: 5,020 to 10,000 are not known."""
+    """The file ends before the events of B and of what was launched after it: 5,020 to 10,000 are unknown."""
     text = gap().text()
     (tmp_path / "cut.json").write_text(text[: text.rindex('"name": "ampere')])
     anatomy = opanatomy.analyze(tmp_path / "cut.json")
@@ -572,7 +572,7 @@ def test_a_host_only_trace_of_a_gpu_is_none_of_a_cpu(operator: str, host_only: b
     anatomy = trace.analyze(tmp_path)
     assert (anatomy.environment.host_only, bool(anatomy.caveats)) == (host_only, host_only)
     text = page(anatomy)
-    said = f"only the host was recorded: the trace has {operator}", "What the device did is not known. The host spent"
+    said = f"only the host was recorded: the trace has {operator}", "What the device did is unknown. The host spent"
     for words in said:
         assert (words in text) is host_only
     assert ("no GPU used" in text) is not host_only
@@ -1020,7 +1020,7 @@ def test_ranks_give_the_mean_of_their_steps(tmp_path: Path) -> None:
     ("plain", "count", "expected"),
     [
         ((), None, None),
-        ((60,), 1, None),  # how much plain steps differ is not known
+        ((60,), 1, None),  # how much plain steps differ is unknown
         ((60, 70), 2, 27_500),
         ((60, 99), 2, 16_107),  # as far apart as they are, none is as slow as the profiled step
         ((60, 100), 2, None),

@@ -128,7 +128,7 @@ _PROMPTS: Final = ("input_ids", "inputs", "input_features")
 
 
 def cache_shape_of(generator: Generator) -> CacheShape | None:
-    """Return the numbers that determine the cache of these generations; `None` if they are not known."""
+    """Return the numbers that determine the cache of these generations; `None` if they are unknown."""
     config: Any = getattr(generator.module, "config", None)
     if not hasattr(config, "get_text_config"):
         return None

@@ -84,7 +84,7 @@ def _run(arguments: argparse.Namespace) -> Report:
     if "" in names:
         raise UsageError("analyze: the name of a trace is empty - give the name of a file or folder")
     if names.count(STDIN) > 1:
-        raise UsageError("analyze - -: stdin can be read once - give it once")
+        raise UsageError("analyze - -: stdin can be read only once - give one -")
     given = [Address.of(name, f"cannot read {name}") or Path(name) for name in names]
     with spooled(given) as paths:
         report = saved_report_among(paths, names, arguments)
@@ -225,9 +225,9 @@ def _target(sources: list[Path], arguments: argparse.Namespace, where: Destinati
         if not target.name.endswith((".json", ".json.gz")):
             raise UsageError(f"--trace {target}: the name must end in .json or .json.gz")
         if any(same_file(target, source) for source in sources):
-            raise UsageError(f"--trace {target}: that is the trace to read - choose another name")
+            raise UsageError(f"--trace {target}: this is the trace to read - choose another name")
         if where.file is not None and same_file(target, where.file.target):
-            raise UsageError(f"--trace {target}: the report goes there - choose another name for one of them")
+            raise UsageError(f"--trace {target}: the report is written there - choose another name for one of them")
         packed = sum(source.stat().st_size for source in sources[:1] if os.path.isfile(source))
         unpacks = bool(sources) and sources[0].suffix in (".gz", ".zip") and target.suffix != ".gz"
         needed = max(packed * (_PACKED if unpacks else 2), 1 << 20)

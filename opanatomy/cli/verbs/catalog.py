@@ -96,9 +96,7 @@ def as_text(entries: Sequence[Entry], width: int) -> str:
     ]
     lines, shown = terminal.table(columns, rows, width)
     left_out = [column.header for column in columns if column.header not in shown]
-    notes = [
-        "parameters, layers and hidden size of the model that is built where no --task, --layers or --set is given"
-    ]
+    notes = ["parameters, layers and hidden size are those of the model without --task, --layers or --set"]
     notes += (
         [f"columns hidden at this width: {', '.join(left_out)} - widen the terminal, or use -f json"]
         if left_out

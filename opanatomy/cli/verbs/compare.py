@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DESCRIPTION: Final = (
     "Compare reports, traces or folders of ranks: the first with each of the others. With two, the difference in step"
     " time is split into parts that add up to it. A folder of reports counts as several runs of one side; --run makes"
-    " such runs, in turns."
+    " such runs, interleaved."
 )
 OPTIONS: Final = COMPARE
 #: Options of `profile` for its report and gates, which belong to the comparison here.
@@ -45,7 +45,7 @@ EXAMPLES: Final = (
         "in CI: exit 3 if the step takes more than 5% longer",
         "opanatomy compare before.json after.json --fail-if 'time > +5%'",
     ),
-    ("five runs of each side, in turns", "opanatomy compare --run 'profile gpt2' --run 'profile gpt2 --amp bf16'"),
+    ("five runs of each side, interleaved", "opanatomy compare --run 'profile gpt2' --run 'profile gpt2 --amp bf16'"),
 )
 
 
@@ -69,24 +69,26 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _check_sides(names: list[str], arguments: argparse.Namespace) -> None:
     if arguments.run and names:
-        raise UsageError(f"compare {names[0]} --run ...: a side is read or run - give SIDEs alone, or --run alone")
+        raise UsageError(
+            f"compare {names[0]} --run ...: sides are either files or runs - give SIDEs or --run, not both"
+        )
     if len(arguments.run) == 1:
         raise UsageError(
-            f"--run {arguments.run[0]!r}: one side is given - give --run twice, the second with what is to differ"
+            f"--run {arguments.run[0]!r}: only one side - give --run twice, the second time with the change"
         )
     if arguments.run:
         return
     for option in (TIMES, TURNS_SEED, RUNS_FOLDER):
         if (value := getattr(arguments, option.name)) != option.default:
-            raise UsageError(f"{as_flag(option, value)} is of --run - give --run 'profile MODEL ...' twice")
+            raise UsageError(f"{as_flag(option, value)} needs --run - give --run 'profile MODEL ...' twice")
     if not names:
-        raise UsageError("compare: no side is given - give two at least: compare BEFORE AFTER, or --run CMD twice")
+        raise UsageError("compare: no side is given - give at least two: compare BEFORE AFTER, or --run CMD twice")
     if "" in names:
         raise UsageError("compare: the name of a side is empty - give a report, a trace or a folder")
     if len(names) < 2:
-        raise UsageError(f"compare {names[0]}: one side is given - give two at least: compare BEFORE AFTER")
+        raise UsageError(f"compare {names[0]}: only one side - give at least two: compare BEFORE AFTER")
     if names.count(STDIN) > 1:
-        raise UsageError("compare - -: stdin can be read once - give it once")
+        raise UsageError("compare - -: stdin can be read only once - give one -")
 
 
 def _compare_files(names: list[str], arguments: argparse.Namespace) -> Comparison:
@@ -113,7 +115,7 @@ def _compare_runs(arguments: argparse.Namespace) -> Comparison:
     with folders_for(arguments.folder, len(commands)) as folders:
         turns = Turns(commands=commands, times=arguments.times, seed=arguments.seed, folders=folders)
         each = noun(arguments.times, "run")
-        note(f"{len(commands)} sides, {each} each, in turns shuffled with --seed {arguments.seed}")
+        note(f"{len(commands)} sides, {each} each, in an order shuffled by --seed {arguments.seed}")
         reports: list[Path] = []
         try:
             with Display() as display:
@@ -136,7 +138,8 @@ def _check_profile(command: Command, arguments: argparse.Namespace) -> None:
     for option in _NOT_OF_A_RUN:
         if getattr(given, option.name) not in (option.default, False, []):
             raise UsageError(
-                f"--run {command.text!r}: {option.flags[-1]} is not of a run - leave it out, or give it to compare"
+                f"--run {command.text!r}: {option.flags[-1]} is not an option of a run - leave it out,"
+                " or give it to compare"
             )
     check_together(given, as_flag)
     run_options(given)

@@ -45,5 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _not_known(unknown: tuple[tuple[str, tuple[str, ...]], ...], *, with_report: bool) -> str:
     """Return a line with the unknown names and similar known ones."""
     names = "; ".join(f"{name!r} (near: {', '.join(near)})" if near else repr(name) for name, near in unknown)
-    hint = "write it as the report prints it" + ("" if with_report else "; --report REPORT takes the names of one")
+    hint = "write it as the report prints it" + (
+        "" if with_report else "; with --report REPORT, names in that report are found too"
+    )
     return f"no line of the report, operator, kernel or device is called {names} - {hint}"

@@ -49,13 +49,15 @@ def run(arguments: argparse.Namespace) -> None:
     environment = environment_of(device)
     machine = machine_of(environment)
     if machine is None:
-        raise CaptureError(f"--device {device}: torch does not say what it is - give --peak and --bandwidth instead")
+        raise CaptureError(
+            f"--device {device}: torch cannot tell which device this is - give --peak and --bandwidth instead"
+        )
     with kept_for_the_report():
         measured = _measured(machine, device, dtypes, given, refresh=arguments.refresh)
     shown = [name for name in dtypes if name in measured.peaks or given_peak(given, name) is not None]
     for name in asked:
         if name not in shown:
-            note(f"{name}: {device} has no units for it, or this torch no product")
+            note(f"{name}: not supported by {device} or by this version of torch")
     sheet = _match(machine, environment.multiprocessors)
     if arguments.format == "json":
         write_out(as_json(measured, given, shown, sheet), machine_readable=True)
@@ -96,7 +98,7 @@ def _match(machine: Machine, multiprocessors: int | None) -> Match:
     from opanatomy.devices.match import Match, match
 
     if machine.kind == "cpu":
-        return Match(why="processors have no data sheets here")
+        return Match(why="opanatomy has no data sheets of processors")
     return match(machine.device, machine.memory_bytes, multiprocessors)
 
 
@@ -258,9 +260,9 @@ def _remarks(measured: Measured, matched: Match, moved: bool) -> list[str]:
             "memory: bytes that the program reads and writes; copy and triad (a = b + s * c) do both, read only reads;"
             " the fastest is the peak"
         )
-    remarks.append("spread: how far the median burst was below the best, which is the figure")
+    remarks.append("spread: how far the median burst was below the best one, whose rate is shown")
     rates = [*measured.peaks.values(), *measured.bandwidths.values()]
     busy = measured.load is not None and measured.load.busy
     if busy or any(rate.disturbed for rate in rates):
-        remarks.append("note: something else was busy on the device - run again with --refresh when it is idle")
+        remarks.append("note: other work was running on the device - run again with --refresh when it is idle")
     return remarks

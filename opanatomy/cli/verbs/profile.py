@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> None:
             if is_recordable():
                 stack.enter_context(oom_report("profile", trace.path if trace else None, "report"))
             else:
-                note("--oom-report: this torch sees no CUDA device, whose allocator alone keeps a history")
+                note("--oom-report: torch finds no CUDA device here, and only CUDA's allocator keeps a history")
         anatomy = _published_anatomy(trace, *take) if trace else _not_kept(*take)
     enforce_gates(anatomy, arguments)
     if trace is not None:
@@ -135,7 +135,7 @@ def _check_processes(arguments: argparse.Namespace, place: Launched | None) -> N
     if place is not None:
         if processes not in (None, place.world_size):
             raise UsageError(
-                f"{as_flag(PROCESSES, processes)}: a launcher has started {place.world_size} already - leave it out"
+                f"{as_flag(PROCESSES, processes)}: a launcher has already started {place.world_size} - leave it out"
             )
         processes = place.world_size
     check_several(arguments, processes or 1, as_flag)
@@ -302,10 +302,10 @@ def _with_suggestions(anatomy: Anatomy, options: RunOptions, trace: Path, budget
             predicted = suggestions_for(options, anatomy, trace, budget_s)
         return replace(anatomy, advice=ordered((*anatomy.advice, *predicted)))
     except OpanatomyError as error:
-        note(f"what would save most is not known: {error}")
+        note(f"cannot tell what would save most: {error}")
         return anatomy
     except KeyboardInterrupt:
-        note("interrupted while predicting what would save most: the report is without it")
+        note("interrupted while predicting what would save most: the report does not include it")
         return anatomy
 
 
@@ -346,5 +346,5 @@ def _trace_file(
         path = path if place is None else name_of_rank(path, place.rank)
         output = output_file(path, force=arguments.force, numbered=numbered and first is None)
         if output.is_stream:
-            raise UsageError(f"--trace {path}: it is a pipe or a device, which the report cannot be read from")
+            raise UsageError(f"--trace {path}: a pipe or a device cannot be read again for the report - give a file")
         yield output

@@ -38,9 +38,9 @@ def run(arguments: argparse.Namespace) -> None:
     if not given:
         raise UsageError("run: which script? - opanatomy run [options] train.py [its arguments]")
     if not arguments.module and not os.path.exists(given[0]):
-        raise UsageError(f"run: no script {given[0]} - options of the script go behind its name")
+        raise UsageError(f"run: no script {given[0]} - put the script's options after its name")
     if sys.flags.ignore_environment or sys.flags.no_site:
-        raise UsageError("run: python -E, -I and -S leave out what follows the script - run without them")
+        raise UsageError("run: python -E, -I and -S prevent opanatomy from following the script - leave them out")
     name = given[0].rsplit(".", 1)[-1] if arguments.module else os.path.basename(given[0])
     stem = stem_of(name.removesuffix(".py")) or "script"
     with in_folder(arguments.trace or os.curdir, f"{stem}.trace.json.gz") as (trace, numbered):

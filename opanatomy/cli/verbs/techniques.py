@@ -58,13 +58,14 @@ def run(arguments: argparse.Namespace) -> None:
             experiment.predict()
         if not settings.predict_only:
             note(
-                f"measuring takes about {duration(experiment.budget_ns())}: Ctrl-C keeps what is done, --resume goes on"
+                f"measuring takes about {duration(experiment.budget_ns())}: Ctrl-C keeps what is measured,"
+                " --resume continues"
             )
             _measure(experiment, progress)
         show(experiment.result(), where)
         note(f"traces and reports: {folder}")
         if experiment.interrupted:
-            raise KeyboardInterrupt(f"the report is of what was done - go on with --folder {folder} --resume")
+            raise KeyboardInterrupt(f"the report covers what was measured - continue with --folder {folder} --resume")
 
 
 def run_options(arguments: argparse.Namespace) -> RunOptions:

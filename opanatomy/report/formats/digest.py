@@ -141,7 +141,7 @@ def _advice(report: Anatomy, source: str | None, room: Room, line_bytes: int) ->
     for index, advice in enumerate(report.advice[:FIRST], 1):
         lines += [
             f"### {index}: {_fitting(label_of(advice), line_bytes)}",
-            f"- gain: {_fitting(gain_of(advice) or 'not known', line_bytes)}",
+            f"- gain: {_fitting(gain_of(advice) or 'unknown', line_bytes)}",
             f"- because: {_fitting(why_of(advice), line_bytes)}",
             f"- try: {_fitting(tries_of(advice, room.tries, of_profile=of_profile), line_bytes)}",
         ]

@@ -429,7 +429,7 @@ def _table(comparison: Comparison, rows: Sequence[FigureRow], title: str, *, lea
     changed = [row for row in rows if len(set(row.values)) > 1]
     notes = []
     if any(row.all_steps for row in changed):
-        notes.append(Note(text=f"{_ALL_STEPS}: of steps of other kinds too, as like steps do not have the figure"))
+        notes.append(Note(text=f"{_ALL_STEPS}: includes steps of other kinds, since similar steps lack this number"))
     if any(row.p is not None and row.p >= SIGNIFICANT for row in changed):
         notes.append(Note(text=f"{_NOT_CLAIMED}: no difference beyond chance (p >= {SIGNIFICANT})"))
     if same := len(rows) - len(changed):

@@ -97,7 +97,7 @@ def _snapshot_section(memory: Memory) -> Section:
     for device in memory.devices if len(memory.devices) > 1 else ():
         cells: dict[str, Cell] = {
             "memory": f"peak of {device.device}",
-            "at peak": _known(device.peak_bytes) or "not known",
+            "at peak": _known(device.peak_bytes) or "unknown",
         }
         rows.append(Row(cells=cells, summary=True))
     return Section(title="Memory", columns=tuple(columns), rows=tuple(rows), notes=_how_it_is_known(memory))
@@ -255,7 +255,7 @@ def snapshots(anatomy: Anatomy) -> Section | None:
 def remarks(anatomy: Anatomy) -> Section:
     """Return what could not be measured, and why."""
     notes = tuple(Note(text=note, kind=NoteKind.REMARK) for note in anatomy.memory.notes)
-    return Section(title="What of the memory is not known", notes=notes)
+    return Section(title="What of the memory is unknown", notes=notes)
 
 
 def _on_cpu(anatomy: Anatomy) -> bool:

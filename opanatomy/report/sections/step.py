@@ -209,7 +209,7 @@ def idle(anatomy: Anatomy) -> Section | None:
     kernel_ns = 0 if timeline.launching is None else timeline.launching.kernel_ns
     if device.tensor_core_ns is not None and kernel_ns:
         unknown_ns = device.tensor_core_unknown_ns
-        unknown = phrase(" ({} not known)", Share(unknown_ns, kernel_ns)) if unknown_ns else ""
+        unknown = phrase(" ({} unknown)", Share(unknown_ns, kernel_ns)) if unknown_ns else ""
         estimates.append(phrase("tensor cores {} of kernel time{}", Share(device.tensor_core_ns, kernel_ns), unknown))
     facts = facts_of(
         ("window", _window(anatomy, costs)),
@@ -483,7 +483,7 @@ def _drift(drift: Drift) -> Phrase:
         Time(drift.first_ns),
         Time(drift.last_ns),
         Change(drift.last_ns, drift.first_ns),
-        parts or "not known",
+        parts or "unknown",
     )
 
 
@@ -597,7 +597,7 @@ def _profiler(step: Step) -> Phrase | None:
     if step.framework_ns is not None and step.profiler_ns is not None:
         own = part_of(step.profiler_ns, step.wall_ns)
         inside_ns = (step.wall_ns or 0) - (step.unprofiled_wall_ns or 0) - step.profiler_ns
-        more = phrase("; {} more inside of operators", Time(inside_ns)) if inside_ns > 0 else ""
+        more = phrase("; {} more inside operators", Time(inside_ns)) if inside_ns > 0 else ""
         return phrase("{}: estimated time of its own outside operators, not in framework{}", own, more)
     if step.wall_ns is None or step.profiler_ns is not None:
         return None

@@ -271,7 +271,7 @@ def _snapshot_finding(anatomy: Anatomy) -> Finding:
     peak_bytes = memory.devices[0].peak_bytes if memory.devices else memory.peak_bytes
     if memory.moment is not None and peak_bytes is None and failure is None:
         text = phrase(
-            "No history was recorded: {} live at the end, with {} held, and the peak is not known."
+            "No history was recorded: {} live at the end, with {} held, and the peak is unknown."
             " torch.cuda.memory._record_memory_history(max_entries=500_000) records one.{}",
             Bytes(memory.shown_bytes),
             Bytes(sum(pool.reserved_bytes for pool in memory.pools if pool.device == memory.devices[0].device)),
@@ -290,7 +290,7 @@ def _snapshot_finding(anatomy: Anatomy) -> Finding:
         return Finding(name="memory-peak", text=phrase(said, "at least " if is_least else "", peak, phase, fills))
     was_peak = phrase(" The peak was {}{}, in {}.", "at least " if is_least else "", peak, phase)
     if peak_bytes is None:
-        was_peak = phrase(" No history was recorded: the peak is not known.")
+        was_peak = phrase(" No history was recorded: the peak is unknown.")
     elif peak_bytes == failure.allocated_bytes:
         was_peak = phrase(" That was the peak.")
     text = phrase(
@@ -315,7 +315,7 @@ def _host_finding(anatomy: Anatomy) -> Finding:
     """Return the finding if the device's work was not recorded."""
     step_ns, ns = anatomy.step.wall_ns or 0, total(anatomy.classes).time_ns / steps_of(anatomy)
     text = phrase(
-        "What the device did is not known. The host spent {} of {} in operators, launching and waiting.",
+        "What the device did is unknown. The host spent {} of {} in operators, launching and waiting.",
         Time(ns),
         Time(step_ns),
     )
@@ -375,7 +375,7 @@ def _unrecorded(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     lost = 0 if anatomy.timeline.launching is None else anatomy.timeline.launching.lost_calls
     lacking = phrase("the work of {}", Count(lost, "launch")) if lost else "work that the host waited for"
     text = phrase(
-        "What the device did in {} of {} is not known: the trace lacks {}.", Share(share, 1), whole_of(costs), lacking
+        "What the device did in {} of {} is unknown: the trace lacks {}.", Share(share, 1), whole_of(costs), lacking
     )
     yield Finding(name="not-recorded", text=text, further=NextCommand(section="idle"), share=share)
 
