@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 class _Nothing:
-    """A stream or event of an absent GPU, all of whose methods do nothing."""
+    """A stream or event of an absent GPU: the default stream's numbers, and methods that do nothing."""
+
+    stream_id = device_index = device_type = 0
 
     def __init__(self, *_: object, **__: object) -> None: ...
 
