@@ -606,8 +606,8 @@ def _body(function: Any, kind: str) -> Callable[..., Any] | None:
         from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
         name = function._schema.name.partition("::")[2]
-        body = getattr(_fsdp_collectives, f"{name}_cuda", None) or getattr(_fsdp_collectives, name, None)
-        return body
+        bodies = (getattr(_fsdp_collectives, body, None) for body in (f"{name}_cuda", f"_{name}_default", name))
+        return next(filter(None, bodies), None)
     keys = torch._C.DispatchKey
     # A torch without CUDA lists none of its kernels; what has one of the CPU has one of CUDA.
     built = kind != "cuda" or torch.version.cuda is not None or torch.version.hip is not None
