@@ -15,13 +15,14 @@ import opanatomy
 from opanatomy.__main__ import main as command
 from opanatomy.cli.main import main
 from opanatomy.records.anatomy import Machine, Measured
+from opanatomy.report import terminal_report
 from opanatomy.report.formats import FORMATS
 from opanatomy.report.formats.json import json_report
 from opanatomy.results import as_public
 from tests.support import anatomies
 from tests.support.experiments import experiment
 from tests.support.made_trace import GEMM, H100, MAP, TraceBuilder
-from tests.support.paths import SNAPSHOTS, TRACES
+from tests.support.paths import ROOT, SNAPSHOTS, TRACES
 
 ALEXNET = TRACES / "gpu_a100_alexnet.json.gz"
 MEASURED = Measured(machine=Machine(device="x", kind="cpu"))
@@ -253,6 +254,31 @@ def test_a_report_is_shown_again_in_every_format(folder: Path, capsys: pytest.Ca
     _file(folder, json_report(anatomies.llama_on_gpu()), "disagreeing.json")
     for name, code in (("bert.json", 0), ("disagreeing.json", 3)):  # a gate is held against what the report says
         assert main(["analyze", name, "--check"]) == code
+
+
+def test_a_page_in_a_file_comes_with_its_conclusion_and_first_advice(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    shown = terminal_report(opanatomy.read("bert.json"), width=1000)
+    assert main(["analyze", "bert.json", "-o", "page.html"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    *said, written, _ = captured.err.splitlines()
+    assert written == "report: page.html"
+    assert said
+    assert all(" ".join(line.split()).rstrip(".") in " ".join(shown.split()) for line in said)
+
+
+@pytest.mark.parametrize("top", [1, 3])
+def test_tables_of_memory_have_as_many_rows_as_asked_for(top: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(ROOT / "reports" / "bert-memory.json"), "--section", "memory", "--top", str(top)]) == 0
+    blocks = capsys.readouterr().out.split("\n\n")
+    for heading in ("live at the peak", "saved for backward"):
+        (table,) = [block for block in blocks if block.startswith(heading)]
+        rows = table.split("\n")[2:]
+        assert rows[top].startswith("and ")
+        assert not any(row.startswith("and ") for row in rows[:top])
 
 
 def test_ceilings_and_redaction_hold_for_a_report_as_for_its_trace(

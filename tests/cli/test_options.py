@@ -41,6 +41,11 @@ TYPES: dict[Kind, tuple[object, ...]] = {
 }
 
 
+@pytest.mark.parametrize("words", ["estimate gpt2 --on H100", "techniques gpt2", "profile gpt2", "analyze a.json"])
+def test_every_report_can_be_shown_in_full(words: str) -> None:
+    assert make_parser().parse_args([*words.split(), "--full"]).full
+
+
 def test_the_record_has_the_declared_fields_and_defaults() -> None:
     fields = msgspec.structs.fields(RunOptions)
     assert [(field.name, field.default) for field in fields] == [(option.name, option.default) for option in RUN]

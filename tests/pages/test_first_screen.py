@@ -27,7 +27,9 @@ from opanatomy.records.reports import Report
 from opanatomy.records.run import RunClock
 from opanatomy.report import terminal_report
 from opanatomy.report.formats import format_named
+from opanatomy.report.formats.terminal import sentence
 from opanatomy.report.section import Page
+from opanatomy.report.sections.step import busy
 from tests.support.made_trace import US, TraceBuilder, on_gpu
 from tests.support.paths import ROOT, SNAPSHOTS, TRACES
 
@@ -59,6 +61,15 @@ def with_advice(anatomy: Anatomy, *advice: Advice) -> Anatomy:
     return replace(anatomy, advice=advice)
 
 
+def timed_without(anatomy: Anatomy, step_us: int) -> Anatomy:
+    """The anatomy of a run whose step without the profiler took so long."""
+    return replace(anatomy, step=replace(anatomy.step, unprofiled_wall_ns=step_us * US))
+
+
+def busy_line(anatomy: Anatomy) -> str:
+    return sentence(busy(anatomy) or "")
+
+
 def piece(gain_us: int | None, why: str = "it is slow", *tries: str, **fields: Any) -> Advice:
     gain = None if gain_us is None else gain_us * US
     return Advice(id="launches", gain_ns=gain, step_ns=1000 * US, why=why, tries=tries, **fields)
@@ -72,6 +83,9 @@ def test_80_cells_and_24_lines_have_all_of_it(path: Path) -> None:
     assert len(lines) <= HEIGHT
     assert max(map(cell_len, lines)) <= 80
     assert lines[-1].startswith("more: --full")
+    named = lines[-1].partition("--section ")[2].removesuffix(",...")
+    for name in filter(None, named.split(",")):
+        assert "not available: " not in terminal_report(anatomy, sections=(name,))
     text = "\n".join(lines)
     if not anatomy.caveats and anatomy.classes:
         assert re.match(r"[\d.]+ [num]?s (a step|of trace, no steps annotated)[,;] ", lines[1])
@@ -115,6 +129,25 @@ def test_the_line_and_the_headline_are_of_the_step(tmp_path: Path) -> None:
     assert lines[1] == "1.00 ms a step, H100 80GB HBM3, busy 50.0 %"
     assert " ".join(lines[2:5]).startswith("The device is idle 50.0 % of the step")
     assert "Tensor contractions (all mm) take 40.0 % of the step." in " ".join(lines)
+
+
+def test_the_busy_time_is_of_the_profiled_step_and_its_work_of_the_unprofiled_one(tmp_path: Path) -> None:
+    """500 us of kernels are half of 1,000 us, and 62.5 % of 800; in 400 us they do not fit."""
+    anatomy = three_kernels().analyze(tmp_path)
+    assert busy_line(anatomy).startswith("50.0 % of the step")
+    assert "unprofiled" not in busy_line(anatomy)
+    unprofiled = timed_without(anatomy, 800)
+    assert busy_line(unprofiled).startswith("50.0 % of the profiled step")
+    assert "the same work is 62.5 % of the unprofiled step" in busy_line(unprofiled)
+    assert "unprofiled" not in busy_line(timed_without(anatomy, 400))
+
+
+def test_shares_of_advice_are_named_where_all_are_of_the_profiled_step(tmp_path: Path) -> None:
+    anatomy = timed_without(three_kernels().analyze(tmp_path), 800)
+    of_it, of_another = piece(100), replace(piece(100), step_ns=800 * US)
+    for advice, named in (((of_it,), True), ((of_it, of_another), False), ((of_another,), False)):
+        (heading,) = [line for line in screen(with_advice(anatomy, *advice)) if line.startswith("advice ")]
+        assert ("shares of the profiled step" in heading) is named
 
 
 def test_together_is_the_sum_and_never_more_than_the_step(tmp_path: Path) -> None:

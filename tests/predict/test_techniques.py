@@ -116,6 +116,9 @@ def test_techniques_are_named_skipped_and_combined() -> None:
     assert (both.options.amp, both.options.checkpointing) == ("bf16", "non-reentrant")
     with pytest.raises(UsageError, match="--optimizer sgd and --optimizer adafactor exclude"):
         variants_of(context(), combine=["sgd+adafactor"])
+    for skipped in ("sgd, amp", "AMP,SGD"):
+        with pytest.raises(UsageError, match=r"^--skip leaves out every technique"):
+            variants_of(context(), only=["amp", "sgd"], skip=[skipped])
     for where in ("only", "skip", "combine"):
         with pytest.raises(UsageError, match=f"--{where} checkpoint: .*did you mean checkpointing"):
             variants_of(context(), **{where: ["checkpoint"]})
