@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from importlib.util import find_spec
 from typing import Any, Final
 
 from msgspec import Struct
 
 from opanatomy.options import RUN, RunOptions
-from opanatomy.records.taxonomy import BY_NAME, ITEM_SIZE
+from opanatomy.records.taxonomy import BY_NAME, ITEM_SIZE, StrEnum
 from opanatomy.records.workload import Workload
 
 #: Layers per segment. Not sqrt(n): a layer of BERT keeps 23 times its input, which is all that a segment keeps, one of

@@ -591,12 +591,13 @@ class StepGraph:
     def _host_ns(self, changes: Sequence[Change]) -> Float64:
         """Return the time between each two points after the changes of host time."""
         start, until = self._spans
-        spent = (until - start).astype(np.float64)
+        spent: Float64 = (until - start).astype(np.float64)
         parts = [(self._part(change.of), change.factor) for change in changes]
         for part, factor in parts:
             if part.host is not None and part.word != HOST:
                 spent -= (1 - factor) * within(part.host, start, until)
-        return np.maximum(spent, 0) * prod(factor for part, factor in parts if part.word == HOST)
+        spent *= prod(factor for part, factor in parts if part.word == HOST)
+        return spent.clip(0)
 
     def _named(self, of: str) -> Int64:
         """Return the device events of the operator with this name, else of kernels whose names contain it."""

@@ -110,9 +110,9 @@ def self_times(parents: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
     above = parents[inside]
     end = start_ns + duration_ns
     covered = np.minimum(end[inside], end[above]) - start_ns[inside]
-    own = duration_ns.copy()
+    own: Int64 = duration_ns.copy()
     np.subtract.at(own, above, covered)
-    return np.maximum(own, 0)
+    return own.clip(0)
 
 
 # ----- host events in nesting order

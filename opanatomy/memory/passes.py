@@ -24,7 +24,7 @@ ALLOCATES: Final = frozenset({
 def requesting_operators(rows: Int64, name: Categorical[str], parent: Int64, is_operator: Bool) -> Int64:
     """Return the innermost operator at or around each row that does more than allocate, else the outermost one."""
     allocates = np.array([*(text in ALLOCATES for text in name.values), False], dtype=bool)[name.codes]
-    wanted = rows.copy()
+    wanted: Int64 = rows.copy()
     moving = np.flatnonzero(allocates[wanted]) if len(wanted) else wanted
     while len(moving):
         above = enclosing(wanted[moving], parent, is_operator)
@@ -36,7 +36,7 @@ def requesting_operators(rows: Int64, name: Categorical[str], parent: Int64, is_
 
 def outermost(rows: Int64, parent: Int64, is_call: Bool) -> Int64:
     """Return the outermost call reachable from each row through calls only."""
-    outer = rows.copy()
+    outer: Int64 = rows.copy()
     moving = np.arange(len(outer))
     while len(moving):
         above = enclosing(outer[moving], parent, is_call)

@@ -308,4 +308,5 @@ def _marks(moments: Sequence[Moment], marks: Sequence[Mark]) -> MarkColumns:
 
 def _columns(rows: Sequence[Sequence[int]], count: int) -> Int64:
     """Return rows of numbers as columns, even without rows."""
-    return np.array(rows, dtype=np.int64).reshape(len(rows), count).T
+    columns: Int64 = np.array(rows, dtype=np.int64).reshape(len(rows), count).T
+    return columns
