@@ -166,6 +166,8 @@ def _without_events(trace: Trace, calls: CallTable) -> str | None:
         return f"is from a GPU ({trace.environment.device})"
     if unread := next((rows.name for rows in trace.unread if rows.of_device), None):
         return f"contains rows of {unread}"
+    if trace.cut_off and entries_of(trace.metadata):
+        return "names a GPU"
     if shown := has_accelerator(trace.memory, _operator_names(trace)):
         return shown
 
@@ -202,10 +204,12 @@ def _device_warnings(trace: Trace, calls: CallTable) -> Iterator[str]:
         rows = " and ".join(each.text for each in unread[:3])
         yield f"device rows of {rows} are not read: no number here covers that device.{host}"
     elif missing is not None:
+        todo = "record it with the device's activities (ProfilerActivity.CUDA), where CUPTI (roctracer) works"
+        if trace.cut_off:  # the profiler writes the device's events last
+            todo = "give the complete file"
         yield (
             f"only the host was recorded: the trace {missing} but has no GPU events. All times are host times"
-            " of launching and waiting; device activity is unknown - record it with the device's activities "
-            "(ProfilerActivity.CUDA), where CUPTI (roctracer) works"
+            f" of launching and waiting; device activity is unknown - {todo}"
         )
     elif trace.on_device and not len(trace.work.name):
         count = int(starts_work(trace.names, trace.launches).sum())

@@ -793,6 +793,8 @@ class Trace(Struct, kw_only=True):
     #: Whether the trace has an accelerator's work, or launches whose work was not recorded. Calls that only query or
     #: wait do not count: a profiler looking for a device makes them too.
     on_device: bool = False
+    #: Whether the file ends before its events do.
+    cut_off: bool = False
 
 
 #: Keys of the memory that captures wrote before they wrote observations.
@@ -871,6 +873,7 @@ def read_trace(path: str | Path) -> Trace:
         unread=unread,
         work_processes=collector.work_processes(),
         on_device=len(work.name) > 0 or bool(starting.any()),
+        cut_off=stream.cut_off,
     )
 
 

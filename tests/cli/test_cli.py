@@ -115,8 +115,8 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_limit_of_memory(trace: Path, tmp_path: Path) -> None:
     for kind, size, code, said in (
-        (resource.RLIMIT_AS, 10**8, 1, "opanatomy: not enough memory: the process may take 100 MB (ulimit -v)"),
-        (resource.RLIMIT_DATA, 10**8, 1, "opanatomy: not enough memory: the process may take 100 MB (ulimit -d)"),
+        (resource.RLIMIT_AS, 10**8, 1, "opanatomy: not enough memory: ulimit 100 allows -v)"),
+        (resource.RLIMIT_DATA, 10**8, 1, "opanatomy: not enough memory: ulimit 100 allows -d)"),
         (resource.RLIMIT_DATA, 180 << 20, 0, ""),
     ):
         limit = partial(resource.setrlimit, kind, (size, size))

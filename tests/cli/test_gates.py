@@ -242,16 +242,16 @@ def result(comparison: Comparison, text: str) -> GateResult:
             "time > +5%",
             None,
             270 * MS,
-            "UNKNOWN: time > +5%: step_time_ns is unknown of old, so it cannot be checked",
+            "UNKNOWN: time > +5%: step_time_ns is unknown for old, so it cannot be checked",
         ),
         ("time > 5s", None, 270 * MS, "passed"),  # on the side itself, which has it
         (
             "time > 5ms",
             270 * MS,
             None,
-            "UNKNOWN: time > 5ms: step_time_ns is unknown of new, so it cannot be checked",
+            "UNKNOWN: time > 5ms: step_time_ns is unknown for new, so it cannot be checked",
         ),
-        ("idle > +5%", 1, 1, "UNKNOWN: idle > +5%: idle_ns is unknown of any side, so it cannot be checked"),
+        ("idle > +5%", 1, 1, "UNKNOWN: idle > +5%: idle_ns is unknown for any side, so it cannot be checked"),
     ],
 )
 def test_values_are_compared_exactly_and_a_gate_speaks_of_its_condition(
@@ -592,7 +592,7 @@ GATED = ("--fail-if", "kernel_time > 1ns", "--fail-if", "time > 1h")
             3,
             [
                 "FAILED: time > +5% (is +10 %): step_time_ns: ",
-                "UNKNOWN: waiting > 1ms: waiting_ns is unknown of any side",
+                "UNKNOWN: waiting > 1ms: waiting_ns is unknown for any side",
             ],
         ),
         (
@@ -614,7 +614,11 @@ GATED = ("--fail-if", "kernel_time > 1ns", "--fail-if", "time > 1h")
         (("analyze", str(TRACES / "gpu_a100_alexnet.json.gz"), *GATED), 3, ["FAILED: kernel_time > 1ns (is "]),
         # A wrong gate is said before anything is read.
         *(
-            ((*verb, "--fail-if", "tiem > 5ms"), 2, ["gate 'tiem > 5ms': metric 'tiem': not known - did you mean"])
+            (
+                (*verb, "--fail-if", "tiem > 5ms"),
+                2,
+                ["gate 'tiem > 5ms': metric 'tiem': no such section - did you mean"],
+            )
             for verb in (("compare", "none.json", "nowhere.json"), ("analyze", "none.json"), ("profile", "no/model"))
         ),
     ],

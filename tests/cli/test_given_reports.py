@@ -80,7 +80,7 @@ def test_a_comparison_is_shown_again_in_every_format(
         assert main(["analyze", "kept.json", "-f", name]) == 0
         again = capsys.readouterr()
         assert again.out == first, name
-        assert again.err == "kept.json: a saved comparison, shown again; nothing was compared anew\n"
+        assert again.err == "kept.json: a saved comparison, shown as saved; nothing was compared\n"
 
 
 def test_gates_hold_for_a_saved_comparison_as_they_do_for_its_sides(
@@ -248,7 +248,7 @@ def test_a_report_is_shown_again_in_every_format(folder: Path, capsys: pytest.Ca
         assert main(["analyze", same_length, "-f", name]) == 0
         again = capsys.readouterr()
         assert again.out.replace(same_length, "trace.json.gz") == first.out, name
-        assert again.err == f"{same_length}: a report by opanatomy 0.1.0, shown again; no trace was read\n"
+        assert again.err == f"{same_length}: a report by opanatomy 0.1.0, shown as saved; no trace was read\n"
     assert main(["analyze", "kept", "-f", "json"]) == 0
     assert capsys.readouterr().out == (folder / "kept").read_text()
     _file(folder, json_report(anatomies.llama_on_gpu()), "disagreeing.json")
@@ -304,10 +304,10 @@ def test_ceilings_and_redaction_hold_for_a_report_as_for_its_trace(
         (["kept", "--phase", "forward=a", "--phase", "other=b"], "--phase forward=a --phase other=b: kept is a report"),
         (["kept", "--jobs", "2"], "--jobs 2: kept is a report"),
         (["kept", "--at", "peak"], "--at peak: kept is a report, and this needs a memory snapshot - give that"),
-        (["kept", "-o", "kept", "--force", "-f", "json"], "-o kept: that is the report to show"),
+        (["kept", "-o", "kept", "--force", "-f", "json"], "-o kept: this is the report to show"),
         (
             ["kept", "bert.json"],
-            "2 reports are given, it shows one again - to see what changed: opanatomy compare kept",
+            "2 reports are given, and it shows one at a time - to see what changed: opanatomy compare kept",
         ),
         (["trace.json.gz", "kept"], "kept is a report, the others are not"),
     ],
@@ -354,7 +354,7 @@ def test_a_snapshot_and_a_trace_are_not_compared_and_one_beside_traces_is_named(
     said = "a memory snapshot (oom.pickle.gz) cannot be compared with a step (rank0.json)"
     assert said in capsys.readouterr().err
     assert command(["analyze", str(tmp_path), "--section", "warnings"]) == 0
-    assert "left out beside the traces of the folder: oom.pickle.gz" in " ".join(capsys.readouterr().out.split())
+    assert "the folder's memory snapshots are left out: oom.pickle.gz" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_may_be_wrong_is_among_the_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -244,7 +244,7 @@ def test_findings_are_those_of_the_report() -> None:
         (
             "open",
             {"path": "profile gpt2"},
-            "profile gpt2: this server runs no model - start it with",
+            "profile gpt2: this server does not run models - start it with",
         ),
         ("findings", {"id": "0123"}, "no report has it"),
         ("explain", {"id": None, "name": "a word of nobody"}, "not a word of the report"),

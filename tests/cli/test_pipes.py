@@ -202,7 +202,7 @@ def test_an_address_gets_the_command_that_downloads_it(
         monkeypatch.setitem(sys.modules, package, None)
     assert main(["analyze", address]) == 2
     err = capsys.readouterr().err
-    assert mask_secrets(f"cannot read {address}: it is an address, not a file - {words}") in err
+    assert mask_secrets(f"cannot read {address}: this is a URL, not a file - {words}") in err
     assert err.count("\n") == 1
     with pytest.raises(UsageError, match="it is an address, not a file"):
         opanatomy.analyze(address)
@@ -226,7 +226,7 @@ def test_what_a_store_says_comes_with_the_command_that_downloads(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("analyze", "TRACE", "-o", "s3://b/r.json"), "-o s3://b/r.json: it is an address, not a file - write"),
+        (("analyze", "TRACE", "-o", "s3://b/r.json"), "-o s3://b/r.json: this is a URL, not a file - write"),
         (("analyze", "TRACE", "--trace", "gs://b/t.json"), "gcloud storage cp t.json gs://b/t.json"),
         (("profile", "https://huggingface.co/owner/name"), "give its Hub id: opanatomy profile owner/name"),
         (("profile", "s3://bucket/model/"), "download its folder first and give that"),
@@ -267,8 +267,8 @@ def test_members_left_out_for_their_names_are_said(here: Path, plain: bytes) -> 
     }
     Path("ranks.zip").write_bytes(zipped(members))
     assert opanatomy.analyze("ranks.zip").warnings[-1] == (
-        "6 files of the zip are left out for the name, which does not end in .json or .json.gz or is hidden:"
-        " .rank3.json, log, notes.txt, rank1.json.zst, rank2.json.zst and 1 more"
+        "6 files of the zip are left out (hidden, or the name does not end in .json or .json.gz): .rank3.json, log,"
+        " notes.txt, rank1.json.zst, rank2.json.zst and 1 more"
     )
     Path("whole.zip").write_bytes(zipped({"rank0.json": plain}))
     assert not any("left out" in line for line in opanatomy.analyze("whole.zip").warnings)

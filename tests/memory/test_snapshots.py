@@ -568,7 +568,7 @@ def test_a_pickle_that_would_call_something_calls_nothing(
         (pickle.dumps([1, 2]), "damaged"),
         (pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc"}]]}), "damaged"),
         (pickle.dumps({"segments": [{"address": 1 << 80}]}), "damaged"),
-        (pickle.dumps({"segments": [held((0, -512, 0, "inactive"))]}), "of a block of -512 bytes 0 were asked for"),
+        (pickle.dumps({"segments": [held((0, -512, 0, "inactive"))]}), "of a block of -512 bytes 0"),
         (pickle.dumps({"segments": [held((0, 512, 513, "active_allocated"))]}), "of a block of 512 bytes 513"),
         (pickle.dumps({"segments": [held()], "device_traces": [[alloc(-512)]]}), "not one that a device can have"),
         (pickle.dumps({"segments": [], "device_traces": [[alloc(1, [frame("f", line=1 << 80)])]]}), "damaged"),

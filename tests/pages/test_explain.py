@@ -55,7 +55,7 @@ def text_of(name: str, anatomy: Anatomy | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def with_unknown() -> Anatomy:
-    """GPU steps with 47 ms of an operator that no rule knows, its kernel, and modules."""
+    """GPU steps with 47 ms of an operator that matched by no rule, its kernel, and modules."""
     anatomy = anatomies.llama_on_gpu()
     row = replace(
         anatomy.operators[0],
@@ -394,7 +394,7 @@ def test_figures_have_the_values_of_the_report(capsys: pytest.CaptureFixture[str
     # Only the meanings that it has are said.
     assert explain(["idle"]).text.count("  means") > 1
     assert explain(["idle"], llama).text.count("  means") == 1
-    assert "has no such figure" in text_of("straggler", anatomies.bert_on_cpu())
+    assert "does not have this number" in text_of("straggler", anatomies.bert_on_cpu())
     assert main(["explain", "d.peak", "lora", "--report", str(EXPERIMENT)]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "rows[lora].measured.peak_bytes = 2,446,733,296 B" in text

@@ -104,7 +104,7 @@ def test_nothing_is_followed_where_nothing_is_asked_or_trained(
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (KeyboardInterrupt(), "interrupted while predicting what would save most: the report is without it"),
+        (KeyboardInterrupt(), "interrupted while predicting what would save most: the report does not include it"),
         (EstimateError("the step reads values"), "what would save most is unknown: the step reads values"),
     ],
     ids=["interrupt", "refused"],

@@ -312,7 +312,9 @@ def test_frames_hold_what_the_records_do(library: str, ranks: Anatomy) -> None:
         assert sum(time for time in sums if time is not pandas.NA and time == time) == row.time_ns
     for name in table_names():
         assert len(getattr(ranks, to_frame)(name)) == len(columns_of(ranks, name, "x")[0].values)
-    with pytest.raises(opanatomy.UsageError, match=rf"^to_{library}: table='operater': not known - did") as caught:
+    with pytest.raises(
+        opanatomy.UsageError, match=rf"^to_{library}: table='operater': no such section - did"
+    ) as caught:
         getattr(llama, to_frame)("operater")
     assert all(name in str(caught.value) for name in table_names())
 
@@ -359,7 +361,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "no gradient": (lambda: opanatomy.profile(Loses(lambda f, x: x), X), "cannot run backward"),
     "out of memory": (lambda: opanatomy.profile(Loses(full), X), "out of memory in the forward phase"),
     "broken": (lambda: opanatomy.profile(Loses(broken), X), "failed in the forward phase: RuntimeError: shapes do not"),
-    "amp": (lambda: opanatomy.profile(LINEAR, X, amp="fp8"), "amp='fp8': not known - one of bf16, fp16"),
+    "amp": (lambda: opanatomy.profile(LINEAR, X, amp="fp8"), "amp='fp8': no such section - one of bf16, fp16"),
     "optimizer": (lambda: opanatomy.profile(LINEAR, X, optimizer="adamv"), "not known - did you mean adam? It is one"),
     "generate": (lambda: opanatomy.profile(LINEAR, X, generate=4), "generate"),
     "beams": (lambda: opanatomy.profile(LINEAR, X, beams=4), "beams"),

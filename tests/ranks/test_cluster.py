@@ -377,7 +377,7 @@ def test_a_trace_at_an_address_is_written_back(store: Path, here: Path, capsys: 
     for address, code, words in (
         ("memory://cluster/none", 1, "there is no such file or folder"),
         ("memory://cluster/ranks/readme.txt", 1, "not a trace"),
-        ("nothing://a/b.json", 2, "it is an address, not a file - download it first: copy nothing://a/b.json"),
+        ("nothing://a/b.json", 2, "this is a URL, not a file - download it first: copy nothing://a/b.json"),
     ):
         capsys.readouterr()
         assert main(["analyze", address]) == code

@@ -602,7 +602,7 @@ def test_rules_in_python_and_what_is_none(tmp_path: Path, capsys: pytest.Capture
             "forward=(F",
             "--phase forward=(F: not a regular expression: missing ), unterminated subpattern at position 0",
         ),
-        ("forward=", "--phase forward=: not a regular expression - give one that is found in annotations' names"),
+        ("forward=", "--phase forward=: not a regular expression - give one that matches names of annotations"),
     ):
         assert main(["analyze", str(path), "--phase", option]) == 2
         captured = capsys.readouterr()

@@ -202,6 +202,21 @@ def test_a_cpu_beside_a_gpu_is_a_cpu(operators: tuple[str, ...], said: str, call
     assert "CPU; no GPU used" in page(anatomy)
 
 
+def test_a_file_cut_off_before_the_events_of_its_gpu_is_not_of_the_cpu(tmp_path: Path) -> None:
+    """The profiler writes those last: nobody is told to move the model to a GPU that it ran on."""
+    trace = on_cpu("aten::mm", "aten::mkldnn_convolution")
+    trace.host("aten::relu", 300, 20)
+    text = trace.text()
+    (tmp_path / "cut.json").write_text(text[: text.index("aten::relu")])
+    anatomy = opanatomy.analyze(tmp_path / "cut.json")
+    assert anatomy.environment.host_only
+    said, cut = anatomy.caveats
+    assert said.startswith("only the host was recorded: the trace names a GPU but has no GPU events.")
+    assert said.endswith("- give the complete file")
+    assert cut.startswith("the file is cut off inside an event")
+    assert not anatomy.advice
+
+
 @pytest.mark.parametrize(("name", "start"), [("cudaStreamSynchronize", 20), ("aten::record_stream", 300)])
 def test_a_gpu_that_took_part_is_not_the_cpu(name: str, start: float, tmp_path: Path) -> None:
     trace = on_cpu("aten::item")

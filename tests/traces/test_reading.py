@@ -192,7 +192,7 @@ def wrong_checksum() -> bytes:
     return bytes(packed)
 
 
-NOTHING = "no operator and no device work that opanatomy knows"
+NOTHING = "no operator and no device work that opanatomy recognizes"
 HEADS = (b"", b'{"traceEvents":[', b'{"traceEvents":[{"name":"')
 PIECES = (b"\0", b" ", b"a", b"{},", b'{"ph":"X","cat":"Kernel","name":"k","ts":1},', b"[")
 
@@ -303,7 +303,7 @@ def test_work_of_categories_that_are_not_known(step: tuple[Any, ...], tmp_path: 
         event["cat"] = "npu_kernel" if event["cat"] == "kernel" else event["cat"]
     anatomy = made.analyze(tmp_path)
     assert anatomy.ledger.device_work_ns == 35_000
-    assert anatomy.warnings == ("read as kernels: 3 of the unknown category npu_kernel",)
+    assert anatomy.warnings == ("read as kernels: 3 events of the unknown category npu_kernel",)
     for category in ("gpu_user_annotation", "cuda_sync", "python_function", "Trace", "overhead"):
         made = TraceBuilder(events=training_step().events)
         made.kernel("x", 1, 1, 9, category=category)
@@ -335,7 +335,7 @@ def test_nodes_of_a_graph_that_are_no_device_work(tmp_path: Path) -> None:
     assert [(row.kernel, row.count, row.time_ns) for row in anatomy.kernels] == [("ampere_sgemm_128x64_nn", 2, 200_000)]
     assert (anatomy.timeline.busy_ns, anatomy.ledger.unknown_ns) == (200_000, 0)
     assert anatomy.warnings == (
-        "1 graph host node (0.400 ms): callbacks on the host that a graph waited for, no device work",
+        "1 graph host node (0.400 ms): callbacks on the host that a graph waited for, not device work",
     )
 
 
@@ -398,7 +398,7 @@ def test_metadata_that_cannot_be_are_left_out_and_said(tmp_path: Path) -> None:
     assert (anatomy.environment.device_count, anatomy.workload.parameters, anatomy.workload.batch) == (2, None, None)
     assert (anatomy.workload.seed, anatomy.memory.peak_bytes, anatomy.step.unprofiled_wall_ns) == (-3, None, 9)
     assert anatomy.warnings[0] == (
-        "the trace's own metadata (opanatomy) have numbers that cannot be, which are left out: device_memory_bytes,"
+        "the trace's own metadata (opanatomy) have impossible numbers, which are left out: device_memory_bytes,"
         " parameters, batch, memory.storage_bytes, memory.failure, peak_bytes, unprofiled_step_ns"
     )
     record["memory"] = {"peak_bytes": 5, "components": [{"component": "weights", "measured_bytes": 2}]}
