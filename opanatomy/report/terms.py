@@ -754,8 +754,8 @@ def _rule(rule: Rule) -> Term:
     return term(
         rule.id.replace("_", " "),
         rule.title,
-        f"Looks for {rule.looks_for}. Upper bound on the gain: {rule.bound}. Stays silent {rule.silent}, and for gains below"
-        " 2 % of the step.",
+        f"Looks for {rule.looks_for}. Upper bound on the gain: {rule.bound}. Stays silent {rule.silent}, and for gains"
+        " below 2 % of the step.",
         paths="advice[].id, advice[].gain_ns",
     )
 
