@@ -61,25 +61,25 @@ def _defined(name: str, unit: str, better: Better | None, meaning: str) -> Defin
 #: In the order of the report.
 DEFINITIONS: Final = (
     _defined("step_time_ns", "ns", "lower", "`step_unprofiled_ns` where it was measured, else `step_profiled_ns`"),
-    _defined("step_unprofiled_ns", "ns", "lower", "mean unprofiled step, excluding pauses"),
+    _defined("step_unprofiled_ns", "ns", "lower", "mean unprofiled step, excluding steps with a pause"),
     _defined("step_profiled_ns", "ns", "lower", "mean profiled step, over the counted steps"),
     _defined("steps", "steps", None, "number of counted profiled steps, on all ranks together"),
     _defined("samples_per_second", "samples/s", "higher", "samples divided by the unprofiled step, else by the"
         " profiled step"),
-    _defined("joules_per_step", "J", "lower", "energy by the device's counter: over unprofiled steps if they take a"
-        " second, else over the entire run"),
+    _defined("joules_per_step", "J", "lower", "energy per step by the device's counter, over unprofiled steps if"
+        " they take a second, else over the entire run"),
     _defined("joules_per_sample", "J", "lower", "`joules_per_step` divided by the samples in a step"),
     _defined("clock_mhz", "MHz", "higher", "SM clock while steps were recorded, median of the readings"),
     _defined("clock_share", "fraction", "higher", "`clock_mhz` divided by the device's maximum clock"),
     _defined("power_w", "W", "lower", "power while steps were recorded, mean of the readings"),
     _defined("temperature_c", "degrees", "lower", "highest temperature while steps were recorded"),
-    _defined("run.step_ns", "ns", "lower", "mean of the run's other steps, including evaluations and checkpoints"),
+    _defined("run.step_ns", "ns", "lower", "mean unrecorded step of the run, including evaluations and checkpoints"),
     _defined("run.samples_per_second", "samples/s", "higher", "samples per second over the entire run"),
     _defined("run.input_share", "fraction", "lower", "share of the run in which the loop waits for input"),
     _defined("run.evaluation_share", "fraction", "lower", "share of the run spent in evaluations"),
     _defined("run.checkpoint_share", "fraction", "lower", "share of the run spent saving checkpoints"),
     _defined("run.drift", "fraction", "lower", "typical step in the last tenth of the run over that in the first"
-        " tenth, minus one; only if it drifts"),
+        " tenth, minus one; only if the run drifts"),
     *(
         _defined(f"{phase}_time_ns", "ns", "lower", "wall time of the phase on the CPU, busy time on an accelerator")
         for phase in STEP_PHASES
@@ -90,8 +90,7 @@ DEFINITIONS: Final = (
     _defined("window_ns", "ns", "lower", "accelerator: window / step; window = busy + outside + unrecorded + idle"),
     _defined("busy_ns", "ns", None, "accelerator: union of the window's work / step; CPU: time in operators per step"),
     _defined("outside_ns", "ns", None, "accelerator: time in which only other steps' work runs / step"),
-    _defined("unrecorded_ns", "ns", None, "accelerator: time in which work runs, or may run, whose records are"
-        " missing / step"),
+    _defined("unrecorded_ns", "ns", None, "accelerator: time in which unrecorded work runs or may run / step"),
     _defined("idle_ns", "ns", "lower", "accelerator: host_idle + stream_idle + other_idle / step"),
     _defined("host_idle_ns", "ns", "lower", "host-bound idle time / step"),
     _defined("stream_idle_ns", "ns", "lower", "idle time in stream waits / step"),

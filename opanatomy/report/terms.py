@@ -105,7 +105,8 @@ COLUMNS: Final = Chapter(
         ),
         term(
             "FLOP | FLOPs | flops",
-            "floating-point operations, computed from formulas; a multiply-add counts as 2, and masked elements count",
+            "floating-point operations, computed from formulas; a multiply-add counts as 2, masked elements are"
+            " included",
             "`opanatomy explain OPERATOR` shows each formula.",
             formula="sum of classes[].flops",
             paths="classes[].flops",
@@ -161,10 +162,10 @@ COLUMNS: Final = Chapter(
         term("and {} more", "sum of the rows not listed; --top lists more, -f json lists all"),
         term(
             "≥",
-            "lower bound, since some of the time has no formula",
-            "The value is left out if most of the time has no formula. If the trace lacks device work, calls, FLOPs,"
-            " bytes and MFU are lower bounds too.",
-            note="≥ lower bound, since some of the time has no formula",
+            "lower bound, since some of the work has no formula",
+            "The value is left out if most of the work, by time, has no formula. If the trace lacks device work,"
+            " calls, FLOPs, bytes and MFU are lower bounds too.",
+            note="≥ lower bound, since some of the work has no formula",
         ),
         term("-", "unknown, or nothing to compare with"),
         term(
@@ -182,29 +183,32 @@ COLUMNS: Final = Chapter(
             paths="step.count",
         ),
         term("all {} steps together | all steps", "sums over all profiled steps", paths="step.count"),
-        term("columns hidden at this width", "columns that do not fit the terminal's width"),
+        term("columns hidden at this width", "columns that do not fit in the terminal"),
     ),
 )
 
 _OF_CLASS: Final = {
     OperatorClass.TENSOR_CONTRACTION: (
         "tensor contraction | contraction",
-        "products summed over an index: matrix multiplications, convolutions, attention",
+        "products summed over an index (matrix multiplications, convolutions, attention)",
     ),
     OperatorClass.STATISTICAL_NORMALIZATION: (
         "statistical normalization | normalization",
-        "reductions, with or without a division by the result: softmax, norms, losses, sums, pooling",
+        "reductions, with or without a division by the result (softmax, norms, losses, sums, pooling)",
     ),
     OperatorClass.ELEMENTWISE: (
         "element-wise | elementwise",
-        "element-by-element arithmetic: activations, dropout, residuals, biases, optimizer updates",
+        "element-by-element arithmetic (activations, dropout, residuals, biases, optimizer updates)",
     ),
     OperatorClass.DATA_MOVEMENT: (
         "data movement",
-        "copies, fills, transposes, lookups: they move bytes without arithmetic",
+        "moving bytes without arithmetic (copies, fills, transposes, lookups)",
     ),
     OperatorClass.COMMUNICATION: ("communication", "collectives and messages between ranks"),
-    OperatorClass.OTHER: ("other", "known operators that fit no other class: sorting, sampling, scans, decompositions"),
+    OperatorClass.OTHER: (
+        "other",
+        "known operators that fit no other class (sorting, sampling, scans, decompositions)",
+    ),
     OperatorClass.UNKNOWN: (
         "unknown",
         "operators and kernels that no rule matches; `explain --unknown REPORT` lists them",
@@ -384,7 +388,7 @@ OPERATORS: Final = Chapter(
         ),
         term(
             "outside modules",
-            "work outside every module's range: the loss, the optimizer, and anything between steps",
+            "work outside every module's range (the loss, the optimizer, anything between steps)",
             formula="((sum of classes[].time_ns) - (sum of modules[].time_ns)) / step.count",
             paths="classes[].time_ns, modules[].time_ns, step.count",
         ),
@@ -478,10 +482,10 @@ COMMUNICATION: Final = Chapter(
         term(
             "collective",
             "each kind of collective (all-reduce, all-gather, reduce-scatter, ...), by data type and ranks",
-            "Their times sum exactly to the time of the class communication. Name, size and group come from"
-            " `record_param_comms` and NCCL's kernels (torch 2.2 and later); older traces have shapes but no group."
-            " On the CPU, each gloo annotation is matched to its c10d operator by order, kind and size; gloo runs a"
-            " reduce-scatter as an all-reduce.",
+            "The times of all collectives sum exactly to the time of the class communication. Name, size and group"
+            " come from `record_param_comms` and NCCL's kernels (torch 2.2 and later); older traces have shapes but"
+            " no group. On the CPU, each gloo annotation is matched to its c10d operator by order, kind and size;"
+            " gloo runs a reduce-scatter as an all-reduce.",
             formula="collectives[]",
             paths="collectives[].collective",
         ),
@@ -503,7 +507,7 @@ COMMUNICATION: Final = Chapter(
             "bus | bus bandwidth",
             "bytes per second on the links",
             "The bus carries 2 (n - 1) / n of the size in an all-reduce, (n - 1) / n in an all-gather, reduce-scatter"
-            " and all-to-all, all of it in a broadcast. The time includes waiting, so the links may be able to do"
+            " and all-to-all, and all of it in a broadcast. The time includes waiting, so the links may be able to do"
             " more.",
             formula="10^9 x factor x bytes / collectives[].sized_ns",
             paths="communication.phases[].bytes, collectives[].sized_ns",
@@ -683,11 +687,12 @@ WAITING: Final = Chapter(
             "rank that the other ranks wait for",
             "Named if it causes at least a quarter of all waiting and twice as much as the next rank, if waiting"
             " takes 1 % of the steps or more, if it enters collectives later than the next-to-last rank by more than"
-            " the clock error, and if all ranks were given. Its waiting is split in two: the part that was there when"
-            " its step began (the waiting minus the extra time that it took from the start of its step to launching"
-            " the collective, compared with the others), and the rest, which came within the step. If the rest is a"
-            " tenth or more, the line gives the reason: the rank computes longer (a slow device or more work) or is"
-            " idle longer (a slow host), by more than 1 % and by more than the clock error.",
+            " the clock error, and if all ranks were given. The waiting that it causes is split in two: the part that"
+            " was there when its step began (the waiting minus the extra time that the rank took, compared with the"
+            " others, from the start of its step to launching the collective), and the rest, which came within the"
+            " step. If the rest is a tenth or more, the line gives the reason: the rank computes longer (a slow"
+            " device or more work) or is idle longer (a slow host), by more than 1 % and by more than the clock"
+            " error.",
             formula="waiting.straggler.charged_ns / .waiting_ns",
             paths="waiting.straggler.charged_ns, waiting.straggler.waiting_ns",
         ),
@@ -735,7 +740,7 @@ WAITING: Final = Chapter(
             "Counted as in the table of a single rank's collectives.",
             paths="waiting.collectives[].bytes",
         ),
-        term("bus", "bus bandwidth over the whole duration", paths="waiting.collectives[].bus_bytes_per_second"),
+        term("bus", "bus bandwidth over the entire duration", paths="waiting.collectives[].bus_bytes_per_second"),
         term(
             "bus in transfer",
             "bus bandwidth after the last rank entered the collective",
@@ -952,7 +957,7 @@ TECHNIQUES: Final = Chapter(
         ),
         term(
             "memory",
-            "what the tensors take, in whole blocks, and what the allocator reserves for them",
+            "bytes that the tensors take, in whole blocks, and bytes that the allocator reserves for them",
             "The allocation requests of the first two steps go through a model of torch's caching allocator (blocks"
             " of 512 bytes, segments of 2 and 20 MiB), including cuBLAS workspaces. With"
             " `PYTORCH_ALLOC_CONF=expandable_segments:True`, the model uses expandable segments.",
@@ -1211,13 +1216,13 @@ COMPARISON: Final = Chapter(
             " step - overlaps; on the CPU, step = self times + framework + profiler.",
         ),
         term("and {} smaller", "parts that change by less than a thousandth of the largest change"),
-        term("without a difference", "parts that take as long on both sides"),
+        term("without a difference", "parts that take equally long on both sides"),
         term("step", "mean of the similar steps, to which the parts sum"),
         term(
             "work",
             "operator, kernel or collective that changed",
-            "Matched by operator, signature, module, phase and kernel name (ignored for aten contractions; for Triton"
-            " kernels without the compiler's number), then by fewer and fewer of these. Work of different classes is"
+            "Matched by operator, signature, module, phase and kernel name (not for aten contractions; for Triton"
+            " kernels, without the compiler's number), then by fewer and fewer of these. Work of different classes is"
             " never matched. If only one side records an operator's arguments, matching ignores them, and a warning"
             " says so.",
         ),
@@ -1288,12 +1293,13 @@ COMPARISON: Final = Chapter(
         term(
             "Not comparable",
             "the sides did different work, so no changes, causes or conclusions are given",
-            "Reasons: a side lacks kernels; one side ran on the CPU, the other on an accelerator; one side is an"
-            " entire trace taken as one step and makes 1.5 times as many calls as the other side's steps or more, or"
-            " fewer by that factor (weighted median); for 90 % of all calls, one side's step makes the same whole"
-            " multiple of the other's; or the models differ. They differ if less than half of one side's work is also"
-            " on the other side, unless the models' names match, or the contractions' FLOPs (to 1 %), or half of the"
-            " contractions where these are at least a fifth of the work.",
+            "Reasons: one side lacks kernel records, in full or in part; one side ran on the CPU, the other on an"
+            " accelerator; one side is an entire trace taken as one step, and its number of calls differs from that"
+            " of the other side's steps by a factor of 1.5 or more (weighted median); a step of one side makes 90 %"
+            " of all calls the same whole number of times as often as a step of the other; or the models differ. They"
+            " differ if less than half of one side's work is also on the other side, unless the models' names match,"
+            " or the contractions' FLOPs (to 1 %), or half of the contractions where these are at least a fifth of"
+            " the work.",
             paths="not_comparable",
         ),
         term("warning", "remarks about the traces"),
@@ -1342,13 +1348,13 @@ LEDGER: Final = Chapter(
         ),
         term(
             "costed",
-            "share of the window's work whose FLOPs and bytes a formula determines",
+            "share of the window's work that has a formula for FLOPs and bytes",
             formula="ledger.costed_ns / (device_work_ns - outside_window_ns)",
             paths="ledger.costed_ns, ledger.device_work_ns, ledger.outside_window_ns",
         ),
         term(
             "unknown",
-            "share of the window's work that no rule matches, with its names",
+            "share of the window's work that no rule matches, and its names",
             "`explain --unknown REPORT` lists all names.",
             formula="ledger.unknown_ns / (device_work_ns - outside_window_ns)",
             paths="ledger.unknown_ns, ledger.device_work_ns, ledger.outside_window_ns",
@@ -1402,10 +1408,10 @@ _OF_CHECK: Final = {
     "order on streams": ("the order of work on a stream against the order of its launches", ""),
     "clocks of host and device": (
         "the times of device work against those of its launches and of the calls that waited for it",
-        "Differences of up to 0.1 ms are put down to the clocks.",
+        "Differences of up to 0.1 ms are attributed to the clocks.",
     ),
     "device work of launches": ("launches against the device work that they start", ""),
-    "device events": ("device work against other work on its stream at the same time", ""),
+    "device events": ("for device work that overlaps other work on its stream", ""),
     "ceiling": (
         "times against the minimum time at the device's peaks",
         "Work that is faster than this needs an explanation.",
@@ -1725,7 +1731,8 @@ SNAPSHOT: Final = Chapter(
         term(
             "line of code",
             "memory allocated by the innermost line of your own code inside a module",
-            "If there is none, by the innermost line of a library's model. For two snapshots, at both peaks.",
+            "If there is none, memory allocated by the innermost line of a library's model. For two snapshots, the"
+            " memory at both peaks.",
             formula="memory.parts[]",
             paths="memory.parts[].name, memory.parts[].component",
         ),
@@ -1765,7 +1772,7 @@ SNAPSHOT: Final = Chapter(
         ),
         term(
             "requested at one time",
-            "the most that was requested; the peak is of whole blocks",
+            "most bytes requested at one time; the peak counts whole blocks",
             "Like torch's requested_bytes, but blocks count until they are freed, not until other streams are done"
             " with them.",
             paths="memory.requested_peak_bytes",
@@ -1782,7 +1789,7 @@ SNAPSHOT: Final = Chapter(
         term("in use", "bytes requested and not freed", paths="memory.pools[].requested_bytes"),
         term("rounding", "bytes that the allocator added to requests", paths="memory.pools[].rounding_bytes"),
         term("free", "bytes held but not in use", paths="memory.pools[].free_bytes"),
-        term("largest free", "the largest request that fits", paths="memory.pools[].largest_free_bytes"),
+        term("largest free", "the largest request that still fits", paths="memory.pools[].largest_free_bytes"),
         term("reserved then", "bytes reserved when memory ran out", paths="memory.failure.reserved_bytes"),
         term(
             "of it unused",
@@ -1793,7 +1800,7 @@ SNAPSHOT: Final = Chapter(
         term(
             "the peak | all that is allocated then",
             "the sum of all changes",
-            "For two snapshots, at their peaks, or at the end if there is no history.",
+            "Compares two snapshots at their peaks, or at the end if there is no history.",
             paths="peak_parts[].before_bytes, peak_parts[].after_bytes, peak_moments",
         ),
     ),
@@ -1934,8 +1941,8 @@ TEXTS: Final = Chapter(
             "wasted",
             "contraction FLOPs spent on padding, in the profiled batch",
             "Derived from shapes: in a matmul over all tokens, each token has an equal share; in a matmul of two"
-            " sequences (attention scores, and the sum over values), each pair of tokens. Matmuls whose shapes do not"
-            " tell (experts, convolutions) are named but not assigned.",
+            " sequences (attention scores, and the sum over values), each pair of tokens has one. Matmuls whose"
+            " shapes do not tell (experts, convolutions) are named but not assigned.",
             formula="texts.padding_flops.padding_flops / texts.padding_flops.flops",
             paths="texts.padding_flops.padding_flops, texts.padding_flops.flops",
         ),
@@ -2012,7 +2019,7 @@ WHOLE_RUN: Final = Chapter(
             "host's time",
             "breakdown of the host's time in the timed steps; the remainder is not split further",
             "On an accelerator, backward and optimizer are host time, not device time. In a loop under `record`, the"
-            " optimizer is part of `all else`.",
+            " optimizer is part of `forward, loss and all else`.",
             paths="run.series, run.input_ns, run.evaluating_ns, run.checkpointing_ns, run.compiling_ns",
         ),
         term(
@@ -2025,9 +2032,9 @@ WHOLE_RUN: Final = Chapter(
         term(
             "drift",
             "typical step time in the last tenth of the run compared with the first tenth",
-            "Reported from 5 % and 100 steps on, if the tenths lie on a line (t of 5) or on two levels (t of 7), and"
-            " the first three are all above or all below the last three. Evaluations, checkpoints and compiling are"
-            " excluded.",
+            "Reported if the change is at least 5 % and the run has at least 100 steps, if the tenths lie on a line"
+            " (t of 5) or on two levels (t of 7), and the first three are all above or all below the last three."
+            " Evaluations, checkpoints and compiling are excluded.",
             formula="trends.drift.last_ns / .first_ns; trends.drift.parts",
             paths="trends.drift.last_ns, trends.drift.first_ns, trends.drift.parts",
         ),
@@ -2035,8 +2042,8 @@ WHOLE_RUN: Final = Chapter(
             "memory",
             "memory that grows steadily over the run, or a peak that rises while retained memory does not",
             "Memory grows if the minimum in each tenth rises from the second to the last tenth by 512 MiB or more,"
-            " and at least a quarter of that in the second half; below 1 GiB it is called a trend so far. If the peak"
-            " rises by a tenth but the memory kept after a step does not, the peak varies with the batches.",
+            " and at least a quarter of that in the second half; growth below 1 GiB is called `a trend so far`. If"
+            " the peak rises by a tenth but the memory kept after a step does not, the peak varies with the batches.",
             formula="trends.growth[].last_bytes - .first_bytes over .steps; trends.peak",
             paths="trends.growth[].last_bytes, trends.growth[].first_bytes, trends.growth[].steps, trends.peak",
         ),
@@ -2272,7 +2279,7 @@ STEP: Final = Chapter(
         term("unknown cause", "idle, with no record of what the host did"),
         term(
             "drained",
-            "part of the idle time, in gaps that began while the host waited for the device",
+            "idle time in gaps that began while the host waited for the device",
             "The host waited, so nothing was queued.",
             formula="timeline.drained_ns / timeline.idle_ns",
             paths="timeline.drained_ns, timeline.idle_ns",
@@ -2280,8 +2287,8 @@ STEP: Final = Chapter(
         term(
             "not recorded",
             "time for which the trace lacks device work, neither busy nor idle",
-            "From a launch whose work is missing to the next recorded work (graph nodes, a truncated file), or while"
-            " the host waits beyond the last recorded work.",
+            "It lasts from a launch whose work is missing to the next recorded work (graph nodes, a truncated file),"
+            " or while the host waits beyond the last recorded work.",
             formula=f"timeline.unrecorded_ns / {_OF_STEP}",
             paths="timeline.unrecorded_ns, timeline.awaited_ns, timeline.window_ns, timeline.outside_ns",
         ),
@@ -2296,7 +2303,7 @@ STEP: Final = Chapter(
             "replay",
             "how accurate a replay of the step is",
             "Its gains are used if it is off by less than 5 % with typical delays, if unexplained delays take less"
-            " than 5 % of the step, if no work from before the trace delays it, and if no work lacks its record.",
+            " than 5 % of the step, if no work from before the trace delays it, and if no device work is missing.",
             paths="replay.error, replay.unexplained, replay.why_not, replay.host_factor, replay.least_ns",
         ),
         term(
@@ -2304,7 +2311,7 @@ STEP: Final = Chapter(
             "how long a step takes after a change, according to the replay",
             "`--what-if 'aten::mm x0.5'` scales a class, an operator, a kernel, `device`, `copies`, `host` or a kind"
             " of host time. Without an unprofiled step, a second value is for a host that recording does not slow"
-            " down, where recording is assumed to cost 2 us per event.",
+            " down, assuming that recording costs 2 us per event.",
             paths="replay.answers",
         ),
         term(
@@ -2398,7 +2405,7 @@ STEP: Final = Chapter(
         term(
             "reached",
             "MFU and HFU, the share of peak that contractions reach",
-            "Above 100 %, the line adds an explanation: the share under the causal mask, or that a mask is not"
+            "Above 100 %, the line adds an explanation: the share under the causal mask, or that the mask was not"
             " recorded. With several data types, it also shows the MFU of each against its own peak.",
             paths="device.mfu, device.hfu, device.causal_mfu, device.causal_hfu, device.own_peaks_mfu,"
             " device.unmasked_share",
@@ -2466,7 +2473,7 @@ WORDS: Final = Chapter(
         ),
         term(
             "of another kind | steps of another kind | other kinds",
-            "steps that made different calls from the compared steps",
+            "steps whose calls differ from those of the compared steps",
             "The line `steps` shows their means on both sides.",
         ),
         term(
@@ -2488,7 +2495,8 @@ WORDS: Final = Chapter(
         term("launch record", "host event that launched a device event"),
         term("stream", "device queue whose work runs in order; several streams may run at once"),
         term(
-            "graph | CUDA graph", "kernels that a single launch starts together; it names the graph, not the operators"
+            "graph | CUDA graph",
+            "kernels that a single launch starts together; the launch names the graph, not the operators",
         ),
         term(
             "synchronization",
@@ -2519,8 +2527,8 @@ WORDS: Final = Chapter(
             "interleaved | took turns | in turn",
             "runs that alternate between the sides, so that machine drift affects both",
             "At any moment, both sides have done about the same share of their runs; if both have equally many runs,"
-            " the numbers done differ by one at most. ABAB and ABBA are interleaved; AABB is not, nor is an order"
-            " that ends with several runs of one side.",
+            " the numbers of finished runs differ by at most one. ABAB and ABBA are interleaved; AABB is not, nor is"
+            " an order that ends with several runs of one side.",
         ),
         term("apart", "the ranges of the two sides have no value in common"),
         term("overlapping", "the ranges of the two sides have values in common"),
@@ -2532,7 +2540,7 @@ WORDS: Final = Chapter(
         ),
         term(
             "charged",
-            "how waiting is assigned, all of it in a collective to the rank that enters last",
+            "attributed to a rank; the rank that enters a collective last is charged with all waiting in it",
             paths="waiting.straggler.charged_ns",
         ),
         term(
@@ -2558,7 +2566,7 @@ WORDS: Final = Chapter(
         term("peak rate | peak of the device", "the device's maximum FLOPs per second, by data type"),
         term("units of rounding", "2^-23 for float32, the relative distance between two neighboring numbers"),
         term("noise", "variation between repetitions of the same run"),
-        term("prediction | predicted", "computed from a run of the baseline, before the technique is run"),
+        term("prediction | predicted", "value computed from a run of the baseline, before the technique is run"),
         term(
             "causal mask",
             "limits attention to earlier tokens; FLOPs ignore the mask, causal FLOPs respect it",
