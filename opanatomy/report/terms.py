@@ -86,34 +86,33 @@ COLUMNS: Final = Chapter(
         ),
         term(
             "share",
-            "fraction of the total time of all classes",
+            "fraction of all classes' time",
             formula="time_ns / (sum of classes[].time_ns)",
             paths="classes[].time_ns",
         ),
         term(
             "FLOP share",
-            "fraction of the total FLOPs of all classes",
+            "fraction of all classes' FLOPs",
             "Shown if FLOPs are known for at least half of the time.",
             formula="flops / (sum of classes[].flops)",
             paths="classes[].flops",
         ),
         term(
             "calls",
-            "number of calls to an operator or collective, not counting calls nested inside another call",
+            "calls of an operator or collective, excluding nested calls",
             formula="classes[].calls, operators[].calls where part_of is null",
             paths="classes[].calls, operators[].calls",
         ),
         term(
             "FLOP | FLOPs | flops",
-            "floating-point operations, computed from formulas; a multiply-add counts as 2, masked elements are"
-            " included",
+            "floating-point operations by formula; a multiply-add counts as 2, masked elements are included",
             "`opanatomy explain OPERATOR` shows each formula.",
             formula="sum of classes[].flops",
             paths="classes[].flops",
         ),
         term(
             "bytes",
-            "minimum data to move: each distinct input is read once, each output written once",
+            "minimum data movement: each distinct input read once, each output written once",
             "For a collective, the size of its messages; for memory, the allocated bytes.",
             formula="read_bytes + written_bytes",
             paths="classes[].read_bytes, classes[].written_bytes",
@@ -159,26 +158,26 @@ COLUMNS: Final = Chapter(
             "value computed from the model and batch sizes",
             "In the literature's notation: b batch, s sequence length, h hidden size, a heads, L layers, V vocabulary.",
         ),
-        term("and {} more", "sum of the rows not listed; --top lists more, -f json lists all"),
+        term("and {} more", "sum of the unlisted rows; --top lists more, -f json lists all"),
         term(
             "≥",
-            "lower bound, since some of the work has no formula",
+            "lower bound, since some work has no formula",
             "The value is left out if most of the work, by time, has no formula. If the trace lacks device work,"
             " calls, FLOPs, bytes and MFU are lower bounds too.",
-            note="≥ lower bound, since some of the work has no formula",
+            note="≥ lower bound, since some work has no formula",
         ),
         term("-", "unknown, or nothing to compare with"),
         term(
             "(n %)",
-            "the percentage before it covers only the n % of the time whose bound is known",
+            "the bound is known for n % of the time",
             "`61.2 % (84 %)`: 61.2 % of peak, known for 84 % of the time. Omitted if known for less than half of it.",
             formula="(sum of classes[].bounded_ns) / (sum of classes[].time_ns)",
             paths="classes[].bounded_ns, classes[].time_ns",
         ),
         term(
             "per step, mean of {} | per step of a rank, mean of {} | per step",
-            "sums over the counted steps on all ranks, divided by the number of these steps",
-            "Parts add up to the total.",
+            "mean over the counted steps on all ranks",
+            "Sums are divided by the number of these steps, so parts add up to the total.",
             formula="x / step.count",
             paths="step.count",
         ),
@@ -194,7 +193,7 @@ _OF_CLASS: Final = {
     ),
     OperatorClass.STATISTICAL_NORMALIZATION: (
         "statistical normalization | normalization",
-        "reductions, with or without a division by the result (softmax, norms, losses, sums, pooling)",
+        "reductions and divisions by their results (softmax, norms, losses, sums, pooling)",
     ),
     OperatorClass.ELEMENTWISE: (
         "element-wise | elementwise",
@@ -211,7 +210,7 @@ _OF_CLASS: Final = {
     ),
     OperatorClass.UNKNOWN: (
         "unknown",
-        "operators and kernels that no rule matches; `explain --unknown REPORT` lists them",
+        "work that no rule matches; `explain --unknown REPORT` lists it",
     ),
 }
 
@@ -293,7 +292,7 @@ RATIOS: Final = Chapter(
         term("-", "some of the work has no formula, or forward takes less than 1 % of backward"),
         term(
             "the paper's classes",
-            "this step's shares of the first three classes, next to the paper's",
+            "shares of the first three classes, next to the paper's",
             "Each share is relative to the three classes together, without the optimizer.",
             formula="(the class's sum of flops, or of time_ns) / (sum over the three classes), in all phases but"
             " optimizer",
@@ -313,16 +312,16 @@ OPERATORS: Final = Chapter(
     terms=(
         term(
             "operator | operators",
-            "operators that take the most time, by phase, including the operators they call",
-            "A row sums all signatures in a phase. Where operators that compute are nested, the outermost one is the"
-            " call, and its class and cost cover everything that runs inside it: a copy inside aten::addmm is part of"
-            " the addmm. `aten::` is dropped where space is short.",
+            "operators that take the most time, by phase",
+            "Each includes the operators it calls. A row sums all signatures in a phase. Where operators that compute"
+            " are nested, the outermost one is the call, and its class and cost cover everything that runs inside it:"
+            " a copy inside aten::addmm is part of the addmm. `aten::` is dropped where space is short.",
             formula="operators[] grouped by phase and by part_of, else by operator",
             paths="operators[].operator",
         ),
         term(
             "kernel | kernels",
-            "device work by kernel name; only this name determines the class",
+            "device work by kernel name, the only source of its class",
             formula="kernels[].time_ns, .count, .operators",
             paths="kernels[].time_ns, kernels[].count, kernels[].operators",
         ),
@@ -363,7 +362,7 @@ OPERATORS: Final = Chapter(
         ),
         term(
             "launched by",
-            "operator that launched the kernel; empty if a graph launched it",
+            "operator that launched the kernel; empty for graphs",
             paths="kernels[].operators",
         ),
         term(
@@ -382,7 +381,7 @@ OPERATORS: Final = Chapter(
         ),
         term(
             "without a kernel",
-            "work that is not a device event, such as collectives on host threads",
+            "work without a device event, such as collectives on host threads",
             formula="((sum of classes[].time_ns) - (sum of kernels[].time_ns)) / step.count",
             paths="classes[].time_ns, kernels[].time_ns, step.count",
         ),
@@ -399,9 +398,7 @@ OPERATORS: Final = Chapter(
             paths="modules[].flops, step.count",
         ),
         term("signature", "shapes and data types of the arguments", paths="operators[].signature"),
-        term(
-            "rule", "rule that classified the operator or kernel by its name", paths="operators[].rule, kernels[].rule"
-        ),
+        term("rule", "rule that classified the operator or kernel", paths="operators[].rule, kernels[].rule"),
     ),
 )
 
@@ -462,9 +459,9 @@ ROOFLINE: Final = Chapter(
         ),
         term(
             "MUE",
-            "the paper's memory usage efficiency; for memory-bound work, the `of peak` column shows it",
-            "(minimum bytes / bytes moved) x (bandwidth reached / peak bandwidth); the bytes actually moved cancel"
-            " out.",
+            "the paper's memory usage efficiency",
+            "For memory-bound work, the `of peak` column shows it. MUE is (minimum bytes / bytes moved) x (bandwidth"
+            " reached / peak bandwidth); the bytes actually moved cancel out.",
             formula="minimum bytes / (time x peak bandwidth)",
             paths="communication.phases[].bytes",
         ),
@@ -519,13 +516,13 @@ COMMUNICATION: Final = Chapter(
         ),
         term(
             "communication",
-            "time in which any of the phase's collectives runs",
+            "time in which the phase's collectives run",
             "Only the steps' own collectives count; other steps' work is excluded.",
             paths="communication.phases[].running_ns",
         ),
         term(
             "hidden",
-            "share of the communication that overlaps other work of the rank",
+            "share of the communication that overlaps other work",
             formula="(running_ns - exposed_ns) / running_ns",
             paths="communication.phases[].running_ns, communication.phases[].exposed_ns",
         ),
@@ -542,7 +539,7 @@ COMMUNICATION: Final = Chapter(
         ),
         term(
             "communicated for",
-            "module whose weights are gathered or whose gradients are reduced",
+            "module whose weights are gathered or gradients reduced",
             paths="communication.modules[].module",
         ),
         term("(the model)", "work outside the model's submodules, or outside every module's range"),
@@ -572,7 +569,7 @@ RANKS: Final = Chapter(
     terms=(
         term(
             "a step of rank",
-            "mean step of each rank; with more than 16 ranks, of groups of similar ranks",
+            "mean step of each rank; beyond 16 ranks, of groups of similar ranks",
             "A group consists of the most typical rank, whose times are closest to the medians, and of all ranks"
             " whose times differ from its times by at most 5 % of the median step; the next group is formed in the"
             " same way from the remaining ranks. A group's times are medians.",
@@ -595,7 +592,8 @@ RANKS: Final = Chapter(
         ),
         term(
             "kernels",
-            "total device work of the rank; simultaneous work counts several times",
+            "total device work of the rank",
+            "Work that runs at the same time counts several times.",
             formula="ranks[].kernel_time_ns / ranks[].steps",
             paths="ranks[].kernel_time_ns, ranks[].steps",
         ),
@@ -636,7 +634,7 @@ WAITING: Final = Chapter(
     terms=(
         term(
             "a step of rank",
-            "mean step of each rank, split into parts that sum to it",
+            "mean step of each rank, in parts that sum to it",
             formula="step = other work + transfer + waiting + unmatched + idle: waiting.each[].steps[]",
             paths="waiting.each[].steps[]",
         ),
@@ -649,9 +647,9 @@ WAITING: Final = Chapter(
         ),
         term(
             "transfer",
-            "exposed communication after the last rank entered the collective, when data could flow",
-            "If several collectives run at once, time counts as transfer before it counts as waiting. Large uneven"
-            " all-to-alls end at different times, so each rank has its own transfer time.",
+            "exposed communication after the last rank entered the collective",
+            "Only then can data flow. If several collectives run at once, time counts as transfer before it counts as"
+            " waiting. Large uneven all-to-alls end at different times, so each rank has its own transfer time.",
             formula="transfer_ns",
             paths="waiting.each[].steps[].transfer_ns",
         ),
@@ -661,7 +659,7 @@ WAITING: Final = Chapter(
             formula="waiting_ns",
             paths="waiting.each[].steps[].waiting_ns",
         ),
-        term("transfer and waiting", "time that other work does not hide"),
+        term("transfer and waiting", "not hidden by other work"),
         term(
             "unmatched",
             "communication that could not be matched across ranks",
@@ -677,7 +675,7 @@ WAITING: Final = Chapter(
         ),
         term(
             "waited for",
-            "total time that the other ranks wait for this one",
+            "time that the other ranks wait for this one",
             "All waiting in a collective is charged to the rank that enters it last.",
             formula="waiting.each[].charged_ns / number of steps",
             paths="waiting.each[].charged_ns, waiting.each[].steps[].number",
@@ -794,7 +792,7 @@ ADVICE: Final = Chapter(
         *map(_rule, RULES),
         term(
             "together",
-            "how much the first three pieces of advice save in combination",
+            "combined gain of the first three pieces of advice",
             "Predicted by a replay if it covers all of them, but at most the sum of their gains. Otherwise that sum,"
             " but at most the step.",
             paths="replay.together, advice[].gain_ns, advice[].step_ns",
@@ -808,7 +806,7 @@ ADVICE: Final = Chapter(
         ),
         term(
             "technique",
-            "advice to use a training technique, based on a prediction",
+            "a technique that a prediction recommends",
             "Covers techniques that leave the training unchanged, or nearly so. The peak includes all allocations;"
             " the time gain is the best end of the predicted range. `--suggest SECONDS` limits the time spent on"
             " predictions (default: a tenth of the run's time, at least 10 s).",
@@ -823,7 +821,7 @@ HOST: Final = Chapter(
     terms=(
         term(
             "on the host",
-            "events on the threads that launch device work",
+            "events on the launching threads",
             "Operators, ranges and runtime calls; on the CPU, those on the threads that run operators. A call that"
             " waits for the device is shown with the outermost operator around it.",
             paths="host[].name, host[].caller",
@@ -1337,7 +1335,7 @@ LEDGER: Final = Chapter(
         ),
         term(
             "outside the window",
-            "work launched before, after or between the counted steps",
+            "work launched outside the counted steps",
             paths="ledger.outside_window_ns",
         ),
         term(
@@ -1348,20 +1346,20 @@ LEDGER: Final = Chapter(
         ),
         term(
             "costed",
-            "share of the window's work that has a formula for FLOPs and bytes",
+            "share of the window's work with a formula for its cost",
             formula="ledger.costed_ns / (device_work_ns - outside_window_ns)",
             paths="ledger.costed_ns, ledger.device_work_ns, ledger.outside_window_ns",
         ),
         term(
             "unknown",
-            "share of the window's work that no rule matches, and its names",
+            "share of the window's work that no rule matches",
             "`explain --unknown REPORT` lists all names.",
             formula="ledger.unknown_ns / (device_work_ns - outside_window_ns)",
             paths="ledger.unknown_ns, ledger.device_work_ns, ledger.outside_window_ns",
         ),
         term(
             "no formula",
-            "work that has a class but no formula for its cost",
+            "classified work without a formula for its cost",
             "Lists operators, graph work by kernel name, and work without an operator, with their shares of the time.",
             formula="operators[] where read_bytes is null, kernels[] where operators is empty, and the rest of"
             " device_work - outside_window - costed - unknown",
@@ -1382,7 +1380,7 @@ LEDGER: Final = Chapter(
 #: The two figures compared by each check, and how.
 _OF_CHECK: Final = {
     "call counts": (
-        "the number of calls of each operator, by phase, against the counts of a TorchDispatchMode in a warm-up step",
+        "calls per operator and phase against a TorchDispatchMode's counts in a warm-up step",
         "The mode watches the second warm-up step if there is one, with the random numbers of the profiled steps.",
     ),
     "contraction FLOPs": (
@@ -1393,7 +1391,7 @@ _OF_CHECK: Final = {
         " the operator that it calls.",
     ),
     "operator times": (
-        "the time of each operator against its time in the profiler's own event tree",
+        "operator times against those in the profiler's own event tree",
         "Compares self time on the CPU and device time on an accelerator, to the nanosecond.",
     ),
     "annotated phases": (
@@ -1402,12 +1400,12 @@ _OF_CHECK: Final = {
         " to a phase.",
     ),
     "classes of kernels": (
-        "a kernel's class, by its name, against its operator's class",
+        "a kernel's class, from its name, against its operator's",
         "Finds, for example, an NCCL kernel in an operator that computes.",
     ),
     "order on streams": ("the order of work on a stream against the order of its launches", ""),
     "clocks of host and device": (
-        "the times of device work against those of its launches and of the calls that waited for it",
+        "times of device work against those of its launches and waits",
         "Differences of up to 0.1 ms are attributed to the clocks.",
     ),
     "device work of launches": ("launches against the device work that they start", ""),
@@ -1471,13 +1469,13 @@ CHECKS: Final = Chapter(
         ),
         term(
             "below 1 %",
-            "differences in checks that affect less than 1 % of the work; --check does not fail",
+            "differences that affect less than 1 % of the work; --check does not fail",
             formula="checks[].differences where cause is null",
             paths="checks[].differences[].operator, checks[].differences[].ours, checks[].differences[].other",
         ),
         term(
             "uncertain",
-            "every difference in checks that affect 1 % of the work or more, with evidence",
+            "every difference in checks that affect 1 % or more of the work, with evidence",
             formula="checks[].differences[].time_ns, .evidence",
             paths="checks[].differences[].time_ns, checks[].differences[].evidence",
         ),
@@ -1503,10 +1501,10 @@ CHECKS: Final = Chapter(
 #: The meaning of each component, by its key in the JSON report.
 _OF_COMPONENT: Final = {
     "weights": "parameters of the model",
-    "buffers": "the model's buffers, such as running statistics, position ids and masks",
+    "buffers": "running statistics, position ids, masks",
     "inputs": "the input batch",
     "gradients": "gradients of the weights, live after backward",
-    "ddp_buckets": "flat buffers in which DDP reduces gradients, unless the gradients are views of them",
+    "ddp_buckets": "DDP's flat reduction buffers, unless gradients are views of them",
     "optimizer_state": "moments and other state that the optimizer keeps for each weight",
     "optimizer_step_counters": "the optimizer's step counts, one per tensor",
     "forward_activations": "tensors that forward saved for backward",
@@ -1520,12 +1518,12 @@ _OF_COMPONENT: Final = {
     "held_by_model": "tensors that the module or the loop keeps alive through backward",
     "blas_workspace": "cuBLAS workspaces",
     "communication_buffers": "buffers of torch.distributed",
-    "held_before": "memory allocated before the step that belongs to no other component",
-    "allocator_rounding": "bytes that the allocator adds when it rounds up requests",
+    "held_before": "memory allocated before the step, in no other component",
+    "allocator_rounding": "bytes that the allocator adds to requests",
     "pending_free": "freed blocks that another stream may still use, so neither allocated nor free",
     "temporary_buffers": "tensors that live within one operator or one phase",
     "device_context": "memory of the driver and loaded kernels, outside the allocator",
-    "allocator_cache": "device memory that the allocator has reserved but nothing uses",
+    "allocator_cache": "reserved device memory that nothing uses",
     "before_window": "in a trace, everything allocated before recording started",
     "other": "in a trace, blocks that no rule assigns to a component",
 }
@@ -1551,7 +1549,7 @@ COMPONENTS: Final = Chapter(
     terms=(
         term(
             "memory",
-            "size of each component during the unprofiled step, next to theory",
+            "component sizes in the unprofiled step, next to theory",
             "A trace by itself has only [memory] events (`profile_memory=True`), so components are inferred from when"
             " their blocks were allocated and freed, and each inference is stated.",
             formula="memory.components[]",
@@ -1566,7 +1564,8 @@ COMPONENTS: Final = Chapter(
         ),
         term(
             "at peak",
-            "the component's bytes that are live at the peak; they sum to the peak",
+            "bytes of the component that are live at the peak",
+            "They sum to the peak.",
             paths="memory.components[].at_peak_bytes",
         ),
         term("theory", "result of the formula in the row", paths="memory.components[].theory_bytes"),
@@ -1578,7 +1577,7 @@ COMPONENTS: Final = Chapter(
         ),
         term(
             "peak | peak in {} | memory peak",
-            "most memory allocated at one time in the step, with the phase",
+            "most memory allocated at one time, with the phase",
             "The note under the table names the source, an allocator or a trace's events.",
             paths="memory.allocator_peak_bytes, memory.peak_at, memory.measured_by",
         ),
@@ -1590,7 +1589,7 @@ COMPONENTS: Final = Chapter(
         ),
         term(
             "inferred | inferred {}",
-            "rules that assigned a trace's blocks to components by when they were allocated and freed",
+            "rules that assigned blocks to components by their allocation and free times",
             paths="memory.inferences[].rule",
         ),
         *_component_terms(),
@@ -1603,7 +1602,7 @@ PEAK: Final = Chapter(
     terms=(
         term(
             "live at the peak",
-            "blocks that are live at the peak, by operator and module",
+            "blocks at the peak, by operator and module",
             formula="memory.blocks[]",
             paths="memory.blocks[].bytes",
         ),
@@ -1656,7 +1655,7 @@ SNAPSHOTS: Final = Chapter(
             "device memory in use by all processes, according to NVML",
             paths="memory.snapshots[].nvml_used_bytes",
         ),
-        term("process", "resident set of the process on the host", paths="memory.snapshots[].rss_bytes"),
+        term("process", "resident set on the host", paths="memory.snapshots[].rss_bytes"),
         term("before the device", "nothing is on the device yet"),
         term("context", "only the device's context exists"),
         term("weights", "the model is on the device"),
@@ -1691,7 +1690,7 @@ ACTIVATIONS: Final = Chapter(
             formula="memory.published[].measured - .published",
             paths="memory.published[].measured, memory.published[].published",
         ),
-        term("Tesla V100 16 GB", "the published number, measured on this GPU"),
+        term("Tesla V100 16 GB", "the published number, from this GPU"),
     ),
 )
 
@@ -1709,7 +1708,7 @@ FAILURE: Final = Chapter(
         term("allocated then", "bytes allocated when memory ran out", paths="memory.failure.allocated_bytes"),
         term(
             "needed by theory, without buffers",
-            "bytes that the step needs, not counting temporary buffers",
+            "bytes that the step needs, excluding temporary buffers",
             paths="memory.needed_bytes",
         ),
     ),
@@ -1872,14 +1871,14 @@ RUN: Final = Chapter(
         term("warning | warnings", "remarks about the trace and how it was recorded", paths="warnings"),
         term(
             "in-short",
-            "time of a step, number of steps, device, and its busy share",
+            "a step's time, number of steps, device, busy share",
             "The shares are those of the profiled step; on the CPU, those of operators and framework. Samples per"
             " second are left out where there is no room.",
             paths="step.wall_ns, step.unprofiled_wall_ns, step.count, timeline.busy_ns, step.samples_per_second",
         ),
         term(
             "headline | what costs most",
-            "the largest part of the step, and the second largest if it takes 15 % or more",
+            "largest part of the step, and the next one if it takes 15 % or more",
             "The parts do not overlap: idle time with its cause, exposed communication (waiting for another rank is"
             " separate), on the CPU the framework, and classes, which share the rest in proportion to their kernel"
             " time. Optimizer, recompute and decoding are taken from the same time, by phase. Parts are ranked by"
@@ -1902,8 +1901,8 @@ GENERATION: Final = Chapter(
         ),
         term(
             "prefill",
-            "time to the first new token, in which the entire prompt is processed at once",
-            "Measured on unprofiled generations.",
+            "time to the first new token",
+            "The entire prompt is processed at once. Measured on unprofiled generations.",
             paths="generation.first_token_ns",
         ),
         term(
@@ -1914,7 +1913,8 @@ GENERATION: Final = Chapter(
         ),
         term(
             "a token",
-            "bytes and FLOPs of one forward pass, which produces a token for every sample and beam",
+            "bytes and FLOPs of one forward pass",
+            "The pass produces a token for every sample and beam.",
             formula="generation.token_read_bytes, .token_written_bytes, .token_flops",
             paths="generation.token_read_bytes, generation.token_written_bytes, generation.token_flops",
         ),
@@ -1933,7 +1933,7 @@ TEXTS: Final = Chapter(
         ),
         term(
             "padding",
-            "how texts are padded to form batches, and the share of tokens that belong to texts",
+            "how texts are padded, and the share of tokens that are text",
             formula="texts.all_useful_tokens / texts.all_tokens",
             paths="texts.all_useful_tokens, texts.all_tokens",
         ),
@@ -1948,7 +1948,7 @@ TEXTS: Final = Chapter(
         ),
         term(
             "tokenizer",
-            "speed of the tokenizer, and whether steps would wait for it",
+            "tokenizer speed, and whether steps would wait for it",
             "Each tokenizer is timed on the same texts, in a single call.",
             formula="texts.tokenizers: tokens_per_second against texts.tokens_per_second",
             paths="texts.tokenizers[].tokens_per_second, texts.tokens_per_second",
@@ -1960,13 +1960,13 @@ TEXTS: Final = Chapter(
             formula="texts.mean_step_ns, .samples_per_second, .useful_tokens_per_second",
             paths="texts.mean_step_ns, texts.samples_per_second, texts.useful_tokens_per_second",
         ),
-        term("memory", "memory of a step on the longest batch", paths="texts.memory_length"),
+        term("memory", "step memory on the longest batch", paths="texts.memory_length"),
         term("batch", "one of the batches, in order"),
-        term("length", "number of tokens that each text is padded to", paths="texts.batches[].length"),
+        term("length", "tokens to which each text is padded", paths="texts.batches[].length"),
         term("tokens", "texts x length, including padding", paths="texts.batches[].tokens"),
         term(
             "useful",
-            "share of the tokens that belong to texts",
+            "share of the tokens that are text",
             formula="texts.batches[].useful_tokens / .tokens",
             paths="texts.batches[].useful_tokens, texts.batches[].tokens",
         ),
@@ -2106,7 +2106,7 @@ STEP: Final = Chapter(
         ),
         term(
             "steps",
-            "number of steps, the shortest and the longest; steps that are not counted, with the reason",
+            "number of steps, shortest, longest; steps not counted, with the reason",
             "Numbers are means over the counted steps, so that parts sum to the total. `opanatomy explain 'set"
             " aside'` lists the rules.",
             formula="step.count, step.wall_min_ns, step.wall_max_ns, step.unprofiled_wall_min_ns, ...",
@@ -2122,7 +2122,7 @@ STEP: Final = Chapter(
         ),
         term(
             "clock",
-            "SM clock of the device while steps were recorded, next to its maximum",
+            "the device's SM clock during recorded steps, next to its maximum",
             "Read through NVML: the median, and the readings in which the driver gave a reason for a lower clock"
             " (power cap, heat, hardware slowdown, power brake, set clocks, sync boost). Power is a mean; energy"
             " comes from the device's counter.",
@@ -2173,7 +2173,7 @@ STEP: Final = Chapter(
         ),
         term(
             "from the first to the last device work",
-            "used instead of the step if the trace has no steps",
+            "replaces the step if the trace has none",
             "timeline.around_ns is the time before and after all device work.",
             formula="timeline.window_ns - .outside_ns",
             paths="timeline.window_ns, timeline.outside_ns",
@@ -2186,20 +2186,20 @@ STEP: Final = Chapter(
         ),
         term(
             "busy",
-            "time in which any kernel, copy or fill of the steps runs",
+            "time in which the steps' kernels, copies or fills run",
             "The union of the device work launched in the steps.",
             formula=f"timeline.busy_ns / {_OF_STEP}",
             paths="timeline.busy_ns, timeline.window_ns, timeline.outside_ns",
         ),
         term(
             "compute and copies",
-            "time in which the device computes or copies, with or without communication at the same time",
+            "time in which the device computes or copies, overlapping communication or not",
             formula=f"(timeline.busy_ns - .exposed_communication_ns) / {_OF_STEP}",
             paths="timeline.busy_ns, timeline.exposed_communication_ns, timeline.window_ns, timeline.outside_ns",
         ),
         term(
             "in it waiting for other ranks",
-            "exposed communication while other ranks have not yet entered the collective",
+            "exposed communication before all ranks have entered the collective",
             formula="(sum of waiting.each[].steps[].waiting_ns) / (sum of waiting.each[].steps[].wall_ns), at most"
             " the exposed share",
             paths="waiting.each[].steps[].waiting_ns, waiting.each[].steps[].wall_ns",
@@ -2211,7 +2211,7 @@ STEP: Final = Chapter(
         ),
         term(
             "overlap",
-            "time of communication and copies, and the part that no other work hides",
+            "time of communication and copies, and their exposed part",
             formula=f"timeline.communication_ns, .exposed_communication_ns, .exposed_memcpy_ns / {_OF_STEP}",
             paths="timeline.communication_ns, timeline.exposed_communication_ns, timeline.exposed_memcpy_ns,"
             " timeline.window_ns, timeline.outside_ns",
@@ -2238,7 +2238,7 @@ STEP: Final = Chapter(
         ),
         term(
             "idle",
-            "time in which nothing runs on the device, with its causes",
+            "time without device work, and its causes",
             "A gap ends with device work. If that work was launched after the device became idle, the cause is what"
             " the launching thread did in the gap or, where it recorded nothing, what other launching threads did. If"
             " several causes coincide, the first of these counts: profiler's records, compiling, input wait,"
@@ -2275,7 +2275,7 @@ STEP: Final = Chapter(
             "The host was in user ranges, or recorded nothing for up to 1 ms.",
         ),
         term("another stream", "the same as stream waits"),
-        term("between kernels", "idle before work that was already launched, on the stream that worked last"),
+        term("between kernels", "idle before work already launched, on the stream that worked last"),
         term("unknown cause", "idle, with no record of what the host did"),
         term(
             "drained",
@@ -2286,9 +2286,9 @@ STEP: Final = Chapter(
         ),
         term(
             "not recorded",
-            "time for which the trace lacks device work, neither busy nor idle",
-            "It lasts from a launch whose work is missing to the next recorded work (graph nodes, a truncated file),"
-            " or while the host waits beyond the last recorded work.",
+            "time for which the trace lacks device work",
+            "Neither busy nor idle. It lasts from a launch whose work is missing to the next recorded work (graph"
+            " nodes, a truncated file), or while the host waits beyond the last recorded work.",
             formula=f"timeline.unrecorded_ns / {_OF_STEP}",
             paths="timeline.unrecorded_ns, timeline.awaited_ns, timeline.window_ns, timeline.outside_ns",
         ),
@@ -2308,7 +2308,7 @@ STEP: Final = Chapter(
         ),
         term(
             "what if",
-            "how long a step takes after a change, according to the replay",
+            "replayed step time after a change",
             "`--what-if 'aten::mm x0.5'` scales a class, an operator, a kernel, `device`, `copies`, `host` or a kind"
             " of host time. Without an unprofiled step, a second value is for a host that recording does not slow"
             " down, assuming that recording costs 2 us per event.",
@@ -2316,7 +2316,7 @@ STEP: Final = Chapter(
         ),
         term(
             "host-bound | host bound",
-            "idle time before work that was launched after the device became idle",
+            "idle before work that was launched after the device became idle",
             "Idle time at the end, with no work after it, counts too. The host is late, so more work per launch or"
             " fewer launches help.",
             formula=f"timeline.host_idle_ns / {_OF_STEP}",
@@ -2324,19 +2324,20 @@ STEP: Final = Chapter(
         ),
         term(
             "stream waits | stream wait",
-            "idle time before work that was already launched, after another stream worked last",
+            "idle before work already launched, after another stream worked last",
             formula=f"timeline.stream_idle_ns / {_OF_STEP}",
             paths="timeline.stream_idle_ns, timeline.window_ns, timeline.outside_ns",
         ),
         term(
             "other",
-            "idle time between events of one stream, or before work without a launch record",
+            "idle between events of one stream, or before work without a launch record",
             formula=f"timeline.other_idle_ns / {_OF_STEP}",
             paths="timeline.other_idle_ns, timeline.window_ns, timeline.outside_ns",
         ),
         term(
             "other steps' work | busy with another step's work | outside",
-            "time in which the device did only work launched outside the window, neither busy nor idle",
+            "time in which the device did only work launched outside the window",
+            "Neither busy nor idle.",
             formula="timeline.outside_ns / step.count",
             paths="timeline.outside_ns, step.count",
         ),
@@ -2355,7 +2356,8 @@ STEP: Final = Chapter(
         ),
         term(
             "tiny kernels | of the kernels below",
-            "kernels shorter than 10 us, which take as long to launch as to run",
+            "kernels shorter than 10 us",
+            "They take as long to launch as to run.",
             formula="timeline.launching.tiny_kernels / .kernels, .tiny_kernel_ns / .kernel_ns",
             paths="timeline.launching.tiny_kernels, timeline.launching.kernels, timeline.launching.tiny_kernel_ns,"
             " timeline.launching.kernel_ns",
@@ -2387,7 +2389,7 @@ STEP: Final = Chapter(
         ),
         term(
             "tensor cores | tensor-core time",
-            "share of kernel time in kernels that use tensor cores, according to their names",
+            "share of kernel time that uses tensor cores, according to kernel names",
             'On AMD, matrix cores. The rules are in classification/kernels.py. "(12 % unknown)" is the share of'
             " matmuls whose names do not tell. Not shown for devices without tensor cores.",
             formula="device.tensor_core_ns / timeline.launching.kernel_ns",

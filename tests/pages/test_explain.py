@@ -241,7 +241,7 @@ def test_the_lists_of_a_page_are_current(page: str) -> None:
         ("peak in forward", ["most memory allocated at one time"]),
         ("optimizer_state", ["that the optimizer keeps"]),
         ("d.peak", ["relative to the baseline's"]),
-        ("call counts", ["checks the number of calls"]),
+        ("call counts", ["checks calls per operator"]),
         ("max", ["maximum over the ranks", "aten::max"]),
         ("_flash_atte…n_backward", ["aten::_flash_attention_backward"]),
         *(

@@ -194,7 +194,7 @@ def test_a_share_of_the_ceiling_stands_beside_what_it_covers(lost_ns: int, cell:
     rows = lines[next(at for at, line in enumerate(lines) if line.startswith("roofline")) :]
     for name in ("contraction", "total"):
         assert f" {cell} " in next(line for line in rows if name in line)
-    assert ("(n %): the percentage before it" in " ".join(lines)) is ("(" in cell)
+    assert ("(n %): the bound is known for n %" in " ".join(lines)) is ("(" in cell)
 
 
 # ------------------------------------------------------------------------------------------------- utilization, ratios
