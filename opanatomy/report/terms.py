@@ -1066,7 +1066,7 @@ TECHNIQUES: Final = Chapter(
         term("~", "no difference beyond the variation between repetitions"),
         term(
             "!",
-            "the prediction disagrees with the measurement; see the table of predictions",
+            "the prediction disagrees with the measurement (see the table of predictions)",
             "A memory prediction disagrees if it is off by more than 2 %, a time prediction if the measured change is"
             " outside its range.",
         ),
