@@ -1270,7 +1270,7 @@ COMPARISON: Final = Chapter(
         term(
             "of all steps",
             "value for the entire report, including other kinds of steps",
-            "The value for the similar steps only is unknown.",
+            "No value is known for the similar steps by themselves.",
         ),
         term("signature", "shapes and types of the arguments"),
         term("samples", "samples per second"),
@@ -1792,7 +1792,7 @@ SNAPSHOT: Final = Chapter(
         term("reserved then", "bytes reserved when memory ran out", paths="memory.failure.reserved_bytes"),
         term(
             "of it unused",
-            "upper bound on the reserved bytes in no block that is in use",
+            "upper bound on the reserved bytes that are in no block in use",
             paths="memory.failure.unused_bytes",
         ),
         term("free on the device then", "device memory that no process used", paths="memory.failure.device_free_bytes"),
@@ -1956,7 +1956,7 @@ TEXTS: Final = Chapter(
         term(
             "steps",
             "mean step over the batches, samples and tokens per second",
-            "The range is that of all batches' steps.",
+            "The range covers the steps of all batches.",
             formula="texts.mean_step_ns, .samples_per_second, .useful_tokens_per_second",
             paths="texts.mean_step_ns, texts.samples_per_second, texts.useful_tokens_per_second",
         ),
