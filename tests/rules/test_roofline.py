@@ -194,7 +194,7 @@ def test_a_share_of_the_ceiling_stands_beside_what_it_covers(lost_ns: int, cell:
     rows = lines[next(at for at, line in enumerate(lines) if line.startswith("roofline")) :]
     for name in ("contraction", "total"):
         assert f" {cell} " in next(line for line in rows if name in line)
-    assert ("(n %): reached in the n %" in " ".join(lines)) is ("(" in cell)
+    assert ("(n %): the bound is known for n %" in " ".join(lines)) is ("(" in cell)
 
 
 # ------------------------------------------------------------------------------------------------- utilization, ratios
@@ -278,7 +278,7 @@ def test_backward_over_forward(rows: list[tuple[int, int | None, int | None, int
 
 
 def test_the_report_says_why_there_is_no_ratio() -> None:
-    why = "-: part of it has no formula, or forward takes less than 1 % of backward"
+    why = "-: some of the work has no formula, or forward takes less than 1 % of backward"
     for flops, said in ((2, False), (None, True)):
         classes = (class_row(MM, Phase.FORWARD, 1, 1, 1), class_row(MM, Phase.BACKWARD, 2, flops, 2))
         assert (why in page(anatomies.with_tables(anatomies.nothing(), classes=classes), width=80)) is said
