@@ -864,8 +864,8 @@ ESTIMATES: Final = Chapter(
         term(
             "time",
             "range in which the step time is expected to fall in eager mode",
-            "Each call takes the longest of three times: its FLOPs at the typical share of the peak, its bytes at the"
-            " typical share of the bandwidth, and 3 us; the host needs 18 to 150 us per launch. The larger of the"
+            "Each call takes 3 us plus the longer of two times: its FLOPs at the typical share of the peak, and its"
+            " bytes at the typical share of the bandwidth; the host needs 18 to 150 us per launch. The larger of the"
             " device's and the host's sum is \"as is\"; the range extends a factor of 1.26 to either side, but not"
             ' below "attained".',
             formula="max(as_is_ns / 1.26, attained_ns) to as_is_ns x 1.26",
@@ -1884,8 +1884,8 @@ RUN: Final = Chapter(
             " time. Optimizer, recompute and decoding are taken from the same time, by phase. Parts are ranked by"
             " their share of the counted steps' wall time, excluding other steps' work; all shares in the sentence"
             " are relative to that time. `peak` in the sentence is the roofline, bound / time. An idle cause is named"
-            " if it takes half of the idle time, otherwise the two largest if they take 30 % or more. Parts below 2 %"
-            " are left out; memory that fills 90 % of the device comes second.",
+            " if it takes half of the idle time, otherwise the two largest, each if it takes 30 % of the idle time or"
+            " more. Parts below 2 % are left out; memory that fills 90 % of the device comes second.",
         ),
     ),
 )
