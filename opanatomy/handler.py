@@ -165,7 +165,7 @@ class TraceHandler:
             return
         usual_ns = median(self._steps)
         for target, step_ns in self._unjudged:
-            if step_ns <= self._slower * usual_ns:
+            if step_ns < self._slower * usual_ns:
                 target.unlink(missing_ok=True)
         self._unjudged = []
 
