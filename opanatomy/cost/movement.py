@@ -1,4 +1,4 @@
-"""Copies, concatenation, padding: bytes and no arithmetic; views and allocations: nothing at all."""
+"""Copies, concatenation, padding: only bytes, no arithmetic; views and allocations move no bytes either."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NOTHING = (
 
 @formula(*(f"aten::{name}" for name in NOTHING))
 def nothing(signature: Signature) -> Cost:
-    """0: a view or an allocation moves nothing."""
+    """0: a view or an allocation, which moves no bytes."""
     return moved(0, 0)
 
 
@@ -84,7 +84,7 @@ def copy_(signature: Signature) -> Cost:
     "aten::pin_memory",
 )
 def clone(signature: Signature) -> Cost:
-    """0; reads the tensor, writes as many elements."""
+    """0; reads the tensor, writes its copy."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, x.dtype))
 
@@ -115,7 +115,7 @@ def expand_copy(signature: Signature) -> Cost:
 
 @formula("aten::cat", "aten::concat", "aten::stack", "aten::hstack", "aten::vstack", "aten::_cat")
 def cat(signature: Signature) -> Cost:
-    """0; reads all tensors, writes them one after another in the type they promote to."""
+    """0; reads all tensors, writes their concatenation in the promoted data type."""
     parts = tensors(signature.get(0))
     size = (sum(x.numel for x in parts),)
     return moved(read(parts), result(optional(signature, 2), size, promote(*parts)))
@@ -123,7 +123,10 @@ def cat(signature: Signature) -> Cost:
 
 @formula("aten::_chunk_cat")
 def chunk_cat(signature: Signature) -> Cost:
-    """0; (tensors, dim, chunks, out): reads all tensors, writes the padded result, known by its `out` tensor."""
+    """0; (tensors, dim, chunks, out): reads all tensors, writes the padded result.
+
+    The result's size is known only from the `out` tensor.
+    """
     return moved(read(tensors(signature.get(0))), read(signature.tensor(3)))
 
 
@@ -136,20 +139,20 @@ def split_copy(signature: Signature) -> Cost:
 
 @formula("aten::repeat", "aten::tile")
 def repeat(signature: Signature) -> Cost:
-    """0; (x, repeats): reads the tensor, writes every repetition."""
+    """0; (x, repeats): reads the tensor, writes every copy."""
     x = signature.tensor(0)
     return moved(read(x), fresh((x.numel, *sizes(signature.get(1), len(x.shape))), x.dtype))
 
 
 @formula("aten::_local_scalar_dense", "aten::item")
 def item_read(signature: Signature) -> Cost:
-    """0; reads the one element (and makes the host wait for it)."""
+    """0; reads one element (and makes the host wait for it)."""
     return moved(read(signature.tensor(0)), 0)
 
 
 @formula("aten::constant_pad_nd")
 def constant_pad(signature: Signature) -> Cost:
-    """0; (x, pad): reads the tensor without what a negative padding cuts off, writes the padded one."""
+    """0; (x, pad): reads the tensor, except what negative padding cuts off; writes the padded tensor."""
     x, pad = signature.tensor(0), sizes(signature.get(1), 2)
     shape, kept = list(x.shape), list(x.shape)
     if len(pad) % 2 or len(pad) > 2 * len(shape):
@@ -176,14 +179,14 @@ def edge_pad_backward(signature: Signature) -> Cost:
 
 @formula("aten::select_backward", "aten::slice_backward", "aten::diagonal_backward", "aten::unfold_backward")
 def view_backward(signature: Signature) -> Cost:
-    """0; (grad, input size, ...): reads the gradient, writes the whole tensor, 0 elsewhere."""
+    """0; (grad, input size, ...): reads the gradient, writes the entire tensor, which is 0 elsewhere."""
     grad = signature.tensor(0)
     return moved(read(grad), fresh(sizes(signature.get(1)), grad.dtype))
 
 
 @formula("aten::select_scatter", "aten::slice_scatter", "aten::diagonal_scatter", "aten::as_strided_scatter")
 def view_scatter(signature: Signature) -> Cost:
-    """0; (x, part, ...): reads the part and what it does not replace, writes a new tensor."""
+    """0; (x, part, ...): reads the part and the rest of x, writes a new tensor."""
     x, part = signature.tensor(0), signature.tensor(1)
     kept = max(read(x) - fresh(part.shape, x.dtype), 0)
     return moved(kept + read(part), fresh(x.shape, x.dtype))
@@ -191,7 +194,7 @@ def view_scatter(signature: Signature) -> Cost:
 
 @formula("aten::im2col")
 def im2col(signature: Signature) -> Cost:
-    """0; (x, kernel, dilation, padding, stride): reads the image, writes a column for each place of the kernel."""
+    """0; (x, kernel, dilation, padding, stride): reads the image, writes one column per kernel position."""
     x = signature.tensor(0)
     kernel, dilation, padding, stride = (integers(signature.get(index), 2) for index in range(1, 5))
     rows = zip(x.shape[-2:], kernel, dilation, padding, stride, strict=True)
@@ -209,7 +212,7 @@ def col2im(signature: Signature) -> Cost:
 
 @formula("aten::repeat_interleave")
 def repeat_interleave(signature: Signature) -> Cost:
-    """0; (x, repeats as a number, dim): reads the tensor, writes it `repeats` times; other forms are data."""
+    """0; (x, repeats as a number, dim): reads the tensor, writes it `repeats` times; other forms depend on data."""
     x, times = signature.tensor(0), integer(signature.get(1))
     dim = signature.get(2)
     if dim is not None:
@@ -227,7 +230,7 @@ def diag_embed(signature: Signature) -> Cost:
 
 @formula("aten::block_diag")
 def block_diag(signature: Signature) -> Cost:
-    """0; reads all blocks, writes one matrix of all their rows and columns."""
+    """0; reads all blocks, writes the block-diagonal matrix."""
     parts = tensors(signature.get(0))
     padded = [(1, 1, *x.shape)[-2:] for x in parts]
     shape = (sum(rows for rows, _ in padded), sum(columns for _, columns in padded))
@@ -257,7 +260,7 @@ def fill_(signature: Signature) -> Cost:
     "aten::geometric_",
 )
 def overwrite_(signature: Signature) -> Cost:
-    """0, random or not; writes the tensor."""
+    """0, even for random numbers; writes the tensor."""
     return moved(0, read(signature.tensor(0)))
 
 
@@ -291,7 +294,7 @@ def _number_type(value: Argument) -> str:
 
 @formula("aten::zeros", "aten::ones", "aten::rand", "aten::randn")
 def new(signature: Signature) -> Cost:
-    """0; (size, dtype, ...): writes the tensor; float32 unless another data type is asked for."""
+    """0; (size, dtype, ...): writes the tensor, in float32 unless another data type is given."""
     out = signature.arguments[-1]
     if isinstance(out, Tensor):
         return moved(0, fresh(_new_size(signature, 0), out.dtype))
@@ -302,7 +305,7 @@ def new(signature: Signature) -> Cost:
 
 @formula("aten::full")
 def full(signature: Signature) -> Cost:
-    """0; (size, value, dtype, ...): writes the tensor, in the data type of the value unless another is asked for."""
+    """0; (size, value, dtype, ...): writes the tensor, in the value's data type unless another is given."""
     value = signature.get(1)
     if value is None:
         raise Unknown("the value")
@@ -311,21 +314,21 @@ def full(signature: Signature) -> Cost:
 
 @formula("aten::zeros_like", "aten::ones_like", "aten::rand_like", "aten::randn_like")
 def like(signature: Signature) -> Cost:
-    """0; (x, dtype, ...): writes a tensor of the same shape, reads nothing."""
+    """0; (x, dtype, ...): writes a tensor of x's shape, reads nothing."""
     x = signature.tensor(0)
     return moved(0, fresh(x.shape, scalar_type(signature.get(1)) or x.dtype))
 
 
 @formula("aten::full_like")
 def full_like(signature: Signature) -> Cost:
-    """0; (x, value, dtype, ...): writes a tensor of the same shape, reads nothing."""
+    """0; (x, value, dtype, ...): writes a tensor of x's shape, reads nothing."""
     x = signature.tensor(0)
     return moved(0, fresh(x.shape, scalar_type(signature.get(2)) or x.dtype))
 
 
 @formula("aten::randint_like")
 def randint_like(signature: Signature) -> Cost:
-    """0: a random draw; (x, [low,] high, dtype, ...): writes a tensor of the same shape."""
+    """0: a random draw; (x, [low,] high, dtype, ...): writes a tensor of x's shape."""
     x = signature.tensor(0)
     at = 3 if len(signature.arguments) == 8 else 2
     return moved(0, fresh(x.shape, scalar_type(signature.get(at)) or x.dtype))
@@ -389,7 +392,7 @@ def eye(signature: Signature) -> Cost:
 
 @formula("aten::randint")
 def randint(signature: Signature) -> Cost:
-    """0: a random draw; ([low,] high, size, ...) -> int64 unless another data type is asked for."""
+    """0: a random draw; ([low,] high, size, ...) -> int64 unless another data type is given."""
     at = 1 if isinstance(signature.get(1), tuple) else 2
     dtype = scalar_type(signature.get(at + 1)) or "int64"
     return moved(0, fresh(_new_size(signature, at), dtype))
@@ -403,9 +406,9 @@ def randperm(signature: Signature) -> Cost:
 
 @formula("aten::tril_indices", "aten::triu_indices")
 def triangle_indices(signature: Signature) -> Cost:
-    """0; (rows, columns, offset): writes two int64 places for each element, as many as 2 * rows * columns at most.
+    """0; (rows, columns, offset): writes two int64 indices per element of the triangle.
 
-    Only the whole triangle of a square is counted; others have no cost.
+    Only the full triangle of a square matrix is counted; other forms have no cost.
     """
     rows, columns = integers(signature.get(0))[0], integer(signature.get(1))
     if rows != columns or integer(signature.get(2, 0)) != 0:
@@ -415,7 +418,7 @@ def triangle_indices(signature: Signature) -> Cost:
 
 @formula("aten::normal")
 def normal(signature: Signature) -> Cost:
-    """2 per element: * deviation, + mean, if one is a tensor; drawing is 0."""
+    """2 per element (* standard deviation, + mean) if either is a tensor; the random draw is 0."""
     given = [value for value in signature.arguments[:2] if isinstance(value, Tensor)]
     if not given or any(value.shape != given[0].shape for value in given):
         raise Unknown("the size drawn")
@@ -449,7 +452,7 @@ def to_padded(signature: Signature) -> Cost:
 
 @formula("aten::_padded_dense_to_jagged_forward", "fbgemm::dense_to_jagged_forward")
 def from_padded(signature: Signature) -> Cost:
-    """0; (padded, offsets, rows): reads and writes the rows; without their number it is data."""
+    """0; (padded, offsets, rows): reads and writes the rows; without their number, the size depends on data."""
     dense, bounds = signature.tensor(0), tensors(signature.get(1))
     rows = integer(signature.get(2))
     moved_rows = fresh((rows, *dense.shape[1 + len(bounds) :]), dense.dtype)
@@ -468,7 +471,7 @@ def nested_from_padded(signature: Signature) -> Cost:
 
 @formula("aten::_transform_bias_rescale_qkv")
 def bias_and_scale(signature: Signature) -> Cost:
-    """4 per element of one of three: the bias of query, key and value, the scale of the query; (qkv, bias, heads)."""
+    """4 per element of q, k or v: a bias add for each of the three and the scale of q; (qkv, bias, heads)."""
     x, bias = signature.tensor(0), signature.tensor(1)
     if x.shape[-1] != bias.numel or x.shape[-1] % 3:
         raise Unknown(f"{x} and {bias}")

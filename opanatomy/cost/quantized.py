@@ -1,8 +1,6 @@
-"""Quantized weights and activations: torch's packed weights, bitsandbytes, fp8 of vLLM and FBGEMM.
+"""Quantized weights and activations: torch's packed weights, bitsandbytes, fp8 from vLLM and FBGEMM.
 
-A table look-up or a clamp is 0, a scale is 1.
-
-The optimizers in 8 bits are in `optimizer`.
+A table lookup or a clamp counts 0, a scale 1. 8-bit optimizers are in `optimizer`.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ def _blocks(elements: int, size: Argument) -> int:
 
 @formula("aten::_weight_int8pack_mm")
 def int8_weight_mm(signature: Signature) -> Cost:
-    """`2 * m * n * k` for x (m, k), int8 weight (n, k) and a scale a row."""
+    """`2 * m * n * k` for x (m, k), an int8 weight (n, k) and one scale per row."""
     x, weight = signature.tensor(0), signature.tensor(1)
     shape, flops = product_shape(x.shape, weight.shape[::-1])
     return Cost(flops=flops, read_bytes=read(x, weight, signature.tensor(2)), written_bytes=fresh(shape, x.dtype))
@@ -47,7 +45,7 @@ def int8_weight_mm(signature: Signature) -> Cost:
 
 @formula("aten::_weight_int4pack_mm", "aten::_weight_int4pack_mm_for_cpu")
 def int4_weight_mm(signature: Signature) -> Cost:
-    """`2 * m * n * k` for x (m, k), a packed 4-bit weight, and scales and zeros (k / group, n, 2)."""
+    """`2 * m * n * k` for x (m, k), a packed 4-bit weight, and scales and zero points (k / group, n, 2)."""
     x, weight, scales = signature.tensor(0), signature.tensor(1), signature.tensor(3)
     (m, k), n = x.shape, scales.shape[1]
     return Cost(flops=2 * m * n * k, read_bytes=read(x, weight, scales), written_bytes=fresh((m, n), x.dtype))
@@ -55,7 +53,7 @@ def int4_weight_mm(signature: Signature) -> Cost:
 
 @formula("aten::_weight_int4pack_mm_with_scales_and_zeros")
 def int4_weight_mm_two(signature: Signature) -> Cost:
-    """`2 * m * n * k`: (x (m, k), packed weight, group, scales (k / group, n), zeros)."""
+    """`2 * m * n * k`: (x (m, k), packed weight, group, scales (k / group, n), zero points)."""
     x, weight, scales, zeros = (signature.tensor(index) for index in (0, 1, 3, 4))
     (m, k), n = x.shape, scales.shape[1]
     return moved(read(x, weight, scales, zeros), fresh((m, n), x.dtype), flops=2 * m * n * k)
@@ -73,9 +71,9 @@ def dynamic_4bit_mm(signature: Signature) -> Cost:
 
 @formula("aten::_wrapped_quantized_linear_prepacked", "_quantized::_wrapped_quantized_linear_prepacked")
 def wrapped_linear(signature: Signature) -> Cost:
-    """`2 * rows * n * k`: (x, scale, zero point, packed weight, scale, zero point, n); float32 in and out.
+    """`2 * rows * n * k`: (x, scale, zero point, packed weight, scale, zero point, n); float32 input and output.
 
-    A weight of 8 bits and its float32 bias are read; the tensor that stands for them is a pointer.
+    Counts reading an 8-bit weight and its float32 bias; the recorded tensor is only a pointer to them.
     """
     x, n = signature.tensor(0), integer(signature.get(6))
     shape = (*x.shape[:-1], n)
@@ -87,7 +85,7 @@ def wrapped_linear(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::dequantize_4bit")
 def dequantize_4bit(signature: Signature) -> Cost:
-    """1 per element: value of the code * scale of the block; (packed, scales, block, kind, shape, dtype[, out])."""
+    """1 per element: code's value * block's scale; (packed, scales, block, kind, shape, dtype[, out])."""
     packed, scales, shape = signature.tensor(0), signature.tensor(1), sizes(signature.get(4))
     dtype = scalar_type(signature.get(5))
     return moved(read(packed, scales), fresh(shape, dtype), flops=prod(shape))
@@ -95,7 +93,10 @@ def dequantize_4bit(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::quantize_4bit")
 def quantize_4bit(signature: Signature) -> Cost:
-    """2 per element: the largest of the block, / scale; (x, block, kind, storage): 4 bits each, a scale a block."""
+    """2 per element: block maximum, / scale; (x, block, kind, storage).
+
+    Writes 4 bits per element and one scale per block.
+    """
     x = signature.tensor(0)
     written = -(-x.numel // 2) + fresh((_blocks(x.numel, signature.get(1)),), "float32")
     return moved(read(x), written, flops=2 * x.numel)
@@ -103,7 +104,7 @@ def quantize_4bit(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::dequantize_blockwise")
 def dequantize_blockwise(signature: Signature) -> Cost:
-    """1 per element: value of the code * scale of the block; (codes, scales, code book, block, dtype[, out])."""
+    """1 per element: code's value * block's scale; (codes, scales, code book, block, dtype[, out])."""
     x = signature.tensor(0)
     dtype = scalar_type(signature.get(4))
     return moved(read(x, signature.tensor(1), signature.tensor(2)), fresh(x.shape, dtype), flops=x.numel)
@@ -111,7 +112,10 @@ def dequantize_blockwise(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::quantize_blockwise")
 def quantize_blockwise(signature: Signature) -> Cost:
-    """2 per element: the largest of the block, / scale; (x, code book, block): a code an element, a scale a block."""
+    """2 per element: block maximum, / scale; (x, code book, block).
+
+    Writes one code per element and one scale per block.
+    """
     x, book = signature.tensor(0), signature.tensor(1)
     written = x.numel + fresh((_blocks(x.numel, signature.get(2)),), "float32")
     return moved(read(x, book), written, flops=2 * x.numel)
@@ -119,9 +123,9 @@ def quantize_blockwise(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::gemv_4bit", "bitsandbytes::gemm_4bit")
 def product_4bit(signature: Signature) -> Cost:
-    """`2 * rows * n * k` for x (..., k) and a packed weight of shape (n, k); making its values again is not counted.
+    """`2 * rows * n * k` for x (..., k) and a packed weight of shape (n, k); dequantization is not counted.
 
-    (x, packed, shape, scales, ...). Reads every tensor given.
+    (x, packed, shape, scales, ...). Reads all given tensors.
     """
     x, (n, k) = signature.tensor(0), sizes(signature.get(2), 2)
     if x.shape[-1] != k:
@@ -148,7 +152,7 @@ def int8_product(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::int8_scaled_mm")
 def int8_scaled_product(signature: Signature) -> Cost:
-    """`2 * rows * n * k`; (a, b, row scales, column scales, bias, dtype) -> float16 unless asked otherwise."""
+    """`2 * rows * n * k`; (a, b, row scales, column scales, bias, dtype) -> float16 unless dtype says otherwise."""
     a, b = signature.tensor(0), signature.tensor(1)
     elements, flops = _int8(a, b)
     dtype = scalar_type(signature.get(5)) or "float16"
@@ -157,7 +161,7 @@ def int8_scaled_product(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::int8_mm_dequant")
 def int8_result(signature: Signature) -> Cost:
-    """2 per element, * row scale * column scale, with a bias 3; (x, row scales, column scales, dtype, bias)."""
+    """2 per element (* row scale, * column scale), 3 with a bias; (x, row scales, column scales, dtype, bias)."""
     x, bias = signature.tensor(0), optional(signature, 4)
     dtype = scalar_type(signature.get(3)) or "float16"
     moved_in = read(x, signature.tensor(1), signature.tensor(2), bias)
@@ -166,9 +170,9 @@ def int8_result(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::int8_vectorwise_quant")
 def int8_rows(signature: Signature) -> Cost:
-    """2 per element: the largest of the row, * scale; (x, threshold): int8 values and a scale a row.
+    """2 per element: row maximum, * scale; (x, threshold). Writes int8 values and one scale per row.
 
-    With a threshold it lists the columns of outliers too, which are data and not counted.
+    With a threshold it also lists the outlier columns; these depend on data and are not counted.
     """
     x = signature.tensor(0)
     rows = prod(x.shape[:-1])
@@ -187,7 +191,7 @@ def static_fp8(signature: Signature) -> Cost:
 
 @formula("_C::dynamic_scaled_fp8_quant", "_C::dynamic_per_token_scaled_fp8_quant")
 def dynamic_fp8(signature: Signature) -> Cost:
-    """2 per element: the largest, / scale; (out, x, scale): writes the scale too."""
+    """2 per element: maximum, / scale; (out, x, scale). Also writes the scale."""
     out, x, scale = (signature.tensor(index) for index in range(3))
     return moved(read(x), read(out, scale), flops=2 * x.numel)
 
@@ -214,7 +218,7 @@ def scaled_product(signature: Signature) -> Cost:
 def fp8_product(signature: Signature) -> Cost:
     """`2 * rows * n * k` for 8-bit (..., k) @ (n, k)^T -> bfloat16: (a, b, [scales, scales, bias,] ...).
 
-    A tensor after these is a place for the result.
+    A further tensor argument is the output.
     """
     a, b = signature.tensor(0), signature.tensor(1)
     elements, flops = _int8(a, b)
@@ -254,7 +258,7 @@ def dequantize(signature: Signature) -> Cost:
     "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
 )
 def fake_quantize(signature: Signature) -> Cost:
-    """5 per element, in and out of 8 bits; writes a boolean mask of what was not clamped too."""
+    """5 per element, to 8 bits and back; also writes a boolean mask of the values that were not clamped."""
     x = signature.tensor(0)
     written = fresh(x.shape, x.dtype) + fresh(x.shape, "bool")
     return moved(read(x, *map(signature.get, (1, 2, 3))), written, flops=(QUANTIZE + DEQUANTIZE) * x.numel)
@@ -262,7 +266,7 @@ def fake_quantize(signature: Signature) -> Cost:
 
 @formula("aten::_fake_quantize_learnable_per_tensor_affine", "aten::_fake_quantize_learnable_per_channel_affine")
 def learnable_fake_quantize(signature: Signature) -> Cost:
-    """5 per element, in and out of 8 bits."""
+    """5 per element, to 8 bits and back."""
     x = signature.tensor(0)
     parts = read(x, signature.tensor(1), signature.tensor(2))
     return moved(parts, fresh(x.shape, x.dtype), flops=(QUANTIZE + DEQUANTIZE) * x.numel)
@@ -273,7 +277,7 @@ def learnable_fake_quantize(signature: Signature) -> Cost:
     "aten::_fake_quantize_learnable_per_channel_affine_backward",
 )
 def learnable_fake_quantize_backward(signature: Signature) -> Cost:
-    """12 per element: the value again 5, gradient of the scale 3, of the zero point 2, their sums 2."""
+    """12 per element: 5 to recompute the value, gradient of scale 3 and zero point 2, their sums 2."""
     grad, x, scale, zero = (signature.tensor(index) for index in range(4))
     written = fresh(x.shape, x.dtype) + fresh(scale.shape, scale.dtype) + fresh(zero.shape, zero.dtype)
     return moved(read(grad, x, scale, zero), written, flops=12 * x.numel)
@@ -309,14 +313,14 @@ def linear(signature: Signature) -> Cost:
 
 @formula("quantized::linear_dynamic", "quantized::linear_relu_dynamic")
 def dynamic_linear(signature: Signature) -> Cost:
-    """`2 * rows * out * in`; float32 in and out, a packed weight of 8 bits. Quantizing the input is not counted."""
+    """`2 * rows * out * in`; float32 input and output, packed 8-bit weight. Quantizing the input is not counted."""
     x = signature.tensor(0)
     return _linear(x, signature.get(1), x.dtype)
 
 
 @formula("quantized::linear_dynamic_fp16", "quantized::linear_relu_dynamic_fp16")
 def half_weight_linear(signature: Signature) -> Cost:
-    """`2 * rows * out * in`; float32 in and out, a packed weight of float16."""
+    """`2 * rows * out * in`; float32 input and output, packed float16 weight."""
     x = signature.tensor(0)
     return _linear(x, signature.get(1), x.dtype, "float16")
 
@@ -326,7 +330,7 @@ def half_weight_linear(signature: Signature) -> Cost:
     *(f"quantized::conv_transpose{dims}d" for dims in (1, 2, 3)),
 )
 def convolution(signature: Signature) -> Cost:
-    """`2 * b * C_out * prod(out) * (C_in / groups) * prod(kernel)`, as convolution, with packed weights."""
+    """`2 * b * C_out * prod(out) * (C_in / groups) * prod(kernel)`, as for convolution, with packed weights."""
     x, (weight, bias, geometry) = signature.tensor(0), _packed(signature.get(1))
     if len(geometry) != 6 or len(x.shape) != len(weight.shape):
         raise Unknown("the geometry of the packed weights")
@@ -354,7 +358,10 @@ def product(signature: Signature) -> Cost:
 
 @formula("quantized::embedding_byte")
 def byte_embedding(signature: Signature) -> Cost:
-    """2 per element, out of 8 bits: (packed table, indices); a row an index with its float32 scale and shift."""
+    """2 per element to dequantize: (packed table, indices).
+
+    Reads one row per index, with its float32 scale and shift.
+    """
     table, index = _packed(signature.get(0))[0], signature.tensor(1)
     d = table.shape[1]
     rows = min(index.numel, table.shape[0])
@@ -365,7 +372,7 @@ def byte_embedding(signature: Signature) -> Cost:
 def pointwise_linear(signature: Signature) -> Cost:
     """`2 * rows * out * in`; (x, scale, zero point, weight, scales, zero points, ..., dtype).
 
-    The epilogue is not counted; the weight is packed and its sizes may be turned.
+    The epilogue is not counted. The weight is packed; its sizes may be transposed.
     """
     x, weight = signature.tensor(0), signature.tensor(3)
     k = x.shape[-1]
@@ -399,7 +406,7 @@ def _recurrent(signature: Signature, gates: int, hx: Tensor, states: int, weight
 
 @formula("aten::quantized_lstm")
 def quantized_lstm(signature: Signature) -> Cost:
-    """`2 * t * b * 4 h * (i + h)` a layer and direction; the gates' maps are not counted. Weights of 8 or 16 bits."""
+    """`2 * t * b * 4 h * (i + h)` per layer and direction, weights of 8 or 16 bits; gate arithmetic is not counted."""
     first = tensors(signature.get(1))[0]
     width = {"qint8": 1, "float16": 2}.get(scalar_type(signature.get(9)) or "qint8", 0)
     if not width:
@@ -409,13 +416,13 @@ def quantized_lstm(signature: Signature) -> Cost:
 
 @formula("aten::quantized_gru")
 def quantized_gru(signature: Signature) -> Cost:
-    """`2 * t * b * 3 h * (i + h)` a layer and direction; weights of 8 bits, as quantize_dynamic makes them."""
+    """`2 * t * b * 3 h * (i + h)` per layer and direction; 8-bit weights, as from quantize_dynamic."""
     return _recurrent(signature, 3, signature.tensor(1), 1, 1, 3)
 
 
 @formula("quantized::quantized_lstm_cell_dynamic")
 def quantized_lstm_cell(signature: Signature) -> Cost:
-    """`2 * b * 4 h * (i + h)`: (x, [hx, cx], weights, weights, biases, biases), weights of 8 bits."""
+    """`2 * b * 4 h * (i + h)`: (x, [hx, cx], weights, weights, biases, biases); 8-bit weights."""
     x, (hx, cx) = signature.tensor(0), tensors(signature.get(1))
     weights = 4 * hx.shape[-1] * (x.shape[-1] + hx.shape[-1])
     parts = read(x, hx, cx, signature.tensor(4), signature.tensor(5)) + weights
@@ -436,7 +443,8 @@ def _register(name: str, flops: int | None) -> None:
         x = signature.tensor(0)
         return moved(read(x), fresh(x.shape, x.dtype), flops=total * x.numel)
 
-    function.__doc__ = f"{total} per element: out of 8 bits 2, the map {flops}, in 3." if flops else "0: comparisons."
+        arithmetic = f"{total} per element: dequantize 2, the operator {flops}, quantize 3."
+    function.__doc__ = arithmetic if flops else "0: comparisons."
     formula(f"quantized::{name}")(function)
 
 
@@ -446,7 +454,10 @@ for _name, _flops in _MAPS.items():
 
 @formula(*(f"quantized::{name}" for name in _PAIRS))
 def pair(signature: Signature) -> Cost:
-    """8 per element: both out of 8 bits 4, the map 1, in 3; a number as second operand changes the scale: no cost."""
+    """8 per element: dequantize both 4, the operator 1, quantize 3.
+
+    If the second operand is a number, only the scale changes, and there is no cost.
+    """
     a, b = signature.tensor(0), signature.tensor(1)
     if not b.shape or a.shape != b.shape:
         raise Unknown(f"{a} and {b}")
@@ -460,13 +471,13 @@ def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Cost:
 
 @formula("quantized::layer_norm", "quantized::group_norm")
 def norm(signature: Signature) -> Cost:
-    """12 per element: layer norm's 7 (5 without scale and shift), out of 8 bits 2, in 3; (x, size, weight, bias)."""
+    """12 per element: dequantize 2, layer norm 7 (5 without scale and shift), quantize 3; (x, size, weight, bias)."""
     return _norm(signature.tensor(0), optional(signature, 2), optional(signature, 3))
 
 
 @formula("quantized::instance_norm")
 def instance_norm(signature: Signature) -> Cost:
-    """12 per element as layer norm: (x, weight, bias, ...)."""
+    """12 per element, as for layer norm: (x, weight, bias, ...)."""
     return _norm(signature.tensor(0), optional(signature, 1), optional(signature, 2))
 
 

@@ -1,6 +1,6 @@
-"""Reductions: 1 FLOP per input element, whatever is accumulated (the paper's convention); prefix sums likewise.
+"""Reductions: 1 FLOP per input element for any reduction (the paper's convention); the same for prefix sums.
 
-Sorting and selecting compare, which is 0 FLOPs.
+Sorting and selecting only compare, which counts 0 FLOPs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def extreme(signature: Signature) -> Cost:
 
 @formula("aten::max", "aten::min")
 def maximum(signature: Signature) -> Cost:
-    """1 per input element: (x) or (x, dim, keepdim) with indices; (x, y) is the element-wise map and 0."""
+    """1 per input element: (x) or (x, dim, keepdim), which also writes indices; (x, y) is element-wise and counts 0."""
     x = signature.tensor(0)
     if len(signature.arguments) == 1:
         return _reduce(x, 1, x.dtype)
@@ -80,7 +80,7 @@ def maximum(signature: Signature) -> Cost:
 
 @formula("aten::mode", "aten::nanmedian", "aten::median")
 def with_indices(signature: Signature) -> Cost:
-    """1 per input element: (x) or (x, dim, keepdim), which gives values and int64 indices."""
+    """1 per input element: (x) or (x, dim, keepdim), which writes values and int64 indices."""
     x = signature.tensor(0)
     if len(signature.arguments) == 1:
         return _reduce(x, 1, x.dtype)
@@ -197,7 +197,7 @@ def prefix_extreme(signature: Signature) -> Cost:
 
 @formula("aten::logcumsumexp", "aten::_logcumsumexp")
 def log_prefix(signature: Signature) -> Cost:
-    """3 per input element, as logsumexp."""
+    """3 per input element, as for logsumexp."""
     x = signature.tensor(0)
     return _reduce(x, x.numel, x.dtype, flops=3)
 
@@ -228,7 +228,7 @@ def argsort(signature: Signature) -> Cost:
 
 @formula("aten::topk")
 def topk(signature: Signature) -> Cost:
-    """0: comparisons; reads the tensor, writes `k` values and int64 indices a row."""
+    """0: comparisons; reads the tensor, writes `k` values and int64 indices per row."""
     x, k = signature.tensor(0), integer(signature.get(1))
     results = kept(x, integer(signature.get(2, -1))) * k
     written = fresh((results,), x.dtype) + fresh((results,), "int64")
@@ -245,7 +245,7 @@ def multinomial(signature: Signature) -> Cost:
 
 @formula("aten::searchsorted")
 def searchsorted(signature: Signature) -> Cost:
-    """0: comparisons; (sorted, values, out_int32) -> int64 places."""
+    """0: comparisons; (sorted, values, out_int32) -> int64 indices."""
     edges, x = signature.tensor(0), signature.tensor(1)
     places = fresh(x.shape, "int32" if flag(signature.get(2)) else "int64")
     return Cost(flops=0, read_bytes=read(edges, x), written_bytes=places)
@@ -253,7 +253,7 @@ def searchsorted(signature: Signature) -> Cost:
 
 @formula("aten::bucketize")
 def bucketize(signature: Signature) -> Cost:
-    """0: comparisons; (values, edges, out_int32) -> int64 places."""
+    """0: comparisons; (values, edges, out_int32) -> int64 indices."""
     x, edges = signature.tensor(0), signature.tensor(1)
     places = fresh(x.shape, "int32" if flag(signature.get(2)) else "int64")
     return Cost(flops=0, read_bytes=read(edges, x), written_bytes=places)
@@ -261,7 +261,7 @@ def bucketize(signature: Signature) -> Cost:
 
 @formula("aten::kthvalue")
 def kth_value(signature: Signature) -> Cost:
-    """0: comparisons; (x, k, dim, keepdim): a value and an int64 place a row."""
+    """0: comparisons; (x, k, dim, keepdim): writes one value and one int64 index per row."""
     x = signature.tensor(0)
     results = kept(x, integer(signature.get(2, -1)))
     return Cost(flops=0, read_bytes=read(x), written_bytes=fresh((results,), x.dtype) + fresh((results,), "int64"))
@@ -269,14 +269,17 @@ def kth_value(signature: Signature) -> Cost:
 
 @formula("aten::equal")
 def equal(signature: Signature) -> Cost:
-    """1 per element, as `all`; reads both (the first difference may end it sooner), gives a Python value."""
+    """1 per element, as for `all`; reads both tensors, returns a Python value.
+
+    It may stop at the first difference; the count assumes that it does not.
+    """
     x, y = signature.tensor(0), signature.tensor(1)
     return Cost(flops=x.numel, read_bytes=read(x, y), written_bytes=0)
 
 
 @formula("aten::trace")
 def trace(signature: Signature) -> Cost:
-    """1 per element of the diagonal; reads only these."""
+    """1 per element of the diagonal; reads only the diagonal."""
     x = signature.tensor(0)
     n = min(x.shape)
     return Cost(flops=n, read_bytes=fresh((n,), x.dtype), written_bytes=fresh((), accumulated(_known(x))))
