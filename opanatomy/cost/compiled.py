@@ -198,7 +198,7 @@ def product_template(name: str, signature: Signature) -> Cost:
 
 @pattern(r"triton_tem_fused_\w*flex_attention\w*")
 def flexible_attention(name: str, signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d`, backward `10 * b * h * s * t * d`: the count without a mask.
+    """`4 * b * h * s * t * d` FLOPs, backward `10 * b * h * s * t * d`: the count without a mask.
 
     An upper bound, because the launch does not record which blocks the mask skips. Each tensor argument counts once,
     the last as written.

@@ -39,7 +39,7 @@ def _written(signature: Signature, start: int, shape: Shape, dtype: str | None) 
 
 @formula("aten::mm", "aten::bmm")
 def mm(signature: Signature) -> Cost:
-    """`2 * b * m * n * k` for (b, m, k) @ (b, k, n); reads both, writes the product.
+    """`2 * b * m * n * k` FLOPs for (b, m, k) @ (b, k, n); reads both, writes the product.
 
     Source: torch.utils.flop_counter.
     """
@@ -51,7 +51,10 @@ def mm(signature: Signature) -> Cost:
 
 @formula("aten::_int_mm")
 def int_mm(signature: Signature) -> Cost:
-    """`2 * m * n * k` for int8 (m, k) @ (k, n) -> int32. Source: same as mm; torch.utils.flop_counter has no formula."""
+    """`2 * m * n * k` FLOPs for int8 (m, k) @ (k, n) -> int32.
+
+    Source: same as mm; torch.utils.flop_counter has no formula.
+    """
     a, b = signature.tensor(0), signature.tensor(1)
     shape, flops = product_shape(a.shape, b.shape)
     return Cost(flops=flops, read_bytes=read(a, b), written_bytes=fresh(shape, "int32"))
@@ -59,7 +62,7 @@ def int_mm(signature: Signature) -> Cost:
 
 @formula("aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_", "aten::_addmm_activation")
 def addmm(signature: Signature) -> Cost:
-    """`2 * b * m * n * k` for c + (b, m, k) @ (b, k, n); reads all three tensors, but c only if beta is not 0.
+    """`2 * b * m * n * k` FLOPs for c + (b, m, k) @ (b, k, n); reads all three tensors, but c only if beta is not 0.
 
     Source: torch.utils.flop_counter.
     """
@@ -75,7 +78,7 @@ def addmm(signature: Signature) -> Cost:
 
 @formula("aten::addbmm", "aten::addbmm_")
 def addbmm(signature: Signature) -> Cost:
-    """`2 * b * m * n * k`: sums the products of all b matrices into one (m, n) matrix."""
+    """`2 * b * m * n * k` FLOPs: sums the products of all b matrices into one (m, n) matrix."""
     added, a, b = (signature.tensor(index) for index in range(3))
     (_, m, n), flops = product_shape(a.shape, b.shape)
     return Cost(flops=flops, read_bytes=read(added, a, b), written_bytes=fresh((m, n), a.dtype))
@@ -83,7 +86,10 @@ def addbmm(signature: Signature) -> Cost:
 
 @formula("aten::mv", "aten::dot", "aten::vdot", "aten::inner")
 def mv(signature: Signature) -> Cost:
-    """`2 * m * k` for (m, k) @ (k,), m = 1 for dot. Source: same as mm; torch.utils.flop_counter has no formula."""
+    """`2 * m * k` FLOPs for (m, k) @ (k,), m = 1 for dot.
+
+    Source: same as mm; torch.utils.flop_counter has no formula.
+    """
     a, b = signature.tensor(0), signature.tensor(1)
     if len(b.shape) != 1 or len(a.shape) not in (1, 2) or a.shape[-1] != b.shape[0]:
         raise Unknown(f"{a} @ {b}")
@@ -92,7 +98,7 @@ def mv(signature: Signature) -> Cost:
 
 @formula("aten::addmv", "aten::addmv_")
 def addmv(signature: Signature) -> Cost:
-    """`2 * m * k` for c + (m, k) @ (k,)."""
+    """`2 * m * k` FLOPs for c + (m, k) @ (k,)."""
     added, a, b = (signature.tensor(index) for index in range(3))
     if a.shape[1:] != b.shape:
         raise Unknown(f"{a} @ {b}")
@@ -101,7 +107,7 @@ def addmv(signature: Signature) -> Cost:
 
 @formula("aten::addr", "aten::addr_")
 def addr(signature: Signature) -> Cost:
-    """`2 * m * n` for c + the outer product of (m,) and (n,)."""
+    """`2 * m * n` FLOPs for c + the outer product of (m,) and (n,)."""
     added, a, b = (signature.tensor(index) for index in range(3))
     shape = (a.numel, b.numel)
     return Cost(flops=2 * prod(shape), read_bytes=read(added, a, b), written_bytes=fresh(shape, added.dtype))
@@ -109,7 +115,7 @@ def addr(signature: Signature) -> Cost:
 
 @formula("aten::linear", "aten::mkldnn_linear")
 def linear(signature: Signature) -> Cost:
-    """`2 * rows * out * in` for (..., in) @ (out, in)^T + bias. Source: same as addmm."""
+    """`2 * rows * out * in` FLOPs for (..., in) @ (out, in)^T + bias. Source: same as addmm."""
     return _linear(signature, 1, optional(signature, 2))
 
 
@@ -141,7 +147,7 @@ def _linear(signature: Signature, index: int, bias: Tensor | None, other: Tensor
 
 @formula("aten::matmul")
 def matmul(signature: Signature) -> Cost:
-    """`2 * batch * m * n * k`; vectors and leading dimensions follow NumPy's rules. Source: same as bmm."""
+    """`2 * batch * m * n * k` FLOPs; vectors and leading dimensions follow NumPy's rules. Source: same as bmm."""
     a, b = signature.tensor(0), signature.tensor(1)
     left = a.shape if len(a.shape) > 1 else (1, *a.shape)
     right = b.shape if len(b.shape) > 1 else (*b.shape, 1)
@@ -153,7 +159,7 @@ def matmul(signature: Signature) -> Cost:
 
 @formula("aten::_scaled_mm")
 def scaled_mm(signature: Signature) -> Cost:
-    """`2 * m * n * k` for fp8 (m, k) @ (k, n); also reads the scales. Source: torch.utils.flop_counter."""
+    """`2 * m * n * k` FLOPs for fp8 (m, k) @ (k, n); also reads the scales. Source: torch.utils.flop_counter."""
     a, b = signature.tensor(0), signature.tensor(1)
     shape, flops = product_shape(a.shape, b.shape)
     dtype = scalar_type(signature.get(6)) or a.dtype
@@ -163,7 +169,10 @@ def scaled_mm(signature: Signature) -> Cost:
 
 @formula("aten::_scaled_mm_v2")
 def scaled_mm_v2(signature: Signature) -> Cost:
-    """`2 * m * n * k` for fp8 (m, k) @ (k, n); the scales are lists: (a, b, scales, ..., scales, ..., bias, dtype)."""
+    """`2 * m * n * k` FLOPs for fp8 (m, k) @ (k, n); the scales are lists.
+
+    (a, b, scales, ..., scales, ..., bias, dtype).
+    """
     a, b = signature.tensor(0), signature.tensor(1)
     shape, flops = product_shape(a.shape, b.shape)
     dtype = scalar_type(signature.get(9)) or a.dtype
@@ -241,7 +250,7 @@ def _grouped_shape(a: Shape, b: Shape, groups: int | None) -> tuple[Shape, int]:
 
 @formula("aten::linalg_solve_triangular")
 def solve_triangular(signature: Signature) -> Cost:
-    """`m * m * n` for each (m, m) X = (m, n); `m * (m - 1) * n` with a unit diagonal.
+    """`m * m * n` FLOPs for each (m, m) X = (m, n); `m * (m - 1) * n` with a unit diagonal.
 
     Row i takes i multiply-adds and a division per column. (a, b, upper, left, unitriangular). Source: operation count
     of BLAS trsm.

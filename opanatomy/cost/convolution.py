@@ -234,7 +234,10 @@ def backend_weight_gradient(signature: Signature) -> Cost:
 
 @formula("aten::conv_tbc")
 def conv_tbc(signature: Signature) -> Cost:
-    """`2 * out * b * k * C_in * C_out`, out = t + 2 p - k + 1: (x (t, b, C_in), weight (k, C_in, C_out), bias, p)."""
+    """`2 * out * b * k * C_in * C_out` FLOPs, out = t + 2 p - k + 1.
+
+    (x (t, b, C_in), weight (k, C_in, C_out), bias, p).
+    """
     x, weight, bias = (signature.tensor(index) for index in range(3))
     (t, b, c), (k, c_w, out_c) = x.shape, weight.shape
     if c != c_w:

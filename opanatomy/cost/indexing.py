@@ -41,7 +41,7 @@ def _dimension(signature: Signature, x: Tensor) -> int:
 
 @formula("aten::embedding")
 def embedding(signature: Signature) -> Cost:
-    """0; (table (v, d), indices): reads one row per index and the indices, writes the rows."""
+    """0 FLOPs; (table (v, d), indices): reads one row per index and the indices, writes the rows."""
     table, index = signature.tensor(0), signature.tensor(1)
     shape = (*index.shape, *table.shape[1:])
     return moved(_gathered(table, prod(shape)) + read(index), fresh(shape, table.dtype))
@@ -49,7 +49,7 @@ def embedding(signature: Signature) -> Cost:
 
 @formula("aten::index_select")
 def index_select(signature: Signature) -> Cost:
-    """0; (x, dim, indices): reads the selected slices and the indices, writes the slices."""
+    """0 FLOPs; (x, dim, indices): reads the selected slices and the indices, writes the slices."""
     x, index = signature.tensor(0), signature.tensor(2)
     dim = _dimension(signature, x)
     elements = prod(x.shape[:dim]) * prod(x.shape[dim + 1 :]) * index.numel
@@ -58,14 +58,14 @@ def index_select(signature: Signature) -> Cost:
 
 @formula("aten::gather")
 def gather(signature: Signature) -> Cost:
-    """0; (x, dim, indices): reads one element per index and the indices, writes the elements."""
+    """0 FLOPs; (x, dim, indices): reads one element per index and the indices, writes the elements."""
     x, index = signature.tensor(0), signature.tensor(2)
     return moved(_gathered(x, index.numel) + read(index), fresh(index.shape, x.dtype))
 
 
 @formula("aten::take")
 def take(signature: Signature) -> Cost:
-    """0; (x, indices): reads one element per index and the indices, writes the elements."""
+    """0 FLOPs; (x, indices): reads one element per index and the indices, writes the elements."""
     x, index = signature.tensor(0), signature.tensor(1)
     return moved(_gathered(x, index.numel) + read(index), fresh(index.shape, x.dtype))
 
@@ -84,7 +84,10 @@ def indexed(x: Tensor, indices: Argument) -> tuple[int, tuple[Tensor, ...]]:
 
 @formula("aten::index", "aten::_unsafe_index")
 def index(signature: Signature) -> Cost:
-    """0; (x, indices): reads the selected elements and the indices, writes the elements. Boolean masks have no cost."""
+    """0 FLOPs; (x, indices): reads the selected elements and the indices, writes the elements.
+
+    Boolean masks have no cost.
+    """
     x = signature.tensor(0)
     elements, given = indexed(x, signature.get(1))
     return moved(_gathered(x, elements) + read(*given), fresh((elements,), x.dtype))
@@ -148,7 +151,7 @@ def index_add(signature: Signature) -> Cost:
 
 @formula("aten::index_copy_", "aten::index_fill_")
 def index_copy_(signature: Signature) -> Cost:
-    """0; (x, dim, indices, source or value): reads indices and source, writes the touched elements."""
+    """0 FLOPs; (x, dim, indices, source or value): reads indices and source, writes the touched elements."""
     x, given, source = signature.tensor(0), signature.tensor(2), optional(signature, 3)
     dim = _dimension(signature, x)
     slices = prod(x.shape[:dim]) * prod(x.shape[dim + 1 :]) * given.numel
@@ -157,7 +160,7 @@ def index_copy_(signature: Signature) -> Cost:
 
 @formula("aten::index_copy", "aten::index_fill")
 def index_copy(signature: Signature) -> Cost:
-    """0; same as index_copy_, but on a copy: reads and writes the entire tensor."""
+    """0 FLOPs; same as index_copy_, but on a copy: reads and writes the entire tensor."""
     x, given, source = signature.tensor(0), signature.tensor(2), optional(signature, 3)
     return moved(read(x, given, source), fresh(x.shape, x.dtype))
 
@@ -173,7 +176,7 @@ def _scattered(signature: Signature) -> tuple[Tensor, Tensor, int, int]:
 
 @formula("aten::scatter_")
 def scatter_(signature: Signature) -> Cost:
-    """0 (1 per index with `reduce`); (x, dim, indices, source or value): writes one element per index."""
+    """0 FLOPs (1 per index with `reduce`); (x, dim, indices, source or value): writes one element per index."""
     x, given, source_bytes, reduced = _scattered(signature)
     touched = _gathered(x, given.numel)
     return moved(read(given) + source_bytes + touched * reduced, touched, flops=given.numel * reduced)
@@ -181,14 +184,14 @@ def scatter_(signature: Signature) -> Cost:
 
 @formula("aten::scatter")
 def scatter(signature: Signature) -> Cost:
-    """0 (1 per index with `reduce`); same as scatter_, but on a copy: reads and writes the entire tensor."""
+    """0 FLOPs (1 per index with `reduce`); same as scatter_, but on a copy: reads and writes the entire tensor."""
     x, given, source_bytes, reduced = _scattered(signature)
     return moved(read(x, given) + source_bytes, fresh(x.shape, x.dtype), flops=given.numel * reduced)
 
 
 @formula("aten::scatter_add_", "aten::scatter_reduce_")
 def scatter_add_(signature: Signature) -> Cost:
-    """1 per index; (x, dim, indices, source): reads and writes one element per index."""
+    """1 FLOP per index; (x, dim, indices, source): reads and writes one element per index."""
     x, given, source_bytes, _ = _scattered(signature)
     touched = _gathered(x, given.numel)
     return moved(read(given) + source_bytes + touched, touched, flops=given.numel)
@@ -196,7 +199,7 @@ def scatter_add_(signature: Signature) -> Cost:
 
 @formula("aten::scatter_add", "aten::scatter_reduce")
 def scatter_add(signature: Signature) -> Cost:
-    """1 per index; same as scatter_add_, but on a copy: reads and writes the entire tensor."""
+    """1 FLOP per index; same as scatter_add_, but on a copy: reads and writes the entire tensor."""
     x, given, source_bytes, _ = _scattered(signature)
     return moved(read(x, given) + source_bytes, fresh(x.shape, x.dtype), flops=given.numel)
 
@@ -210,7 +213,7 @@ def embedding_backward(signature: Signature) -> Cost:
 
 @formula("aten::masked_scatter")
 def masked_scatter(signature: Signature) -> Cost:
-    """0; (x, mask, source): reads the mask and one source or x element for each element of the new tensor."""
+    """0 FLOPs; (x, mask, source): reads the mask and one source or x element for each element of the new tensor."""
     x, where_true, source = signature.tensor(0), signature.tensor(1), signature.tensor(2)
     written = fresh(broadcast(x.shape, where_true.shape), x.dtype)
     return moved(read(where_true) + min(written, read(x, source)), written)
@@ -218,13 +221,13 @@ def masked_scatter(signature: Signature) -> Cost:
 
 @formula("aten::masked_scatter_")
 def masked_scatter_(signature: Signature) -> Cost:
-    """0; as masked_scatter, in place: how many elements it replaces is data."""
+    """No cost: how many elements the mask replaces depends on data."""
     raise Unknown("how many elements the mask keeps")
 
 
 @formula("aten::masked_scatter_backward")
 def masked_scatter_backward(signature: Signature) -> Cost:
-    """0; (grad, mask, sizes): writes the source's gradient.
+    """0 FLOPs; (grad, mask, sizes): writes the source's gradient.
 
     Reads the mask and as many gradient elements as the source has. How much of the source was used depends on data; all
     of it is counted.
@@ -256,14 +259,14 @@ def put(signature: Signature) -> Cost:
 
 @formula("aten::index_reduce")
 def index_reduce(signature: Signature) -> Cost:
-    """1 per element of the source: (x, dim, indices, source, how); on a copy."""
+    """1 FLOP per element of the source: (x, dim, indices, source, how); works on a copy."""
     x, index, source = signature.tensor(0), signature.tensor(2), signature.tensor(3)
     return moved(read(x, index, source), fresh(x.shape, x.dtype), flops=source.numel)
 
 
 @formula("aten::index_reduce_")
 def index_reduce_(signature: Signature) -> Cost:
-    """1 per element of the source: (x, dim, indices, source, how); reads and writes the touched elements."""
+    """1 FLOP per element of the source: (x, dim, indices, source, how); reads and writes the touched elements."""
     x, index, source = signature.tensor(0), signature.tensor(2), signature.tensor(3)
     touched = min(source.numel, x.stored) * item(x.dtype)
     return moved(read(index, source) + touched, touched, flops=source.numel)

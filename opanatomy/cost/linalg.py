@@ -69,7 +69,7 @@ def _solved(batch: Shape, n: int, b: Tensor, vector: bool) -> tuple[Shape, int]:
 
 @formula("aten::linalg_cholesky_ex")
 def cholesky(signature: Signature) -> Cost:
-    """`n (n + 1) (2 n + 1) / 6` per matrix (about n^3 / 3); writes the factor and an int32 status."""
+    """`n (n + 1) (2 n + 1) / 6` FLOPs per matrix (about n^3 / 3); writes the factor and an int32 status."""
     x = signature.tensor(0)
     batch, n, _ = _matrices(x)
     flops = prod(batch) * (n * (n + 1) * (2 * n + 1) // 6)  # potrf
@@ -78,7 +78,7 @@ def cholesky(signature: Signature) -> Cost:
 
 @formula("aten::cholesky_inverse")
 def cholesky_inverse(signature: Signature) -> Cost:
-    """`2/3 n^3 + n^2 / 2 + 5/6 n` per matrix (LAPACK potri)."""
+    """`2/3 n^3 + n^2 / 2 + 5/6 n` FLOPs per matrix (LAPACK potri)."""
     x = signature.tensor(0)
     batch, n, _ = _matrices(x)
     return moved(read(x), fresh(x.shape, x.dtype), flops=prod(batch) * (n * (4 * n * n + 3 * n + 5) // 6))
@@ -86,7 +86,7 @@ def cholesky_inverse(signature: Signature) -> Cost:
 
 @formula("aten::linalg_lu_factor_ex")
 def lu_factor(signature: Signature) -> Cost:
-    """`2/3 n^3` per matrix; writes factors, pivots and a status.
+    """`2/3 n^3` FLOPs per matrix; writes factors, pivots and a status.
 
     Counted step by step: step k takes m - k divisions and 2 (m - k) (n - k) other operations.
     """
@@ -107,7 +107,7 @@ def lu(signature: Signature) -> Cost:
 
 @formula("aten::lu_unpack")
 def lu_unpack(signature: Signature) -> Cost:
-    """0; (factors, pivots, data, pivots): writes the requested matrices.
+    """0 FLOPs; (factors, pivots, data, pivots): writes the requested matrices.
 
     These are the permutation (m, m), L (m, k) and U (k, n).
     """
@@ -120,7 +120,7 @@ def lu_unpack(signature: Signature) -> Cost:
 
 @formula("aten::_linalg_det")
 def determinant(signature: Signature) -> Cost:
-    """`2/3 n^3` per matrix as for lu_factor, plus n for the product of the diagonal.
+    """`2/3 n^3` FLOPs per matrix as for lu_factor, plus n for the product of the diagonal.
 
     Also writes the factors and pivots.
     """
@@ -145,7 +145,7 @@ def _determinant(signature: Signature, results: int) -> Cost:
 
 @formula("aten::linalg_inv_ex")
 def inverse(signature: Signature) -> Cost:
-    """`2 n^3` per matrix: LU 2/3 n^3 and getri 4/3 n^3 - n^2 + 5/3 n; writes the inverse and a status."""
+    """`2 n^3` FLOPs per matrix: LU 2/3 n^3 and getri 4/3 n^3 - n^2 + 5/3 n; writes the inverse and a status."""
     x = signature.tensor(0)
     batch, n, _ = _matrices(x)
     each = _lu(n, n) + (4 * n**3 - 3 * n * n + 5 * n) // 3
@@ -189,7 +189,7 @@ def householder_product(signature: Signature) -> Cost:
 
 @formula("aten::ormqr")
 def apply_reflectors(signature: Signature) -> Cost:
-    """`4 m n k - 2 n k^2 + 3 n k`: applies k reflectors of length m to (m, n); from the right, m and n swap."""
+    """`4 m n k - 2 n k^2 + 3 n k` FLOPs: applies k reflectors of length m to (m, n); from the right, m and n swap."""
     x, factors, c = (signature.tensor(index) for index in range(3))
     batch, m, n = _matrices(c, square=False)
     if not flag(signature.get(3, True)):
@@ -204,7 +204,7 @@ def apply_reflectors(signature: Signature) -> Cost:
 
 @formula("aten::_linalg_solve_ex")
 def solve(signature: Signature) -> Cost:
-    """`2/3 n^3` for the LU factors and `2 n^2` per column: (A, B, left, ...).
+    """`2/3 n^3` FLOPs for the LU factors and `2 n^2` per column: (A, B, left, ...).
 
     Writes the solution, factors, pivots and a status.
     """
@@ -218,7 +218,7 @@ def solve(signature: Signature) -> Cost:
 
 @formula("aten::linalg_lu_solve")
 def lu_solve(signature: Signature) -> Cost:
-    """`2 n^2` per column, two triangular solves: (factors, pivots, B, left, adjoint)."""
+    """`2 n^2` FLOPs per column, two triangular solves: (factors, pivots, B, left, adjoint)."""
     a, pivots, b = (signature.tensor(index) for index in range(3))
     batch, n, _ = _matrices(a)
     shape, columns = _solved(batch, n, b, vector=False)
@@ -227,7 +227,7 @@ def lu_solve(signature: Signature) -> Cost:
 
 @formula("aten::cholesky_solve", "aten::_cholesky_solve_helper")
 def cholesky_solve(signature: Signature) -> Cost:
-    """`2 n^2` per column, two triangular solves: (B, factor, upper)."""
+    """`2 n^2` FLOPs per column, two triangular solves: (B, factor, upper)."""
     b, a = signature.tensor(0), signature.tensor(1)
     batch, n, _ = _matrices(a)
     shape, columns = _solved(batch, n, b, vector=False)
@@ -236,7 +236,10 @@ def cholesky_solve(signature: Signature) -> Cost:
 
 @formula("aten::triangular_solve")
 def triangular_solve(signature: Signature) -> Cost:
-    """`n^2` per column, `n (n - 1)` with a unit diagonal: (B, A, upper, transpose, unitriangular); also copies A."""
+    """`n^2` FLOPs per column, `n (n - 1)` with a unit diagonal: (B, A, upper, transpose, unitriangular).
+
+    Also copies A.
+    """
     b, a = signature.tensor(0), signature.tensor(1)
     batch, n, _ = _matrices(a)
     shape, columns = _solved(batch, n, b, vector=False)
@@ -247,7 +250,7 @@ def triangular_solve(signature: Signature) -> Cost:
 
 @formula("aten::_linalg_check_errors")
 def check_errors(signature: Signature) -> Cost:
-    """0; reads the status of each matrix (which makes the host wait)."""
+    """0 FLOPs; reads the status of each matrix (which makes the host wait)."""
     return moved(read(signature.tensor(0)), 0)
 
 
@@ -280,7 +283,10 @@ def complex_to_complex(signature: Signature) -> Cost:
 
 @formula("aten::_fft_r2c")
 def real_to_complex(signature: Signature) -> Cost:
-    """`2.5 * n * log2(n)`: (x, dims, normalization, one-sided); one-sided halves the last dimension of the result."""
+    """`2.5 * n * log2(n)` FLOPs: (x, dims, normalization, one-sided).
+
+    A one-sided transform halves the last dimension of the result.
+    """
     x, dims = signature.tensor(0), integers(signature.get(1))
     last = axis(dims[-1], len(x.shape))
     shape = list(x.shape)
@@ -292,7 +298,7 @@ def real_to_complex(signature: Signature) -> Cost:
 
 @formula("aten::_fft_c2r")
 def complex_to_real(signature: Signature) -> Cost:
-    """`2.5 * n * log2(n)`: (x, dims, normalization, size of the last dimension)."""
+    """`2.5 * n * log2(n)` FLOPs: (x, dims, normalization, size of the last dimension)."""
     x, dims = signature.tensor(0), integers(signature.get(1))
     shape = list(x.shape)
     shape[axis(dims[-1], len(shape))] = integer(signature.get(3))
@@ -331,7 +337,7 @@ def all_pairs(signature: Signature) -> Cost:
 
 @formula("aten::_cdist_backward")
 def all_pairs_backward(signature: Signature) -> Cost:
-    """4 per element of each pair: subtract, divide by the distance, * grad, add; (grad, a, b, p, distances)."""
+    """4 FLOPs per element of each pair: subtract, divide by the distance, * grad, add; (grad, a, b, p, distances)."""
     grad, a, b, distances = (signature.tensor(index) for index in (0, 1, 2, 4))
     flops = 4 * grad.numel * a.shape[-1]
     return moved(read(grad, a, b, distances), fresh(a.shape, a.dtype), flops=flops)
@@ -348,7 +354,7 @@ def own_pairs(signature: Signature) -> Cost:
 
 @formula("aten::dist")
 def dist(signature: Signature) -> Cost:
-    """2 per element: the subtraction, and the norm, a reduction."""
+    """2 FLOPs per element: the subtraction, and the norm, a reduction."""
     a, b = signature.tensor(0), signature.tensor(1)
     if a.shape != b.shape:
         raise Unknown(f"{a} and {b}")
@@ -357,6 +363,6 @@ def dist(signature: Signature) -> Cost:
 
 @formula("aten::_pdist_backward")
 def own_pairs_backward(signature: Signature) -> Cost:
-    """4 per element of both rows of each pair, as for _cdist_backward: (grad, x, p, distances)."""
+    """4 FLOPs per element of both rows of each pair, as for _cdist_backward: (grad, x, p, distances)."""
     grad, x, distances = signature.tensor(0), signature.tensor(1), signature.tensor(3)
     return moved(read(grad, x, distances), fresh(x.shape, x.dtype), flops=4 * grad.numel * x.shape[-1])

@@ -62,7 +62,7 @@ def _gradient_bytes(x: Tensor, channels: int, dtype: str | None, wanted: tuple[b
 
 @formula("aten::_softmax", "aten::_log_softmax")
 def softmax(signature: Signature) -> Cost:
-    """4 per element: subtract the maximum, exp, sum, divide (log_softmax: subtract). Source: arXiv 2007.00072."""
+    """4 FLOPs per element: subtract the maximum, exp, sum, divide (log_softmax: subtract). Source: arXiv 2007.00072."""
     x = signature.tensor(0)
     dtype = "float32" if x.dtype == "float16" and flag(signature.get(2)) else x.dtype
     return Cost(flops=4 * x.numel, read_bytes=read(x), written_bytes=fresh(x.shape, dtype))
@@ -70,7 +70,7 @@ def softmax(signature: Signature) -> Cost:
 
 @formula("aten::_safe_softmax")
 def safe_softmax(signature: Signature) -> Cost:
-    """4 per element, as for softmax."""
+    """4 FLOPs per element, as for softmax."""
     x = signature.tensor(0)
     dtype = scalar_type(signature.get(2)) or x.dtype
     return Cost(flops=4 * x.numel, read_bytes=read(x), written_bytes=fresh(x.shape, dtype))
@@ -78,14 +78,17 @@ def safe_softmax(signature: Signature) -> Cost:
 
 @formula("aten::_masked_softmax")
 def masked_softmax(signature: Signature) -> Cost:
-    """4 per element, as for softmax; also reads the mask."""
+    """4 FLOPs per element, as for softmax; also reads the mask."""
     x = signature.tensor(0)
     return Cost(flops=4 * x.numel, read_bytes=read(x, signature.tensor(1)), written_bytes=fresh(x.shape, x.dtype))
 
 
 @formula("aten::_softmax_backward_data", "aten::_log_softmax_backward_data")
 def softmax_backward(signature: Signature) -> Cost:
-    """4 per element: grad * y, sum, subtract, * y (log_softmax: sum, exp, multiply, subtract). arXiv 2007.00072."""
+    """4 FLOPs per element: grad * y, sum, subtract, * y (log_softmax: sum, exp, multiply, subtract).
+
+    arXiv 2007.00072.
+    """
     grad, y = signature.tensor(0), signature.tensor(1)
     like = optional(signature, 3)
     # torch before 1.11 has the input of the forward here, not its data type
@@ -104,14 +107,14 @@ def _rows(x: Tensor, normalized: Shape) -> int:
 
 @formula("aten::native_layer_norm")
 def layer_norm(signature: Signature) -> Cost:
-    """7 per element: mean, subtract, square, sum, * rstd, * scale, + shift. Source: arXiv 2007.00072."""
+    """7 FLOPs per element: mean, subtract, square, sum, * rstd, * scale, + shift. Source: arXiv 2007.00072."""
     x, weight, bias = signature.tensor(0), optional(signature, 2), optional(signature, 3)
     return _layer_norm(signature, x, weight, bias, statistics_type(x.dtype))
 
 
 @formula("aten::native_layer_norm", device="cpu")
 def layer_norm_on_cpu(signature: Signature) -> Cost:
-    """7 per element; the CPU stores the statistics in the data type of scale and shift, or else of the input."""
+    """7 FLOPs per element; the CPU stores the statistics in the data type of scale and shift, or else of the input."""
     x, weight, bias = signature.tensor(0), optional(signature, 2), optional(signature, 3)
     return _layer_norm(signature, x, weight, bias, _type_on_cpu(x, weight, bias))
 
@@ -143,7 +146,7 @@ def layer_norm_backward(signature: Signature) -> Cost:
 
 @formula("aten::_fused_rms_norm")
 def rms_norm(signature: Signature) -> Cost:
-    """4 per element: square, sum, * rstd, * scale; 3 without a scale."""
+    """4 FLOPs per element: square, sum, * rstd, * scale; 3 without a scale."""
     x, weight = signature.tensor(0), optional(signature, 2)
     rows = _rows(x, weight.shape if weight else sizes(signature.get(1)))
     written = fresh(x.shape, x.dtype) + fresh((rows,), statistics_type(x.dtype))
@@ -173,14 +176,14 @@ def rms_norm_backward(signature: Signature) -> Cost:
 
 @formula("aten::native_group_norm")
 def group_norm(signature: Signature) -> Cost:
-    """7 per element, as for layer norm, over the channels of a group."""
+    """7 FLOPs per element, as for layer norm, over the channels of a group."""
     x = signature.tensor(0)
     return _group_norm(signature, x, statistics_type(x.dtype))
 
 
 @formula("aten::native_group_norm", device="cpu")
 def group_norm_on_cpu(signature: Signature) -> Cost:
-    """7 per element; the CPU stores the statistics in the data type of scale and shift, or else of the input."""
+    """7 FLOPs per element; the CPU stores the statistics in the data type of scale and shift, or else of the input."""
     x = signature.tensor(0)
     return _group_norm(signature, x, _type_on_cpu(x, optional(signature, 1), optional(signature, 2)))
 
@@ -225,7 +228,7 @@ def _batch_norm(
     "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm", "aten::_native_batch_norm_legit"
 )
 def batch_norm(signature: Signature) -> Cost:
-    """7 per element in training, as for layer norm; 4 in evaluation: subtract, multiply, scale, shift.
+    """7 FLOPs per element in training, as for layer norm; 4 in evaluation: subtract, multiply, scale, shift.
 
     Training also reads and writes the running statistics. cuDNN's reserve space is not counted.
     """
@@ -234,7 +237,7 @@ def batch_norm(signature: Signature) -> Cost:
 
 @formula("aten::native_batch_norm", "aten::_native_batch_norm_legit", device="cpu")
 def batch_norm_on_cpu(signature: Signature) -> Cost:
-    """7 per element; the CPU stores the statistics in the data type of scale and shift, or else of the input."""
+    """7 FLOPs per element; the CPU stores the statistics in the data type of scale and shift, or else of the input."""
     return _native_batch_norm(
         signature, _type_on_cpu(signature.tensor(0), optional(signature, 1), optional(signature, 2))
     )
@@ -250,14 +253,14 @@ def _native_batch_norm(signature: Signature, dtype: str | None) -> Cost:
 
 @formula("aten::_native_batch_norm_legit_no_training", "aten::_batch_norm_no_update")
 def batch_norm_evaluation(signature: Signature) -> Cost:
-    """4 per element: subtract, multiply, scale, shift."""
+    """4 FLOPs per element: subtract, multiply, scale, shift."""
     affine = (optional(signature, 1), optional(signature, 2))
     return _batch_norm(signature.tensor(0), affine, (optional(signature, 3), optional(signature, 4)), False, None)
 
 
 @formula("aten::_batch_norm_with_update")
 def batch_norm_update(signature: Signature) -> Cost:
-    """7 per element, as for native_batch_norm in training."""
+    """7 FLOPs per element, as for native_batch_norm in training."""
     affine = (optional(signature, 1), optional(signature, 2))
     x, running = signature.tensor(0), (optional(signature, 3), optional(signature, 4))
     return _batch_norm(x, affine, running, True, statistics_type(x.dtype))
@@ -290,7 +293,7 @@ def batch_norm_backward_reserve(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_batch_norm_backward", "aten::miopen_batch_norm_backward")
 def backend_batch_norm_backward(signature: Signature) -> Cost:
-    """13 per element (9 + 3 + 1); cuDNN's reserve space is not counted."""
+    """13 FLOPs per element (9 + 3 + 1); cuDNN's reserve space is not counted."""
     x, grad, weight = (signature.tensor(index) for index in range(3))
     moved = read(x, grad, weight, *(optional(signature, index) for index in range(3, 7)))
     return _batch_norm_backward(x, weight, moved, True, (True, True, True))
@@ -298,7 +301,7 @@ def backend_batch_norm_backward(signature: Signature) -> Cost:
 
 @formula("aten::batch_norm_stats")
 def batch_norm_stats(signature: Signature) -> Cost:
-    """4 per element: sum, subtract, square, sum (the first half of synchronized batch norm)."""
+    """4 FLOPs per element: sum, subtract, square, sum (the first half of synchronized batch norm)."""
     x = signature.tensor(0)
     written = 2 * fresh((x.shape[1],), statistics_type(x.dtype))
     return Cost(flops=4 * x.numel, read_bytes=read(x), written_bytes=written)
@@ -306,7 +309,7 @@ def batch_norm_stats(signature: Signature) -> Cost:
 
 @formula("aten::batch_norm_elemt")
 def batch_norm_elemt(signature: Signature) -> Cost:
-    """4 per element: subtract, multiply, scale, shift."""
+    """4 FLOPs per element: subtract, multiply, scale, shift."""
     x, weight, bias = signature.tensor(0), optional(signature, 1), optional(signature, 2)
     moved = read(x, weight, bias, signature.tensor(3), signature.tensor(4))
     return Cost(flops=x.numel * (2 + _affine(weight, bias)), read_bytes=moved, written_bytes=fresh(x.shape, x.dtype))
@@ -317,7 +320,7 @@ def batch_norm_elemt(signature: Signature) -> Cost:
 
 @formula("aten::_weight_norm_interface")
 def weight_norm(signature: Signature) -> Cost:
-    """3 per element: square, sum, * g / norm; writes the weight and its norms."""
+    """3 FLOPs per element: square, sum, * g / norm; writes the weight and its norms."""
     v, g = signature.tensor(0), signature.tensor(1)
     written = fresh(v.shape, v.dtype) + fresh(g.shape, statistics_type(g.dtype))
     return Cost(flops=3 * v.numel, read_bytes=read(v, g), written_bytes=written)
@@ -325,7 +328,7 @@ def weight_norm(signature: Signature) -> Cost:
 
 @formula("aten::_weight_norm_interface_backward")
 def weight_norm_backward(signature: Signature) -> Cost:
-    """5 per element: grad * v, sum, v * c, subtract, * g / norm."""
+    """5 FLOPs per element: grad * v, sum, v * c, subtract, * g / norm."""
     grad, v, g, norms = (signature.tensor(index) for index in range(4))
     axis(integer(signature.get(4)), len(v.shape))
     written = fresh(v.shape, v.dtype) + fresh(g.shape, g.dtype)
@@ -337,7 +340,7 @@ def weight_norm_backward(signature: Signature) -> Cost:
 
 @formula("aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts")
 def gather_statistics(signature: Signature) -> Cost:
-    """9 per gathered mean: combines all devices' statistics, weighted; reads and writes the running statistics.
+    """9 FLOPs per gathered mean: combines all devices' statistics, weighted; reads and writes the running statistics.
 
     (x, means (devices, c), deviations, running mean, running variance, ...); x only gives the data type.
     """
@@ -350,7 +353,10 @@ def gather_statistics(signature: Signature) -> Cost:
 
 @formula("aten::batch_norm_backward_reduce")
 def reduce_gradients(signature: Signature) -> Cost:
-    """4 per element: two sums, x - mean, * grad; (grad, x, mean, deviation, weight, three flags for the results)."""
+    """4 FLOPs per element: two sums, x - mean, * grad.
+
+    (grad, x, mean, deviation, weight, three flags for the results).
+    """
     grad, x, mean, deviation = (signature.tensor(index) for index in range(4))
     weight = optional(signature, 4)
     channels = (x.shape[1],)
@@ -362,7 +368,10 @@ def reduce_gradients(signature: Signature) -> Cost:
 
 @formula("aten::batch_norm_backward_elemt")
 def apply_gradients(signature: Signature) -> Cost:
-    """5 per element: grad - mean(grad) - (x - mean) * c, * scale; (grad, x, mean, deviation, weight, sums, count)."""
+    """5 FLOPs per element: grad - mean(grad) - (x - mean) * c, * scale.
+
+    (grad, x, mean, deviation, weight, sums, count).
+    """
     grad, x = signature.tensor(0), signature.tensor(1)
     moved_in = read(*signature.arguments[:8])
     return moved(moved_in, fresh(x.shape, grad.dtype), flops=5 * x.numel)

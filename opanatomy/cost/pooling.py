@@ -47,13 +47,13 @@ def _max_pool(signature: Signature, dims: int) -> Cost:
 
 @formula("aten::max_pool2d_with_indices")
 def max_pool2d(signature: Signature) -> Cost:
-    """0: comparisons; reads the image, writes the maxima and their int64 indices."""
+    """0 FLOPs: comparisons; reads the image, writes the maxima and their int64 indices."""
     return _max_pool(signature, 2)
 
 
 @formula("aten::max_pool3d_with_indices")
 def max_pool3d(signature: Signature) -> Cost:
-    """0: comparisons; reads the volume, writes the maxima and their int64 indices."""
+    """0 FLOPs: comparisons; reads the volume, writes the maxima and their int64 indices."""
     return _max_pool(signature, 3)
 
 
@@ -98,14 +98,14 @@ def average_pool_backward(signature: Signature) -> Cost:
 
 @formula("aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool3d")
 def adaptive_pool(signature: Signature) -> Cost:
-    """1 per input element, as for a mean: (x, output size)."""
+    """1 FLOP per input element, as for a mean: (x, output size)."""
     x, size = signature.tensor(0), sizes(signature.get(1), 2)
     return moved(read(x), fresh((*x.shape[: -len(size)], *size), x.dtype), flops=x.numel)
 
 
 @formula("aten::_adaptive_avg_pool2d_backward", "aten::_adaptive_avg_pool3d_backward")
 def adaptive_pool_backward(signature: Signature) -> Cost:
-    """1 per input element; reads the output gradient, not the image; writes the image's gradient."""
+    """1 FLOP per input element; reads the output gradient, not the image; writes the image's gradient."""
     grad, x = signature.tensor(0), signature.tensor(1)
     return moved(read(grad), fresh(x.shape, x.dtype), flops=x.numel)
 
@@ -144,9 +144,13 @@ def _register(name: str, flops: int) -> None:
         adds = max(flops, 1)
         return moved(read(grad), fresh(size, grad.dtype), flops=adds * grad.numel)
 
-    forward.__doc__ = f"{flops} per output element, the weighted sum of its neighbours."
+    forward.__doc__ = f"{flops} FLOPs per output element: " + (
+        "a weighted sum of its neighbors." if flops else "copies its nearest neighbor."
+    )
+    count = max(flops, 1)
     backward.__doc__ = (
-        f"{max(flops, 1)} per gradient element; (grad, output size, input size): writes the input's gradient."
+        f"{count} FLOP{'s' * (count != 1)} per gradient element; "
+        "(grad, output size, input size): writes the input's gradient."
     )
     formula(f"aten::{name}")(forward)
     formula(f"aten::{name}_backward")(backward)
@@ -199,7 +203,7 @@ def cudnn_grid_sampler_backward(signature: Signature) -> Cost:
 
 @formula("aten::adaptive_max_pool2d", "aten::adaptive_max_pool3d")
 def adaptive_max_pool(signature: Signature) -> Cost:
-    """0: comparisons; (x, output size): writes the maxima and their int64 indices."""
+    """0 FLOPs: comparisons; (x, output size): writes the maxima and their int64 indices."""
     x, size = signature.tensor(0), sizes(signature.get(1), 2)
     shape = (*x.shape[: -len(size)], *size)
     return moved(read(x), fresh(shape, x.dtype) + fresh(shape, "int64"))
@@ -214,7 +218,7 @@ def adaptive_max_pool_backward(signature: Signature) -> Cost:
 
 @formula("aten::mkldnn_max_pool2d")
 def mkldnn_max_pool2d(signature: Signature) -> Cost:
-    """0: comparisons; reads the image, writes the maxima."""
+    """0 FLOPs: comparisons; reads the image, writes the maxima."""
     x, get = signature.tensor(0), signature.get
     shape, _ = window(x, 2, get(1), get(2), get(3), get(4), flag(get(5)))
     return moved(read(x), fresh(shape, x.dtype))
@@ -222,14 +226,14 @@ def mkldnn_max_pool2d(signature: Signature) -> Cost:
 
 @formula("aten::max_unpool2d", "aten::max_unpool3d")
 def max_unpool(signature: Signature) -> Cost:
-    """0; (maxima, indices, size): reads both tensors, writes the entire image."""
+    """0 FLOPs; (maxima, indices, size): reads both tensors, writes the entire image."""
     x, indices, size = signature.tensor(0), signature.tensor(1), sizes(signature.get(2), 2)
     return moved(read(x, indices), fresh((*x.shape[: -len(size)], *size), x.dtype))
 
 
 @formula("aten::fractional_max_pool2d", "aten::fractional_max_pool3d")
 def fractional_max_pool(signature: Signature) -> Cost:
-    """0: comparisons; (x, kernel, size, samples): writes the maxima and their int64 indices."""
+    """0 FLOPs: comparisons; (x, kernel, size, samples): writes the maxima and their int64 indices."""
     x, samples = signature.tensor(0), signature.tensor(3)
     size = sizes(signature.get(2), 2)
     shape = (*x.shape[: -len(size)], *size)
@@ -293,7 +297,7 @@ def _register_antialias(name: str, half: float) -> None:
         flops = prod(old[:2]) * _resized_flops(old[2:], new, half, factors, signature.get(3) is True)
         return moved(read(grad), fresh(old, grad.dtype), flops=flops)
 
-        forward.__doc__ = "2 FLOPs per filter tap, rows first, then columns: (x, size, align corners, factors)."
+    forward.__doc__ = "2 FLOPs per filter tap, rows first, then columns: (x, size, align corners, factors)."
     backward.__doc__ = (
         "Same as the forward, but each tap scatters a product; (grad, size, old size, align corners, factors)."
     )
@@ -336,7 +340,7 @@ def _region_samples(x: Tensor, elements: int) -> int:
 
 @formula("torchvision::roi_align")
 def roi_align(signature: Signature) -> Cost:
-    """`8 s^2 + 1` per output element: s^2 bilinear samples (7 each), their adds, one divide.
+    """`8 s^2 + 1` FLOPs per output element: s^2 bilinear samples (7 each), their adds, one divide.
 
     (x (b, c, h, w), rois (k, 5), scale, height, width, sampling ratio s, aligned).
     """
@@ -348,7 +352,7 @@ def roi_align(signature: Signature) -> Cost:
 
 @formula("torchvision::_roi_align_backward")
 def roi_align_backward(signature: Signature) -> Cost:
-    """`8 s^2 + 1` per gradient element: a multiply and an add for each of a sample's four neighbors, one divide.
+    """`8 s^2 + 1` FLOPs per gradient element: a multiply and an add for each of a sample's four neighbors, one divide.
 
     (grad, rois, scale, height, width, b, c, h, w, sampling ratio s, aligned); writes the gradient of the entire image.
     """
@@ -379,7 +383,7 @@ def position_roi_align_backward(signature: Signature) -> Cost:
 
 @formula("torchvision::roi_pool")
 def roi_pool(signature: Signature) -> Cost:
-    """0: comparisons; (x, rois, scale, height, width): writes maxima and int32 indices.
+    """0 FLOPs: comparisons; (x, rois, scale, height, width): writes maxima and int32 indices.
 
     A region's size depends on data, so the bytes are a lower bound: one element read per output element.
     """
@@ -409,7 +413,7 @@ def _deformed(x: Tensor, weight: Tensor, offset: Tensor) -> tuple[tuple[int, ...
 
 @formula("torchvision::deform_conv2d")
 def deformable_convolution(signature: Signature) -> Cost:
-    """`2 * b * C_out * prod(out) * (C_in / groups) * prod(kernel)`, as for convolution; sampling is not counted.
+    """`2 * b * C_out * prod(out) * (C_in / groups) * prod(kernel)` FLOPs, as for convolution; sampling is not counted.
 
     (x, weight, offset, mask, bias, strides, paddings, dilations, groups, offset groups, use mask).
     """

@@ -37,7 +37,7 @@ def _blocks(elements: int, size: Argument) -> int:
 
 @formula("aten::_weight_int8pack_mm")
 def int8_weight_mm(signature: Signature) -> Cost:
-    """`2 * m * n * k` for x (m, k), an int8 weight (n, k) and one scale per row."""
+    """`2 * m * n * k` FLOPs for x (m, k), an int8 weight (n, k) and one scale per row."""
     x, weight = signature.tensor(0), signature.tensor(1)
     shape, flops = product_shape(x.shape, weight.shape[::-1])
     return Cost(flops=flops, read_bytes=read(x, weight, signature.tensor(2)), written_bytes=fresh(shape, x.dtype))
@@ -45,7 +45,7 @@ def int8_weight_mm(signature: Signature) -> Cost:
 
 @formula("aten::_weight_int4pack_mm", "aten::_weight_int4pack_mm_for_cpu")
 def int4_weight_mm(signature: Signature) -> Cost:
-    """`2 * m * n * k` for x (m, k), a packed 4-bit weight, and scales and zero points (k / group, n, 2)."""
+    """`2 * m * n * k` FLOPs for x (m, k), a packed 4-bit weight, and scales and zero points (k / group, n, 2)."""
     x, weight, scales = signature.tensor(0), signature.tensor(1), signature.tensor(3)
     (m, k), n = x.shape, scales.shape[1]
     return Cost(flops=2 * m * n * k, read_bytes=read(x, weight, scales), written_bytes=fresh((m, n), x.dtype))
@@ -53,7 +53,7 @@ def int4_weight_mm(signature: Signature) -> Cost:
 
 @formula("aten::_weight_int4pack_mm_with_scales_and_zeros")
 def int4_weight_mm_two(signature: Signature) -> Cost:
-    """`2 * m * n * k`: (x (m, k), packed weight, group, scales (k / group, n), zero points)."""
+    """`2 * m * n * k` FLOPs: (x (m, k), packed weight, group, scales (k / group, n), zero points)."""
     x, weight, scales, zeros = (signature.tensor(index) for index in (0, 1, 3, 4))
     (m, k), n = x.shape, scales.shape[1]
     return moved(read(x, weight, scales, zeros), fresh((m, n), x.dtype), flops=2 * m * n * k)
@@ -61,7 +61,7 @@ def int4_weight_mm_two(signature: Signature) -> Cost:
 
 @formula("aten::_dyn_quant_matmul_4bit")
 def dynamic_4bit_mm(signature: Signature) -> Cost:
-    """`2 * rows * n * k`: (x (..., k), packed weight with its scales and bias, block, k, n)."""
+    """`2 * rows * n * k` FLOPs: (x (..., k), packed weight with its scales and bias, block, k, n)."""
     x, weight, k, n = signature.tensor(0), signature.tensor(1), integer(signature.get(3)), integer(signature.get(4))
     if x.shape[-1] != k:
         raise Unknown(f"{x} and {k} features")
@@ -71,7 +71,7 @@ def dynamic_4bit_mm(signature: Signature) -> Cost:
 
 @formula("aten::_wrapped_quantized_linear_prepacked", "_quantized::_wrapped_quantized_linear_prepacked")
 def wrapped_linear(signature: Signature) -> Cost:
-    """`2 * rows * n * k`: (x, scale, zero point, packed weight, scale, zero point, n); float32 input and output.
+    """`2 * rows * n * k` FLOPs: (x, scale, zero point, packed weight, scale, zero point, n); float32 input and output.
 
     Counts reading an 8-bit weight and its float32 bias; the recorded tensor is only a pointer to them.
     """
@@ -85,7 +85,7 @@ def wrapped_linear(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::dequantize_4bit")
 def dequantize_4bit(signature: Signature) -> Cost:
-    """1 per element: code's value * block's scale; (packed, scales, block, kind, shape, dtype[, out])."""
+    """1 FLOP per element: code's value * block's scale; (packed, scales, block, kind, shape, dtype[, out])."""
     packed, scales, shape = signature.tensor(0), signature.tensor(1), sizes(signature.get(4))
     dtype = scalar_type(signature.get(5))
     return moved(read(packed, scales), fresh(shape, dtype), flops=prod(shape))
@@ -93,7 +93,7 @@ def dequantize_4bit(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::quantize_4bit")
 def quantize_4bit(signature: Signature) -> Cost:
-    """2 per element: block maximum, / scale; (x, block, kind, storage).
+    """2 FLOPs per element: block maximum, / scale; (x, block, kind, storage).
 
     Writes 4 bits per element and one scale per block.
     """
@@ -104,7 +104,7 @@ def quantize_4bit(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::dequantize_blockwise")
 def dequantize_blockwise(signature: Signature) -> Cost:
-    """1 per element: code's value * block's scale; (codes, scales, code book, block, dtype[, out])."""
+    """1 FLOP per element: code's value * block's scale; (codes, scales, code book, block, dtype[, out])."""
     x = signature.tensor(0)
     dtype = scalar_type(signature.get(4))
     return moved(read(x, signature.tensor(1), signature.tensor(2)), fresh(x.shape, dtype), flops=x.numel)
@@ -112,7 +112,7 @@ def dequantize_blockwise(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::quantize_blockwise")
 def quantize_blockwise(signature: Signature) -> Cost:
-    """2 per element: block maximum, / scale; (x, code book, block).
+    """2 FLOPs per element: block maximum, / scale; (x, code book, block).
 
     Writes one code per element and one scale per block.
     """
@@ -123,7 +123,7 @@ def quantize_blockwise(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::gemv_4bit", "bitsandbytes::gemm_4bit")
 def product_4bit(signature: Signature) -> Cost:
-    """`2 * rows * n * k` for x (..., k) and a packed weight of shape (n, k); dequantization is not counted.
+    """`2 * rows * n * k` FLOPs for x (..., k) and a packed weight of shape (n, k); dequantization is not counted.
 
     (x, packed, shape, scales, ...). Reads all given tensors.
     """
@@ -144,7 +144,7 @@ def _int8(a: Tensor, b: Tensor) -> tuple[int, int]:
 
 @formula("bitsandbytes::int8_linear_matmul")
 def int8_product(signature: Signature) -> Cost:
-    """`2 * rows * n * k` for int8 (..., k) @ (n, k)^T -> int32."""
+    """`2 * rows * n * k` FLOPs for int8 (..., k) @ (n, k)^T -> int32."""
     a, b = signature.tensor(0), signature.tensor(1)
     elements, flops = _int8(a, b)
     return moved(read(a, b), fresh((elements,), "int32"), flops=flops)
@@ -152,7 +152,10 @@ def int8_product(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::int8_scaled_mm")
 def int8_scaled_product(signature: Signature) -> Cost:
-    """`2 * rows * n * k`; (a, b, row scales, column scales, bias, dtype) -> float16 unless dtype says otherwise."""
+    """`2 * rows * n * k` FLOPs; (a, b, row scales, column scales, bias, dtype).
+
+    The result is float16 unless `dtype` says otherwise.
+    """
     a, b = signature.tensor(0), signature.tensor(1)
     elements, flops = _int8(a, b)
     dtype = scalar_type(signature.get(5)) or "float16"
@@ -161,7 +164,7 @@ def int8_scaled_product(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::int8_mm_dequant")
 def int8_result(signature: Signature) -> Cost:
-    """2 per element (* row scale, * column scale), 3 with a bias; (x, row scales, column scales, dtype, bias)."""
+    """2 FLOPs per element (* row scale, * column scale), 3 with a bias; (x, row scales, column scales, dtype, bias)."""
     x, bias = signature.tensor(0), optional(signature, 4)
     dtype = scalar_type(signature.get(3)) or "float16"
     moved_in = read(x, signature.tensor(1), signature.tensor(2), bias)
@@ -170,7 +173,7 @@ def int8_result(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::int8_vectorwise_quant")
 def int8_rows(signature: Signature) -> Cost:
-    """2 per element: row maximum, * scale; (x, threshold). Writes int8 values and one scale per row.
+    """2 FLOPs per element: row maximum, * scale; (x, threshold). Writes int8 values and one scale per row.
 
     With a threshold it also lists the outlier columns; these depend on data and are not counted.
     """
@@ -184,21 +187,21 @@ def int8_rows(signature: Signature) -> Cost:
 
 @formula("_C::static_scaled_fp8_quant")
 def static_fp8(signature: Signature) -> Cost:
-    """1 per element: / scale; (out, x, scale)."""
+    """1 FLOP per element: / scale; (out, x, scale)."""
     out, x, scale = (signature.tensor(index) for index in range(3))
     return moved(read(x, scale), read(out), flops=x.numel)
 
 
 @formula("_C::dynamic_scaled_fp8_quant", "_C::dynamic_per_token_scaled_fp8_quant")
 def dynamic_fp8(signature: Signature) -> Cost:
-    """2 per element: maximum, / scale; (out, x, scale). Also writes the scale."""
+    """2 FLOPs per element: maximum, / scale; (out, x, scale). Also writes the scale."""
     out, x, scale = (signature.tensor(index) for index in range(3))
     return moved(read(x), read(out, scale), flops=2 * x.numel)
 
 
 @formula("_C::cutlass_scaled_mm")
 def scaled_product(signature: Signature) -> Cost:
-    """`2 * m * n * k`; (out, a (m, k), b (k, n), scales, scales, bias)."""
+    """`2 * m * n * k` FLOPs; (out, a (m, k), b (k, n), scales, scales, bias)."""
     out, a, b = (signature.tensor(index) for index in range(3))
     if a.shape[-1] != b.shape[0] or out.numel != prod(a.shape[:-1]) * b.shape[1]:
         raise Unknown(f"{a} @ {b}")
@@ -216,7 +219,7 @@ def scaled_product(signature: Signature) -> Cost:
     "fbgemm::i8i8bf16",
 )
 def fp8_product(signature: Signature) -> Cost:
-    """`2 * rows * n * k` for 8-bit (..., k) @ (n, k)^T -> bfloat16: (a, b, [scales, scales, bias,] ...).
+    """`2 * rows * n * k` FLOPs for 8-bit (..., k) @ (n, k)^T -> bfloat16: (a, b, [scales, scales, bias,] ...).
 
     A further tensor argument is the output.
     """
@@ -238,7 +241,7 @@ DEQUANTIZE = 2
 
 @formula("aten::quantize_per_tensor", "aten::quantize_per_channel")
 def quantize(signature: Signature) -> Cost:
-    """3 per element: * 1 / scale, round, + zero point; (x, scale, zero point, [axis,] dtype)."""
+    """3 FLOPs per element: * 1 / scale, round, + zero point; (x, scale, zero point, [axis,] dtype)."""
     x = signature.tensor(0)
     dtype = scalar_type(signature.get(len(signature.arguments) - 1))
     parameters = (optional(signature, 1), optional(signature, 2))
@@ -247,7 +250,7 @@ def quantize(signature: Signature) -> Cost:
 
 @formula("aten::dequantize")
 def dequantize(signature: Signature) -> Cost:
-    """2 per element: - zero point, * scale; float32."""
+    """2 FLOPs per element: - zero point, * scale; float32."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, "float32"), flops=DEQUANTIZE * x.numel)
 
@@ -258,7 +261,7 @@ def dequantize(signature: Signature) -> Cost:
     "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
 )
 def fake_quantize(signature: Signature) -> Cost:
-    """5 per element, to 8 bits and back; also writes a boolean mask of the values that were not clamped."""
+    """5 FLOPs per element, to 8 bits and back; also writes a boolean mask of the values that were not clamped."""
     x = signature.tensor(0)
     written = fresh(x.shape, x.dtype) + fresh(x.shape, "bool")
     return moved(read(x, *map(signature.get, (1, 2, 3))), written, flops=(QUANTIZE + DEQUANTIZE) * x.numel)
@@ -266,7 +269,7 @@ def fake_quantize(signature: Signature) -> Cost:
 
 @formula("aten::_fake_quantize_learnable_per_tensor_affine", "aten::_fake_quantize_learnable_per_channel_affine")
 def learnable_fake_quantize(signature: Signature) -> Cost:
-    """5 per element, to 8 bits and back."""
+    """5 FLOPs per element, to 8 bits and back."""
     x = signature.tensor(0)
     parts = read(x, signature.tensor(1), signature.tensor(2))
     return moved(parts, fresh(x.shape, x.dtype), flops=(QUANTIZE + DEQUANTIZE) * x.numel)
@@ -277,7 +280,7 @@ def learnable_fake_quantize(signature: Signature) -> Cost:
     "aten::_fake_quantize_learnable_per_channel_affine_backward",
 )
 def learnable_fake_quantize_backward(signature: Signature) -> Cost:
-    """12 per element: 5 to recompute the value, gradient of scale 3 and zero point 2, their sums 2."""
+    """12 FLOPs per element: 5 to recompute the value, gradient of scale 3 and zero point 2, their sums 2."""
     grad, x, scale, zero = (signature.tensor(index) for index in range(4))
     written = fresh(x.shape, x.dtype) + fresh(scale.shape, scale.dtype) + fresh(zero.shape, zero.dtype)
     return moved(read(grad, x, scale, zero), written, flops=12 * x.numel)
@@ -306,21 +309,24 @@ def _linear(x: Tensor, packed: Argument, dtype: str | None, weight_type: str | N
 
 @formula("quantized::linear", "quantized::linear_relu", "quantized::linear_leaky_relu", "quantized::linear_tanh")
 def linear(signature: Signature) -> Cost:
-    """`2 * rows * out * in` for quantized (..., in) and a packed (out, in) weight; the result is quantized."""
+    """`2 * rows * out * in` FLOPs for quantized (..., in) and a packed (out, in) weight; the result is quantized."""
     x = signature.tensor(0)
     return _linear(x, signature.get(1), x.dtype)
 
 
 @formula("quantized::linear_dynamic", "quantized::linear_relu_dynamic")
 def dynamic_linear(signature: Signature) -> Cost:
-    """`2 * rows * out * in`; float32 input and output, packed 8-bit weight. Quantizing the input is not counted."""
+    """`2 * rows * out * in` FLOPs; float32 input and output, packed 8-bit weight.
+
+    Quantizing the input is not counted.
+    """
     x = signature.tensor(0)
     return _linear(x, signature.get(1), x.dtype)
 
 
 @formula("quantized::linear_dynamic_fp16", "quantized::linear_relu_dynamic_fp16")
 def half_weight_linear(signature: Signature) -> Cost:
-    """`2 * rows * out * in`; float32 input and output, packed float16 weight."""
+    """`2 * rows * out * in` FLOPs; float32 input and output, packed float16 weight."""
     x = signature.tensor(0)
     return _linear(x, signature.get(1), x.dtype, "float16")
 
@@ -330,7 +336,7 @@ def half_weight_linear(signature: Signature) -> Cost:
     *(f"quantized::conv_transpose{dims}d" for dims in (1, 2, 3)),
 )
 def convolution(signature: Signature) -> Cost:
-    """`2 * b * C_out * prod(out) * (C_in / groups) * prod(kernel)`, as for convolution, with packed weights."""
+    """`2 * b * C_out * prod(out) * (C_in / groups) * prod(kernel)` FLOPs, as for convolution, with packed weights."""
     x, (weight, bias, geometry) = signature.tensor(0), _packed(signature.get(1))
     if len(geometry) != 6 or len(x.shape) != len(weight.shape):
         raise Unknown("the geometry of the packed weights")
@@ -348,7 +354,7 @@ def convolution(signature: Signature) -> Cost:
 
 @formula("quantized::matmul")
 def product(signature: Signature) -> Cost:
-    """`2 * b * m * n * k` for (b, m, k) @ (b, k, n)."""
+    """`2 * b * m * n * k` FLOPs for (b, m, k) @ (b, k, n)."""
     a, b = signature.tensor(0), signature.tensor(1)
     if len(a.shape) < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
         raise Unknown(f"{a} @ {b}")
@@ -358,7 +364,7 @@ def product(signature: Signature) -> Cost:
 
 @formula("quantized::embedding_byte")
 def byte_embedding(signature: Signature) -> Cost:
-    """2 per element to dequantize: (packed table, indices).
+    """2 FLOPs per element to dequantize: (packed table, indices).
 
     Reads one row per index, with its float32 scale and shift.
     """
@@ -370,7 +376,7 @@ def byte_embedding(signature: Signature) -> Cost:
 
 @formula("onednn::qlinear_pointwise")
 def pointwise_linear(signature: Signature) -> Cost:
-    """`2 * rows * out * in`; (x, scale, zero point, weight, scales, zero points, ..., dtype).
+    """`2 * rows * out * in` FLOPs; (x, scale, zero point, weight, scales, zero points, ..., dtype).
 
     The epilogue is not counted. The weight is packed; its sizes may be transposed.
     """
@@ -406,7 +412,10 @@ def _recurrent(signature: Signature, gates: int, hx: Tensor, states: int, weight
 
 @formula("aten::quantized_lstm")
 def quantized_lstm(signature: Signature) -> Cost:
-    """`2 * t * b * 4 h * (i + h)` per layer and direction, weights of 8 or 16 bits; gate arithmetic is not counted."""
+    """`2 * t * b * 4 h * (i + h)` FLOPs per layer and direction; gate arithmetic is not counted.
+
+    The weights have 8 or 16 bits.
+    """
     first = tensors(signature.get(1))[0]
     width = {"qint8": 1, "float16": 2}.get(scalar_type(signature.get(9)) or "qint8", 0)
     if not width:
@@ -416,13 +425,13 @@ def quantized_lstm(signature: Signature) -> Cost:
 
 @formula("aten::quantized_gru")
 def quantized_gru(signature: Signature) -> Cost:
-    """`2 * t * b * 3 h * (i + h)` per layer and direction; 8-bit weights, as from quantize_dynamic."""
+    """`2 * t * b * 3 h * (i + h)` FLOPs per layer and direction; 8-bit weights, as from quantize_dynamic."""
     return _recurrent(signature, 3, signature.tensor(1), 1, 1, 3)
 
 
 @formula("quantized::quantized_lstm_cell_dynamic")
 def quantized_lstm_cell(signature: Signature) -> Cost:
-    """`2 * b * 4 h * (i + h)`: (x, [hx, cx], weights, weights, biases, biases); 8-bit weights."""
+    """`2 * b * 4 h * (i + h)` FLOPs: (x, [hx, cx], weights, weights, biases, biases); 8-bit weights."""
     x, (hx, cx) = signature.tensor(0), tensors(signature.get(1))
     weights = 4 * hx.shape[-1] * (x.shape[-1] + hx.shape[-1])
     parts = read(x, hx, cx, signature.tensor(4), signature.tensor(5)) + weights
@@ -443,8 +452,9 @@ def _register(name: str, flops: int | None) -> None:
         x = signature.tensor(0)
         return moved(read(x), fresh(x.shape, x.dtype), flops=total * x.numel)
 
-        arithmetic = f"{total} per element: dequantize 2, the operator {flops}, quantize 3."
-    function.__doc__ = arithmetic if flops else "0: comparisons."
+    arithmetic = f"{total} FLOPs per element: dequantize 2, the operator {flops}, quantize 3."
+
+    function.__doc__ = arithmetic if flops else "0 FLOPs: comparisons."
     formula(f"quantized::{name}")(function)
 
 
@@ -454,7 +464,7 @@ for _name, _flops in _MAPS.items():
 
 @formula(*(f"quantized::{name}" for name in _PAIRS))
 def pair(signature: Signature) -> Cost:
-    """8 per element: dequantize both 4, the operator 1, quantize 3.
+    """8 FLOPs per element: dequantize both 4, the operator 1, quantize 3.
 
     If the second operand is a number, only the scale changes, and there is no cost.
     """
@@ -471,19 +481,22 @@ def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Cost:
 
 @formula("quantized::layer_norm", "quantized::group_norm")
 def norm(signature: Signature) -> Cost:
-    """12 per element: dequantize 2, layer norm 7 (5 without scale and shift), quantize 3; (x, size, weight, bias)."""
+    """12 FLOPs per element: dequantize 2, layer norm 7 (5 without scale and shift), quantize 3.
+
+    (x, size, weight, bias).
+    """
     return _norm(signature.tensor(0), optional(signature, 2), optional(signature, 3))
 
 
 @formula("quantized::instance_norm")
 def instance_norm(signature: Signature) -> Cost:
-    """12 per element, as for layer norm: (x, weight, bias, ...)."""
+    """12 FLOPs per element, as for layer norm: (x, weight, bias, ...)."""
     return _norm(signature.tensor(0), optional(signature, 1), optional(signature, 2))
 
 
 @formula("aten::quantized_max_pool2d", "quantized::max_pool2d")
 def max_pool(signature: Signature) -> Cost:
-    """0: comparisons; writes only the maxima."""
+    """0 FLOPs: comparisons; writes only the maxima."""
     x, get = signature.tensor(0), signature.get
     shape: Shape = window(x, 2, get(1), get(2), get(3), get(4), flag(get(5)))[0]
     return moved(read(x), fresh(shape, x.dtype))

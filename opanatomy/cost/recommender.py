@@ -61,7 +61,10 @@ def bag_backward(signature: Signature) -> Cost:
 
 @formula("aten::_embedding_bag_per_sample_weights_backward")
 def bag_weights_backward(signature: Signature) -> Cost:
-    """`2 * d` per index, the dot product of its row and its bag's gradient; (grad, table, indices, ..., bags, mode)."""
+    """`2 * d` FLOPs per index, the dot product of its row and its bag's gradient.
+
+    (grad, table, indices, ..., bags, mode).
+    """
     grad, table, index, bags = (signature.tensor(index) for index in (0, 1, 2, 4))
     d = table.shape[-1]
     rows = min(index.numel * d, table.stored) * item(table.dtype)
@@ -70,7 +73,7 @@ def bag_weights_backward(signature: Signature) -> Cost:
 
 @formula("aten::embedding_sparse_backward")
 def sparse_embedding_backward(signature: Signature) -> Cost:
-    """0: the gradient itself becomes the values of a sparse gradient.
+    """0 FLOPs: the gradient itself becomes the values of a sparse gradient.
 
     With a padding index, the size depends on data.
     """
@@ -112,21 +115,21 @@ def split_lookup(name: str, signature: Signature) -> Cost:
     "fbgemm::recat_embedding_grad_output",
 )
 def permute_pooled(signature: Signature) -> Cost:
-    """0; reads the pooled rows and the small index tensors, writes the rows in another order."""
+    """0 FLOPs; reads the pooled rows and the small index tensors, writes the rows in another order."""
     x = signature.tensor(0)
     return moved(read(*signature.arguments), fresh(x.shape, x.dtype))
 
 
 @pattern(r"torch::autograd::CppNode<fbgemm_gpu::Permute\w*PooledEmbsFunction\b.*>")
 def permute_pooled_backward(name: str, signature: Signature) -> Cost:
-    """0; reads the gradient, writes it in the original order."""
+    """0 FLOPs; reads the gradient, writes it in the original order."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, x.dtype))
 
 
 @formula("fbgemm::bounds_check_indices")
 def bounds_check(signature: Signature) -> Cost:
-    """0: comparisons; reads rows, indices and offsets; writes nothing if all are in bounds."""
+    """0 FLOPs: comparisons; reads rows, indices and offsets; writes nothing if all are in bounds."""
     return moved(read(*map(signature.tensor, range(3))), 0)
 
 

@@ -59,7 +59,7 @@ def _all_layers(signature: Signature) -> tuple[int, int, int]:
 
 @formula("aten::_cudnn_rnn", "aten::miopen_rnn")
 def all_layers(signature: Signature) -> Cost:
-    """`2 * t * b * elements of all weight matrices`, over all layers and directions.
+    """`2 * t * b * elements of all weight matrices` FLOPs, over all layers and directions.
 
     (x, weights, stride, flat weights, hx, cx, mode, hidden size, projection, layers, batch first, dropout, train,
     bidirectional, ...); MIOpen has no projection.
@@ -90,7 +90,7 @@ def all_layers_backward(signature: Signature) -> Cost:
 
 @formula("aten::_thnn_fused_lstm_cell")
 def lstm_cell(signature: Signature) -> Cost:
-    """22 per element of the state, 30 with biases; writes both states and the gates.
+    """22 FLOPs per element of the state, 30 with biases; writes both states and the gates.
 
     Gates: 4 adds (12 with both biases), three sigmoids 12, two tanh 2; f * c + i * g is 3, o * tanh(c) 1.
     """
@@ -102,7 +102,7 @@ def lstm_cell(signature: Signature) -> Cost:
 
 @formula("aten::_thnn_fused_gru_cell")
 def gru_cell(signature: Signature) -> Cost:
-    """16 per element of the state, 22 with biases; writes the state and five values kept for the backward.
+    """16 FLOPs per element of the state, 22 with biases; writes the state and five values kept for the backward.
 
     Two gates (add, sigmoid: 5 each), the candidate (multiply, add, tanh: 3), n + z * (h - n) 3; 6 biases.
     """
@@ -113,7 +113,7 @@ def gru_cell(signature: Signature) -> Cost:
 
 @formula("aten::_thnn_fused_lstm_cell_backward_impl")
 def lstm_cell_backward(signature: Signature) -> Cost:
-    """23 per element of the state and 1 per gate for the bias: (grad_h, grad_c, cx, cy, gates, has_bias).
+    """23 FLOPs per element of the state and 1 per gate for the bias: (grad_h, grad_c, cx, cy, gates, has_bias).
 
     tanh(c) again is 1, the gradient of c 5, that of cx 1; each gate takes 1 for its product and 3 for its derivative.
     """
@@ -127,7 +127,7 @@ def lstm_cell_backward(signature: Signature) -> Cost:
 
 @formula("aten::_thnn_fused_gru_cell_backward")
 def gru_cell_backward(signature: Signature) -> Cost:
-    """16 per element of the state and 2 per gate for the biases: (grad_h, kept, has_bias)."""
+    """16 FLOPs per element of the state and 2 per gate for the biases: (grad_h, kept, has_bias)."""
     grad, kept, bias = signature.tensor(0), signature.tensor(1), flag(signature.get(2))
     gates = 3 * grad.numel
     written = 2 * fresh((gates,), grad.dtype) + fresh(grad.shape, grad.dtype)
@@ -148,7 +148,7 @@ def _sizes(x: Tensor, weight: Tensor) -> int:
 
 @formula("DaoAILab::_causal_conv1d_fwd_cpp")
 def causal_convolution(signature: Signature) -> Cost:
-    """`2 * b * d * l * w`; a fused activation is not counted.
+    """`2 * b * d * l * w` FLOPs; a fused activation is not counted.
 
     (x, weight, bias, seq_idx, initial_states, out, final_states_out, silu). Source: causal_conv1d/cpp_functions.py.
     """
@@ -163,9 +163,10 @@ def causal_convolution(signature: Signature) -> Cost:
 
 @formula("DaoAILab::_causal_conv1d_bwd_cpp")
 def causal_convolution_backward(signature: Signature) -> Cost:
-    """`4 * b * d * l * w` for both gradients; `6 * b * d * l * w` if the activation requires recomputing the forward.
+    """`4 * b * d * l * w` FLOPs for both gradients.
 
-    (x, weight, bias, grad, seq_idx, initial_states, dfinal_states, dx, dweight, dbias, dinitial_states, silu).
+    `6 * b * d * l * w` if the activation requires recomputing the forward. (x, weight, bias, grad, seq_idx,
+    initial_states, dfinal_states, dx, dweight, dbias, dinitial_states, silu).
     """
     x, weight = signature.tensor(0), signature.tensor(1)
     times = 3 if flag(signature.get(11)) else 2
@@ -178,7 +179,10 @@ def causal_convolution_backward(signature: Signature) -> Cost:
 
 @formula("DaoAILab::_causal_conv1d_update_cpp")
 def causal_convolution_step(signature: Signature) -> Cost:
-    """`2 * b * d * l * w` for the new positions: (x, state, weight, bias, out, ...). Reads and writes the state."""
+    """`2 * b * d * l * w` FLOPs for the new positions: (x, state, weight, bias, out, ...).
+
+    Reads and writes the state.
+    """
     x, state, weight = (signature.tensor(index) for index in range(3))
     flops = 2 * x.numel * weight.shape[1]
     moved = read(x, state, weight, optional(signature, 3), optional(signature, 6), optional(signature, 7))
@@ -187,7 +191,7 @@ def causal_convolution_step(signature: Signature) -> Cost:
 
 @formula("SelectiveScanFn")
 def selective_scan(signature: Signature) -> Cost:
-    """`9 * b * l * d * n`, plus `b * l * d` each for D and z: (u, delta, A, B, C, D, z, delta_bias, ...).
+    """`9 * b * l * d * n` FLOPs, plus `b * l * d` each for D and z: (u, delta, A, B, C, D, z, delta_bias, ...).
 
     u (b, d, l), A (d, n). The states kept for the backward are not counted. Source: selective_scan_flop in Mamba's
     repository.

@@ -52,7 +52,10 @@ def _product(a: Tensor, b: Tensor) -> tuple[Shape, int]:
 
 @formula("aten::mm", "aten::bmm", "aten::mv", "aten::matmul", "aten::_sparse_mm", sparse=True)
 def product(signature: Signature) -> Cost:
-    """`2 * stored * n` for a sparse (m, k) @ a dense (k, n), and likewise for dense @ sparse; writes a dense matrix."""
+    """`2 * stored * n` FLOPs for a sparse (m, k) @ a dense (k, n); the same for dense @ sparse.
+
+    Writes a dense matrix.
+    """
     a, b = signature.tensor(0), signature.tensor(1)
     shape, flops = _product(a, b)
     return moved(read(a, b), fresh(shape, a.dtype), flops=flops)
@@ -62,7 +65,7 @@ def product(signature: Signature) -> Cost:
     "aten::addmm", "aten::addmm_", "aten::_sparse_addmm", "aten::baddbmm", "aten::addmv", "aten::addmv_", sparse=True
 )
 def added_product(signature: Signature) -> Cost:
-    """`2 * stored * n` for c + a sparse (m, k) @ a dense (k, n); c is read only if beta is not 0."""
+    """`2 * stored * n` FLOPs for c + a sparse (m, k) @ a dense (k, n); c is read only if beta is not 0."""
     added, a, b = (signature.tensor(index) for index in range(3))
     shape, flops = _product(a, b)
     beta = signature.get(3, 1)
@@ -72,13 +75,13 @@ def added_product(signature: Signature) -> Cost:
 
 @formula("aten::_sparse_mm_reduce_impl", sparse=True)
 def reduced_product(signature: Signature) -> Cost:
-    """`2 * stored * n`: (sparse, dense, how); a multiply, and 1 for the reduction (sum, mean or comparison)."""
+    """`2 * stored * n` FLOPs: (sparse, dense, how); a multiply, and 1 for the reduction (sum, mean or comparison)."""
     return product(signature)
 
 
 @formula("aten::_sparse_mm_reduce_impl_backward", sparse=True)
 def reduced_product_backward(signature: Signature) -> Cost:
-    """`2 * stored * n` per requested gradient of a sum or mean: (sparse, grad, dense, how, indices, mask).
+    """`2 * stored * n` FLOPs per requested gradient of a sum or mean: (sparse, grad, dense, how, indices, mask).
 
     Gradients of a maximum or minimum go only to the selected elements, which is different work and has no cost.
     """
@@ -93,7 +96,7 @@ def reduced_product_backward(signature: Signature) -> Cost:
 
 @formula("aten::sparse_sampled_addmm", sparse=True)
 def sampled_product(signature: Signature) -> Cost:
-    """`2 * stored * k` for c + (m, k) @ (k, n), computed only where c has stored elements.
+    """`2 * stored * k` FLOPs for c + (m, k) @ (k, n), computed only where c has stored elements.
 
     Writes a sparse matrix with the same stored elements as c.
     """
@@ -105,28 +108,28 @@ def sampled_product(signature: Signature) -> Cost:
 
 @formula("aten::_sparse_softmax", "aten::_sparse_log_softmax", sparse=True)
 def sparse_softmax(signature: Signature) -> Cost:
-    """4 per stored element, as for softmax; writes as many elements with their indices."""
+    """4 FLOPs per stored element, as for softmax; writes as many elements with their indices."""
     x = signature.tensor(0)
     return moved(read(x), read(x), flops=4 * stored(x))
 
 
 @formula("aten::_sparse_softmax_backward_data", "aten::_sparse_log_softmax_backward_data", sparse=True)
 def sparse_softmax_backward(signature: Signature) -> Cost:
-    """4 per stored element: (grad, result, dim, x)."""
+    """4 FLOPs per stored element: (grad, result, dim, x)."""
     grad, result = signature.tensor(0), signature.tensor(1)
     return moved(read(grad, result), read(result), flops=4 * stored(result))
 
 
 @formula("aten::_to_dense", sparse=True)
 def to_dense(signature: Signature) -> Cost:
-    """0; reads the stored elements with their indices, writes the dense tensor."""
+    """0 FLOPs; reads the stored elements with their indices, writes the dense tensor."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, scalar_type(signature.get(1)) or x.dtype))
 
 
 @formula("aten::sparse_mask", sparse=True)
 def sparse_mask(signature: Signature) -> Cost:
-    """0; (dense, sparse): reads the indices and that many elements of the dense tensor.
+    """0 FLOPs; (dense, sparse): reads the indices and that many elements of the dense tensor.
 
     Writes these elements with the indices.
     """
@@ -138,7 +141,7 @@ def sparse_mask(signature: Signature) -> Cost:
 
 @formula("aten::clone", "aten::copy_", "aten::_coalesced_", sparse=True)
 def copy(signature: Signature) -> Cost:
-    """0; reads the source and writes as many values and indices."""
+    """0 FLOPs; reads the source and writes as many values and indices."""
     x = signature.tensor(1) if isinstance(signature.get(1), Tensor) else signature.tensor(0)
     return moved(read(x), read(x))
 
@@ -148,7 +151,9 @@ def _register(name: str, flops: int) -> None:
         x = signature.tensor(0)
         return moved(read(x), read(x), flops=flops * stored(x))
 
-    function.__doc__ = f"{flops} per stored element; reads and writes them with their indices."
+    function.__doc__ = (
+        f"{flops} FLOP{'s' * (flops != 1)} per stored element; reads and writes these elements with their indices."
+    )
     formula(f"aten::{name}", f"aten::{name}_", sparse=True)(function)
 
 
@@ -180,7 +185,7 @@ for _name in (
 
 @formula(*(f"aten::{name}" for name in NOTHING), sparse=True)
 def nothing(signature: Signature) -> Cost:
-    """0: a view or an allocation, which moves no bytes."""
+    """0 FLOPs: a view or an allocation, which moves no bytes."""
     return moved(0, 0)
 
 
@@ -189,7 +194,7 @@ def nothing(signature: Signature) -> Cost:
 
 @formula("aten::_sparse_semi_structured_linear")
 def half_linear(signature: Signature) -> Cost:
-    """`rows * out * in`, half of a dense product (2:4 sparsity); (x, weight, meta, bias, ...)."""
+    """`rows * out * in` FLOPs, half of a dense product (2:4 sparsity); (x, weight, meta, bias, ...)."""
     x, weight = signature.tensor(0), signature.tensor(1)
     if x.shape[-1] != 2 * weight.shape[1]:
         raise Unknown(f"{x} and {weight}")
@@ -208,7 +213,7 @@ def _half_product(a: Tensor, b: Tensor) -> tuple[Shape, int]:
 
 @formula("aten::_sparse_semi_structured_mm")
 def half_product(signature: Signature) -> Cost:
-    """`m * n * k`, half of a dense product: (stored (m, k / 2), meta, b (k, n), dtype)."""
+    """`m * n * k` FLOPs, half of a dense product: (stored (m, k / 2), meta, b (k, n), dtype)."""
     a, meta, b = (signature.tensor(index) for index in range(3))
     shape, flops = _half_product(a, b)
     return moved(read(a, meta, b), fresh(shape, scalar_type(signature.get(3)) or a.dtype), flops=flops)
@@ -216,7 +221,7 @@ def half_product(signature: Signature) -> Cost:
 
 @formula("aten::_sparse_semi_structured_addmm")
 def half_added_product(signature: Signature) -> Cost:
-    """`m * n * k`, half of a dense product: (added, stored (m, k / 2), meta, b (k, n), alpha, beta, dtype)."""
+    """`m * n * k` FLOPs, half of a dense product: (added, stored (m, k / 2), meta, b (k, n), alpha, beta, dtype)."""
     added, a, meta, b = (signature.tensor(index) for index in range(4))
     shape, flops = _half_product(a, b)
     return moved(read(added, a, meta, b), fresh(shape, scalar_type(signature.get(6)) or a.dtype), flops=flops)
@@ -227,7 +232,7 @@ def half_added_product(signature: Signature) -> Cost:
 
 @formula("pyg::segment_matmul")
 def segment_product(signature: Signature) -> Cost:
-    """`2 * rows * n * k`: (x (rows, k), bounds, weights (segments, k, n)).
+    """`2 * rows * n * k` FLOPs: (x (rows, k), bounds, weights (segments, k, n)).
 
     The values of the bounds do not change the count.
     """
@@ -266,7 +271,9 @@ def _sparse_product(rows: Tensor, column: Tensor, value: Tensor | None, dense: T
 
 @formula("torch_sparse::spmm_sum")
 def sparse_sum(signature: Signature) -> Cost:
-    """`2 * stored * n`, or `stored * n` without values: (row, rowptr, col, value, colptr, csr2csc, dense (k, n)).
+    """`2 * stored * n` FLOPs, or `stored * n` without values.
+
+    (row, rowptr, col, value, colptr, csr2csc, dense (k, n)).
 
     Source: csrc/spmm.cpp and torch_sparse/matmul.py of pytorch_sparse.
     """
@@ -312,13 +319,13 @@ def _segments(signature: Signature, results: int) -> Cost:
 
 @formula(*(f"{package}::segment_{how}_csr" for package in ("torch_scatter", "pyg") for how in _SUMS))
 def segment_sum(signature: Signature) -> Cost:
-    """1 per element: (x, bounds, out); writes one row per segment."""
+    """1 FLOP per element: (x, bounds, out); writes one row per segment."""
     return _segments(signature, 1)
 
 
 @formula(*(f"{package}::segment_{how}_csr" for package in ("torch_scatter", "pyg") for how in _EXTREMES))
 def segment_extreme(signature: Signature) -> Cost:
-    """1 per element: (x, bounds, out); writes one row per segment and the indices."""
+    """1 FLOP per element: (x, bounds, out); writes one row per segment and the indices."""
     return _segments(signature, 2)
 
 
@@ -336,7 +343,7 @@ def _scattered(signature: Signature, results: int) -> Cost:
 
 @formula(*(f"{package}::scatter_{how}" for package in ("torch_scatter", "pyg") for how in ("sum", "mul", "mean")))
 def scatter_sum(signature: Signature) -> Cost:
-    """1 per element: (x, index, dim, out, size).
+    """1 FLOP per element: (x, index, dim, out, size).
 
     Without out and size, the size is the largest index, which depends on data.
     """
@@ -345,5 +352,5 @@ def scatter_sum(signature: Signature) -> Cost:
 
 @formula(*(f"{package}::scatter_{how}" for package in ("torch_scatter", "pyg") for how in _EXTREMES))
 def scatter_extreme(signature: Signature) -> Cost:
-    """1 per element: (x, index, dim, out, size); also writes the indices."""
+    """1 FLOP per element: (x, index, dim, out, size); also writes the indices."""
     return _scattered(signature, 2)
