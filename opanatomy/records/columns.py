@@ -121,9 +121,9 @@ class DeviceWork(Struct, frozen=True, kw_only=True):
 
 
 class TraceDevice(Struct, frozen=True, kw_only=True):
-    """A device that worked, with its data in the trace's header; `None` means not recorded.
+    """A device that ran work, with its data from the trace's header; `None` means not recorded.
 
-    `unnamed` has the candidate names if the trace does not show which belongs to this device number.
+    `unnamed` has the candidate names if the trace does not show which of them belongs to this device number.
     """
 
     number: int
@@ -135,7 +135,7 @@ class TraceDevice(Struct, frozen=True, kw_only=True):
 
 
 class CollectiveArguments(Struct, frozen=True):
-    """The arguments that a collective's event records; `None` is "not recorded"."""
+    """The arguments that a collective's event records; `None` means not recorded."""
 
     collective: str
     in_elements: int | None = None

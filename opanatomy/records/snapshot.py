@@ -1,4 +1,4 @@
-"""Define what a CUDA memory snapshot holds, as columns: the allocator's history, its segments, and their stacks."""
+"""Define the contents of a CUDA memory snapshot, as columns: the allocator's history, its segments and stacks."""
 
 from __future__ import annotations
 

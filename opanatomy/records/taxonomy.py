@@ -36,7 +36,7 @@ class OperatorClass(StrEnum):
 
 
 class Phase(StrEnum):
-    """The part of a training step, or of a generation, that an operator ran in."""
+    """The part of a training step or of a generation in which an operator ran."""
 
     FORWARD = auto()
     BACKWARD = auto()
@@ -63,7 +63,7 @@ class ExcessCause(StrEnum):
 
 
 class IdleCause(StrEnum):
-    """The cause of idle time on a device: the host's activity in the gap, or the device's own wait."""
+    """The cause of idle time on a device: the host's activity during the gap, or the device's own wait."""
 
     #: Events of the profiler itself, or Python while its stack is recorded.
     PROFILER = auto()
