@@ -554,9 +554,9 @@ def unpacked(data: bytes) -> Int64:
     try:
         plain = decoder.decompress(data, _MAX_ROWS * _BYTES)
     except zlib.error as error:
-        raise ValueError(f"no packed column: {error}") from error
+        raise ValueError(f"not a packed column: {error}") from error
     if not decoder.eof or decoder.unused_data or len(plain) % _BYTES:
-        raise ValueError("no packed column: it is cut off, or too long")
+        raise ValueError("not a packed column: it is truncated or too long")
     steps = np.frombuffer(plain, dtype=np.uint8).reshape(_BYTES, -1).T.copy().view("<i8").reshape(-1)
     return np.cumsum(steps.astype(np.int64), dtype=np.int64)
 

@@ -258,9 +258,9 @@ class Comparison(Record, frozen=True, kw_only=True, tag_field="kind", tag="compa
             for name in ("values", "lower_bounds", "at_most", "spreads"):
                 count = len(getattr(row, name))
                 if count != len(self.sides) and (count or name == "values"):
-                    raise ValueError(f"`{name}` of figure {row.name} has {count} values for {len(self.sides)} sides")
+                    raise ValueError(f"`{name}` of {row.name} has {count} values for {len(self.sides)} sides")
         if self.decomposition is not None and len(self.sides) != 2:
-            raise ValueError(f"`decomposition` is of two sides, and there are {len(self.sides)}")
+            raise ValueError(f"`decomposition` requires two sides, but there are {len(self.sides)}")
 
 
 # --- differences and noise of technique runs ---

@@ -283,7 +283,7 @@ OPTIMIZERS: Final = (
         state_copies=2, update_copies=1,
     ),
     Optimizer(
-        name="adamw-loop", label="AdamW, a loop", torch_class="AdamW", arguments={"lr": 1e-5, "foreach": False},
+        name="adamw-loop", label="AdamW, for-loop", torch_class="AdamW", arguments={"lr": 1e-5, "foreach": False},
         state_copies=2,
     ),
     Optimizer(
@@ -291,11 +291,11 @@ OPTIMIZERS: Final = (
         state_bytes_per_parameter=_EIGHT_BITS, package="bitsandbytes", aliases=("adamw_bnb_8bit",),
     ),
     Optimizer(
-        name="adamw8bit-embeddings32", label="8-bit AdamW, embeddings at 32 bits", torch_class="AdamW8bit",
+        name="adamw8bit-embeddings32", label="8-bit AdamW, 32-bit embeddings", torch_class="AdamW8bit",
         arguments={"lr": 1e-5}, state_bytes_per_parameter=_EIGHT_BITS, full_embeddings=True, package="bitsandbytes",
     ),
     Optimizer(
-        name="adamw8bit-torchao", label="8-bit AdamW of torchao", torch_class="AdamW8bit", arguments={"lr": 1e-5},
+        name="adamw8bit-torchao", label="8-bit AdamW (torchao)", torch_class="AdamW8bit", arguments={"lr": 1e-5},
         state_bytes_per_parameter=_EIGHT_BITS, package="torchao", compiled=True,
     ),
     Optimizer(name="adam", label="Adam", torch_class="Adam", arguments={"lr": 1e-5, "fused": True}, state_copies=2),

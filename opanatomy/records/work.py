@@ -105,7 +105,7 @@ def typed(kind: Any, value: Any) -> Any:
         for other in column.known_with:
             rows = np.flatnonzero(table.known(other) & ~table.known(column.name) & whole)
             if len(rows):
-                raise ValueError(f"row {rows[0]} has {other}, and no {column.name}")
+                raise ValueError(f"row {rows[0]} has {other} but no {column.name}")
     return table
 
 
@@ -648,7 +648,7 @@ def check_steps(work: Table, kinds: Sequence[StepKind]) -> None:
         parts = sum(work.figures["like_ns"][rows].tolist()) - sum(overlap.time_ns for overlap in kind.overlaps)
         parts += sum(getattr(kind, name) for name in _BESIDE_WORK)
         if parts != kind.wall_ns:
-            raise ValueError(f"`step_kinds[{index}].wall_ns` is {kind.wall_ns}, the sum of its parts {parts}")
+            raise ValueError(f"`step_kinds[{index}].wall_ns` is {kind.wall_ns}, but its parts sum to {parts}")
 
 
 # ----- tables as work: those of reports of schema 1 and 2, which kept each by itself
