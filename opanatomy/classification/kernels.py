@@ -135,14 +135,12 @@ _ATEN = RuleTable(
             r"^(?:[\w:]*::)?([rR]educe_?[kK]ernel\w*<|jitted_reduce)|^_ZN2at\w*reduce_kernelI|func_wrapper_t",
         ),
         Pattern(
-            "norms over a tensor list",
+            "norms of a tensor list",
             NORMALIZATION,
             r"^[\w:]*multi_tensor_apply_kernel.*((L1|L2|Lp|Max)Norm|LpMax|PowSum|(Max|Sum)Functor)"
             r"|^[\w:]*((lpnorm|lpmax|powsum)_cleanup|cleanup(_v\d)?<)",
         ),
-        Pattern(
-            "copies over a tensor list", MOVEMENT, r"^[\w:]*multi_tensor_apply_kernel.*(Copy|Fill|Zero)(Functor)?<"
-        ),
+        Pattern("copies of a tensor list", MOVEMENT, r"^[\w:]*multi_tensor_apply_kernel.*(Copy|Fill|Zero)(Functor)?<"),
         Pattern("element-wise over a tensor list", ELEMENTWISE, r"^[\w:]*multi_tensor_apply"),
     ),
 )

@@ -165,8 +165,7 @@ def _foreach(operator: str) -> Callable[[Signature], Cost]:
             written_bytes += each.written_bytes
         return Cost(flops=flops, read_bytes=read_bytes + shared, written_bytes=written_bytes)
 
-        formula_of_list.__doc__ = f"`{operator}` on each tensor in the list."
-
+    formula_of_list.__doc__ = f"`{operator}` on each tensor in the list."
     return formula_of_list
 
 

@@ -175,7 +175,7 @@ def table_of(plain: Any, types: Mapping[str, Callable[[Any], Any]]) -> Table:
     """
     rows = plain.get("rows") if isinstance(plain, dict) else None
     if type(rows) is not int or rows < 0:
-        raise ValueError(f"a table has {rows!r} as its number of rows")
+        raise ValueError(f"a table's `rows` is {rows!r}, not a non-negative integer")
     codes = (column.get(_CODES) if isinstance(column, dict) else column for column in plain.values())
     if rows > max((len(column) for column in codes if isinstance(column, list)), default=_MAX_EQUAL_ROWS):
         raise ValueError(f"a table claims {rows} rows, but no column has that many")
