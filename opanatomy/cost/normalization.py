@@ -1,8 +1,8 @@
 """Softmax and the normalizations: FLOPs per element, operation by operation.
 
 The counts for layer norm (7; 9 and 4 backward) and softmax (4 and 4) are from Ivanov et al., arXiv 2007.00072, without
-the scale and dropout, which are separate operators in torch; the others are derived the same way. Without a scale or a
-shift, each count is one operation lower. Statistics of 16-bit inputs are counted as written in float32, as accelerators
+the scale and dropout, which are separate operators in torch; the others are derived the same way. A missing scale and a
+missing shift each lower the count by 1. Statistics of 16-bit inputs are counted as written in float32, as accelerators
 write them.
 """
 

@@ -1,9 +1,9 @@
 """Sparse matrices, counted by stored elements: COO, CSR, CSC, BSR, BSC and 2:4.
 
 A product of a sparse (m, k) with a dense (k, n) is `2 * stored * n`: each stored element meets n others. A capture
-observes how many elements are stored, or the trace shows it below the call (`attribution.stored`); if only the dense
-shape is known, there is no cost. Reading a sparse tensor includes its indices. torch.utils.flop_counter counts the
-dense shape.
+observes how many elements are stored, or the trace shows it in nested operators (`attribution.stored`); if only the
+dense shape is known, there is no cost. Reading a sparse tensor includes its indices. torch.utils.flop_counter counts
+the dense shape.
 """
 
 from __future__ import annotations

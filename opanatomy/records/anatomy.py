@@ -891,7 +891,8 @@ class StepRow(Record, frozen=True, kw_only=True):
     copies and fills kernel_ns + memcpy_ns + memset_ns = kernel_time_ns. On the CPU wall = busy + framework, and the
     other terms are unknown.
 
-    number: the number of the step in the trace, from 1 if it ends with an update; `None` if it is the whole trace.
+    number: the number of the step in the trace, counted from 1 if steps end with an update; `None` if it is the entire
+        trace.
     set_aside: why the step is excluded from all numbers; `None` if it counts.
     wall_ns: its wall time.
     busy_ns: the union of the work launched in it; on the CPU the self time of its operators.

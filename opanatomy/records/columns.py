@@ -434,7 +434,7 @@ class CollectiveTable(Struct, frozen=True, kw_only=True):
 class Overlay(Struct, frozen=True, kw_only=True):
     """The attribution added to a trace: one row per device event, on the CPU per call.
 
-    `flops` and `bytes` are the event's share of its call by time, so that they add up; -1 is "not known".
+    `flops` and `bytes` are the event's share of its call by time, so that they add up; -1 means unknown.
     """
 
     #: Names indexed by `track`: a stream of a device, or a host thread.

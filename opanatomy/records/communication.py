@@ -1,4 +1,4 @@
-"""Define the records of collectives: cost by phase and module, waiting between ranks, figures of each rank."""
+"""Define the records of collectives: cost by phase and module, waiting between ranks, numbers of each rank."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Classification(Struct, frozen=True, kw_only=True):
     """The class of a name, and the rule that decided it.
 
     `operator_class` is `None` for an operator that does no work itself: composite, view, allocation, autograd node.
-    `delegates` marks an operator that computes only if no operator below it can (`aten::_convolution` calls
+    `delegates` marks an operator that computes only if no operator nested in it can (`aten::_convolution` calls
     `aten::mkldnn_convolution`, but runs a transposed convolution itself). `composite` marks one that never launches a
     kernel itself: its work is that of the operators it calls, even if these only copy (`aten::matrix_power` with
     exponent 1). `contains` names the other classes inside a fused operator. `annotation` is set if the name is that of

@@ -91,7 +91,7 @@ class SegmentBlocks(Struct, frozen=True, kw_only=True):
 class Snapshot(Struct, frozen=True, kw_only=True):
     """A CUDA memory snapshot of one process.
 
-    A stack is a row of places in `frames`, innermost first. `pools` has (0, 0) for the allocator's own.
+    A stack is a row of indices into `frames`, innermost first. In `pools`, (0, 0) is the allocator's own pool.
     """
 
     histories: tuple[History, ...]

@@ -221,7 +221,7 @@ def peak_type_of(name: str) -> str | None:
 
 
 class Optimizer(Struct, frozen=True, kw_only=True):
-    """An optimizer by the name of the option.
+    """An optimizer, identified by the option's name.
 
     It keeps `state_copies` of each parameter, in the parameter's size and data type, or `state_bytes_per_parameter` if
     its state has another type. `update_copies` live only during an update (the intermediates of the foreach form:

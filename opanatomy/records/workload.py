@@ -257,7 +257,7 @@ class StorageColumns(Struct, frozen=True, kw_only=True):
 
 
 class BlockColumns(Struct, frozen=True, kw_only=True):
-    """Blocks that an allocator had handed out before the step, by address; the requested size is -1 if not known."""
+    """Blocks allocated before the step, by address; the requested size is -1 if unknown."""
 
     address: Packed
     bytes: Packed
@@ -434,12 +434,12 @@ class Workload(Record, frozen=True, kw_only=True):
     within_windows: the part of the attention scores within window and causal mask, in the layers whose window is
         shorter than the sequence, if the implementation computes all scores; otherwise `None`.
     checkpointing: how activations are recomputed.
-    checkpoint_every: the number of layers recomputed together; `None` for each layer alone.
+    checkpoint_every: the number of layers recomputed together; `None` if each layer is recomputed separately.
     checkpoint_layers: the first layers of each stack that are recomputed; `None` for all.
     compiled: true if compiled by torch.compile.
     optimizer: the optimizer that updates the weights.
-    accumulate: the number of micro-batches that `batch` is cut into; their gradients are accumulated for one update.
-    clip: the norm that gradients are scaled down to before the update.
+    accumulate: the number of micro-batches that `batch` is split into; their gradients are accumulated for one update.
+    clip: the maximum gradient norm; larger gradients are scaled down to it before the update.
     frozen: the parts of the model that are not trained, as given: `embeddings,layers:3`.
     lora: the rank of the adapters; only they and a classification head are trained.
     fused_loss: true if head and cross entropy are one function, which holds the logits of only some tokens at a time.
