@@ -48,7 +48,9 @@ COLUMNS: Final = (
     ),
     _key("rule", "the classification rule that determined the class"),
     _key("part_of", "the operator of which this call is a part; its FLOPs and bytes are counted there", "name"),
-    _key("compute_type", "the type in which float32 operands were computed, from the longest kernel that names it"),
+    _key(
+        "compute_type", "the type in which float32 operands were computed, from the longest kernel whose name shows it"
+    ),
     _key("crosses_host_link", "whether it copies between host and device", values=bool),
     _key("bound_by", "what determines the bound: compute or memory"),
     _key("module", "the path of the module, without submodules; empty for the root", "module"),
@@ -193,8 +195,8 @@ class OperatorRow(Record, frozen=True, kw_only=True):
     part_of: the operator of which this call is a part; its FLOPs and bytes are counted there.
     bound_ns: the minimum time of these calls at the device's peaks, and `bound_by` what determines it ("compute",
         "memory").
-    compute_type: the type in which float32 operands were computed, from the longest kernel that names it: "float32",
-        "tf32", "3 x tf32".
+    compute_type: the type in which float32 operands were computed, from the longest kernel whose name shows it:
+        "float32", "tf32", "3 x tf32".
     crosses_host_link: true if it copies between host and device, so that the device's bandwidth does not bound it.
     """
 
