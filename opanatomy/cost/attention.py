@@ -175,7 +175,7 @@ def flash_cpu(signature: Signature) -> Cost:
 
 @formula("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_cudnn_attention")
 def efficient(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` FLOPs: (q, k, v, bias, compute_log_sumexp, dropout_p, is_causal).
+    """`4 * b * h * s * t * d` FLOPs. Arguments: (q, k, v, bias, compute_log_sumexp, dropout_p, is_causal).
 
     Writes the log-sum-exp only for training.
     """
@@ -188,7 +188,7 @@ def efficient(signature: Signature) -> Cost:
 
 @formula("aten::_scaled_dot_product_fused_attention_overrideable")
 def overrideable(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` FLOPs: (q, k, v, bias, dropout_p, is_causal)."""
+    """`4 * b * h * s * t * d` FLOPs. Arguments: (q, k, v, bias, dropout_p, is_causal)."""
     q, k, v = query_key_value(signature)
     sizes = heads_first(q, k, v)
     moved = read(q, k, v, optional(signature, 3))
@@ -252,8 +252,8 @@ def flexible(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor | None, longest: t
 def flash_heads_third(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d` FLOPs for (b, s, h, d), or (total, h, d) with packed sequences of equal length.
 
-    Other packed sequences have no cost. (q, k, v, offsets, offsets, max_q, max_k, p, is_causal, debug, scale,
-    window_left, window_right, seqused_k, ...).
+    Other packed sequences have no cost. Arguments: (q, k, v, offsets, offsets, max_q, max_k, p, is_causal, debug,
+    scale, window_left, window_right, seqused_k, ...).
     """
     q, k, v = query_key_value(signature)
     offsets = optional(signature, 3)
@@ -288,7 +288,7 @@ def _mask_type(signature: Signature, kind: int, window: int) -> Mask:
 def efficient_heads_third(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d` FLOPs for (b, s, h, d), or packed sequences of equal length.
 
-    Other packed sequences have no cost. (q, k, v, bias, offsets, offsets, max_q, max_k, p, mask type,
+    Other packed sequences have no cost. Arguments: (q, k, v, bias, offsets, offsets, max_q, max_k, p, mask type,
     compute_log_sumexp, scale, seqlen_k, window_size).
     """
     q, k, v = query_key_value(signature)
@@ -314,7 +314,7 @@ def efficient_heads_third_backward(signature: Signature) -> Cost:
 def cudnn_heads_first(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d` FLOPs.
 
-    (q, k, v, bias, offsets, offsets, max_q, max_k, compute_log_sumexp, p, is_causal).
+    Arguments: (q, k, v, bias, offsets, offsets, max_q, max_k, compute_log_sumexp, p, is_causal).
     """
     q, k, v = query_key_value(signature)
     if optional(signature, 4) is not None:
@@ -342,7 +342,10 @@ def cudnn_heads_first_backward(signature: Signature) -> Cost:
 
 @formula("flash_attn::_flash_attn_forward")
 def package_forward(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` FLOPs for (b, s, h, d): (q, k, v, p, scale, causal, window_left, window_right, ...)."""
+    """`4 * b * h * s * t * d` FLOPs for (b, s, h, d).
+
+    Arguments: (q, k, v, p, scale, causal, window_left, window_right, ...).
+    """
     q, k, v = query_key_value(signature)
     sizes = heads_third(q, k, v)
     return forward_cost(sizes, windowed(signature, 5, 6), read(q, k, v), output_bytes(sizes, q))
@@ -350,7 +353,10 @@ def package_forward(signature: Signature) -> Cost:
 
 @formula("flash_attn::_flash_attn_backward")
 def package_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` FLOPs: (grad, q, k, v, out, lse, dq, dk, dv, p, scale, causal, window_left, ...)."""
+    """`10 * b * h * s * t * d` FLOPs.
+
+    Arguments: (grad, q, k, v, out, lse, dq, dk, dv, p, scale, causal, window_left, ...).
+    """
     grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     sizes = heads_third(q, k, v)
     moved = read(grad, q, k, v) + output_bytes(sizes, q)
@@ -361,7 +367,7 @@ def package_backward(signature: Signature) -> Cost:
 def package_packed_forward(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d` FLOPs for packed sequences of equal length; otherwise unknown.
 
-    (q, k, v, cu_seqlens_q, cu_seqlens_k, max_q, max_k, p, scale, causal, window_left, window_right, softcap,
+    Arguments: (q, k, v, cu_seqlens_q, cu_seqlens_k, max_q, max_k, p, scale, causal, window_left, window_right, softcap,
     alibi_slopes, return_softmax, block_table, leftpad_k, seqused_k, ...)
     """
     q, k, v = query_key_value(signature)
@@ -376,7 +382,8 @@ def package_packed_forward(signature: Signature) -> Cost:
 def package_packed_backward(signature: Signature) -> Cost:
     """`10 * b * h * s * t * d` FLOPs for packed sequences of equal length; otherwise unknown.
 
-    (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_q, max_k, p, scale, causal, window_left, ...)
+    Arguments: (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_q, max_k, p, scale, causal,
+    window_left, ...)
     """
     grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     offsets = signature.tensor(9)
@@ -389,8 +396,8 @@ def package_packed_backward(signature: Signature) -> Cost:
 def vllm_packed_forward(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d` FLOPs for packed sequences of equal length; unknown with a paged cache.
 
-    (q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, leftpad_k, block_table, alibi_slopes, max_q, max_k, p, scale,
-    zero_tensors, causal, window_left, window_right, ...)
+    Arguments: (q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, leftpad_k, block_table, alibi_slopes, max_q, max_k,
+    p, scale, zero_tensors, causal, window_left, window_right, ...)
     """
     q, k, v = query_key_value(signature)
     offsets = signature.tensor(4)
@@ -413,9 +420,9 @@ def _all_in_use(signature: Signature, indices: tuple[int, ...]) -> None:
 def third_forward(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d` FLOPs for (b, s, h, d), or packed sequences of equal length.
 
-    Other packed sequences, a key-value cache and chunked attention have no cost. (q, k, v, k_new, v_new, q_v, out,
-    cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k, max_q, max_k, page_table, ..., is_causal at 24,
-    window_left, window_right, attention_chunk). Source: hopper/flash_api.cpp.
+    Other packed sequences, a key-value cache and chunked attention have no cost. Arguments: (q, k, v, k_new, v_new,
+    q_v, out, cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k, max_q, max_k, page_table, ...,
+    is_causal at 24, window_left, window_right, attention_chunk). Source: hopper/flash_api.cpp.
     """
     q, k, v = query_key_value(signature)
     if signature.get(27, 0) != 0:
@@ -435,8 +442,8 @@ def third_forward(signature: Signature) -> Cost:
 def third_backward(signature: Signature) -> Cost:
     """`10 * b * h * s * t * d` FLOPs, five matmuls.
 
-    (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_q, max_k, scale,
-    is_causal, window_left, window_right, ...). Source: hopper/flash_api.cpp.
+    Arguments: (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_q, max_k,
+    scale, is_causal, window_left, window_right, ...). Source: hopper/flash_api.cpp.
     """
     grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     _all_in_use(signature, (11, 12))

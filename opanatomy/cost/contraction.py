@@ -171,7 +171,7 @@ def scaled_mm(signature: Signature) -> Cost:
 def scaled_mm_v2(signature: Signature) -> Cost:
     """`2 * m * n * k` FLOPs for fp8 (m, k) @ (k, n); the scales are lists.
 
-    (a, b, scales, ..., scales, ..., bias, dtype).
+    Arguments: (a, b, scales, ..., scales, ..., bias, dtype).
     """
     a, b = signature.tensor(0), signature.tensor(1)
     shape, flops = product_shape(a.shape, b.shape)
@@ -192,10 +192,10 @@ def scaled_grouped_mm_v2(signature: Signature) -> Cost:
 def trilinear(signature: Signature) -> Cost:
     """Two products: `2 *` the index space of the first two tensors, then `2 *` that of their product and the third.
 
-    (a, b, c, expand_a, expand_b, expand_c, summed dimensions, ...), where `expand` inserts new dimensions. The first
-    product sums over the dimensions that the third tensor lacks. A product that sums over nothing is element-wise and
-    is not counted. Source: `_trilinear` and `sumproduct_pair` in ATen's Linear.cpp; torch.utils.flop_counter has no
-    formula.
+    Arguments: (a, b, c, expand_a, expand_b, expand_c, summed dimensions, ...), where `expand` inserts new dimensions.
+    The first product sums over the dimensions that the third tensor lacks. A product that sums over nothing is
+    element-wise and is not counted. Source: `_trilinear` and `sumproduct_pair` in ATen's Linear.cpp;
+    torch.utils.flop_counter has no formula.
     """
     spread = [_with_ones(signature.tensor(at).shape, integers(signature.get(at + 3))) for at in range(3)]
     shape, summed = broadcast(*spread), set(integers(signature.get(6)))
@@ -252,8 +252,8 @@ def _grouped_shape(a: Shape, b: Shape, groups: int | None) -> tuple[Shape, int]:
 def solve_triangular(signature: Signature) -> Cost:
     """`m * m * n` FLOPs for each (m, m) X = (m, n); `m * (m - 1) * n` with a unit diagonal.
 
-    Row i takes i multiply-adds and a division per column. (a, b, upper, left, unitriangular). Source: operation count
-    of BLAS trsm.
+    Row i takes i multiply-adds and a division per column. Arguments: (a, b, upper, left, unitriangular). Source:
+    operation count of BLAS trsm.
     """
     a, b = signature.tensor(0), signature.tensor(1)
     batch = broadcast(a.shape[:-2], b.shape[:-2])

@@ -82,7 +82,7 @@ def convolution(signature: Signature) -> Cost:
 
 @formula("aten::mkldnn_convolution", "aten::miopen_convolution", "aten::miopen_depthwise_convolution")
 def backend_convolution(signature: Signature) -> Cost:
-    """Same as convolution: (input, weight, bias, padding, stride, dilation, groups)."""
+    """Same as convolution. Arguments: (input, weight, bias, padding, stride, dilation, groups)."""
     get = signature.get
     return _forward(signature, optional(signature, 2), get(4), get(3), get(5))
 
@@ -95,7 +95,7 @@ def pointwise_convolution(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_convolution")
 def cudnn_convolution(signature: Signature) -> Cost:
-    """Same as convolution: (input, weight, padding, stride, dilation, groups).
+    """Same as convolution. Arguments: (input, weight, padding, stride, dilation, groups).
 
     Before torch 1.8, argument 2 is a bias.
     """
@@ -107,7 +107,10 @@ def cudnn_convolution(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_convolution_transpose", "aten::miopen_convolution_transpose")
 def transposed_convolution(signature: Signature) -> Cost:
-    """Same as a transposed convolution: (input, weight, [bias,] padding, output_padding, stride, dilation, groups)."""
+    """Same as a transposed convolution.
+
+    Arguments: (input, weight, [bias,] padding, output_padding, stride, dilation, groups).
+    """
     at = 2 if isinstance(signature.get(2), tuple) else 3
     padding, output_padding, stride, dilation, groups = (signature.get(at + step) for step in range(5))
     bias = optional(signature, 2)
@@ -116,14 +119,14 @@ def transposed_convolution(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu")
 def convolution_relu(signature: Signature) -> Cost:
-    """Same as convolution: (input, weight, bias, stride, padding, dilation, groups)."""
+    """Same as convolution. Arguments: (input, weight, bias, stride, padding, dilation, groups)."""
     get = signature.get
     return _forward(signature, optional(signature, 2), get(3), get(4), get(5))
 
 
 @formula("aten::cudnn_convolution_add_relu", "aten::miopen_convolution_add_relu")
 def convolution_add_relu(signature: Signature) -> Cost:
-    """Same as convolution: (input, weight, z, alpha, bias, stride, padding, dilation, groups)."""
+    """Same as convolution. Arguments: (input, weight, z, alpha, bias, stride, padding, dilation, groups)."""
     get = signature.get
     added = signature.tensor(2)
     return _forward(signature, optional(signature, 4), get(5), get(6), get(7), added=added)
@@ -140,7 +143,7 @@ def convolution_add_relu(signature: Signature) -> Cost:
     "aten::slow_conv_dilated3d",
 )
 def native_convolution(signature: Signature) -> Cost:
-    """Same as convolution: (input, weight, kernel_size, bias, stride, padding[, dilation])."""
+    """Same as convolution. Arguments: (input, weight, kernel_size, bias, stride, padding[, dilation])."""
     get = signature.get
     dilation = get(6) if not isinstance(get(6), Tensor) else None
     return _forward(signature, optional(signature, 3), get(4), get(5), 1 if dilation is None else dilation)
@@ -148,7 +151,10 @@ def native_convolution(signature: Signature) -> Cost:
 
 @formula("aten::slow_conv_transpose2d", "aten::slow_conv_transpose3d")
 def native_transposed_convolution(signature: Signature) -> Cost:
-    """Same as transposed convolution: (input, weight, kernel_size, bias, stride, padding, output_padding, dilation)."""
+    """Same as transposed convolution.
+
+    Arguments: (input, weight, kernel_size, bias, stride, padding, output_padding, dilation).
+    """
     get = signature.get
     return _forward(signature, optional(signature, 3), get(4), get(5), get(7, 1), True, get(6))
 
@@ -190,7 +196,7 @@ def convolution_backward_overrideable(signature: Signature) -> Cost:
 
 @formula("aten::_slow_conv2d_backward", "aten::thnn_conv2d_backward")
 def native_convolution_backward(signature: Signature) -> Cost:
-    """Same as convolution_backward: (grad, input, weight, kernel_size, stride, padding, output_mask).
+    """Same as convolution_backward. Arguments: (grad, input, weight, kernel_size, stride, padding, output_mask).
 
     Also the `out` form.
     """
@@ -213,7 +219,7 @@ def backend_convolution_backward(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_convolution_backward_input", "aten::miopen_convolution_backward_input")
 def backend_input_gradient(signature: Signature) -> Cost:
-    """Only the input gradient: (input size, grad, weight, ...)."""
+    """Only the input gradient. Arguments: (input size, grad, weight, ...)."""
     grad, weight = signature.tensor(1), signature.tensor(2)
     shape = sizes(signature.get(0), len(weight.shape))
     return Cost(
@@ -225,7 +231,7 @@ def backend_input_gradient(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_convolution_backward_weight", "aten::miopen_convolution_backward_weight")
 def backend_weight_gradient(signature: Signature) -> Cost:
-    """Only the weight gradient: (weight size, grad, input, ...)."""
+    """Only the weight gradient. Arguments: (weight size, grad, input, ...)."""
     shape, grad, x = sizes(signature.get(0), 3), signature.tensor(1), signature.tensor(2)
     return Cost(
         flops=convolution_flops(shape, grad.shape), read_bytes=read(grad, x), written_bytes=fresh(shape, grad.dtype)
@@ -236,7 +242,7 @@ def backend_weight_gradient(signature: Signature) -> Cost:
 def conv_tbc(signature: Signature) -> Cost:
     """`2 * out * b * k * C_in * C_out` FLOPs, out = t + 2 p - k + 1.
 
-    (x (t, b, C_in), weight (k, C_in, C_out), bias, p).
+    Arguments: (x (t, b, C_in), weight (k, C_in, C_out), bias, p).
     """
     x, weight, bias = (signature.tensor(index) for index in range(3))
     (t, b, c), (k, c_w, out_c) = x.shape, weight.shape

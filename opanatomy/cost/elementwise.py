@@ -387,7 +387,7 @@ def polygamma(signature: Signature) -> Cost:
 
 @formula("aten::mvlgamma", "aten::mvlgamma_")
 def multivariate_lgamma(signature: Signature) -> Cost:
-    """3 p FLOPs per element: p arguments, their lgamma values and the sum; (x, p)."""
+    """3 p FLOPs per element: p arguments, their lgamma values and the sum. Arguments: (x, p)."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, x.dtype), flops=3 * integer(signature.get(1)) * x.numel)
 
@@ -426,7 +426,7 @@ def rrelu(signature: Signature) -> Cost:
 
 @formula("aten::rrelu_with_noise_backward")
 def rrelu_backward(signature: Signature) -> Cost:
-    """1 FLOP per element: grad * slope; (grad, x, noise, lower, upper, training, ...).
+    """1 FLOP per element: grad * slope. Arguments: (grad, x, noise, lower, upper, training, ...).
 
     In training, the noise holds the slopes.
     """
@@ -459,7 +459,7 @@ def segment_reduce(signature: Signature) -> Cost:
 def segment_reduce_backward(signature: Signature) -> Cost:
     """1 FLOP per element: a mean divides, other reductions multiply or select.
 
-    (grad, result, x, how, lengths, offsets, ...).
+    Arguments: (grad, result, x, how, lengths, offsets, ...).
     """
     grad, result, x = (signature.tensor(index) for index in range(3))
     parts = read(grad, result, x, optional(signature, 4), optional(signature, 5))

@@ -131,7 +131,7 @@ def index_put(signature: Signature) -> Cost:
 
 @formula("aten::index_add_")
 def index_add_(signature: Signature) -> Cost:
-    """1 add per source element (2 with alpha); (x, dim, indices, source, alpha).
+    """1 add per source element (2 with alpha). Arguments: (x, dim, indices, source, alpha).
 
     Reads and writes the touched elements.
     """
@@ -239,7 +239,7 @@ def masked_scatter_backward(signature: Signature) -> Cost:
 
 @formula("aten::put_")
 def put_(signature: Signature) -> Cost:
-    """1 add per element if it accumulates; (x, indices, source, accumulate).
+    """1 add per element if it accumulates. Arguments: (x, indices, source, accumulate).
 
     Writes (or adds to) the touched elements.
     """

@@ -34,7 +34,7 @@ for _name, _flops in {**_GATED, **_ACTIVATIONS}.items():
 
 @formula("_C::rms_norm", "sgl_kernel::rmsnorm", "vllm::rms_norm")
 def rms_norm(signature: Signature) -> Cost:
-    """4 FLOPs per element: square, sum, * rstd, * scale; (out, x, weight, eps)."""
+    """4 FLOPs per element: square, sum, * rstd, * scale. Arguments: (out, x, weight, eps)."""
     out, x, weight = signature.tensor(0), signature.tensor(1), optional(signature, 2)
     if out.shape != x.shape:
         raise Unknown("a form without the place for the result")
@@ -51,7 +51,7 @@ def added_rms_norm(signature: Signature) -> Cost:
 
 @formula("_C::rms_norm_static_fp8_quant")
 def rms_norm_fp8(signature: Signature) -> Cost:
-    """5 FLOPs per element: RMS norm, / scale; (out, x, weight, scale, eps)."""
+    """5 FLOPs per element: RMS norm, / scale. Arguments: (out, x, weight, scale, eps)."""
     out, x, weight, scale = (signature.tensor(index) for index in range(4))
     return moved(read(x, weight, scale), read(out), flops=5 * x.numel)
 
@@ -60,7 +60,7 @@ def rms_norm_fp8(signature: Signature) -> Cost:
 def rotary_embedding(signature: Signature) -> Cost:
     """3 FLOPs per rotated element: two multiplies and an add.
 
-    (positions, query, key, head size, cosines and sines, ...).
+    Arguments: (positions, query, key, head size, cosines and sines, ...).
 
     Reads and writes only the first `rot_dim` elements of each head, in place, and reads one table row per position.
     """
@@ -76,7 +76,7 @@ def rotary_embedding(signature: Signature) -> Cost:
 
 @formula("_C_cache_ops::reshape_and_cache", "_C_cache_ops::reshape_and_cache_flash")
 def into_cache(signature: Signature) -> Cost:
-    """0 FLOPs; (key, value, key cache, value cache, slots, ...).
+    """0 FLOPs. Arguments: (key, value, key cache, value cache, slots, ...).
 
     Reads keys and values, writes them in the cache's data type. There may be fewer slots than rows of keys; the
     remaining rows are padding.
@@ -89,14 +89,14 @@ def into_cache(signature: Signature) -> Cost:
 
 @formula("_moe_C::topk_softmax")
 def topk_softmax(signature: Signature) -> Cost:
-    """4 FLOPs per router output, as for softmax; (weights, indices, token indices, logits)."""
+    """4 FLOPs per router output, as for softmax. Arguments: (weights, indices, token indices, logits)."""
     x = signature.tensor(3)
     return moved(read(x), read(*map(signature.tensor, range(3))), flops=4 * x.numel)
 
 
 @formula("_moe_C::moe_sum")
 def expert_sum(signature: Signature) -> Cost:
-    """1 FLOP per input element; (x (tokens, experts, d), out)."""
+    """1 FLOP per input element. Arguments: (x (tokens, experts, d), out)."""
     x, out = signature.tensor(0), signature.tensor(1)
     return moved(read(x), read(out), flops=x.numel)
 
@@ -125,7 +125,7 @@ def function_layer_norm(signature: Signature) -> Cost:
 
 @formula("ScaledUpperTriangMaskedSoftmax", "ScaledMaskedSoftmax", "ScaledSoftmax")
 def scaled_softmax(signature: Signature) -> Cost:
-    """5 FLOPs per element: * scale and softmax; (x, [mask,] scale)."""
+    """5 FLOPs per element: * scale and softmax. Arguments: (x, [mask,] scale)."""
     x = signature.tensor(0)
     return moved(read(x, optional(signature, 1)), fresh(x.shape, x.dtype), flops=5 * x.numel)
 
@@ -165,7 +165,7 @@ def silu_product_backward(signature: Signature) -> Cost:
 
 @formula("LigerRopeFunction")
 def rotary_function(signature: Signature) -> Cost:
-    """3 FLOPs per element: x * cos + rotated * sin; (q, k, cos, sin, ...)."""
+    """3 FLOPs per element: x * cos + rotated * sin. Arguments: (q, k, cos, sin, ...)."""
     q, k = signature.tensor(0), signature.tensor(1)
     written = fresh(q.shape, q.dtype) + fresh(k.shape, k.dtype)
     return moved(read(*map(signature.tensor, range(4))), written, flops=3 * (q.numel + k.numel))
@@ -173,6 +173,6 @@ def rotary_function(signature: Signature) -> Cost:
 
 @formula("LigerCrossEntropyFunction")
 def cross_entropy(signature: Signature) -> Cost:
-    """8 FLOPs per logit: softmax and its gradient, which overwrites the logits; (logits, targets, ...)."""
+    """8 FLOPs per logit: softmax and its gradient, which overwrites the logits. Arguments: (logits, targets, ...)."""
     x, target = signature.tensor(0), signature.tensor(1)
     return moved(read(x, target), read(x) + item("float32"), flops=8 * x.numel)

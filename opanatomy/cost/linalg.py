@@ -180,7 +180,10 @@ def qr(signature: Signature) -> Cost:
 
 @formula("aten::linalg_householder_product")
 def householder_product(signature: Signature) -> Cost:
-    """orgqr: `4 m n k - 2 (m + n) k^2 + 4/3 k^3`, lower-order terms, per matrix; (reflectors (m, n), factors (k))."""
+    """orgqr: `4 m n k - 2 (m + n) k^2 + 4/3 k^3`, lower-order terms, per matrix.
+
+    Arguments: (reflectors (m, n), factors (k)).
+    """
     x, factors = signature.tensor(0), signature.tensor(1)
     batch, m, n = _matrices(x, square=False)
     flops = prod(batch) * _reflectors(m, n, factors.shape[-1])
@@ -204,7 +207,7 @@ def apply_reflectors(signature: Signature) -> Cost:
 
 @formula("aten::_linalg_solve_ex")
 def solve(signature: Signature) -> Cost:
-    """`2/3 n^3` FLOPs for the LU factors and `2 n^2` per column: (A, B, left, ...).
+    """`2/3 n^3` FLOPs for the LU factors and `2 n^2` per column. Arguments: (A, B, left, ...).
 
     Writes the solution, factors, pivots and a status.
     """
@@ -218,7 +221,7 @@ def solve(signature: Signature) -> Cost:
 
 @formula("aten::linalg_lu_solve")
 def lu_solve(signature: Signature) -> Cost:
-    """`2 n^2` FLOPs per column, two triangular solves: (factors, pivots, B, left, adjoint)."""
+    """`2 n^2` FLOPs per column, two triangular solves. Arguments: (factors, pivots, B, left, adjoint)."""
     a, pivots, b = (signature.tensor(index) for index in range(3))
     batch, n, _ = _matrices(a)
     shape, columns = _solved(batch, n, b, vector=False)
@@ -227,7 +230,7 @@ def lu_solve(signature: Signature) -> Cost:
 
 @formula("aten::cholesky_solve", "aten::_cholesky_solve_helper")
 def cholesky_solve(signature: Signature) -> Cost:
-    """`2 n^2` FLOPs per column, two triangular solves: (B, factor, upper)."""
+    """`2 n^2` FLOPs per column, two triangular solves. Arguments: (B, factor, upper)."""
     b, a = signature.tensor(0), signature.tensor(1)
     batch, n, _ = _matrices(a)
     shape, columns = _solved(batch, n, b, vector=False)
@@ -236,7 +239,7 @@ def cholesky_solve(signature: Signature) -> Cost:
 
 @formula("aten::triangular_solve")
 def triangular_solve(signature: Signature) -> Cost:
-    """`n^2` FLOPs per column, `n (n - 1)` with a unit diagonal: (B, A, upper, transpose, unitriangular).
+    """`n^2` FLOPs per column, `n (n - 1)` with a unit diagonal. Arguments: (B, A, upper, transpose, unitriangular).
 
     Also copies A.
     """
@@ -276,14 +279,14 @@ def _moved(x: Tensor, shape: Shape, dtype: str | None, flops: int, out: Tensor |
 
 @formula("aten::_fft_c2c")
 def complex_to_complex(signature: Signature) -> Cost:
-    """`5 * n * log2(n)` over the transformed dimensions: (x, dims, normalization, forward)."""
+    """`5 * n * log2(n)` over the transformed dimensions. Arguments: (x, dims, normalization, forward)."""
     x = signature.tensor(0)
     return _moved(x, x.shape, x.dtype, _flops(x.shape, signature.get(1), 5), optional(signature, 4))
 
 
 @formula("aten::_fft_r2c")
 def real_to_complex(signature: Signature) -> Cost:
-    """`2.5 * n * log2(n)` FLOPs: (x, dims, normalization, one-sided).
+    """`2.5 * n * log2(n)` FLOPs. Arguments: (x, dims, normalization, one-sided).
 
     A one-sided transform halves the last dimension of the result.
     """
@@ -298,7 +301,7 @@ def real_to_complex(signature: Signature) -> Cost:
 
 @formula("aten::_fft_c2r")
 def complex_to_real(signature: Signature) -> Cost:
-    """`2.5 * n * log2(n)` FLOPs: (x, dims, normalization, size of the last dimension)."""
+    """`2.5 * n * log2(n)` FLOPs. Arguments: (x, dims, normalization, size of the last dimension)."""
     x, dims = signature.tensor(0), integers(signature.get(1))
     shape = list(x.shape)
     shape[axis(dims[-1], len(shape))] = integer(signature.get(3))
@@ -337,7 +340,10 @@ def all_pairs(signature: Signature) -> Cost:
 
 @formula("aten::_cdist_backward")
 def all_pairs_backward(signature: Signature) -> Cost:
-    """4 FLOPs per element of each pair: subtract, divide by the distance, * grad, add; (grad, a, b, p, distances)."""
+    """4 FLOPs per element of each pair: subtract, divide by the distance, * grad, add.
+
+    Arguments: (grad, a, b, p, distances).
+    """
     grad, a, b, distances = (signature.tensor(index) for index in (0, 1, 2, 4))
     flops = 4 * grad.numel * a.shape[-1]
     return moved(read(grad, a, b, distances), fresh(a.shape, a.dtype), flops=flops)
@@ -363,6 +369,6 @@ def dist(signature: Signature) -> Cost:
 
 @formula("aten::_pdist_backward")
 def own_pairs_backward(signature: Signature) -> Cost:
-    """4 FLOPs per element of both rows of each pair, as for _cdist_backward: (grad, x, p, distances)."""
+    """4 FLOPs per element of both rows of each pair, as for _cdist_backward. Arguments: (grad, x, p, distances)."""
     grad, x, distances = signature.tensor(0), signature.tensor(1), signature.tensor(3)
     return moved(read(grad, x, distances), fresh(x.shape, x.dtype), flops=4 * grad.numel * x.shape[-1])

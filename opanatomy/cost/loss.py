@@ -138,7 +138,7 @@ def ctc_loss_backward(signature: Signature) -> Cost:
 
 @formula("aten::soft_margin_loss")
 def soft_margin(signature: Signature) -> Cost:
-    """4 FLOPs per element, log1p(exp(-t * x)), and 1 for the sum or mean: (x, target, reduction)."""
+    """4 FLOPs per element, log1p(exp(-t * x)), and 1 for the sum or mean. Arguments: (x, target, reduction)."""
     x, target = signature.tensor(0), signature.tensor(1)
     reduced = integer(signature.get(2, 1)) != 0
     return moved(read(x, target), fresh(() if reduced else x.shape, x.dtype), flops=(4 + reduced) * x.numel)
@@ -146,7 +146,7 @@ def soft_margin(signature: Signature) -> Cost:
 
 @formula("aten::soft_margin_loss_backward")
 def soft_margin_backward(signature: Signature) -> Cost:
-    """7 FLOPs per element: z = exp(-t * x) 3, -t * z / (z + 1) * grad 4; (grad, x, target, reduction)."""
+    """7 FLOPs per element: z = exp(-t * x) 3, -t * z / (z + 1) * grad 4. Arguments: (grad, x, target, reduction)."""
     grad, x, target = (signature.tensor(index) for index in range(3))
     return moved(read(grad, x, target), fresh(x.shape, x.dtype), flops=7 * x.numel)
 
@@ -155,7 +155,7 @@ def soft_margin_backward(signature: Signature) -> Cost:
 def multi_margin(signature: Signature) -> Cost:
     """3 FLOPs per element, margin - x[target] + x and the sum; 1 more for p = 2 and 1 for weights.
 
-    (x, target, p, margin, weight, reduction).
+    Arguments: (x, target, p, margin, weight, reduction).
     """
     x, target, weight = signature.tensor(0), signature.tensor(1), optional(signature, 4)
     flops = 3 + (signature.get(2, 1) == 2) + (weight is not None)
@@ -167,7 +167,7 @@ def multi_margin(signature: Signature) -> Cost:
 def multi_margin_backward(signature: Signature) -> Cost:
     """4 FLOPs per element: 2 to recompute the margin, * grad, the target's sum; 1 more for p = 2 and 1 for weights.
 
-    (grad, x, target, p, margin, weight, reduction).
+    Arguments: (grad, x, target, p, margin, weight, reduction).
     """
     grad, x, target = (signature.tensor(index) for index in range(3))
     weight = optional(signature, 5)

@@ -403,7 +403,7 @@ def randint(signature: Signature) -> Cost:
 
 @formula("aten::randperm")
 def randperm(signature: Signature) -> Cost:
-    """0 FLOPs: a random draw; (n, ...) -> int64."""
+    """0 FLOPs: a random draw. Arguments: (n, ...) -> int64."""
     return moved(0, fresh((integer(signature.get(0)),), "int64"))
 
 
@@ -474,7 +474,10 @@ def nested_from_padded(signature: Signature) -> Cost:
 
 @formula("aten::_transform_bias_rescale_qkv")
 def bias_and_scale(signature: Signature) -> Cost:
-    """4 FLOPs per element of q, k or v: a bias add for each of the three and the scale of q; (qkv, bias, heads)."""
+    """4 FLOPs per element of q, k or v: a bias add for each of the three and the scale of q.
+
+    Arguments: (qkv, bias, heads).
+    """
     x, bias = signature.tensor(0), signature.tensor(1)
     if x.shape[-1] != bias.numel or x.shape[-1] % 3:
         raise Unknown(f"{x} and {bias}")

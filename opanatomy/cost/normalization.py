@@ -342,7 +342,7 @@ def weight_norm_backward(signature: Signature) -> Cost:
 def gather_statistics(signature: Signature) -> Cost:
     """9 FLOPs per gathered mean: combines all devices' statistics, weighted; reads and writes the running statistics.
 
-    (x, means (devices, c), deviations, running mean, running variance, ...); x only gives the data type.
+    Arguments: (x, means (devices, c), deviations, running mean, running variance, ...); x only gives the data type.
     """
     means, deviations = signature.tensor(1), signature.tensor(2)
     running = (optional(signature, 3), optional(signature, 4))
@@ -355,7 +355,7 @@ def gather_statistics(signature: Signature) -> Cost:
 def reduce_gradients(signature: Signature) -> Cost:
     """4 FLOPs per element: two sums, x - mean, * grad.
 
-    (grad, x, mean, deviation, weight, three flags for the results).
+    Arguments: (grad, x, mean, deviation, weight, three flags for the results).
     """
     grad, x, mean, deviation = (signature.tensor(index) for index in range(4))
     weight = optional(signature, 4)
@@ -370,7 +370,7 @@ def reduce_gradients(signature: Signature) -> Cost:
 def apply_gradients(signature: Signature) -> Cost:
     """5 FLOPs per element: grad - mean(grad) - (x - mean) * c, * scale.
 
-    (grad, x, mean, deviation, weight, sums, count).
+    Arguments: (grad, x, mean, deviation, weight, sums, count).
     """
     grad, x = signature.tensor(0), signature.tensor(1)
     moved_in = read(*signature.arguments[:8])

@@ -98,7 +98,7 @@ def average_pool_backward(signature: Signature) -> Cost:
 
 @formula("aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool3d")
 def adaptive_pool(signature: Signature) -> Cost:
-    """1 FLOP per input element, as for a mean: (x, output size)."""
+    """1 FLOP per input element, as for a mean. Arguments: (x, output size)."""
     x, size = signature.tensor(0), sizes(signature.get(1), 2)
     return moved(read(x), fresh((*x.shape[: -len(size)], *size), x.dtype), flops=x.numel)
 
@@ -181,7 +181,7 @@ def _sampled(x: Tensor, mode: int, elements: int) -> int:
 
 @formula("aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward")
 def grid_sampler_backward(signature: Signature) -> Cost:
-    """The forward's FLOPs twice, for the image and for the grid; (grad, x, grid, mode, ..., output_mask).
+    """The forward's FLOPs twice, for the image and for the grid. Arguments: (grad, x, grid, mode, ..., output_mask).
 
     Writes the requested gradients.
     """
@@ -342,7 +342,7 @@ def _region_samples(x: Tensor, elements: int) -> int:
 def roi_align(signature: Signature) -> Cost:
     """`8 s^2 + 1` FLOPs per output element: s^2 bilinear samples (7 each), their adds, one divide.
 
-    (x (b, c, h, w), rois (k, 5), scale, height, width, sampling ratio s, aligned).
+    Arguments: (x (b, c, h, w), rois (k, 5), scale, height, width, sampling ratio s, aligned).
     """
     x, rois, samples = signature.tensor(0), signature.tensor(1), _samples(signature.get(5))
     elements, _ = _region_elements(signature, x.shape[1])
@@ -354,7 +354,8 @@ def roi_align(signature: Signature) -> Cost:
 def roi_align_backward(signature: Signature) -> Cost:
     """`8 s^2 + 1` FLOPs per gradient element: a multiply and an add for each of a sample's four neighbors, one divide.
 
-    (grad, rois, scale, height, width, b, c, h, w, sampling ratio s, aligned); writes the gradient of the entire image.
+    Arguments: (grad, rois, scale, height, width, b, c, h, w, sampling ratio s, aligned); writes the gradient of the
+    entire image.
     """
     grad, rois, samples = signature.tensor(0), signature.tensor(1), _samples(signature.get(9))
     shape = tuple(integer(signature.get(index)) for index in range(5, 9))
@@ -374,7 +375,10 @@ def position_roi_align(signature: Signature) -> Cost:
 
 @formula("torchvision::_ps_roi_align_backward")
 def position_roi_align_backward(signature: Signature) -> Cost:
-    """Same as _roi_align_backward: (grad, rois, channels, scale, height, width, sampling ratio s, b, c, h, w)."""
+    """Same as _roi_align_backward.
+
+    Arguments: (grad, rois, channels, scale, height, width, sampling ratio s, b, c, h, w).
+    """
     grad, samples = signature.tensor(0), _samples(signature.get(6))
     shape = tuple(integer(signature.get(index)) for index in range(7, 11))
     moved_in = read(*(signature.tensor(index) for index in range(3)))
@@ -395,7 +399,7 @@ def roi_pool(signature: Signature) -> Cost:
 
 @formula("torchvision::_roi_pool_backward")
 def roi_pool_backward(signature: Signature) -> Cost:
-    """1 add per gradient element: (grad, rois, indices, scale, height, width, b, c, h, w)."""
+    """1 add per gradient element. Arguments: (grad, rois, indices, scale, height, width, b, c, h, w)."""
     grad = signature.tensor(0)
     shape = tuple(integer(signature.get(index)) for index in range(6, 10))
     moved_in = read(*(signature.tensor(index) for index in range(3)))
@@ -415,7 +419,7 @@ def _deformed(x: Tensor, weight: Tensor, offset: Tensor) -> tuple[tuple[int, ...
 def deformable_convolution(signature: Signature) -> Cost:
     """`2 * b * C_out * prod(out) * (C_in / groups) * prod(kernel)` FLOPs, as for convolution; sampling is not counted.
 
-    (x, weight, offset, mask, bias, strides, paddings, dilations, groups, offset groups, use mask).
+    Arguments: (x, weight, offset, mask, bias, strides, paddings, dilations, groups, offset groups, use mask).
     """
     x, weight, offset = (signature.tensor(index) for index in range(3))
     masked = signature.get(13, True) is not False
@@ -426,7 +430,9 @@ def deformable_convolution(signature: Signature) -> Cost:
 
 @formula("torchvision::_deform_conv2d_backward")
 def deformable_convolution_backward(signature: Signature) -> Cost:
-    """Twice the forward: matmuls for the columns and for the weight; (grad, x, weight, offset, mask, bias, ...).
+    """Twice the forward: matmuls for the columns and for the weight.
+
+    Arguments: (grad, x, weight, offset, mask, bias, ...).
 
     Writes the gradient of each.
     """

@@ -53,7 +53,7 @@ def int4_weight_mm(signature: Signature) -> Cost:
 
 @formula("aten::_weight_int4pack_mm_with_scales_and_zeros")
 def int4_weight_mm_two(signature: Signature) -> Cost:
-    """`2 * m * n * k` FLOPs: (x (m, k), packed weight, group, scales (k / group, n), zero points)."""
+    """`2 * m * n * k` FLOPs. Arguments: (x (m, k), packed weight, group, scales (k / group, n), zero points)."""
     x, weight, scales, zeros = (signature.tensor(index) for index in (0, 1, 3, 4))
     (m, k), n = x.shape, scales.shape[1]
     return moved(read(x, weight, scales, zeros), fresh((m, n), x.dtype), flops=2 * m * n * k)
@@ -61,7 +61,7 @@ def int4_weight_mm_two(signature: Signature) -> Cost:
 
 @formula("aten::_dyn_quant_matmul_4bit")
 def dynamic_4bit_mm(signature: Signature) -> Cost:
-    """`2 * rows * n * k` FLOPs: (x (..., k), packed weight with its scales and bias, block, k, n)."""
+    """`2 * rows * n * k` FLOPs. Arguments: (x (..., k), packed weight with its scales and bias, block, k, n)."""
     x, weight, k, n = signature.tensor(0), signature.tensor(1), integer(signature.get(3)), integer(signature.get(4))
     if x.shape[-1] != k:
         raise Unknown(f"{x} and {k} features")
@@ -85,7 +85,10 @@ def wrapped_linear(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::dequantize_4bit")
 def dequantize_4bit(signature: Signature) -> Cost:
-    """1 FLOP per element: code's value * block's scale; (packed, scales, block, kind, shape, dtype[, out])."""
+    """1 FLOP per element: code's value * block's scale.
+
+    Arguments: (packed, scales, block, kind, shape, dtype[, out]).
+    """
     packed, scales, shape = signature.tensor(0), signature.tensor(1), sizes(signature.get(4))
     dtype = scalar_type(signature.get(5))
     return moved(read(packed, scales), fresh(shape, dtype), flops=prod(shape))
@@ -93,7 +96,7 @@ def dequantize_4bit(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::quantize_4bit")
 def quantize_4bit(signature: Signature) -> Cost:
-    """2 FLOPs per element: block maximum, / scale; (x, block, kind, storage).
+    """2 FLOPs per element: block maximum, / scale. Arguments: (x, block, kind, storage).
 
     Writes 4 bits per element and one scale per block.
     """
@@ -104,7 +107,7 @@ def quantize_4bit(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::dequantize_blockwise")
 def dequantize_blockwise(signature: Signature) -> Cost:
-    """1 FLOP per element: code's value * block's scale; (codes, scales, code book, block, dtype[, out])."""
+    """1 FLOP per element: code's value * block's scale. Arguments: (codes, scales, code book, block, dtype[, out])."""
     x = signature.tensor(0)
     dtype = scalar_type(signature.get(4))
     return moved(read(x, signature.tensor(1), signature.tensor(2)), fresh(x.shape, dtype), flops=x.numel)
@@ -112,7 +115,7 @@ def dequantize_blockwise(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::quantize_blockwise")
 def quantize_blockwise(signature: Signature) -> Cost:
-    """2 FLOPs per element: block maximum, / scale; (x, code book, block).
+    """2 FLOPs per element: block maximum, / scale. Arguments: (x, code book, block).
 
     Writes one code per element and one scale per block.
     """
@@ -125,7 +128,7 @@ def quantize_blockwise(signature: Signature) -> Cost:
 def product_4bit(signature: Signature) -> Cost:
     """`2 * rows * n * k` FLOPs for x (..., k) and a packed weight of shape (n, k); dequantization is not counted.
 
-    (x, packed, shape, scales, ...). Reads all given tensors.
+    Arguments: (x, packed, shape, scales, ...). Reads all given tensors.
     """
     x, (n, k) = signature.tensor(0), sizes(signature.get(2), 2)
     if x.shape[-1] != k:
@@ -152,7 +155,7 @@ def int8_product(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::int8_scaled_mm")
 def int8_scaled_product(signature: Signature) -> Cost:
-    """`2 * rows * n * k` FLOPs; (a, b, row scales, column scales, bias, dtype).
+    """`2 * rows * n * k` FLOPs. Arguments: (a, b, row scales, column scales, bias, dtype).
 
     The result is float16 unless `dtype` says otherwise.
     """
@@ -164,7 +167,10 @@ def int8_scaled_product(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::int8_mm_dequant")
 def int8_result(signature: Signature) -> Cost:
-    """2 FLOPs per element (* row scale, * column scale), 3 with a bias; (x, row scales, column scales, dtype, bias)."""
+    """2 FLOPs per element (* row scale, * column scale), 3 with a bias.
+
+    Arguments: (x, row scales, column scales, dtype, bias).
+    """
     x, bias = signature.tensor(0), optional(signature, 4)
     dtype = scalar_type(signature.get(3)) or "float16"
     moved_in = read(x, signature.tensor(1), signature.tensor(2), bias)
@@ -187,7 +193,7 @@ def int8_rows(signature: Signature) -> Cost:
 
 @formula("_C::static_scaled_fp8_quant")
 def static_fp8(signature: Signature) -> Cost:
-    """1 FLOP per element: / scale; (out, x, scale)."""
+    """1 FLOP per element: / scale. Arguments: (out, x, scale)."""
     out, x, scale = (signature.tensor(index) for index in range(3))
     return moved(read(x, scale), read(out), flops=x.numel)
 
@@ -201,7 +207,7 @@ def dynamic_fp8(signature: Signature) -> Cost:
 
 @formula("_C::cutlass_scaled_mm")
 def scaled_product(signature: Signature) -> Cost:
-    """`2 * m * n * k` FLOPs; (out, a (m, k), b (k, n), scales, scales, bias)."""
+    """`2 * m * n * k` FLOPs. Arguments: (out, a (m, k), b (k, n), scales, scales, bias)."""
     out, a, b = (signature.tensor(index) for index in range(3))
     if a.shape[-1] != b.shape[0] or out.numel != prod(a.shape[:-1]) * b.shape[1]:
         raise Unknown(f"{a} @ {b}")
@@ -219,7 +225,9 @@ def scaled_product(signature: Signature) -> Cost:
     "fbgemm::i8i8bf16",
 )
 def fp8_product(signature: Signature) -> Cost:
-    """`2 * rows * n * k` FLOPs for 8-bit (..., k) @ (n, k)^T -> bfloat16: (a, b, [scales, scales, bias,] ...).
+    """`2 * rows * n * k` FLOPs for 8-bit (..., k) @ (n, k)^T -> bfloat16.
+
+    Arguments: (a, b, [scales, scales, bias,] ...).
 
     A further tensor argument is the output.
     """
@@ -241,7 +249,7 @@ DEQUANTIZE = 2
 
 @formula("aten::quantize_per_tensor", "aten::quantize_per_channel")
 def quantize(signature: Signature) -> Cost:
-    """3 FLOPs per element: * 1 / scale, round, + zero point; (x, scale, zero point, [axis,] dtype)."""
+    """3 FLOPs per element: * 1 / scale, round, + zero point. Arguments: (x, scale, zero point, [axis,] dtype)."""
     x = signature.tensor(0)
     dtype = scalar_type(signature.get(len(signature.arguments) - 1))
     parameters = (optional(signature, 1), optional(signature, 2))
@@ -364,7 +372,7 @@ def product(signature: Signature) -> Cost:
 
 @formula("quantized::embedding_byte")
 def byte_embedding(signature: Signature) -> Cost:
-    """2 FLOPs per element to dequantize: (packed table, indices).
+    """2 FLOPs per element to dequantize. Arguments: (packed table, indices).
 
     Reads one row per index, with its float32 scale and shift.
     """
@@ -376,7 +384,7 @@ def byte_embedding(signature: Signature) -> Cost:
 
 @formula("onednn::qlinear_pointwise")
 def pointwise_linear(signature: Signature) -> Cost:
-    """`2 * rows * out * in` FLOPs; (x, scale, zero point, weight, scales, zero points, ..., dtype).
+    """`2 * rows * out * in` FLOPs. Arguments: (x, scale, zero point, weight, scales, zero points, ..., dtype).
 
     The epilogue is not counted. The weight is packed; its sizes may be transposed.
     """
@@ -483,14 +491,14 @@ def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Cost:
 def norm(signature: Signature) -> Cost:
     """12 FLOPs per element: dequantize 2, layer norm 7 (5 without scale and shift), quantize 3.
 
-    (x, size, weight, bias).
+    Arguments: (x, size, weight, bias).
     """
     return _norm(signature.tensor(0), optional(signature, 2), optional(signature, 3))
 
 
 @formula("quantized::instance_norm")
 def instance_norm(signature: Signature) -> Cost:
-    """12 FLOPs per element, as for layer norm: (x, weight, bias, ...)."""
+    """12 FLOPs per element, as for layer norm. Arguments: (x, weight, bias, ...)."""
     return _norm(signature.tensor(0), optional(signature, 1), optional(signature, 2))
 
 

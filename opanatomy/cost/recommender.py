@@ -17,8 +17,8 @@ from opanatomy.records.signature import Cost, Signature
 def embedding_bag(signature: Signature) -> Cost:
     """1 add per looked-up element (0 for the maximum), 1 multiply with weights; the mean adds 1 divide per result.
 
-    (table (v, d), indices, offsets, scale, mode, sparse, weights, include last, padding). Reads one row per index, at
-    most the entire table; writes one row per bag. Outputs kept for the backward are not counted.
+    Arguments: (table (v, d), indices, offsets, scale, mode, sparse, weights, include last, padding). Reads one row per
+    index, at most the entire table; writes one row per bag. Outputs kept for the backward are not counted.
     """
     table, index, offsets, weights = (*map(signature.tensor, range(3)), optional(signature, 6))
     mode, d = integer(signature.get(4)), table.shape[1]
@@ -31,7 +31,10 @@ def embedding_bag(signature: Signature) -> Cost:
 
 @formula("aten::_embedding_bag_dense_backward")
 def embedding_bag_backward(signature: Signature) -> Cost:
-    """1 add per scattered element, 1 multiply for weights or the mean: (grad, indices, bags, sizes, maxima, rows)."""
+    """1 add per scattered element, 1 multiply for weights or the mean.
+
+    Arguments: (grad, indices, bags, sizes, maxima, rows).
+    """
     grad, index = signature.tensor(0), signature.tensor(1)
     rows, mode, weights = integer(signature.get(5)), integer(signature.get(7)), optional(signature, 8)
     d = grad.shape[-1]
@@ -44,8 +47,8 @@ def embedding_bag_backward(signature: Signature) -> Cost:
 def bag_backward(signature: Signature) -> Cost:
     """Same as _embedding_bag_dense_backward for a dense gradient.
 
-    A sparse gradient takes 1 per element for the mean or weights and has one row per index. (grad, indices, offsets,
-    bags, sizes, maxima, rows, by frequency, mode, sparse, weights, padding).
+    A sparse gradient takes 1 per element for the mean or weights and has one row per index. Arguments: (grad, indices,
+    offsets, bags, sizes, maxima, rows, by frequency, mode, sparse, weights, padding).
     """
     grad, index, mode = signature.tensor(0), signature.tensor(1), integer(signature.get(8))
     if signature.get(9) is True:
@@ -63,7 +66,7 @@ def bag_backward(signature: Signature) -> Cost:
 def bag_weights_backward(signature: Signature) -> Cost:
     """`2 * d` FLOPs per index, the dot product of its row and its bag's gradient.
 
-    (grad, table, indices, ..., bags, mode).
+    Arguments: (grad, table, indices, ..., bags, mode).
     """
     grad, table, index, bags = (signature.tensor(index) for index in (0, 1, 2, 4))
     d = table.shape[-1]
@@ -89,9 +92,9 @@ def sparse_embedding_backward(signature: Signature) -> Cost:
 def split_lookup(name: str, signature: Signature) -> Cost:
     """1 add per looked-up element, 2 with weights; writes pooled rows of `D` values.
 
-    Has a cost only if all tables have the same width. (..., device weights at 1, D_offsets at 6, total_D, max_D, ...,
-    indices at 11, offsets, pooling, weights at 14). How many indices go to which table depends on data. Reads one row
-    per index, at most the entire tables; writes float32.
+    Has a cost only if all tables have the same width. Arguments: (..., device weights at 1, D_offsets at 6, total_D,
+    max_D, ..., indices at 11, offsets, pooling, weights at 14). How many indices go to which table depends on data.
+    Reads one row per index, at most the entire tables; writes float32.
     """
     tables, index, offsets = (signature.tensor(index) for index in (1, 11, 12))
     weights = optional(signature, 14)

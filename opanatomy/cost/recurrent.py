@@ -61,8 +61,8 @@ def _all_layers(signature: Signature) -> tuple[int, int, int]:
 def all_layers(signature: Signature) -> Cost:
     """`2 * t * b * elements of all weight matrices` FLOPs, over all layers and directions.
 
-    (x, weights, stride, flat weights, hx, cx, mode, hidden size, projection, layers, batch first, dropout, train,
-    bidirectional, ...); MIOpen has no projection.
+    Arguments: (x, weights, stride, flat weights, hx, cx, mode, hidden size, projection, layers, batch first, dropout,
+    train, bidirectional, ...); MIOpen has no projection.
     """
     cudnn = len(signature.arguments) == 16
     x, hx, cx = signature.tensor(0), signature.tensor(4), optional(signature, 5)
@@ -113,7 +113,9 @@ def gru_cell(signature: Signature) -> Cost:
 
 @formula("aten::_thnn_fused_lstm_cell_backward_impl")
 def lstm_cell_backward(signature: Signature) -> Cost:
-    """23 FLOPs per element of the state and 1 per gate for the bias: (grad_h, grad_c, cx, cy, gates, has_bias).
+    """23 FLOPs per element of the state and 1 per gate for the bias.
+
+    Arguments: (grad_h, grad_c, cx, cy, gates, has_bias).
 
     tanh(c) again is 1, the gradient of c 5, that of cx 1; each gate takes 1 for its product and 3 for its derivative.
     """
@@ -127,7 +129,7 @@ def lstm_cell_backward(signature: Signature) -> Cost:
 
 @formula("aten::_thnn_fused_gru_cell_backward")
 def gru_cell_backward(signature: Signature) -> Cost:
-    """16 FLOPs per element of the state and 2 per gate for the biases: (grad_h, kept, has_bias)."""
+    """16 FLOPs per element of the state and 2 per gate for the biases. Arguments: (grad_h, kept, has_bias)."""
     grad, kept, bias = signature.tensor(0), signature.tensor(1), flag(signature.get(2))
     gates = 3 * grad.numel
     written = 2 * fresh((gates,), grad.dtype) + fresh(grad.shape, grad.dtype)
@@ -150,7 +152,8 @@ def _sizes(x: Tensor, weight: Tensor) -> int:
 def causal_convolution(signature: Signature) -> Cost:
     """`2 * b * d * l * w` FLOPs; a fused activation is not counted.
 
-    (x, weight, bias, seq_idx, initial_states, out, final_states_out, silu). Source: causal_conv1d/cpp_functions.py.
+    Arguments: (x, weight, bias, seq_idx, initial_states, out, final_states_out, silu). Source:
+    causal_conv1d/cpp_functions.py.
     """
     x, weight, out = signature.tensor(0), signature.tensor(1), signature.tensor(5)
     rest = (optional(signature, index) for index in (2, 3, 4))
@@ -165,7 +168,7 @@ def causal_convolution(signature: Signature) -> Cost:
 def causal_convolution_backward(signature: Signature) -> Cost:
     """`4 * b * d * l * w` FLOPs for both gradients.
 
-    `6 * b * d * l * w` if the activation requires recomputing the forward. (x, weight, bias, grad, seq_idx,
+    `6 * b * d * l * w` if the activation requires recomputing the forward. Arguments: (x, weight, bias, grad, seq_idx,
     initial_states, dfinal_states, dx, dweight, dbias, dinitial_states, silu).
     """
     x, weight = signature.tensor(0), signature.tensor(1)
@@ -179,7 +182,7 @@ def causal_convolution_backward(signature: Signature) -> Cost:
 
 @formula("DaoAILab::_causal_conv1d_update_cpp")
 def causal_convolution_step(signature: Signature) -> Cost:
-    """`2 * b * d * l * w` FLOPs for the new positions: (x, state, weight, bias, out, ...).
+    """`2 * b * d * l * w` FLOPs for the new positions. Arguments: (x, state, weight, bias, out, ...).
 
     Reads and writes the state.
     """
@@ -191,7 +194,9 @@ def causal_convolution_step(signature: Signature) -> Cost:
 
 @formula("SelectiveScanFn")
 def selective_scan(signature: Signature) -> Cost:
-    """`9 * b * l * d * n` FLOPs, plus `b * l * d` each for D and z: (u, delta, A, B, C, D, z, delta_bias, ...).
+    """`9 * b * l * d * n` FLOPs, plus `b * l * d` each for D and z.
+
+    Arguments: (u, delta, A, B, C, D, z, delta_bias, ...).
 
     u (b, d, l), A (d, n). The states kept for the backward are not counted. Source: selective_scan_flop in Mamba's
     repository.

@@ -61,7 +61,7 @@ def total(signature: Signature) -> Cost:
 
 @formula("aten::amax", "aten::amin")
 def extreme(signature: Signature) -> Cost:
-    """1 FLOP per input element: (x, dims, keepdim[, out])."""
+    """1 FLOP per input element. Arguments: (x, dims, keepdim[, out])."""
     x = signature.tensor(0)
     flag(signature.get(2))
     return _reduce(x, kept(x, signature.get(1)), x.dtype, out=optional(signature, 3))
@@ -96,7 +96,7 @@ def with_indices(signature: Signature) -> Cost:
 
 @formula("aten::aminmax")
 def both_extremes(signature: Signature) -> Cost:
-    """1 FLOP per input element: (x, dim, keepdim)."""
+    """1 FLOP per input element. Arguments: (x, dim, keepdim)."""
     x = signature.tensor(0)
     flag(signature.get(2))
     return _reduce(x, kept(x, signature.get(1)), x.dtype, outputs=2)
@@ -104,7 +104,7 @@ def both_extremes(signature: Signature) -> Cost:
 
 @formula("aten::argmax", "aten::argmin")
 def arg_extreme(signature: Signature) -> Cost:
-    """1 FLOP per input element: (x, dim, keepdim) -> int64."""
+    """1 FLOP per input element. Arguments: (x, dim, keepdim) -> int64."""
     x = signature.tensor(0)
     flag(signature.get(2))
     return _reduce(x, kept(x, signature.get(1)), "int64")
@@ -143,7 +143,7 @@ def spread_and_mean(signature: Signature) -> Cost:
 
 @formula("aten::linalg_vector_norm")
 def vector_norm(signature: Signature) -> Cost:
-    """1 FLOP per input element: (x, ord, dims, keepdim, dtype)."""
+    """1 FLOP per input element. Arguments: (x, ord, dims, keepdim, dtype)."""
     x = signature.tensor(0)
     flag(signature.get(3))
     dtype = scalar_type(signature.get(4)) or floating(_known(x))
@@ -170,14 +170,14 @@ def logsumexp(signature: Signature) -> Cost:
 
 @formula("aten::count_nonzero")
 def count_nonzero(signature: Signature) -> Cost:
-    """1 FLOP per input element: (x, dims) -> int64."""
+    """1 FLOP per input element. Arguments: (x, dims) -> int64."""
     x = signature.tensor(0)
     return _reduce(x, kept(x, signature.get(1)), "int64")
 
 
 @formula("aten::cumsum", "aten::cumprod")
 def prefix(signature: Signature) -> Cost:
-    """1 FLOP per input element: (x, dim, dtype[, out])."""
+    """1 FLOP per input element. Arguments: (x, dim, dtype[, out])."""
     x = signature.tensor(0)
     dtype = scalar_type(signature.get(2)) or accumulated(_known(x))
     return _reduce(x, x.numel, dtype, out=optional(signature, 3))
@@ -207,7 +207,7 @@ def log_prefix(signature: Signature) -> Cost:
 
 @formula("aten::histc")
 def histogram(signature: Signature) -> Cost:
-    """1 FLOP per input element: (x, bins, min, max)."""
+    """1 FLOP per input element. Arguments: (x, bins, min, max)."""
     x = signature.tensor(0)
     return _reduce(x, integer(signature.get(1)), x.dtype)
 

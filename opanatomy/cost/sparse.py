@@ -81,7 +81,9 @@ def reduced_product(signature: Signature) -> Cost:
 
 @formula("aten::_sparse_mm_reduce_impl_backward", sparse=True)
 def reduced_product_backward(signature: Signature) -> Cost:
-    """`2 * stored * n` FLOPs per requested gradient of a sum or mean: (sparse, grad, dense, how, indices, mask).
+    """`2 * stored * n` FLOPs per requested gradient of a sum or mean.
+
+    Arguments: (sparse, grad, dense, how, indices, mask).
 
     Gradients of a maximum or minimum go only to the selected elements, which is different work and has no cost.
     """
@@ -115,7 +117,7 @@ def sparse_softmax(signature: Signature) -> Cost:
 
 @formula("aten::_sparse_softmax_backward_data", "aten::_sparse_log_softmax_backward_data", sparse=True)
 def sparse_softmax_backward(signature: Signature) -> Cost:
-    """4 FLOPs per stored element: (grad, result, dim, x)."""
+    """4 FLOPs per stored element. Arguments: (grad, result, dim, x)."""
     grad, result = signature.tensor(0), signature.tensor(1)
     return moved(read(grad, result), read(result), flops=4 * stored(result))
 
@@ -194,7 +196,7 @@ def nothing(signature: Signature) -> Cost:
 
 @formula("aten::_sparse_semi_structured_linear")
 def half_linear(signature: Signature) -> Cost:
-    """`rows * out * in` FLOPs, half of a dense product (2:4 sparsity); (x, weight, meta, bias, ...)."""
+    """`rows * out * in` FLOPs, half of a dense product (2:4 sparsity). Arguments: (x, weight, meta, bias, ...)."""
     x, weight = signature.tensor(0), signature.tensor(1)
     if x.shape[-1] != 2 * weight.shape[1]:
         raise Unknown(f"{x} and {weight}")
@@ -213,7 +215,7 @@ def _half_product(a: Tensor, b: Tensor) -> tuple[Shape, int]:
 
 @formula("aten::_sparse_semi_structured_mm")
 def half_product(signature: Signature) -> Cost:
-    """`m * n * k` FLOPs, half of a dense product: (stored (m, k / 2), meta, b (k, n), dtype)."""
+    """`m * n * k` FLOPs, half of a dense product. Arguments: (stored (m, k / 2), meta, b (k, n), dtype)."""
     a, meta, b = (signature.tensor(index) for index in range(3))
     shape, flops = _half_product(a, b)
     return moved(read(a, meta, b), fresh(shape, scalar_type(signature.get(3)) or a.dtype), flops=flops)
@@ -221,7 +223,10 @@ def half_product(signature: Signature) -> Cost:
 
 @formula("aten::_sparse_semi_structured_addmm")
 def half_added_product(signature: Signature) -> Cost:
-    """`m * n * k` FLOPs, half of a dense product: (added, stored (m, k / 2), meta, b (k, n), alpha, beta, dtype)."""
+    """`m * n * k` FLOPs, half of a dense product.
+
+    Arguments: (added, stored (m, k / 2), meta, b (k, n), alpha, beta, dtype).
+    """
     added, a, meta, b = (signature.tensor(index) for index in range(4))
     shape, flops = _half_product(a, b)
     return moved(read(added, a, meta, b), fresh(shape, scalar_type(signature.get(6)) or a.dtype), flops=flops)
@@ -232,7 +237,7 @@ def half_added_product(signature: Signature) -> Cost:
 
 @formula("pyg::segment_matmul")
 def segment_product(signature: Signature) -> Cost:
-    """`2 * rows * n * k` FLOPs: (x (rows, k), bounds, weights (segments, k, n)).
+    """`2 * rows * n * k` FLOPs. Arguments: (x (rows, k), bounds, weights (segments, k, n)).
 
     The values of the bounds do not change the count.
     """
@@ -273,7 +278,7 @@ def _sparse_product(rows: Tensor, column: Tensor, value: Tensor | None, dense: T
 def sparse_sum(signature: Signature) -> Cost:
     """`2 * stored * n` FLOPs, or `stored * n` without values.
 
-    (row, rowptr, col, value, colptr, csr2csc, dense (k, n)).
+    Arguments: (row, rowptr, col, value, colptr, csr2csc, dense (k, n)).
 
     Source: csrc/spmm.cpp and torch_sparse/matmul.py of pytorch_sparse.
     """
@@ -286,7 +291,7 @@ def sparse_sum(signature: Signature) -> Cost:
 def sparse_mean(signature: Signature) -> Cost:
     """Same as the sum, plus one divide per element.
 
-    (row, rowptr, col, value, rowcount, colptr, csr2csc, dense (k, n)).
+    Arguments: (row, rowptr, col, value, rowcount, colptr, csr2csc, dense (k, n)).
     """
     rows, dense = signature.tensor(1), signature.tensor(7)
     cost = _sparse_product(rows, signature.tensor(2), optional(signature, 3), dense, results=1)
@@ -343,7 +348,7 @@ def _scattered(signature: Signature, results: int) -> Cost:
 
 @formula(*(f"{package}::scatter_{how}" for package in ("torch_scatter", "pyg") for how in ("sum", "mul", "mean")))
 def scatter_sum(signature: Signature) -> Cost:
-    """1 FLOP per element: (x, index, dim, out, size).
+    """1 FLOP per element. Arguments: (x, index, dim, out, size).
 
     Without out and size, the size is the largest index, which depends on data.
     """
