@@ -121,7 +121,10 @@ def linear(signature: Signature) -> Cost:
 
 @formula("mkl::_mkl_linear")
 def mkl_linear(signature: Signature) -> Cost:
-    """Same as linear: (x, packed weight, weight, bias, batch). The packed weight's recorded sizes are not used."""
+    """Same as linear. Arguments: (x, packed weight, weight, bias, batch).
+
+    The recorded sizes of the packed weight are not used.
+    """
     return _linear(signature, 2, optional(signature, 3))
 
 

@@ -209,7 +209,10 @@ def native_convolution_backward(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_convolution_backward", "aten::miopen_convolution_backward", "aten::mkldnn_convolution_backward")
 def backend_convolution_backward(signature: Signature) -> Cost:
-    """Same as convolution_backward: (input, grad, weight, ..., output_mask); the mask has two or three entries."""
+    """Same as convolution_backward; the mask has two or three entries.
+
+    Arguments: (input, grad, weight, ..., output_mask).
+    """
     x, grad, weight = (signature.tensor(index) for index in range(3))
     wanted = signature.arguments[-1]
     if not isinstance(wanted, tuple) or len(wanted) not in (2, 3):

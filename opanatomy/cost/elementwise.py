@@ -411,14 +411,17 @@ def frexp(signature: Signature) -> Cost:
 
 @formula("aten::_prelu_kernel_backward")
 def prelu_backward(signature: Signature) -> Cost:
-    """2 FLOPs per element: grad * weight and grad * x; (grad, x, weight). Writes both gradients in the shape of x."""
+    """2 FLOPs per element: grad * weight and grad * x. Writes both gradients in the shape of x.
+
+    Arguments: (grad, x, weight).
+    """
     grad, x, weight = (signature.tensor(index) for index in range(3))
     return moved(read(grad, x, weight), 2 * fresh(x.shape, x.dtype), flops=2 * x.numel)
 
 
 @formula("aten::rrelu_with_noise", "aten::rrelu_with_noise_")
 def rrelu(signature: Signature) -> Cost:
-    """1 FLOP per element, x * slope; (x, noise, lower, upper, training). Training also writes the slopes."""
+    """1 FLOP per element, x * slope. Training also writes the slopes. Arguments: (x, noise, lower, upper, training)."""
     x, noise = signature.tensor(0), signature.tensor(1)
     training = signature.get(4, False) is True
     return moved(read(x), fresh(x.shape, x.dtype) + training * read(noise), flops=x.numel)
@@ -446,7 +449,7 @@ def renorm(signature: Signature) -> Cost:
 
 @formula("aten::segment_reduce")
 def segment_reduce(signature: Signature) -> Cost:
-    """1 FLOP per element: (x, how, lengths, indices, offsets, axis, ...); writes one row per segment."""
+    """1 FLOP per element. Writes one row per segment. Arguments: (x, how, lengths, indices, offsets, axis, ...)."""
     x, lengths, offsets = signature.tensor(0), optional(signature, 2), optional(signature, 4)
     dim, bounds = axis(integer(signature.get(5, 0)), len(x.shape)), lengths or offsets
     if bounds is None or len(bounds.shape) != dim + 1:
@@ -468,7 +471,7 @@ def segment_reduce_backward(signature: Signature) -> Cost:
 
 @formula("aten::histogram")
 def histogram(signature: Signature) -> Cost:
-    """1 FLOP per element: (x, number of bins or their edges, ...); writes counts and edges."""
+    """1 FLOP per element. Writes counts and edges. Arguments: (x, number of bins or their edges, ...)."""
     x, edges, weight = signature.tensor(0), optional(signature, 1), optional(signature, 3)
     bins = edges.numel - 1 if edges else integer(signature.get(1))
     written = fresh((2 * bins + 1,), x.dtype)

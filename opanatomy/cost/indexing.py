@@ -41,7 +41,7 @@ def _dimension(signature: Signature, x: Tensor) -> int:
 
 @formula("aten::embedding")
 def embedding(signature: Signature) -> Cost:
-    """0 FLOPs; (table (v, d), indices): reads one row per index and the indices, writes the rows."""
+    """0 FLOPs; reads one row per index and the indices, writes the rows. Arguments: (table (v, d), indices)."""
     table, index = signature.tensor(0), signature.tensor(1)
     shape = (*index.shape, *table.shape[1:])
     return moved(_gathered(table, prod(shape)) + read(index), fresh(shape, table.dtype))
@@ -49,7 +49,7 @@ def embedding(signature: Signature) -> Cost:
 
 @formula("aten::index_select")
 def index_select(signature: Signature) -> Cost:
-    """0 FLOPs; (x, dim, indices): reads the selected slices and the indices, writes the slices."""
+    """0 FLOPs; reads the selected slices and the indices, writes the slices. Arguments: (x, dim, indices)."""
     x, index = signature.tensor(0), signature.tensor(2)
     dim = _dimension(signature, x)
     elements = prod(x.shape[:dim]) * prod(x.shape[dim + 1 :]) * index.numel
@@ -58,14 +58,14 @@ def index_select(signature: Signature) -> Cost:
 
 @formula("aten::gather")
 def gather(signature: Signature) -> Cost:
-    """0 FLOPs; (x, dim, indices): reads one element per index and the indices, writes the elements."""
+    """0 FLOPs; reads one element per index and the indices, writes the elements. Arguments: (x, dim, indices)."""
     x, index = signature.tensor(0), signature.tensor(2)
     return moved(_gathered(x, index.numel) + read(index), fresh(index.shape, x.dtype))
 
 
 @formula("aten::take")
 def take(signature: Signature) -> Cost:
-    """0 FLOPs; (x, indices): reads one element per index and the indices, writes the elements."""
+    """0 FLOPs; reads one element per index and the indices, writes the elements. Arguments: (x, indices)."""
     x, index = signature.tensor(0), signature.tensor(1)
     return moved(_gathered(x, index.numel) + read(index), fresh(index.shape, x.dtype))
 
@@ -84,7 +84,7 @@ def indexed(x: Tensor, indices: Argument) -> tuple[int, tuple[Tensor, ...]]:
 
 @formula("aten::index", "aten::_unsafe_index")
 def index(signature: Signature) -> Cost:
-    """0 FLOPs; (x, indices): reads the selected elements and the indices, writes the elements.
+    """0 FLOPs; reads the selected elements and the indices, writes the elements. Arguments: (x, indices).
 
     Boolean masks have no cost.
     """
@@ -151,7 +151,7 @@ def index_add(signature: Signature) -> Cost:
 
 @formula("aten::index_copy_", "aten::index_fill_")
 def index_copy_(signature: Signature) -> Cost:
-    """0 FLOPs; (x, dim, indices, source or value): reads indices and source, writes the touched elements."""
+    """0 FLOPs; reads indices and source, writes the touched elements. Arguments: (x, dim, indices, source or value)."""
     x, given, source = signature.tensor(0), signature.tensor(2), optional(signature, 3)
     dim = _dimension(signature, x)
     slices = prod(x.shape[:dim]) * prod(x.shape[dim + 1 :]) * given.numel
@@ -176,7 +176,10 @@ def _scattered(signature: Signature) -> tuple[Tensor, Tensor, int, int]:
 
 @formula("aten::scatter_")
 def scatter_(signature: Signature) -> Cost:
-    """0 FLOPs (1 per index with `reduce`); (x, dim, indices, source or value): writes one element per index."""
+    """0 FLOPs (1 per index with `reduce`); writes one element per index.
+
+    Arguments: (x, dim, indices, source or value).
+    """
     x, given, source_bytes, reduced = _scattered(signature)
     touched = _gathered(x, given.numel)
     return moved(read(given) + source_bytes + touched * reduced, touched, flops=given.numel * reduced)
@@ -191,7 +194,7 @@ def scatter(signature: Signature) -> Cost:
 
 @formula("aten::scatter_add_", "aten::scatter_reduce_")
 def scatter_add_(signature: Signature) -> Cost:
-    """1 FLOP per index; (x, dim, indices, source): reads and writes one element per index."""
+    """1 FLOP per index; reads and writes one element per index. Arguments: (x, dim, indices, source)."""
     x, given, source_bytes, _ = _scattered(signature)
     touched = _gathered(x, given.numel)
     return moved(read(given) + source_bytes + touched, touched, flops=given.numel)
@@ -206,14 +209,17 @@ def scatter_add(signature: Signature) -> Cost:
 
 @formula("aten::embedding_dense_backward")
 def embedding_backward(signature: Signature) -> Cost:
-    """1 add per gradient element; (grad, indices, rows, ...): writes the gradient of the entire table."""
+    """1 add per gradient element; writes the gradient of the entire table. Arguments: (grad, indices, rows, ...)."""
     grad, given, rows = signature.tensor(0), signature.tensor(1), integer(signature.get(2))
     return moved(read(grad, given), fresh((rows, grad.shape[-1]), grad.dtype), flops=grad.numel)
 
 
 @formula("aten::masked_scatter")
 def masked_scatter(signature: Signature) -> Cost:
-    """0 FLOPs; (x, mask, source): reads the mask and one source or x element for each element of the new tensor."""
+    """0 FLOPs; reads the mask and one source or x element for each element of the new tensor.
+
+    Arguments: (x, mask, source).
+    """
     x, where_true, source = signature.tensor(0), signature.tensor(1), signature.tensor(2)
     written = fresh(broadcast(x.shape, where_true.shape), x.dtype)
     return moved(read(where_true) + min(written, read(x, source)), written)
@@ -227,7 +233,7 @@ def masked_scatter_(signature: Signature) -> Cost:
 
 @formula("aten::masked_scatter_backward")
 def masked_scatter_backward(signature: Signature) -> Cost:
-    """0 FLOPs; (grad, mask, sizes): writes the source's gradient.
+    """0 FLOPs; writes the source's gradient. Arguments: (grad, mask, sizes).
 
     Reads the mask and as many gradient elements as the source has. How much of the source was used depends on data; all
     of it is counted.
@@ -259,14 +265,17 @@ def put(signature: Signature) -> Cost:
 
 @formula("aten::index_reduce")
 def index_reduce(signature: Signature) -> Cost:
-    """1 FLOP per element of the source: (x, dim, indices, source, how); works on a copy."""
+    """1 FLOP per element of the source; works on a copy. Arguments: (x, dim, indices, source, how)."""
     x, index, source = signature.tensor(0), signature.tensor(2), signature.tensor(3)
     return moved(read(x, index, source), fresh(x.shape, x.dtype), flops=source.numel)
 
 
 @formula("aten::index_reduce_")
 def index_reduce_(signature: Signature) -> Cost:
-    """1 FLOP per element of the source: (x, dim, indices, source, how); reads and writes the touched elements."""
+    """1 FLOP per element of the source. Reads and writes the touched elements.
+
+    Arguments: (x, dim, indices, source, how).
+    """
     x, index, source = signature.tensor(0), signature.tensor(2), signature.tensor(3)
     touched = min(source.numel, x.stored) * item(x.dtype)
     return moved(read(index, source) + touched, touched, flops=source.numel)

@@ -24,7 +24,7 @@ def _register(name: str, flops: int) -> None:
         out, x = signature.tensor(0), signature.tensor(1)
         return moved(read(x), read(out), flops=flops * out.numel)
 
-    into_first.__doc__ = f"{flops} FLOP{'s' * (flops != 1)} per output element; (out, x)."
+    into_first.__doc__ = f"{flops} FLOP{'s' * (flops != 1)} per output element. Arguments: (out, x)."
     formula(f"_C::{name}", f"sgl_kernel::{name}")(into_first)
 
 
@@ -43,7 +43,10 @@ def rms_norm(signature: Signature) -> Cost:
 
 @formula("_C::fused_add_rms_norm", "sgl_kernel::fused_add_rmsnorm")
 def added_rms_norm(signature: Signature) -> Cost:
-    """5 FLOPs per element: residual add and RMS norm; (x, residual, weight, eps), the first two updated in place."""
+    """5 FLOPs per element: residual add and RMS norm; updates x and the residual in place.
+
+    Arguments: (x, residual, weight, eps).
+    """
     x, residual, weight = signature.tensor(0), signature.tensor(1), optional(signature, 2)
     flops = (4 + (weight is not None)) * x.numel
     return moved(read(x, residual, weight), read(x, residual), flops=flops)
@@ -112,14 +115,20 @@ def _norm(x: Tensor, parameters: tuple[Tensor | None, ...], flops: int, statisti
 
 @formula("LigerRMSNormFunction", "FusedRMSNormAffineFunction", "FusedRMSNormAffineMixedDtypesFunction")
 def function_rms_norm(signature: Signature) -> Cost:
-    """4 FLOPs per element: square, sum, * rstd, * scale; (x, weight, ...); writes one float32 statistic per row."""
+    """4 FLOPs per element: square, sum, * rstd, * scale. Writes one float32 statistic per row.
+
+    Arguments: (x, weight, ...).
+    """
     weight = optional(signature, 1)
     return _norm(signature.tensor(0), (weight,), 3 + (weight is not None), 1)
 
 
 @formula("LigerLayerNormFunction", "FusedLayerNormAffineFunction", "FusedLayerNormAffineMixedDtypesFunction")
 def function_layer_norm(signature: Signature) -> Cost:
-    """7 FLOPs per element, as for layer norm; (x, weight, bias, ...); writes two float32 statistics per row."""
+    """7 FLOPs per element, as for layer norm. Writes two float32 statistics per row.
+
+    Arguments: (x, weight, bias, ...).
+    """
     return _norm(signature.tensor(0), (signature.tensor(1), signature.tensor(2)), STANDARDIZE + SCALE + SHIFT, 2)
 
 

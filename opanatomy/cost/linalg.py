@@ -107,7 +107,7 @@ def lu(signature: Signature) -> Cost:
 
 @formula("aten::lu_unpack")
 def lu_unpack(signature: Signature) -> Cost:
-    """0 FLOPs; (factors, pivots, data, pivots): writes the requested matrices.
+    """0 FLOPs; writes the requested matrices. Arguments: (factors, pivots, data, pivots).
 
     These are the permutation (m, m), L (m, k) and U (k, n).
     """
@@ -154,7 +154,7 @@ def inverse(signature: Signature) -> Cost:
 
 @formula("aten::geqrf")
 def householder_qr(signature: Signature) -> Cost:
-    """`2 m n^2 - 2/3 n^3` and lower-order terms per matrix, m >= n; writes reflectors and their factors."""
+    """`2 m n^2 - 2/3 n^3` FLOPs plus lower-order terms per matrix, m >= n; writes reflectors and their factors."""
     x = signature.tensor(0)
     batch, m, n = _matrices(x, square=False)
     written = fresh(x.shape, x.dtype) + fresh((*batch, min(m, n)), x.dtype)
@@ -180,7 +180,7 @@ def qr(signature: Signature) -> Cost:
 
 @formula("aten::linalg_householder_product")
 def householder_product(signature: Signature) -> Cost:
-    """orgqr: `4 m n k - 2 (m + n) k^2 + 4/3 k^3`, lower-order terms, per matrix.
+    """orgqr: `4 m n k - 2 (m + n) k^2 + 4/3 k^3` FLOPs plus lower-order terms per matrix.
 
     Arguments: (reflectors (m, n), factors (k)).
     """
@@ -279,7 +279,7 @@ def _moved(x: Tensor, shape: Shape, dtype: str | None, flops: int, out: Tensor |
 
 @formula("aten::_fft_c2c")
 def complex_to_complex(signature: Signature) -> Cost:
-    """`5 * n * log2(n)` over the transformed dimensions. Arguments: (x, dims, normalization, forward)."""
+    """`5 * n * log2(n)` FLOPs over the transformed dimensions. Arguments: (x, dims, normalization, forward)."""
     x = signature.tensor(0)
     return _moved(x, x.shape, x.dtype, _flops(x.shape, signature.get(1), 5), optional(signature, 4))
 

@@ -53,7 +53,10 @@ def nothing(signature: Signature) -> Cost:
 
 @formula("aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize")
 def copy_(signature: Signature) -> Cost:
-    """0 FLOPs; (destination, source): reads the source, writes the destination, each in its own data type."""
+    """0 FLOPs; reads the source, writes the destination, each in its own data type.
+
+    Arguments: (destination, source).
+    """
     target, source = signature.tensor(0), signature.tensor(1)
     return moved(read(source), read(target))
 
@@ -98,14 +101,14 @@ def triangle_(signature: Signature) -> Cost:
 
 @formula("aten::_to_copy")
 def to_copy(signature: Signature) -> Cost:
-    """0 FLOPs; (x, dtype, ...): reads the tensor, writes it in the new data type."""
+    """0 FLOPs; reads the tensor, writes it in the new data type. Arguments: (x, dtype, ...)."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, scalar_type(signature.get(1)) or x.dtype))
 
 
 @formula("aten::expand_copy")
 def expand_copy(signature: Signature) -> Cost:
-    """0 FLOPs; (x, size): reads the tensor, writes the larger one."""
+    """0 FLOPs; reads the tensor, writes the larger one. Arguments: (x, size)."""
     x = signature.tensor(0)
     asked = sizes(signature.get(1), len(x.shape))
     kept = (None,) * (len(asked) - len(x.shape)) + x.shape
@@ -123,7 +126,7 @@ def cat(signature: Signature) -> Cost:
 
 @formula("aten::_chunk_cat")
 def chunk_cat(signature: Signature) -> Cost:
-    """0 FLOPs; (tensors, dim, chunks, out): reads all tensors, writes the padded result.
+    """0 FLOPs; reads all tensors, writes the padded result. Arguments: (tensors, dim, chunks, out).
 
     The result's size is known only from the `out` tensor.
     """
@@ -139,7 +142,7 @@ def split_copy(signature: Signature) -> Cost:
 
 @formula("aten::repeat", "aten::tile")
 def repeat(signature: Signature) -> Cost:
-    """0 FLOPs; (x, repeats): reads the tensor, writes every copy."""
+    """0 FLOPs; reads the tensor, writes every copy. Arguments: (x, repeats)."""
     x = signature.tensor(0)
     return moved(read(x), fresh((x.numel, *sizes(signature.get(1), len(x.shape))), x.dtype))
 
@@ -152,7 +155,10 @@ def item_read(signature: Signature) -> Cost:
 
 @formula("aten::constant_pad_nd")
 def constant_pad(signature: Signature) -> Cost:
-    """0 FLOPs; (x, pad): reads the tensor, except what negative padding cuts off; writes the padded tensor."""
+    """0 FLOPs; reads the tensor, except what negative padding cuts off; writes the padded tensor.
+
+    Arguments: (x, pad).
+    """
     x, pad = signature.tensor(0), sizes(signature.get(1), 2)
     shape, kept = list(x.shape), list(x.shape)
     if len(pad) % 2 or len(pad) > 2 * len(shape):
@@ -166,7 +172,7 @@ def constant_pad(signature: Signature) -> Cost:
 
 @formula(*(f"aten::{kind}_pad{dims}d" for kind in ("reflection", "replication") for dims in (1, 2, 3)))
 def edge_pad(signature: Signature) -> Cost:
-    """0 FLOPs; (x, pad): reads the tensor, writes the padded one."""
+    """0 FLOPs; reads the tensor, writes the padded one. Arguments: (x, pad)."""
     return constant_pad(Signature(signature.arguments[:2]))
 
 
@@ -179,14 +185,17 @@ def edge_pad_backward(signature: Signature) -> Cost:
 
 @formula("aten::select_backward", "aten::slice_backward", "aten::diagonal_backward", "aten::unfold_backward")
 def view_backward(signature: Signature) -> Cost:
-    """0 FLOPs; (grad, input size, ...): reads the gradient, writes the entire tensor, which is 0 elsewhere."""
+    """0 FLOPs; reads the gradient, writes the entire tensor, which is 0 elsewhere.
+
+    Arguments: (grad, input size, ...).
+    """
     grad = signature.tensor(0)
     return moved(read(grad), fresh(sizes(signature.get(1)), grad.dtype))
 
 
 @formula("aten::select_scatter", "aten::slice_scatter", "aten::diagonal_scatter", "aten::as_strided_scatter")
 def view_scatter(signature: Signature) -> Cost:
-    """0 FLOPs; (x, part, ...): reads the part and the rest of x, writes a new tensor."""
+    """0 FLOPs; reads the part and the rest of x, writes a new tensor. Arguments: (x, part, ...)."""
     x, part = signature.tensor(0), signature.tensor(1)
     kept = max(read(x) - fresh(part.shape, x.dtype), 0)
     return moved(kept + read(part), fresh(x.shape, x.dtype))
@@ -194,7 +203,10 @@ def view_scatter(signature: Signature) -> Cost:
 
 @formula("aten::im2col")
 def im2col(signature: Signature) -> Cost:
-    """0 FLOPs; (x, kernel, dilation, padding, stride): reads the image, writes one column per kernel position."""
+    """0 FLOPs; reads the image, writes one column per kernel position.
+
+    Arguments: (x, kernel, dilation, padding, stride).
+    """
     x = signature.tensor(0)
     kernel, dilation, padding, stride = (integers(signature.get(index), 2) for index in range(1, 5))
     rows = zip(x.shape[-2:], kernel, dilation, padding, stride, strict=True)
@@ -204,7 +216,7 @@ def im2col(signature: Signature) -> Cost:
 
 @formula("aten::col2im")
 def col2im(signature: Signature) -> Cost:
-    """1 add per input element; (x, output size, kernel, ...): reads the columns, writes the image."""
+    """1 add per input element; reads the columns, writes the image. Arguments: (x, output size, kernel, ...)."""
     x, size, kernel = signature.tensor(0), sizes(signature.get(1), 2), sizes(signature.get(2), 2)
     channels = x.shape[-2] // prod(kernel)
     return moved(read(x), fresh((*x.shape[:-2], channels, *size), x.dtype), flops=x.numel)
@@ -212,7 +224,7 @@ def col2im(signature: Signature) -> Cost:
 
 @formula("aten::repeat_interleave")
 def repeat_interleave(signature: Signature) -> Cost:
-    """0 FLOPs; (x, repeats as a number, dim): reads the tensor, writes it `repeats` times.
+    """0 FLOPs; reads the tensor, writes it `repeats` times. Arguments: (x, repeats as a number, dim).
 
     Other forms depend on data.
     """
@@ -225,7 +237,7 @@ def repeat_interleave(signature: Signature) -> Cost:
 
 @formula("aten::diag_embed")
 def diag_embed(signature: Signature) -> Cost:
-    """0 FLOPs; (x, offset, ...): reads the diagonal, writes the matrices."""
+    """0 FLOPs; reads the diagonal, writes the matrices. Arguments: (x, offset, ...)."""
     x = signature.tensor(0)
     side = x.shape[-1] + abs(integer(signature.get(1, 0)))
     return moved(read(x), fresh((*x.shape[:-1], side, side), x.dtype))
@@ -297,7 +309,7 @@ def _number_type(value: Argument) -> str:
 
 @formula("aten::zeros", "aten::ones", "aten::rand", "aten::randn")
 def new(signature: Signature) -> Cost:
-    """0 FLOPs; (size, dtype, ...): writes the tensor, in float32 unless another data type is given."""
+    """0 FLOPs; writes the tensor, in float32 unless another data type is given. Arguments: (size, dtype, ...)."""
     out = signature.arguments[-1]
     if isinstance(out, Tensor):
         return moved(0, fresh(_new_size(signature, 0), out.dtype))
@@ -308,7 +320,10 @@ def new(signature: Signature) -> Cost:
 
 @formula("aten::full")
 def full(signature: Signature) -> Cost:
-    """0 FLOPs; (size, value, dtype, ...): writes the tensor, in the value's data type unless another is given."""
+    """0 FLOPs; writes the tensor, in the value's data type unless another is given.
+
+    Arguments: (size, value, dtype, ...).
+    """
     value = signature.get(1)
     if value is None:
         raise Unknown("the value")
@@ -317,21 +332,21 @@ def full(signature: Signature) -> Cost:
 
 @formula("aten::zeros_like", "aten::ones_like", "aten::rand_like", "aten::randn_like")
 def like(signature: Signature) -> Cost:
-    """0 FLOPs; (x, dtype, ...): writes a tensor of x's shape, reads nothing."""
+    """0 FLOPs; writes a tensor of x's shape, reads nothing. Arguments: (x, dtype, ...)."""
     x = signature.tensor(0)
     return moved(0, fresh(x.shape, scalar_type(signature.get(1)) or x.dtype))
 
 
 @formula("aten::full_like")
 def full_like(signature: Signature) -> Cost:
-    """0 FLOPs; (x, value, dtype, ...): writes a tensor of x's shape, reads nothing."""
+    """0 FLOPs; writes a tensor of x's shape, reads nothing. Arguments: (x, value, dtype, ...)."""
     x = signature.tensor(0)
     return moved(0, fresh(x.shape, scalar_type(signature.get(2)) or x.dtype))
 
 
 @formula("aten::randint_like")
 def randint_like(signature: Signature) -> Cost:
-    """0 FLOPs: a random draw; (x, [low,] high, dtype, ...): writes a tensor of x's shape."""
+    """0 FLOPs: a random draw; writes a tensor of x's shape. Arguments: (x, [low,] high, dtype, ...)."""
     x = signature.tensor(0)
     at = 3 if len(signature.arguments) == 8 else 2
     return moved(0, fresh(x.shape, scalar_type(signature.get(at)) or x.dtype))
@@ -339,14 +354,14 @@ def randint_like(signature: Signature) -> Cost:
 
 @formula("aten::new_zeros", "aten::new_ones")
 def new_like(signature: Signature) -> Cost:
-    """0 FLOPs; (x, size, dtype, ...): writes a tensor, reads nothing."""
+    """0 FLOPs; writes a tensor, reads nothing. Arguments: (x, size, dtype, ...)."""
     dtype = scalar_type(signature.get(2)) or signature.tensor(0).dtype
     return moved(0, fresh(_new_size(signature, 1), dtype))
 
 
 @formula("aten::new_full")
 def new_full(signature: Signature) -> Cost:
-    """0 FLOPs; (x, size, value, dtype, ...): writes a tensor, reads nothing."""
+    """0 FLOPs; writes a tensor, reads nothing. Arguments: (x, size, value, dtype, ...)."""
     dtype = scalar_type(signature.get(3)) or signature.tensor(0).dtype
     return moved(0, fresh(_new_size(signature, 1), dtype))
 
@@ -359,7 +374,10 @@ def scalar_tensor(signature: Signature) -> Cost:
 
 @formula("aten::arange")
 def arange(signature: Signature) -> Cost:
-    """0 FLOPs; (end), (start, end) or (start, end, step), then dtype, layout, device, pin_memory or an `out` tensor."""
+    """0 FLOPs; writes the result.
+
+    Arguments: (end), (start, end) or (start, end, step), then dtype, layout, device, pin_memory or an `out` tensor.
+    """
     *numbers, last = signature.arguments
     if isinstance(last, Tensor):
         bounds, dtype = numbers, last.dtype
@@ -376,7 +394,7 @@ def arange(signature: Signature) -> Cost:
 
 @formula("aten::linspace", "aten::logspace")
 def linspace(signature: Signature) -> Cost:
-    """0 FLOPs; (start, end, steps, ...): writes `steps` elements."""
+    """0 FLOPs; writes `steps` elements. Arguments: (start, end, steps, ...)."""
     out = signature.get(3)
     if isinstance(out, Tensor):
         return moved(0, fresh((integer(signature.get(2)),), out.dtype))
@@ -386,7 +404,7 @@ def linspace(signature: Signature) -> Cost:
 
 @formula("aten::eye")
 def eye(signature: Signature) -> Cost:
-    """0 FLOPs; (n, ...) or (n, m, ...): writes the matrix."""
+    """0 FLOPs; writes the matrix. Arguments: (n, ...) or (n, m, ...)."""
     wide = len(signature.arguments) == 6
     n = integer(signature.get(0))
     m = integer(signature.get(1)) if wide else n
@@ -409,7 +427,7 @@ def randperm(signature: Signature) -> Cost:
 
 @formula("aten::tril_indices", "aten::triu_indices")
 def triangle_indices(signature: Signature) -> Cost:
-    """0 FLOPs; (rows, columns, offset): writes two int64 indices per element of the triangle.
+    """0 FLOPs; writes two int64 indices per element of the triangle. Arguments: (rows, columns, offset).
 
     Only the full triangle of a square matrix is counted; other forms have no cost.
     """
@@ -442,7 +460,7 @@ def drawn(signature: Signature) -> Cost:
     "aten::_jagged_to_padded_dense_forward", "fbgemm::jagged_to_padded_dense", "fbgemm::jagged_to_padded_dense_forward"
 )
 def to_padded(signature: Signature) -> Cost:
-    """0 FLOPs; (rows, offsets, longest, padding): reads the rows and offsets, writes the padded batch."""
+    """0 FLOPs; reads the rows and offsets, writes the padded batch. Arguments: (rows, offsets, longest, padding)."""
     values, offsets = signature.tensor(0), signature.get(1)
     # One offset a ragged dimension, the first of the batch.
     longest, given = sizes(signature.get(2)), tensors(offsets)
@@ -455,7 +473,10 @@ def to_padded(signature: Signature) -> Cost:
 
 @formula("aten::_padded_dense_to_jagged_forward", "fbgemm::dense_to_jagged_forward")
 def from_padded(signature: Signature) -> Cost:
-    """0 FLOPs; (padded, offsets, rows): reads and writes the rows; without their number, the size depends on data."""
+    """0 FLOPs; reads and writes the rows; without their number, the size depends on data.
+
+    Arguments: (padded, offsets, rows).
+    """
     dense, bounds = signature.tensor(0), tensors(signature.get(1))
     rows = integer(signature.get(2))
     moved_rows = fresh((rows, *dense.shape[1 + len(bounds) :]), dense.dtype)
@@ -464,7 +485,10 @@ def from_padded(signature: Signature) -> Cost:
 
 @formula("aten::_nested_from_padded_tensor")
 def nested_from_padded(signature: Signature) -> Cost:
-    """0 FLOPs; (padded, offsets, dummy, ragged dimension, shortest, longest, rows): reads and writes the rows."""
+    """0 FLOPs; reads and writes the rows.
+
+    Arguments: (padded, offsets, dummy, ragged dimension, shortest, longest, rows).
+    """
     dense, offsets, rows = signature.tensor(0), signature.tensor(1), integer(signature.get(6))
     if signature.get(3, 1) != 1:
         raise Unknown("another ragged dimension")

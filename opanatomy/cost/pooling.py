@@ -149,8 +149,8 @@ def _register(name: str, flops: int) -> None:
     )
     count = max(flops, 1)
     backward.__doc__ = (
-        f"{count} FLOP{'s' * (count != 1)} per gradient element; "
-        "(grad, output size, input size): writes the input's gradient."
+        f"{count} FLOP{'s' * (count != 1)} per gradient element; writes the input's gradient. "
+        "Arguments: (grad, output size, input size)."
     )
     formula(f"aten::{name}")(forward)
     formula(f"aten::{name}_backward")(backward)
@@ -196,14 +196,17 @@ def grid_sampler_backward(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_grid_sampler_backward")
 def cudnn_grid_sampler_backward(signature: Signature) -> Cost:
-    """The bilinear forward's FLOPs twice, for the image and for the grid; (x, grid, grad). Writes both gradients."""
+    """The bilinear forward's FLOPs twice, for the image and for the grid. Writes both gradients.
+
+    Arguments: (x, grid, grad).
+    """
     x, grid, grad = (signature.tensor(index) for index in range(3))
     return grid_sampler_backward(Signature((grad, x, grid)))
 
 
 @formula("aten::adaptive_max_pool2d", "aten::adaptive_max_pool3d")
 def adaptive_max_pool(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; (x, output size): writes the maxima and their int64 indices."""
+    """0 FLOPs: comparisons; writes the maxima and their int64 indices. Arguments: (x, output size)."""
     x, size = signature.tensor(0), sizes(signature.get(1), 2)
     shape = (*x.shape[: -len(size)], *size)
     return moved(read(x), fresh(shape, x.dtype) + fresh(shape, "int64"))
@@ -211,7 +214,10 @@ def adaptive_max_pool(signature: Signature) -> Cost:
 
 @formula("aten::adaptive_max_pool2d_backward", "aten::adaptive_max_pool3d_backward")
 def adaptive_max_pool_backward(signature: Signature) -> Cost:
-    """1 add per gradient element; (grad, x, indices): writes the entire gradient, does not read the image."""
+    """1 add per gradient element; writes the entire gradient, does not read the image.
+
+    Arguments: (grad, x, indices).
+    """
     grad, x, indices = (signature.tensor(index) for index in range(3))
     return moved(read(grad, indices), fresh(x.shape, x.dtype), flops=grad.numel)
 
@@ -226,14 +232,14 @@ def mkldnn_max_pool2d(signature: Signature) -> Cost:
 
 @formula("aten::max_unpool2d", "aten::max_unpool3d")
 def max_unpool(signature: Signature) -> Cost:
-    """0 FLOPs; (maxima, indices, size): reads both tensors, writes the entire image."""
+    """0 FLOPs; reads both tensors, writes the entire image. Arguments: (maxima, indices, size)."""
     x, indices, size = signature.tensor(0), signature.tensor(1), sizes(signature.get(2), 2)
     return moved(read(x, indices), fresh((*x.shape[: -len(size)], *size), x.dtype))
 
 
 @formula("aten::fractional_max_pool2d", "aten::fractional_max_pool3d")
 def fractional_max_pool(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; (x, kernel, size, samples): writes the maxima and their int64 indices."""
+    """0 FLOPs: comparisons; writes the maxima and their int64 indices. Arguments: (x, kernel, size, samples)."""
     x, samples = signature.tensor(0), signature.tensor(3)
     size = sizes(signature.get(2), 2)
     shape = (*x.shape[: -len(size)], *size)
@@ -242,7 +248,7 @@ def fractional_max_pool(signature: Signature) -> Cost:
 
 @formula("aten::fractional_max_pool2d_backward", "aten::fractional_max_pool3d_backward")
 def fractional_max_pool_backward(signature: Signature) -> Cost:
-    """1 add per gradient element: (grad, x, kernel, size, indices); does not read the image."""
+    """1 add per gradient element; does not read the image. Arguments: (grad, x, kernel, size, indices)."""
     grad, x, indices = signature.tensor(0), signature.tensor(1), signature.tensor(4)
     return moved(read(grad, indices), fresh(x.shape, x.dtype), flops=grad.numel)
 
@@ -297,9 +303,10 @@ def _register_antialias(name: str, half: float) -> None:
         flops = prod(old[:2]) * _resized_flops(old[2:], new, half, factors, signature.get(3) is True)
         return moved(read(grad), fresh(old, grad.dtype), flops=flops)
 
-    forward.__doc__ = "2 FLOPs per filter tap, rows first, then columns: (x, size, align corners, factors)."
+    forward.__doc__ = "2 FLOPs per filter tap, rows first, then columns. Arguments: (x, size, align corners, factors)."
     backward.__doc__ = (
-        "Same as the forward, but each tap scatters a product; (grad, size, old size, align corners, factors)."
+        "Same as the forward, but each tap scatters a product. "
+        "Arguments: (grad, size, old size, align corners, factors)."
     )
     formula(f"aten::_upsample_{name}2d_aa")(forward)
     formula(f"aten::_upsample_{name}2d_aa_backward")(backward)
@@ -387,7 +394,7 @@ def position_roi_align_backward(signature: Signature) -> Cost:
 
 @formula("torchvision::roi_pool")
 def roi_pool(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; (x, rois, scale, height, width): writes maxima and int32 indices.
+    """0 FLOPs: comparisons; writes maxima and int32 indices. Arguments: (x, rois, scale, height, width).
 
     A region's size depends on data, so the bytes are a lower bound: one element read per output element.
     """

@@ -71,7 +71,9 @@ def dynamic_4bit_mm(signature: Signature) -> Cost:
 
 @formula("aten::_wrapped_quantized_linear_prepacked", "_quantized::_wrapped_quantized_linear_prepacked")
 def wrapped_linear(signature: Signature) -> Cost:
-    """`2 * rows * n * k` FLOPs: (x, scale, zero point, packed weight, scale, zero point, n); float32 input and output.
+    """`2 * rows * n * k` FLOPs; float32 input and output.
+
+    Arguments: (x, scale, zero point, packed weight, scale, zero point, n).
 
     Counts reading an 8-bit weight and its float32 bias; the recorded tensor is only a pointer to them.
     """
@@ -179,7 +181,9 @@ def int8_result(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::int8_vectorwise_quant")
 def int8_rows(signature: Signature) -> Cost:
-    """2 FLOPs per element: row maximum, * scale; (x, threshold). Writes int8 values and one scale per row.
+    """2 FLOPs per element: row maximum, * scale. Writes int8 values and one scale per row.
+
+    Arguments: (x, threshold).
 
     With a threshold it also lists the outlier columns; these depend on data and are not counted.
     """
@@ -200,7 +204,7 @@ def static_fp8(signature: Signature) -> Cost:
 
 @formula("_C::dynamic_scaled_fp8_quant", "_C::dynamic_per_token_scaled_fp8_quant")
 def dynamic_fp8(signature: Signature) -> Cost:
-    """2 FLOPs per element: maximum, / scale; (out, x, scale). Also writes the scale."""
+    """2 FLOPs per element: maximum, / scale. Also writes the scale. Arguments: (out, x, scale)."""
     out, x, scale = (signature.tensor(index) for index in range(3))
     return moved(read(x), read(out, scale), flops=2 * x.numel)
 
@@ -439,7 +443,7 @@ def quantized_gru(signature: Signature) -> Cost:
 
 @formula("quantized::quantized_lstm_cell_dynamic")
 def quantized_lstm_cell(signature: Signature) -> Cost:
-    """`2 * b * 4 h * (i + h)` FLOPs: (x, [hx, cx], weights, weights, biases, biases); 8-bit weights."""
+    """`2 * b * 4 h * (i + h)` FLOPs; 8-bit weights. Arguments: (x, [hx, cx], weights, weights, biases, biases)."""
     x, (hx, cx) = signature.tensor(0), tensors(signature.get(1))
     weights = 4 * hx.shape[-1] * (x.shape[-1] + hx.shape[-1])
     parts = read(x, hx, cx, signature.tensor(4), signature.tensor(5)) + weights

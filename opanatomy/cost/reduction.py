@@ -264,7 +264,7 @@ def bucketize(signature: Signature) -> Cost:
 
 @formula("aten::kthvalue")
 def kth_value(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; (x, k, dim, keepdim): writes one value and one int64 index per row."""
+    """0 FLOPs: comparisons; writes one value and one int64 index per row. Arguments: (x, k, dim, keepdim)."""
     x = signature.tensor(0)
     results = kept(x, integer(signature.get(2, -1)))
     return Cost(flops=0, read_bytes=read(x), written_bytes=fresh((results,), x.dtype) + fresh((results,), "int64"))

@@ -75,7 +75,7 @@ def added_product(signature: Signature) -> Cost:
 
 @formula("aten::_sparse_mm_reduce_impl", sparse=True)
 def reduced_product(signature: Signature) -> Cost:
-    """`2 * stored * n` FLOPs: (sparse, dense, how); a multiply, and 1 for the reduction (sum, mean or comparison)."""
+    """`2 * stored * n` FLOPs: a multiply, and 1 for the reduction (sum, mean or comparison). Arguments: (sparse, dense, how)."""
     return product(signature)
 
 
@@ -131,7 +131,7 @@ def to_dense(signature: Signature) -> Cost:
 
 @formula("aten::sparse_mask", sparse=True)
 def sparse_mask(signature: Signature) -> Cost:
-    """0 FLOPs; (dense, sparse): reads the indices and that many elements of the dense tensor.
+    """0 FLOPs; reads the indices and that many elements of the dense tensor. Arguments: (dense, sparse).
 
     Writes these elements with the indices.
     """
@@ -301,7 +301,7 @@ def sparse_mean(signature: Signature) -> Cost:
 
 @formula("torch_sparse::spmm_min", "torch_sparse::spmm_max")
 def sparse_extreme(signature: Signature) -> Cost:
-    """Same as the sum: (rowptr, col, value, dense (k, n)). Also writes the indices."""
+    """Same as the sum. Also writes the indices. Arguments: (rowptr, col, value, dense (k, n))."""
     return _sparse_product(
         signature.tensor(0), signature.tensor(1), optional(signature, 2), signature.tensor(3), results=2
     )
@@ -324,13 +324,13 @@ def _segments(signature: Signature, results: int) -> Cost:
 
 @formula(*(f"{package}::segment_{how}_csr" for package in ("torch_scatter", "pyg") for how in _SUMS))
 def segment_sum(signature: Signature) -> Cost:
-    """1 FLOP per element: (x, bounds, out); writes one row per segment."""
+    """1 FLOP per element. Writes one row per segment. Arguments: (x, bounds, out)."""
     return _segments(signature, 1)
 
 
 @formula(*(f"{package}::segment_{how}_csr" for package in ("torch_scatter", "pyg") for how in _EXTREMES))
 def segment_extreme(signature: Signature) -> Cost:
-    """1 FLOP per element: (x, bounds, out); writes one row per segment and the indices."""
+    """1 FLOP per element. Writes one row per segment and the indices. Arguments: (x, bounds, out)."""
     return _segments(signature, 2)
 
 
@@ -357,5 +357,5 @@ def scatter_sum(signature: Signature) -> Cost:
 
 @formula(*(f"{package}::scatter_{how}" for package in ("torch_scatter", "pyg") for how in _EXTREMES))
 def scatter_extreme(signature: Signature) -> Cost:
-    """1 FLOP per element: (x, index, dim, out, size); also writes the indices."""
+    """1 FLOP per element; also writes the indices. Arguments: (x, index, dim, out, size)."""
     return _scattered(signature, 2)
