@@ -75,7 +75,10 @@ def added_product(signature: Signature) -> Cost:
 
 @formula("aten::_sparse_mm_reduce_impl", sparse=True)
 def reduced_product(signature: Signature) -> Cost:
-    """`2 * stored * n` FLOPs: a multiply, and 1 for the reduction (sum, mean or comparison). Arguments: (sparse, dense, how)."""
+    """`2 * stored * n` FLOPs: a multiply, and 1 for the reduction (sum, mean or comparison).
+
+    Arguments: (sparse, dense, how).
+    """
     return product(signature)
 
 
