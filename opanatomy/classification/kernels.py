@@ -80,7 +80,7 @@ _COMMUNICATION = RuleTable(
             r"|(one|two|1|2)_?(shot|stage)_?(push_?)?(all_?reduce|all_?gather|reduce)",
         ),
         Pattern(
-            "a collective's name",
+            "name of a collective",
             COMMUNICATION,
             r"(?i)^(?!.*(gemm|matmul)).*(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)",
         ),
@@ -97,36 +97,38 @@ _MAP = (
 _ATEN = RuleTable(
     "kernels/aten",
     (
-        Pattern("map: mask", ELEMENTWISE, _MAP + r".*(masked_fill|where_kernel)"),
+        Pattern("element-wise: mask", ELEMENTWISE, _MAP + r".*(masked_fill|where_kernel)"),
         Pattern(
-            "map: copy",
+            "element-wise: copy",
             MOVEMENT,
             _MAP + r".*(direct_copy_kernel|Copy\w*Func|copy_device_to_device|float\w*_copy_kernel"
             r"|copy_kernel_cuda|CastFunctor)",
         ),
-        Pattern("map: fill", MOVEMENT, _MAP + r".*(FillFunctor|fill_kernel|(arange|linspace|logspace|range)_cuda)"),
         Pattern(
-            "map: index",
+            "element-wise: fill", MOVEMENT, _MAP + r".*(FillFunctor|fill_kernel|(arange|linspace|logspace|range)_cuda)"
+        ),
+        Pattern(
+            "element-wise: index",
             MOVEMENT,
             _MAP + r".*(gpu_index_kernel|index_(kernel|put|copy|fill)|(take|put|flip|roll)_kernel|scatter_gather|"
             r"masked_scatter|unfold_backward|upsample_nearest)",
         ),
         Pattern(
-            "map: part of a norm",
+            "element-wise: part of a norm",
             NORMALIZATION,
             _MAP + r".*((batch|group|layer)_norm|(Batch|Group|Layer|Weight)Norm|softmax)",
         ),
         Pattern(
-            "map: part of a loss",
+            "element-wise: part of a loss",
             NORMALIZATION,
             _MAP + r".*(mse_|smooth_l1|huber|binary_cross_entropy|soft_margin|kl_div|cdist|renorm)",
         ),
         Pattern(
-            "map: scatter and gather",
+            "element-wise: scatter and gather",
             MOVEMENT,
             r"^[\w:]*(index_elementwise_kernel|_scatter_gather_elementwise_kernel)",
         ),
-        Pattern("map", ELEMENTWISE, _MAP),
+        Pattern("element-wise", ELEMENTWISE, _MAP),
         Pattern(
             "reduction",
             NORMALIZATION,
@@ -139,7 +141,7 @@ _ATEN = RuleTable(
             r"|^[\w:]*((lpnorm|lpmax|powsum)_cleanup|cleanup(_v\d)?<)",
         ),
         Pattern("copies of a tensor list", MOVEMENT, r"^[\w:]*multi_tensor_apply_kernel.*(Copy|Fill|Zero)(Functor)?<"),
-        Pattern("map over a tensor list", ELEMENTWISE, r"^[\w:]*multi_tensor_apply"),
+        Pattern("element-wise over a tensor list", ELEMENTWISE, r"^[\w:]*multi_tensor_apply"),
     ),
 )
 
@@ -162,7 +164,7 @@ _TEMPLATES = RuleTable(
         Pattern("CK layout", MOVEMENT, r"^(_ZN7ck_tile|ck_tile::).*(Permute|ImageToColumn|Im2Col|Transpose)"),
         Pattern("CK contraction", CONTRACTION, r"^(_ZN2ck|ck::).*([gG]emm|[cC]onv)"),
         Pattern("CK reduction", NORMALIZATION, r"^(_ZN2ck|ck::).*([sS]oftmax|[nN]ormalization|[rR]educ|[pP]ool)"),
-        Pattern("CK map", ELEMENTWISE, r"^(_ZN2ck|ck::).*[eE]lementwise"),
+        Pattern("CK element-wise", ELEMENTWISE, r"^(_ZN2ck|ck::).*[eE]lementwise"),
         Pattern("CUTLASS or CK", CONTRACTION, r"^(?!kernel_cutlass_)[\w:]*(cutlass(?!_kernels)|ck_tile)"),
         Pattern(
             "parallel sort and select",
@@ -171,7 +173,7 @@ _TEMPLATES = RuleTable(
         ),
         Pattern("parallel scan and reduce", NORMALIZATION, _PARALLEL + r".*(?i:scan|reduce)"),
         Pattern("parallel copy", MOVEMENT, _PARALLEL + r".*(?i:fill|copy|gather|scatter)"),
-        Pattern("parallel map", ELEMENTWISE, _PARALLEL),
+        Pattern("parallel element-wise", ELEMENTWISE, _PARALLEL),
     ),
 )
 
@@ -199,13 +201,13 @@ _ATTENTION = RuleTable(
             contains=_SOFTMAX,
         ),
         Pattern(
-            "Triton's attention tutorial, copied into many libraries",
+            "Triton's attention tutorial, as copied into many libraries",
             CONTRACTION,
             r"^_?(fwd|bwd)_(grouped_)?kernel(_(stage\d|aligned|one_col_block|dk_?dv|d?[qkv]|d?kv|splitK|destindex_copy_kv))?$"
             r"|^_bwd_(preprocess|d[kqv])",
             contains=_SOFTMAX,
         ),
-        Pattern("sum over the splits of vLLM's attention", CONTRACTION, r"^reduce_segments$", contains=_SOFTMAX),
+        Pattern("vLLM's attention, sum over splits", CONTRACTION, r"^reduce_segments$", contains=_SOFTMAX),
     ),
     own_name=True,
 )
@@ -214,19 +216,19 @@ _CONTRACTION = RuleTable(
     "kernels/contraction",
     (
         Pattern(
-            "cuBLAS, parts",
+            "cuBLAS, other kernels",
             CONTRACTION,
             r"(?i)split_?k_?reduce|cublas|epilogue::impl|gemvx|(^|:)(dot|scal|axpy|asum)_kernel$|reduce_1Block_kernel",
         ),
         Pattern(
-            "layout changes around a product",
+            "layout changes around a matmul",
             MOVEMENT,
             r"(?i)(nchw|nhwc)\w*to(nchw|nhwc)|^batched_transpose_\w+(half|dword|byte)$|transpose_(readWrite|nchw2|cnhw2)"
             r"|tensorTransform|im2(d2)?col|SubTensorOpWith|marlin\w*::\w*(repack|permute)|machete\w*::\w*prepack"
             r"|deep_gemm::(\w+::)?(transpose|pack)_",
         ),
         Pattern(
-            "convolution libraries, parts",
+            "convolution libraries, helper kernels",
             CONTRACTION,
             r"(?i)scalePackedTensor|compute\w*Offsets|kern_precompute",
             contains=(MOVEMENT,),
@@ -256,9 +258,9 @@ _CONTRACTION = RuleTable(
             r"|(^|[_:])[a-z]?(syrk|herk|trmm)|einsum|wgmma|(csr|coo|bsr|sp)m[mv](_|$)|sddmm|mul_mat",
         ),
         # Triton kernels of Muon's Newton-Schulz step, under these names in modded-nanogpt and its many descendants.
-        Pattern("products of Muon", CONTRACTION, r"^_?(XXT|XTX|ba_plus_cAA)_kernel"),
+        Pattern("matmuls of Muon", CONTRACTION, r"^_?(XXT|XTX|ba_plus_cAA)_kernel"),
         Pattern(
-            "linear layer with its activation",
+            "linear layer with activation",
             CONTRACTION,
             r"(?i)(^|[_:])linear_(relu|gelu|silu|swish|tanh|bias)",
             contains=(ELEMENTWISE,),
@@ -271,7 +273,7 @@ _CONTRACTION = RuleTable(
             contains=(ELEMENTWISE,),
         ),
         Pattern(
-            "chunked linear attention: products of blocks",
+            "chunked linear attention: block matmuls",
             CONTRACTION,
             r"^_?chunk_(scan|state)_\w*(fwd|bwd)|(^|_)chunk_(?!\w*cumsum)\w*(fwd|bwd)\w*kernel",
         ),
@@ -288,7 +290,7 @@ _OTHER = RuleTable(
             r"(?i)potr[fsi]|getr[fsi]|geqr|syev|heev|gesv|trs[mv]|trtri|larf[bgt]|laswp|sytr|gebrd|steqr|cusolver"
             r"|rocsolver|cholesky|householder",
         ),
-        Pattern("FFT and its kin", OTHER, r"(?i)(^|[^a-z])(vk|cu|roc)?fft|_fft|hadamard_transform"),
+        Pattern("FFT and similar transforms", OTHER, r"(?i)(^|[^a-z])(vk|cu|roc)?fft|_fft|hadamard_transform"),
         Pattern(
             "sort",
             OTHER,
@@ -326,7 +328,7 @@ _NORMALIZATION = RuleTable(
             r"|bnorm|MIOpen\w*Norm|MIOpenLRN|welford",
         ),
         Pattern(
-            "norm, parts",
+            "norm, partial kernels",
             NORMALIZATION,
             r"RowwiseMoments|GammaBeta|Compute(Internal|Fused|Backward|1d)\w*(Gradients|Params)|Compute1dBackward"
             r"|cuCompute\w*Grad",
@@ -344,7 +346,7 @@ _NORMALIZATION = RuleTable(
             r"|roi_?(align|pool)|(^|[_:])pool",
         ),
         Pattern(
-            "quantization with a maximum of its own",
+            "quantization that computes its own maximum",
             NORMALIZATION,
             r"(?i)(dynamic|per_?token|per_?group|per_?block|group|blockwise|block_scaled|rowwise|vector|mxfp\d|nvfp4|fp4|smooth)\w*(?<!de)quant"
             r"|VectorQuant|(?<!de)quantize_?blockwise|quantize_(with_block_size|mxfp|nvfp4)|qparam|(^|[_:])amax"

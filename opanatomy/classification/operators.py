@@ -475,36 +475,36 @@ _SCRIPT = """
 
 FAMILIES: tuple[Family, ...] = (
     Family("contraction", CONTRACTION, _CONTRACTION),
-    Family("contraction through", CONTRACTION, _CONTRACTION_THROUGH, delegates=True),
-    Family("contraction composed", CONTRACTION, _CONTRACTION_COMPOSITE, delegates=True, composite=True),
+    Family("contraction, delegating", CONTRACTION, _CONTRACTION_THROUGH, delegates=True),
+    Family("contraction, composite", CONTRACTION, _CONTRACTION_COMPOSITE, delegates=True, composite=True),
     Family("contraction with epilogue", CONTRACTION, _CONTRACTION_EPILOGUE, contains=(ELEMENTWISE,)),
     Family("recurrent layer", CONTRACTION, _RECURRENT, contains=(ELEMENTWISE,)),
-    Family("recurrent layer through", CONTRACTION, _RECURRENT_THROUGH, delegates=True, contains=(ELEMENTWISE,)),
+    Family("recurrent layer, delegating", CONTRACTION, _RECURRENT_THROUGH, delegates=True, contains=(ELEMENTWISE,)),
     Family("attention", CONTRACTION, _ATEN_ATTENTION, contains=(NORMALIZATION,)),
-    Family("attention through", CONTRACTION, _ATTENTION_THROUGH, delegates=True, contains=(NORMALIZATION,)),
+    Family("attention, delegating", CONTRACTION, _ATTENTION_THROUGH, delegates=True, contains=(NORMALIZATION,)),
     Family("normalization", NORMALIZATION, _NORMALIZATION),
-    Family("normalization through", NORMALIZATION, _NORMALIZATION_THROUGH, delegates=True),
-    Family("normalization composed", NORMALIZATION, _NORMALIZATION_COMPOSITE, delegates=True, composite=True),
+    Family("normalization, delegating", NORMALIZATION, _NORMALIZATION_THROUGH, delegates=True),
+    Family("normalization, composite", NORMALIZATION, _NORMALIZATION_COMPOSITE, delegates=True, composite=True),
     Family("elementwise", ELEMENTWISE, _ARITHMETIC),
     Family("activation", ELEMENTWISE, _ACTIVATION),
     Family("interpolation", ELEMENTWISE, _INTERPOLATION),
     Family("random", ELEMENTWISE, _RANDOM),
     Family("quantization", ELEMENTWISE, _QUANTIZATION),
     Family("optimizer", ELEMENTWISE, _OPTIMIZER),
-    Family("elementwise through", ELEMENTWISE, _ELEMENTWISE_THROUGH, delegates=True),
-    Family("elementwise composed", ELEMENTWISE, _ELEMENTWISE_COMPOSITE, delegates=True, composite=True),
+    Family("elementwise, delegating", ELEMENTWISE, _ELEMENTWISE_THROUGH, delegates=True),
+    Family("elementwise, composite", ELEMENTWISE, _ELEMENTWISE_COMPOSITE, delegates=True, composite=True),
     Family("copy and fill", MOVEMENT, _COPY),
     Family("indexing", MOVEMENT, _INDEXING),
     Family("layout", MOVEMENT, _LAYOUT),
-    Family("movement through", MOVEMENT, _MOVEMENT_THROUGH, delegates=True),
+    Family("movement, delegating", MOVEMENT, _MOVEMENT_THROUGH, delegates=True),
     Family("other", OTHER, _OTHER),
-    Family("other through", OTHER, _OTHER_THROUGH, delegates=True),
-    Family("other composed", OTHER, _OTHER_COMPOSITE, delegates=True, composite=True),
+    Family("other, delegating", OTHER, _OTHER_THROUGH, delegates=True),
+    Family("other, composite", OTHER, _OTHER_COMPOSITE, delegates=True, composite=True),
     Family("composite", None, _COMPOSITE),
     Family("view", None, _VIEW),
     Family("allocation", None, _ALLOCATION),
     Family("metadata", None, _METADATA),
-    Family("tests of torch", None, _TESTS),
+    Family("torch's own tests", None, _TESTS),
     Family("TorchScript", None, _SCRIPT),
 )
 
@@ -589,7 +589,7 @@ def classify_compiled(name: str) -> Classification | None:
             inside = (NORMALIZATION,) if _ATTENTION.search(name) else ()
             return Classification(operator_class=CONTRACTION, rule="compiled/template", contains=inside)
         if _UNNAMED.match(name):
-            return Classification(operator_class=UNKNOWN, rule="compiled/unnamed: the name carries no operator")
+            return Classification(operator_class=UNKNOWN, rule="compiled/unnamed: the name contains no operator")
         return None
     kind = match["kind"]
     operators = _operators(match["operators"])
@@ -655,7 +655,7 @@ _COMMUNICATION = RuleTable(
     "operators/communication",
     (
         Pattern(
-            "product overlapped with a collective",
+            "matmul overlapped with a collective",
             CONTRACTION,
             r"^symm_mem::(fused_\w*(matmul|mm)|_async_input_mm)",
             delegates=True,
@@ -666,7 +666,7 @@ _COMMUNICATION = RuleTable(
         Pattern("torch.distributed", COMMUNICATION, r"^record_param_comms|^_?c10d(_functional)?(_autograd)?::"),
         Pattern("symmetric memory", COMMUNICATION, r"^symm_mem::|^_dtensor::"),
         Pattern(
-            "FSDP, copies around a collective",
+            "FSDP copies around a collective",
             MOVEMENT,
             r"^fsdp::(all_gather_copy_in|split_with_sizes_copy|chunk_cat|copy_)",
             delegates=True,
@@ -685,7 +685,7 @@ _ATTENTION_LIBRARIES = RuleTable(
     "operators/attention libraries",
     (
         Pattern("flash-attn", CONTRACTION, r"^flash_attn(_\w+)?::", contains=_SOFTMAX),
-        Pattern("vLLM's flash attention, its schedule", OTHER, r"^_(vllm_fa\d|flashmla)\w*::\w*(metadata|schedul)"),
+        Pattern("scheduling of vLLM's flash attention", OTHER, r"^_(vllm_fa\d|flashmla)\w*::\w*(metadata|schedul)"),
         Pattern("vLLM's flash attention", CONTRACTION, r"^_(vllm_fa\d|flashmla)\w*::", contains=_SOFTMAX),
         Pattern("NATTEN and SageAttention", CONTRACTION, r"^(natten|sageattn)\w*::", contains=_SOFTMAX),
         Pattern(
@@ -708,7 +708,7 @@ _ATTENTION_LIBRARIES = RuleTable(
 _FUNCTIONS = RuleTable(
     "operators/autograd functions of libraries",
     (
-        Pattern("Liger, loss over a product", None, r"^LigerFusedLinear\w*Function(Backward)?$"),
+        Pattern("Liger, matmul and loss", None, r"^LigerFusedLinear\w*Function(Backward)?$"),
         Pattern(
             "Liger, norms and losses",
             NORMALIZATION,
@@ -716,7 +716,7 @@ _FUNCTIONS = RuleTable(
             delegates=True,
         ),
         Pattern(
-            "Liger, maps",
+            "Liger, element-wise",
             ELEMENTWISE,
             r"^Liger\w*(SiLUMul|GELUMul|SwiGLU|GeGLU|Rope|RoPE|MRope|RotaryEmb|DyT)\w*Function(Backward)?$",
             delegates=True,
@@ -739,21 +739,21 @@ _FBGEMM = RuleTable(
     "operators/fbgemm",
     (
         Pattern(
-            "product",
+            "contraction",
             CONTRACTION,
             _FB + r"(bmm|gemm|f8f8bf16|bf16i4|f8i4|i8i8|f4f4|mx8mx8|_mm_|matmul)",
             delegates=True,
         ),
         Pattern("dequantization", ELEMENTWISE, _FB + r"(Quantized\w*To(Float|Half|Single)|[dD]equantize)"),
         Pattern(
-            "quantization with a maximum of its own",
+            "quantization that computes its own maximum",
             NORMALIZATION,
             _FB + r"(Rowwise|NBit|PaddedFP8|MSFP|quantize_\w*per_(row|tensor|col|group)|get_fp8_per)",
         ),
         Pattern("quantization", ELEMENTWISE, _FB + r"([qQ]uantize|FloatTo|HFP8|Bfloat16)"),
         Pattern("reduction", NORMALIZATION, _FB + r"(cumsum|segment_sum|softmax|norm|reduce)", delegates=True),
         Pattern(
-            "map",
+            "element-wise",
             ELEMENTWISE,
             _FB + r"(jagged_dense\w*(add|mul)|jagged_jagged_elementwise|bounds_check|rope|swiglu|silu)",
             delegates=True,
@@ -764,7 +764,7 @@ _FBGEMM = RuleTable(
             _FB + r"(sort|unique|topk|linearize|lxu_|lru_|lfu_|uvm|cuda_mem|invert_permute|find_)",
         ),
         Pattern(
-            "look-up and layout",
+            "lookup and layout",
             MOVEMENT,
             _FB + r"(embedding|permute|recat|bucketize|jagged|dense|index|gather|scatter|cat|select|copy|expand"
             r"|repeat|pack|lengths|offsets|segment|transpose|ssd|merge_pooled)",
@@ -779,29 +779,29 @@ _QUANTIZED = RuleTable(
     "operators/quantized and oneDNN",
     (
         Pattern(
-            "about packed weights",
+            "queries of packed weights",
             None,
             r"^_?quantized::conv\w*_(stride|padding|dilation|groups|transpose|unpack_sizes)$",
         ),
-        Pattern("about oneDNN", None, r"^mkldnn::(_is_|_nbytes|_get_mkldnn|data_ptr)"),
+        Pattern("queries of oneDNN", None, r"^mkldnn::(_is_|_nbytes|_get_mkldnn|data_ptr)"),
         Pattern("packing", MOVEMENT, _QUANTIZED_NAMESPACE + r"\w*(prepack|unpack|reorder|pack_gemm|make_quantized)"),
-        Pattern("look-up and concatenation", MOVEMENT, r"^(_?quantized|onednn)::q?(embedding|cat)"),
+        Pattern("lookup and concatenation", MOVEMENT, r"^(_?quantized|onednn)::q?(embedding|cat)"),
         Pattern(
-            "product with epilogue",
+            "contraction with epilogue",
             CONTRACTION,
             _QUANTIZED_NAMESPACE + r"\w*(conv|linear|matmul|lstm|gru|rnn)\w*(relu|add|tanh|pointwise)",
             contains=(ELEMENTWISE,),
         ),
-        Pattern("product", CONTRACTION, _QUANTIZED_NAMESPACE + r"\w*(conv|linear|matmul|lstm|gru|rnn|int4mm)"),
+        Pattern("contraction", CONTRACTION, _QUANTIZED_NAMESPACE + r"\w*(conv|linear|matmul|lstm|gru|rnn|int4mm)"),
         Pattern("norm and pooling", NORMALIZATION, r"^(_?quantized|onednn)::\w*(norm|softmax|pool)"),
-        Pattern("map", ELEMENTWISE, r"^(_?quantized|onednn|quantization)::"),
+        Pattern("element-wise", ELEMENTWISE, r"^(_?quantized|onednn|quantization)::"),
         Pattern(
-            "bitsandbytes, product",
+            "bitsandbytes, matmul",
             CONTRACTION,
             r"^bitsandbytes::\w*(linear|matmul|gemv|gemm|mm_)",
             delegates=True,
         ),
-        Pattern("bitsandbytes, map", ELEMENTWISE, r"^bitsandbytes::\w*(dequant|optimizer_update)"),
+        Pattern("bitsandbytes, element-wise", ELEMENTWISE, r"^bitsandbytes::\w*(dequant|optimizer_update)"),
         Pattern("bitsandbytes, quantization", NORMALIZATION, r"^bitsandbytes::\w*quant", delegates=True),
     ),
     namespaces=frozenset(
@@ -824,7 +824,7 @@ _QUANTIZED = RuleTable(
 _TORCH = RuleTable(
     "operators/torch",
     (
-        Pattern("inductor, product", CONTRACTION, r"^inductor::_mm_plus_mm$"),
+        Pattern("inductor, matmul", CONTRACTION, r"^inductor::_mm_plus_mm$"),
         Pattern("inductor, accumulation", ELEMENTWISE, r"^inductor::accumulate_grad_$", delegates=True),
         Pattern(
             "bookkeeping",
@@ -832,7 +832,7 @@ _TORCH = RuleTable(
             r"^(inductor|inductor_prims|debugprims|debug_mode_ops|export|profiler|prim|higher_order|_test)::",
         ),
         Pattern(
-            "prims, map",
+            "prims, element-wise",
             ELEMENTWISE,
             r"^rngprims::"
             r"|^prims::(normal|uniform|bessel_|cbrt|erf_inv|shift_|maximum_value|minimum_value|spherical_bessel)",
@@ -845,7 +845,7 @@ _TORCH = RuleTable(
         Pattern("prims, reduction", NORMALIZATION, r"^prims::xor_sum"),
         Pattern("prims, other", OTHER, r"^prims::(svd|fft_)"),
         Pattern("prims, view", None, r"^prims::"),
-        Pattern("static runtime, map", ELEMENTWISE, r"^static_runtime::(clamp_nan_to_num|signed_log1p)"),
+        Pattern("static runtime, element-wise", ELEMENTWISE, r"^static_runtime::(clamp_nan_to_num|signed_log1p)"),
         Pattern("static runtime, copy", MOVEMENT, r"^static_runtime::(to_|\w*_copy|select_tensor)", delegates=True),
         Pattern("static runtime", None, r"^static_runtime::"),
         Pattern("torchvision, regions", NORMALIZATION, r"^torchvision::_?(ps_)?roi_(align|pool)"),
@@ -912,7 +912,7 @@ WORDS = RuleTable(
             contains=_SOFTMAX,
         ),
         Pattern(
-            "product",
+            "contraction",
             CONTRACTION,
             r"(?i)(?<!fb)gemm|gemv|matmul|(^|[_:])(scaled_|grouped_|b|int8_|fp8_|w8a8_|block_)?mm(_|$)|einsum|spmm"
             r"|wvsplitk|llmm1|(^|[_:])linear(_|$)|(^|[_:])(causal_|d|deform_)?conv(olution)?(\dd)?(_|$)|segment_mm",
@@ -920,7 +920,7 @@ WORDS = RuleTable(
         ),
         Pattern("experts", CONTRACTION, r"(?i)fused_moe|fused_experts|moe_forward|moe_wna16", delegates=True),
         Pattern(
-            "quantization with a maximum of its own",
+            "quantization that computes its own maximum",
             NORMALIZATION,
             r"(?i)(dynamic|per_token|per_group|per_block|group|blockwise|rowwise|vectorwise|channelwise|mxfp\d|fp4)\w*(?<!de)quant"
             r"|(?<!de)quantize_(blockwise|4bit|fp4|mx)|scaled_fp4_quant",
@@ -940,7 +940,7 @@ WORDS = RuleTable(
             delegates=True,
         ),
         Pattern(
-            "map",
+            "element-wise",
             ELEMENTWISE,
             r"(?i)silu|gelu|swiglu|geglu|relu|sigmoid|tanh|rotary|(^|[_:])rope|dropout|adam|adagrad|elementwise"
             r"|pointwise"
@@ -955,7 +955,7 @@ WORDS = RuleTable(
             delegates=True,
         ),
         Pattern(
-            "copy, look-up, layout",
+            "copy, lookup, layout",
             MOVEMENT,
             r"(?i)copy|gather|scatter|permut|transpose|embedding|index|shuffle"
             r"|(^|[_:])(cast|pad|cat|concat|fill|roll|flip|stack|pack|clone|jagged|zero)(_|$)",

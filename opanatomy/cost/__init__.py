@@ -1,8 +1,8 @@
-"""Count what an operator call must at least compute and move.
+"""Count the least that an operator call must compute and move.
 
-`cost(operator, signature)` looks up a formula, a pure function of shapes, data types and constants; each family has one
-file. An operator without a formula, or a signature that lacks what the formula needs, has no cost (`None`): never a
-silent 0, never a guess. A formula of your own is one decorated function:
+`cost(operator, signature)` looks up a formula: a pure function of shapes, data types and constants. Each family of
+formulas has its own file. An operator without a formula, or a signature that lacks what the formula needs, has no cost
+(`None`): never a silent 0, never a guess. To add a formula, decorate a function:
 
     @opanatomy.formula("mylib::fused_add_norm")
     def fused_add_norm(signature):

@@ -1,11 +1,11 @@
-"""Fused attention: two products forward, five backward (the scores again first); the score matrix is never in memory.
+"""Fused attention: two matmuls forward, five backward (it recomputes the scores); the score matrix is never stored.
 
-`flops` are those of the products over all positions; `causal_flops` half of them if the call is causal. With a window
-among the arguments both are those of the pairs of query and key within window and causal mask, exactly. A mask that is
-a tensor leaves nothing out: its values are data.
-`normalization_flops` are the softmax inside: 4 a score forward (subtract, exp, sum, divide) and 4 backward (subtract
-and exp to have the probabilities again, subtract and multiply for their gradient). Grouped-query attention counts the
-heads of the query. Source: torch.utils.flop_counter. The state of the random numbers (16 bytes) is not counted.
+`flops` counts the matmuls over all positions; `causal_flops` is half of that if the call is causal. If the arguments
+include a window, both count exactly the query-key pairs within the window and the causal mask. A tensor mask does not
+reduce the count, because its values are data. `normalization_flops` counts the softmax inside: 4 per score forward
+(subtract, exp, sum, divide) and 4 backward (subtract and exp recompute the probabilities, subtract and multiply give
+their gradient). Grouped-query attention is counted with the number of query heads. Source: torch.utils.flop_counter.
+The random state (16 bytes) is not counted.
 """
 
 from __future__ import annotations
@@ -153,7 +153,10 @@ def query_key_value(signature: Signature, start: int = 0) -> tuple[Tensor, Tenso
 
 @formula("aten::_scaled_dot_product_flash_attention")
 def flash(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` for q (b, h, s, d), k and v (b, h_kv, t, d); half of it kept for a causal call."""
+    """`4 * b * h * s * t * d` FLOPs for q (b, h, s, d), k and v (b, h_kv, t, d).
+
+    A causal call also reports half of it.
+    """
     q, k, v = query_key_value(signature)
     # the overload with three scales of fp8 has them before dropout_p
     mask = causal_at(signature, 4 if optional(signature, 3) is None else 7)
@@ -163,7 +166,7 @@ def flash(signature: Signature) -> Cost:
 
 @formula("aten::_scaled_dot_product_flash_attention_for_cpu")
 def flash_cpu(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d`; reads the mask too. torch.utils.flop_counter counts 0 here (pytorch#195460)."""
+    """`4 * b * h * s * t * d` FLOPs; also reads the mask. torch.utils.flop_counter counts 0 here (pytorch#195460)."""
     q, k, v = query_key_value(signature)
     sizes = heads_first(q, k, v)
     moved = read(q, k, v, optional(signature, 5))
@@ -172,7 +175,7 @@ def flash_cpu(signature: Signature) -> Cost:
 
 @formula("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_cudnn_attention")
 def efficient(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d`: (q, k, v, bias, compute_log_sumexp, dropout_p, is_causal).
+    """`4 * b * h * s * t * d` FLOPs. Arguments: (q, k, v, bias, compute_log_sumexp, dropout_p, is_causal).
 
     Writes the log-sum-exp only for training.
     """
@@ -185,7 +188,7 @@ def efficient(signature: Signature) -> Cost:
 
 @formula("aten::_scaled_dot_product_fused_attention_overrideable")
 def overrideable(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d`: (q, k, v, bias, dropout_p, is_causal)."""
+    """`4 * b * h * s * t * d` FLOPs. Arguments: (q, k, v, bias, dropout_p, is_causal)."""
     q, k, v = query_key_value(signature)
     sizes = heads_first(q, k, v)
     moved = read(q, k, v, optional(signature, 3))
@@ -204,32 +207,35 @@ def _usual_backward(signature: Signature, causal: int, bias: Tensor | None, bias
 
 @formula("aten::_scaled_dot_product_flash_attention_backward")
 def flash_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`, five products; reads gradient, q, k, v, output and log-sum-exp."""
+    """`10 * b * h * s * t * d` FLOPs, five matmuls.
+
+    Reads the output gradient, q, k, v, the output and the log-sum-exp.
+    """
     return _usual_backward(signature, 11, None)
 
 
 @formula("aten::_scaled_dot_product_flash_attention_for_cpu_backward")
 def flash_cpu_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`, five products; reads the mask too."""
+    """`10 * b * h * s * t * d` FLOPs, five matmuls; also reads the mask."""
     return _usual_backward(signature, 7, optional(signature, 8))
 
 
 @formula("aten::_scaled_dot_product_efficient_attention_backward")
 def efficient_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`, five products; writes the gradient of the bias if asked for."""
+    """`10 * b * h * s * t * d` FLOPs, five matmuls; writes the bias gradient if requested."""
     wanted = mask(signature.get(10), 4)[3]
     return _usual_backward(signature, 11, optional(signature, 4), wanted)
 
 
 @formula("aten::_scaled_dot_product_cudnn_attention_backward")
 def cudnn_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`, five products."""
+    """`10 * b * h * s * t * d` FLOPs, five matmuls."""
     return _usual_backward(signature, 14, optional(signature, 8))
 
 
 @formula("aten::_scaled_dot_product_fused_attention_overrideable_backward")
 def overrideable_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`, five products; writes the gradient of the bias if asked for."""
+    """`10 * b * h * s * t * d` FLOPs, five matmuls; writes the bias gradient if requested."""
     wanted = mask(signature.get(5), 4)[3]
     return _usual_backward(signature, 13, optional(signature, 4), wanted)
 
@@ -244,9 +250,10 @@ def flexible(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor | None, longest: t
 
 @formula("aten::_flash_attention_forward")
 def flash_heads_third(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` for (b, s, h, d), or (total, h, d) with equally long sequences; others are unknown.
+    """`4 * b * h * s * t * d` FLOPs for (b, s, h, d), or (total, h, d) with packed sequences of equal length.
 
-    (q, k, v, offsets, offsets, max_q, max_k, p, is_causal, debug, scale, window_left, window_right, seqused_k, ...).
+    Other packed sequences have no cost. Arguments: (q, k, v, offsets, offsets, max_q, max_k, p, is_causal, debug,
+    scale, window_left, window_right, seqused_k, ...).
     """
     q, k, v = query_key_value(signature)
     offsets = optional(signature, 3)
@@ -260,7 +267,7 @@ def flash_heads_third(signature: Signature) -> Cost:
 
 @formula("aten::_flash_attention_backward")
 def flash_heads_third_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`, five products; the window at 15."""
+    """`10 * b * h * s * t * d` FLOPs, five matmuls; argument 15 is the window."""
     grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     offsets = optional(signature, 6)
     sizes = flexible(q, k, v, offsets, (signature.get(8), signature.get(9)))
@@ -279,9 +286,10 @@ def _mask_type(signature: Signature, kind: int, window: int) -> Mask:
 
 @formula("aten::_efficient_attention_forward")
 def efficient_heads_third(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` for (b, s, h, d), or sequences of equal length one after another; others are unknown.
+    """`4 * b * h * s * t * d` FLOPs for (b, s, h, d), or packed sequences of equal length.
 
-    (q, k, v, bias, offsets, offsets, max_q, max_k, p, mask type, compute_log_sumexp, scale, seqlen_k, window_size).
+    Other packed sequences have no cost. Arguments: (q, k, v, bias, offsets, offsets, max_q, max_k, p, mask type,
+    compute_log_sumexp, scale, seqlen_k, window_size).
     """
     q, k, v = query_key_value(signature)
     bias, offsets = optional(signature, 3), optional(signature, 4)
@@ -293,7 +301,7 @@ def efficient_heads_third(signature: Signature) -> Cost:
 
 @formula("aten::_efficient_attention_backward")
 def efficient_heads_third_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`, five products; writes the gradient of the bias if asked for."""
+    """`10 * b * h * s * t * d` FLOPs, five matmuls; writes the bias gradient if requested."""
     grad, (q, k, v), bias = signature.tensor(0), query_key_value(signature, 1), optional(signature, 4)
     offsets = optional(signature, 6)
     sizes = flexible(q, k, v, offsets, (signature.get(8), signature.get(9)))
@@ -304,7 +312,10 @@ def efficient_heads_third_backward(signature: Signature) -> Cost:
 
 @formula("aten::_cudnn_attention_forward")
 def cudnn_heads_first(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d`: (q, k, v, bias, offsets, offsets, max_q, max_k, compute_log_sumexp, p, is_causal)."""
+    """`4 * b * h * s * t * d` FLOPs.
+
+    Arguments: (q, k, v, bias, offsets, offsets, max_q, max_k, compute_log_sumexp, p, is_causal).
+    """
     q, k, v = query_key_value(signature)
     if optional(signature, 4) is not None:
         raise Unknown("the lengths of the sequences")
@@ -316,7 +327,7 @@ def cudnn_heads_first(signature: Signature) -> Cost:
 
 @formula("aten::_cudnn_attention_backward")
 def cudnn_heads_first_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`, five products."""
+    """`10 * b * h * s * t * d` FLOPs, five matmuls."""
     return _usual_backward(signature, 14, optional(signature, 8))
 
 
@@ -331,7 +342,10 @@ def cudnn_heads_first_backward(signature: Signature) -> Cost:
 
 @formula("flash_attn::_flash_attn_forward")
 def package_forward(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` for (b, s, h, d): (q, k, v, p, scale, causal, window_left, window_right, ...)."""
+    """`4 * b * h * s * t * d` FLOPs for (b, s, h, d).
+
+    Arguments: (q, k, v, p, scale, causal, window_left, window_right, ...).
+    """
     q, k, v = query_key_value(signature)
     sizes = heads_third(q, k, v)
     return forward_cost(sizes, windowed(signature, 5, 6), read(q, k, v), output_bytes(sizes, q))
@@ -339,7 +353,10 @@ def package_forward(signature: Signature) -> Cost:
 
 @formula("flash_attn::_flash_attn_backward")
 def package_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`: (grad, q, k, v, out, lse, dq, dk, dv, p, scale, causal, window_left, ...)."""
+    """`10 * b * h * s * t * d` FLOPs.
+
+    Arguments: (grad, q, k, v, out, lse, dq, dk, dv, p, scale, causal, window_left, ...).
+    """
     grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     sizes = heads_third(q, k, v)
     moved = read(grad, q, k, v) + output_bytes(sizes, q)
@@ -348,9 +365,9 @@ def package_backward(signature: Signature) -> Cost:
 
 @formula("flash_attn::_flash_attn_varlen_forward")
 def package_packed_forward(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` for equally long sequences one after another; others are unknown.
+    """`4 * b * h * s * t * d` FLOPs for packed sequences of equal length; otherwise unknown.
 
-    (q, k, v, cu_seqlens_q, cu_seqlens_k, max_q, max_k, p, scale, causal, window_left, window_right, softcap,
+    Arguments: (q, k, v, cu_seqlens_q, cu_seqlens_k, max_q, max_k, p, scale, causal, window_left, window_right, softcap,
     alibi_slopes, return_softmax, block_table, leftpad_k, seqused_k, ...)
     """
     q, k, v = query_key_value(signature)
@@ -363,9 +380,10 @@ def package_packed_forward(signature: Signature) -> Cost:
 
 @formula("flash_attn::_flash_attn_varlen_backward")
 def package_packed_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` for equally long sequences one after another; others are unknown.
+    """`10 * b * h * s * t * d` FLOPs for packed sequences of equal length; otherwise unknown.
 
-    (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_q, max_k, p, scale, causal, window_left, ...)
+    Arguments: (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_q, max_k, p, scale, causal,
+    window_left, ...)
     """
     grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     offsets = signature.tensor(9)
@@ -376,10 +394,10 @@ def package_packed_backward(signature: Signature) -> Cost:
 
 @formula("_vllm_fa2_C::varlen_fwd")
 def vllm_packed_forward(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` for equally long sequences one after another; a paged cache is unknown.
+    """`4 * b * h * s * t * d` FLOPs for packed sequences of equal length; unknown with a paged cache.
 
-    (q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, leftpad_k, block_table, alibi_slopes, max_q, max_k, p, scale,
-    zero_tensors, causal, window_left, window_right, ...)
+    Arguments: (q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, leftpad_k, block_table, alibi_slopes, max_q, max_k,
+    p, scale, zero_tensors, causal, window_left, window_right, ...)
     """
     q, k, v = query_key_value(signature)
     offsets = signature.tensor(4)
@@ -400,11 +418,11 @@ def _all_in_use(signature: Signature, indices: tuple[int, ...]) -> None:
 
 @formula("flash_attn_3::fwd", "flash_attn_3::_flash_attn_forward", "_vllm_fa3_C::fwd")
 def third_forward(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` for (b, s, h, d), or sequences of equal length one after another; a cache is unknown.
+    """`4 * b * h * s * t * d` FLOPs for (b, s, h, d), or packed sequences of equal length.
 
-    (q, k, v, k_new, v_new, q_v, out, cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k, max_q, max_k,
-    page_table, ..., is_causal at 24, window_left, window_right, attention_chunk). Attention within chunks is unknown.
-    Source: hopper/flash_api.cpp.
+    Other packed sequences, a key-value cache and chunked attention have no cost. Arguments: (q, k, v, k_new, v_new,
+    q_v, out, cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k, max_q, max_k, page_table, ...,
+    is_causal at 24, window_left, window_right, attention_chunk). Source: hopper/flash_api.cpp.
     """
     q, k, v = query_key_value(signature)
     if signature.get(27, 0) != 0:
@@ -422,10 +440,10 @@ def third_forward(signature: Signature) -> Cost:
 
 @formula("flash_attn_3::bwd")
 def third_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`, five products.
+    """`10 * b * h * s * t * d` FLOPs, five matmuls.
 
-    (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_q, max_k, scale,
-    is_causal, window_left, window_right, ...). Source: hopper/flash_api.cpp.
+    Arguments: (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_q, max_k,
+    scale, is_causal, window_left, window_right, ...). Source: hopper/flash_api.cpp.
     """
     grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     _all_in_use(signature, (11, 12))
@@ -437,10 +455,11 @@ def third_backward(signature: Signature) -> Cost:
 
 @formula("flash_attn_3::_flash_attn_backward")
 def third_interface_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`: the operator around `bwd`, which has two forms.
+    """`10 * b * h * s * t * d` FLOPs: the operator that wraps `bwd`, in two versions.
 
-    (grad, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_q, max_k, scale, is_causal, ...), 19
-    arguments; later with dq, dk, dv before the scale, 22. Source: hopper/flash_attn_interface.py, and traces of it.
+    19 arguments: (grad, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_q, max_k, scale,
+    is_causal, ...). The later version has 22: dq, dk, dv before the scale. Source: hopper/flash_attn_interface.py, and
+    traces of it.
     """
     head, rest = signature.arguments[:6], signature.arguments[6:]
     if len(signature.arguments) >= 22:

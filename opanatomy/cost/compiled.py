@@ -1,18 +1,19 @@
-"""Triton kernels of torch.compile: bytes from the tensors of the launch, FLOPs from the operators in the kernel's name.
+"""Triton kernels of torch.compile: bytes from the launch's tensors, FLOPs from the operators in the kernel's name.
 
-`triton_poi_fused_add_gelu_3` is a map, `red` and `per` reduce, `tem` is a template of a product or of attention. A
-launch records its arguments in Inductor's order - tensors changed in place, inputs, outputs, then the sizes - but not
+`triton_poi_fused_add_gelu_3` is element-wise, `red` and `per` are reductions, `tem` is a matmul or attention template.
+A launch records its arguments in Inductor's order - tensors changed in place, inputs, outputs, then the sizes - but not
 which is which, so
 
-- bytes: each tensor argument once. A tensor that is changed in place is read and written and still counts once: the
-  least the kernel moves is no less than this. The last tensor stands for what is written. A tensor that a kernel
-  looks up in, adds into or takes a part of counts at most an element for each place of the loop. A launch does not say
-  which tensor a part (`select`, `slice`, ...) is taken from: then smaller tensors than the loop do not count.
-- FLOPs: the sum of what the operators named cost for an element, times the places of the loop (`xnumel * rnumel`, which
-  must be the elements of a tensor argument). The name has each operator once, however often it occurs, and does not say
-  on which tensor: the figure is that of one run of each over the whole loop. Inductor names ten operators at most.
+- bytes: each tensor argument counts once. A tensor changed in place is both read and written but still counts once, so
+  the result is a lower bound. The last tensor counts as the one written. A tensor that the kernel indexes into, adds
+  into or slices counts at most one element per loop iteration. A launch does not say which tensor is sliced (`select`,
+  `slice`, ...); in such a kernel, tensors smaller than the loop do not count.
+- FLOPs: the FLOPs per element of the named operators, summed, times the loop iterations (`xnumel * rnumel`, which must
+  equal the number of elements of a tensor argument). The name lists each operator once, however often it occurs, and
+  does not say on which tensor: the count assumes that each runs once over the entire loop. Inductor names at most ten
+  operators.
 
-A name with a word that no formula knows has no cost.
+A kernel has no cost if its name contains a word that has no formula.
 """
 
 from __future__ import annotations
@@ -153,9 +154,9 @@ def _arguments(signature: Signature) -> tuple[tuple[Tensor, ...], tuple[int, ...
 
 @pattern(_MAPS_AND_REDUCTIONS)
 def fused(name: str, signature: Signature) -> Cost:
-    """The FLOPs of the operators named for each place of the loop; each tensor argument once.
+    """FLOPs per element of the named operators times the loop iterations; each tensor argument counts once.
 
-    A lower bound in bytes if a tensor is changed in place, or only a part of it is read; the name has each operator
+    The bytes are a lower bound if a tensor is changed in place or only partly read. The name lists each operator only
     once.
     """
     match = re.fullmatch(_MAPS_AND_REDUCTIONS, name)
@@ -183,9 +184,9 @@ def fused(name: str, signature: Signature) -> Cost:
 
 @pattern(r"triton_tem_fused_\w*?(mm|linear|matmul)_\w*")
 def product_template(name: str, signature: Signature) -> Cost:
-    """`2 * b * m * n * k` of the first two tensors, (b, m, k) @ (b, k, n); each tensor argument once, the last written.
+    """`2 * b * m * n * k` of the first two tensors, (b, m, k) @ (b, k, n).
 
-    Other operators fused into it are not counted.
+    Each tensor argument counts once, the last as written. Other operators fused into the template are not counted.
     """
     tensors, _ = _arguments(signature)
     (a, b), last = tensors[:2], tensors[-1]
@@ -197,10 +198,10 @@ def product_template(name: str, signature: Signature) -> Cost:
 
 @pattern(r"triton_tem_fused_\w*flex_attention\w*")
 def flexible_attention(name: str, signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d`, backward `10 * b * h * s * t * d`: the figure without a mask.
+    """`4 * b * h * s * t * d` FLOPs, backward `10 * b * h * s * t * d`: the count without a mask.
 
-    An upper bound: the blocks that the mask leaves out are data and not in the launch. Each tensor argument once, the
-    last one written.
+    An upper bound, because the launch does not record which blocks the mask skips. Each tensor argument counts once,
+    the last as written.
     """
     tensors, _ = _arguments(signature)
     sizes = heads_first(*tensors[:3])

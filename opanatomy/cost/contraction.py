@@ -1,4 +1,4 @@
-"""Matrix products: `2 * batch * m * n * k` FLOPs, the bias epilogue not counted, as torch.utils.flop_counter."""
+"""Matrix products: `2 * batch * m * n * k` FLOPs without the bias epilogue, as in torch.utils.flop_counter."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _written(signature: Signature, start: int, shape: Shape, dtype: str | None) 
 
 @formula("aten::mm", "aten::bmm")
 def mm(signature: Signature) -> Cost:
-    """`2 * b * m * n * k` for (b, m, k) @ (b, k, n); reads both, writes the product.
+    """`2 * b * m * n * k` FLOPs for (b, m, k) @ (b, k, n); reads both, writes the product.
 
     Source: torch.utils.flop_counter.
     """
@@ -51,7 +51,10 @@ def mm(signature: Signature) -> Cost:
 
 @formula("aten::_int_mm")
 def int_mm(signature: Signature) -> Cost:
-    """`2 * m * n * k` for int8 (m, k) @ (k, n) -> int32. Source: as mm; torch.utils.flop_counter has none."""
+    """`2 * m * n * k` FLOPs for int8 (m, k) @ (k, n) -> int32.
+
+    Source: same as mm; torch.utils.flop_counter has no formula.
+    """
     a, b = signature.tensor(0), signature.tensor(1)
     shape, flops = product_shape(a.shape, b.shape)
     return Cost(flops=flops, read_bytes=read(a, b), written_bytes=fresh(shape, "int32"))
@@ -59,7 +62,7 @@ def int_mm(signature: Signature) -> Cost:
 
 @formula("aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_", "aten::_addmm_activation")
 def addmm(signature: Signature) -> Cost:
-    """`2 * b * m * n * k` for c + (b, m, k) @ (b, k, n); reads all three, c only if beta is not 0.
+    """`2 * b * m * n * k` FLOPs for c + (b, m, k) @ (b, k, n); reads all three tensors, but c only if beta is not 0.
 
     Source: torch.utils.flop_counter.
     """
@@ -75,7 +78,7 @@ def addmm(signature: Signature) -> Cost:
 
 @formula("aten::addbmm", "aten::addbmm_")
 def addbmm(signature: Signature) -> Cost:
-    """`2 * b * m * n * k`: the products of all b matrices summed into one (m, n)."""
+    """`2 * b * m * n * k` FLOPs: sums the products of all b matrices into one (m, n) matrix."""
     added, a, b = (signature.tensor(index) for index in range(3))
     (_, m, n), flops = product_shape(a.shape, b.shape)
     return Cost(flops=flops, read_bytes=read(added, a, b), written_bytes=fresh((m, n), a.dtype))
@@ -83,7 +86,10 @@ def addbmm(signature: Signature) -> Cost:
 
 @formula("aten::mv", "aten::dot", "aten::vdot", "aten::inner")
 def mv(signature: Signature) -> Cost:
-    """`2 * m * k` for (m, k) @ (k,), m = 1 for dot. Source: as mm; torch.utils.flop_counter has none."""
+    """`2 * m * k` FLOPs for (m, k) @ (k,), m = 1 for dot.
+
+    Source: same as mm; torch.utils.flop_counter has no formula.
+    """
     a, b = signature.tensor(0), signature.tensor(1)
     if len(b.shape) != 1 or len(a.shape) not in (1, 2) or a.shape[-1] != b.shape[0]:
         raise Unknown(f"{a} @ {b}")
@@ -92,7 +98,7 @@ def mv(signature: Signature) -> Cost:
 
 @formula("aten::addmv", "aten::addmv_")
 def addmv(signature: Signature) -> Cost:
-    """`2 * m * k` for c + (m, k) @ (k,)."""
+    """`2 * m * k` FLOPs for c + (m, k) @ (k,)."""
     added, a, b = (signature.tensor(index) for index in range(3))
     if a.shape[1:] != b.shape:
         raise Unknown(f"{a} @ {b}")
@@ -101,7 +107,7 @@ def addmv(signature: Signature) -> Cost:
 
 @formula("aten::addr", "aten::addr_")
 def addr(signature: Signature) -> Cost:
-    """`2 * m * n` for c + the outer product of (m,) and (n,)."""
+    """`2 * m * n` FLOPs for c + the outer product of (m,) and (n,)."""
     added, a, b = (signature.tensor(index) for index in range(3))
     shape = (a.numel, b.numel)
     return Cost(flops=2 * prod(shape), read_bytes=read(added, a, b), written_bytes=fresh(shape, added.dtype))
@@ -109,19 +115,25 @@ def addr(signature: Signature) -> Cost:
 
 @formula("aten::linear", "aten::mkldnn_linear")
 def linear(signature: Signature) -> Cost:
-    """`2 * rows * out * in` for (..., in) @ (out, in)^T + bias. Source: as addmm."""
+    """`2 * rows * out * in` FLOPs for (..., in) @ (out, in)^T + bias. Source: same as addmm."""
     return _linear(signature, 1, optional(signature, 2))
 
 
 @formula("mkl::_mkl_linear")
 def mkl_linear(signature: Signature) -> Cost:
-    """As linear: (x, packed weight, weight, bias, batch); the packed weight's own sizes say nothing."""
+    """Same as linear. Arguments: (x, packed weight, weight, bias, batch).
+
+    The recorded sizes of the packed weight are not used.
+    """
     return _linear(signature, 2, optional(signature, 3))
 
 
 @formula("mkldnn::_linear_pointwise")
 def pointwise_linear(signature: Signature) -> Cost:
-    """As linear; the map in the epilogue is not counted. With another tensor: (x, other, weight, bias, map)."""
+    """Same as linear; the fused activation is not counted.
+
+    If another tensor is added: (x, other, weight, bias, operation).
+    """
     if len(signature.arguments) == 5:
         return _linear(signature, 2, optional(signature, 3), optional(signature, 1))
     return _linear(signature, 1, optional(signature, 2))
@@ -138,7 +150,7 @@ def _linear(signature: Signature, index: int, bias: Tensor | None, other: Tensor
 
 @formula("aten::matmul")
 def matmul(signature: Signature) -> Cost:
-    """`2 * batch * m * n * k` with NumPy's rules for vectors and leading dimensions. Source: as bmm."""
+    """`2 * batch * m * n * k` FLOPs; vectors and leading dimensions follow NumPy's rules. Source: same as bmm."""
     a, b = signature.tensor(0), signature.tensor(1)
     left = a.shape if len(a.shape) > 1 else (1, *a.shape)
     right = b.shape if len(b.shape) > 1 else (*b.shape, 1)
@@ -150,7 +162,7 @@ def matmul(signature: Signature) -> Cost:
 
 @formula("aten::_scaled_mm")
 def scaled_mm(signature: Signature) -> Cost:
-    """`2 * m * n * k` for fp8 (m, k) @ (k, n); reads the scales too. Source: torch.utils.flop_counter."""
+    """`2 * m * n * k` FLOPs for fp8 (m, k) @ (k, n); also reads the scales. Source: torch.utils.flop_counter."""
     a, b = signature.tensor(0), signature.tensor(1)
     shape, flops = product_shape(a.shape, b.shape)
     dtype = scalar_type(signature.get(6)) or a.dtype
@@ -160,7 +172,10 @@ def scaled_mm(signature: Signature) -> Cost:
 
 @formula("aten::_scaled_mm_v2")
 def scaled_mm_v2(signature: Signature) -> Cost:
-    """`2 * m * n * k` for fp8 (m, k) @ (k, n); the scales are lists: (a, b, scales, ..., scales, ..., bias, dtype)."""
+    """`2 * m * n * k` FLOPs for fp8 (m, k) @ (k, n); the scales are lists.
+
+    Arguments: (a, b, scales, ..., scales, ..., bias, dtype).
+    """
     a, b = signature.tensor(0), signature.tensor(1)
     shape, flops = product_shape(a.shape, b.shape)
     dtype = scalar_type(signature.get(9)) or a.dtype
@@ -170,7 +185,7 @@ def scaled_mm_v2(signature: Signature) -> Cost:
 
 @formula("aten::_scaled_grouped_mm_v2")
 def scaled_grouped_mm_v2(signature: Signature) -> Cost:
-    """`2 * rows * n * k` over all groups, as _grouped_mm; the scales are lists."""
+    """`2 * rows * n * k` over all groups, as for _grouped_mm; the scales are lists."""
     scales = (*tensors(signature.get(2)), *tensors(signature.get(5)))
     rest = (optional(signature, 8), optional(signature, 9), scalar_type(signature.get(10)))
     return grouped_mm(Signature((signature.tensor(0), signature.tensor(1), *scales, *rest)))
@@ -180,9 +195,10 @@ def scaled_grouped_mm_v2(signature: Signature) -> Cost:
 def trilinear(signature: Signature) -> Cost:
     """Two products: `2 *` the index space of the first two tensors, then `2 *` that of their product and the third.
 
-    (a, b, c, expand_a, expand_b, expand_c, summed dimensions, ...): new dimensions are at the places of `expand`. The
-    first sums over what the third does not have; a product that sums over nothing is a map, and not counted. Source:
-    `_trilinear` and `sumproduct_pair` in ATen's Linear.cpp; torch.utils.flop_counter has none.
+    Arguments: (a, b, c, expand_a, expand_b, expand_c, summed dimensions, ...), where `expand` inserts new dimensions.
+    The first product sums over the dimensions that the third tensor lacks. A product that sums over nothing is
+    element-wise and is not counted. Source: `_trilinear` and `sumproduct_pair` in ATen's Linear.cpp;
+    torch.utils.flop_counter has no formula.
     """
     spread = [_with_ones(signature.tensor(at).shape, integers(signature.get(at + 3))) for at in range(3)]
     shape, summed = broadcast(*spread), set(integers(signature.get(6)))
@@ -204,11 +220,11 @@ def _with_ones(shape: Shape, indices: Shape) -> Shape:
 
 @formula("aten::_grouped_mm", "aten::_scaled_grouped_mm")
 def grouped_mm(signature: Signature) -> Cost:
-    """`2 * rows * n * k` summed over the groups; which row is in which group (`offs`) changes nothing.
+    """`2 * rows * n * k` summed over the groups, however the rows are assigned to groups (`offs`).
 
-    Takes the four forms of torch: 2-D x 3-D (rows in groups), 3-D x 2-D (columns in groups), 2-D x 2-D (the shared
-    dimension in groups, the weight gradient) and 3-D x 3-D. A group that no row fell into is still read. Source: as mm;
-    torch.utils.flop_counter has none.
+    Takes the four forms of torch: 2-D x 3-D (grouped rows), 3-D x 2-D (grouped columns), 2-D x 2-D (grouped inner
+    dimension, as in a weight gradient) and 3-D x 3-D. A group without rows is still read. Source: same as mm;
+    torch.utils.flop_counter has no formula.
     """
     a, b = signature.tensor(0), signature.tensor(1)
     rest = [value for value in signature.arguments[2:] if isinstance(value, Tensor)]
@@ -237,10 +253,10 @@ def _grouped_shape(a: Shape, b: Shape, groups: int | None) -> tuple[Shape, int]:
 
 @formula("aten::linalg_solve_triangular")
 def solve_triangular(signature: Signature) -> Cost:
-    """`m * m * n` for each (m, m) X = (m, n), with ones on the diagonal `m * (m - 1) * n`.
+    """`m * m * n` FLOPs for each (m, m) X = (m, n); `m * (m - 1) * n` with a unit diagonal.
 
-    Row i takes i multiply-adds and a division for each column; (a, b, upper, left, unitriangular). Source: the count of
-    BLAS trsm.
+    Row i takes i multiply-adds and a division per column. Arguments: (a, b, upper, left, unitriangular). Source:
+    operation count of BLAS trsm.
     """
     a, b = signature.tensor(0), signature.tensor(1)
     batch = broadcast(a.shape[:-2], b.shape[:-2])

@@ -22,32 +22,30 @@ def conventions_of(shape: DecoderShape, length: int) -> Iterator[FlopConvention]
     attention = 2 * width * size * (heads + shape.key_value_heads)
     products = 6 * (layers * attention + shape.inner_weights + width * shape.vocabulary)
     active = shape.parameters - shape.idle
-    yield FlopConvention(
-        name="6N", flops=6 * active, counts="parameters that a token uses", leaves_out="attention's scores"
-    )
+    yield FlopConvention(name="6N", flops=6 * active, counts="parameters used per token", leaves_out="attention scores")
     yield FlopConvention(
         name="PaLM",
         flops=6 * active + scores,
-        counts="the same, plus full attention",
-        leaves_out="nothing; lookups count as matmuls",
+        counts="6N plus full attention",
+        leaves_out="nothing; counts lookups as matmuls",
     )
     yield FlopConvention(
         name="nanoGPT",
         flops=6 * (active - shape.positions) + 12 * layers * width * length,
-        counts="PaLM's without positions, full attention",
-        leaves_out="heads wider than the model",
+        counts="6N without position embeddings, full attention",
+        leaves_out="attention width beyond the model's",
     )
     yield FlopConvention(
         name="llm-foundry",
         flops=6 * shape.parameters + 12 * layers * width * length,
         counts="all parameters, full attention",
-        leaves_out="the sparsity of experts: each token uses only a few",
+        leaves_out="expert sparsity: each token uses only a few",
     )
     looked_up = shape.embeddings - (shape.vocabulary * width if shape.tied else 0)
     yield FlopConvention(
         name="torchtitan",
         flops=6 * (active - looked_up) + scores,
-        counts="parameters without lookups, full attention",
+        counts="parameters without lookup tables, full attention",
         leaves_out="the causal mask",
     )
     yield FlopConvention(
@@ -59,12 +57,12 @@ def conventions_of(shape: DecoderShape, length: int) -> Iterator[FlopConvention]
     yield FlopConvention(
         name="Megatron-LM",
         flops=products + scores // 2,
-        counts="matmuls, the causal half",
+        counts="matmuls, causal half of attention",
         leaves_out="norms, biases, routers",
     )
     yield FlopConvention(
         name="total_flos",
         flops=6 * (shape.parameters - shape.embeddings),
-        counts="parameters but embeddings",
-        leaves_out="attention's scores, a tied head",
+        counts="parameters except embeddings",
+        leaves_out="attention scores, a tied head",
     )

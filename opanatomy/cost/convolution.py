@@ -1,8 +1,8 @@
-"""Convolutions: `2 * output elements * (C_in / groups) * kernel elements` FLOPs, the bias not counted.
+"""Convolutions: `2 * output elements * (C_in / groups) * kernel elements` FLOPs without the bias.
 
-For a transposed convolution the input takes the place of the output. Each gradient costs what the forward costs, and
-only those that `output_mask` asks for are counted (torch.utils.flop_counter agrees but for `groups`, which its backward
-ignores).
+For a transposed convolution, use input instead of output elements. Each gradient costs as much as the forward; only the
+gradients that `output_mask` requests are counted (torch.utils.flop_counter agrees, except that its backward ignores
+`groups`).
 """
 
 from __future__ import annotations
@@ -82,20 +82,23 @@ def convolution(signature: Signature) -> Cost:
 
 @formula("aten::mkldnn_convolution", "aten::miopen_convolution", "aten::miopen_depthwise_convolution")
 def backend_convolution(signature: Signature) -> Cost:
-    """As convolution: (input, weight, bias, padding, stride, dilation, groups)."""
+    """Same as convolution. Arguments: (input, weight, bias, padding, stride, dilation, groups)."""
     get = signature.get
     return _forward(signature, optional(signature, 2), get(4), get(3), get(5))
 
 
 @formula("mkldnn::_convolution_pointwise")
 def pointwise_convolution(signature: Signature) -> Cost:
-    """As convolution, with an activation in the epilogue that is not counted."""
+    """Same as convolution; the fused activation is not counted."""
     return backend_convolution(signature)
 
 
 @formula("aten::cudnn_convolution")
 def cudnn_convolution(signature: Signature) -> Cost:
-    """As convolution: (input, weight, padding, stride, dilation, groups); torch before 1.8 has a bias at 2."""
+    """Same as convolution. Arguments: (input, weight, padding, stride, dilation, groups).
+
+    Before torch 1.8, argument 2 is a bias.
+    """
     get = signature.get
     if optional(signature, 2) is not None:
         return backend_convolution(signature)
@@ -104,7 +107,10 @@ def cudnn_convolution(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_convolution_transpose", "aten::miopen_convolution_transpose")
 def transposed_convolution(signature: Signature) -> Cost:
-    """As convolution, transposed: (input, weight, [bias,] padding, output_padding, stride, dilation, groups)."""
+    """Same as a transposed convolution.
+
+    Arguments: (input, weight, [bias,] padding, output_padding, stride, dilation, groups).
+    """
     at = 2 if isinstance(signature.get(2), tuple) else 3
     padding, output_padding, stride, dilation, groups = (signature.get(at + step) for step in range(5))
     bias = optional(signature, 2)
@@ -113,14 +119,14 @@ def transposed_convolution(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu")
 def convolution_relu(signature: Signature) -> Cost:
-    """As convolution: (input, weight, bias, stride, padding, dilation, groups)."""
+    """Same as convolution. Arguments: (input, weight, bias, stride, padding, dilation, groups)."""
     get = signature.get
     return _forward(signature, optional(signature, 2), get(3), get(4), get(5))
 
 
 @formula("aten::cudnn_convolution_add_relu", "aten::miopen_convolution_add_relu")
 def convolution_add_relu(signature: Signature) -> Cost:
-    """As convolution: (input, weight, z, alpha, bias, stride, padding, dilation, groups)."""
+    """Same as convolution. Arguments: (input, weight, z, alpha, bias, stride, padding, dilation, groups)."""
     get = signature.get
     added = signature.tensor(2)
     return _forward(signature, optional(signature, 4), get(5), get(6), get(7), added=added)
@@ -137,7 +143,7 @@ def convolution_add_relu(signature: Signature) -> Cost:
     "aten::slow_conv_dilated3d",
 )
 def native_convolution(signature: Signature) -> Cost:
-    """As convolution: (input, weight, kernel_size, bias, stride, padding[, dilation])."""
+    """Same as convolution. Arguments: (input, weight, kernel_size, bias, stride, padding[, dilation])."""
     get = signature.get
     dilation = get(6) if not isinstance(get(6), Tensor) else None
     return _forward(signature, optional(signature, 3), get(4), get(5), 1 if dilation is None else dilation)
@@ -145,7 +151,10 @@ def native_convolution(signature: Signature) -> Cost:
 
 @formula("aten::slow_conv_transpose2d", "aten::slow_conv_transpose3d")
 def native_transposed_convolution(signature: Signature) -> Cost:
-    """As convolution, transposed: (input, weight, kernel_size, bias, stride, padding, output_padding, dilation)."""
+    """Same as transposed convolution.
+
+    Arguments: (input, weight, kernel_size, bias, stride, padding, output_padding, dilation).
+    """
     get = signature.get
     return _forward(signature, optional(signature, 3), get(4), get(5), get(7, 1), True, get(6))
 
@@ -169,10 +178,10 @@ def _backward(grad: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, ...],
 
 @formula("aten::convolution_backward")
 def convolution_backward(signature: Signature) -> Cost:
-    """The forward's FLOPs for each of the input and weight gradients that `output_mask` asks for.
+    """The forward's FLOPs for each of the input and weight gradients that `output_mask` requests.
 
-    Reads the output gradient, the weight for an input gradient and the input for a weight gradient. Source:
-    torch.utils.flop_counter, `groups` respected.
+    Reads the output gradient, the weight for an input gradient, and the input for a weight gradient. Source:
+    torch.utils.flop_counter, but with `groups` taken into account.
     """
     grad, x, weight = (signature.tensor(index) for index in range(3))
     return _backward(grad, x, weight, mask(signature.get(10), 3), flag(signature.get(7)))
@@ -180,14 +189,17 @@ def convolution_backward(signature: Signature) -> Cost:
 
 @formula("aten::convolution_backward_overrideable")
 def convolution_backward_overrideable(signature: Signature) -> Cost:
-    """As convolution_backward."""
+    """Same as convolution_backward."""
     grad, x, weight = (signature.tensor(index) for index in range(3))
     return _backward(grad, x, weight, mask(signature.get(9), 3), flag(signature.get(6)))
 
 
 @formula("aten::_slow_conv2d_backward", "aten::thnn_conv2d_backward")
 def native_convolution_backward(signature: Signature) -> Cost:
-    """As convolution_backward: (grad, input, weight, kernel_size, stride, padding, output_mask) or its `out` form."""
+    """Same as convolution_backward. Arguments: (grad, input, weight, kernel_size, stride, padding, output_mask).
+
+    Also the `out` form.
+    """
     grad, x, weight = (signature.tensor(index) for index in range(3))
     wanted = signature.get(6)
     if isinstance(wanted, tuple):
@@ -197,7 +209,10 @@ def native_convolution_backward(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_convolution_backward", "aten::miopen_convolution_backward", "aten::mkldnn_convolution_backward")
 def backend_convolution_backward(signature: Signature) -> Cost:
-    """As convolution_backward: (input, grad, weight, ..., output_mask); the mask has two or three places."""
+    """Same as convolution_backward; the mask has two or three entries.
+
+    Arguments: (input, grad, weight, ..., output_mask).
+    """
     x, grad, weight = (signature.tensor(index) for index in range(3))
     wanted = signature.arguments[-1]
     if not isinstance(wanted, tuple) or len(wanted) not in (2, 3):
@@ -207,7 +222,7 @@ def backend_convolution_backward(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_convolution_backward_input", "aten::miopen_convolution_backward_input")
 def backend_input_gradient(signature: Signature) -> Cost:
-    """The input gradient alone: (input size, grad, weight, ...)."""
+    """Only the input gradient. Arguments: (input size, grad, weight, ...)."""
     grad, weight = signature.tensor(1), signature.tensor(2)
     shape = sizes(signature.get(0), len(weight.shape))
     return Cost(
@@ -219,7 +234,7 @@ def backend_input_gradient(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_convolution_backward_weight", "aten::miopen_convolution_backward_weight")
 def backend_weight_gradient(signature: Signature) -> Cost:
-    """The weight gradient alone: (weight size, grad, input, ...)."""
+    """Only the weight gradient. Arguments: (weight size, grad, input, ...)."""
     shape, grad, x = sizes(signature.get(0), 3), signature.tensor(1), signature.tensor(2)
     return Cost(
         flops=convolution_flops(shape, grad.shape), read_bytes=read(grad, x), written_bytes=fresh(shape, grad.dtype)
@@ -228,7 +243,10 @@ def backend_weight_gradient(signature: Signature) -> Cost:
 
 @formula("aten::conv_tbc")
 def conv_tbc(signature: Signature) -> Cost:
-    """`2 * out * b * k * C_in * C_out`, out = t + 2 p - k + 1: (x (t, b, C_in), weight (k, C_in, C_out), bias, p)."""
+    """`2 * out * b * k * C_in * C_out` FLOPs, out = t + 2 p - k + 1.
+
+    Arguments: (x (t, b, C_in), weight (k, C_in, C_out), bias, p).
+    """
     x, weight, bias = (signature.tensor(index) for index in range(3))
     (t, b, c), (k, c_w, out_c) = x.shape, weight.shape
     if c != c_w:

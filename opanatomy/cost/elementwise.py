@@ -1,8 +1,8 @@
-"""Element-wise maps: a table of FLOPs per output element; compare, min, max, select, copy and cast are 0.
+"""Element-wise operators: FLOPs per output element; compare, min, max, select, copy and cast count 0.
 
-A map reads each operand once and writes its result once; the in-place form (`aten::add_`) reads and writes its first
-operand. The second operand of a binary map may be a Python number, which a trace shows as a 0-dimensional tensor of
-the widest type of its kind: it takes part in type promotion as a number and moves nothing.
+An operator reads each operand once and writes its result once; the in-place form (`aten::add_`) reads and writes its
+first operand. The second operand of a binary operator may be a Python number, which a trace shows as a 0-dimensional
+tensor of the widest type of its kind: it is promoted as a number and moves no bytes.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def _register(name: str, row: Map) -> None:
     def in_place(signature: Signature) -> Cost:
         return map_cost(row, signature, in_place=True)
 
-    text = f"{row.flops} per output element; reads each operand, writes the result. A row of `MAPS`."
+    text = f"{row.flops} FLOP{'s' * (row.flops != 1)} per output element; reads each operand, writes the result."
     out_of_place.__doc__ = in_place.__doc__ = text
     formula(f"aten::{name}")(out_of_place)
     if not (name.endswith(("_backward", "__")) or name.startswith("special_") or name in _NOT_IN_PLACE):
@@ -259,7 +259,7 @@ _DIV = Map(flops=1, operands=2, result="floating", numbers=True)
 
 @formula("aten::div", "aten::divide")
 def div(signature: Signature) -> Cost:
-    """1 per output element; integers give float32 unless a rounding mode is asked for."""
+    """1 FLOP per output element; dividing integers gives float32 unless a rounding mode is set."""
     # a trace drops the mode, a string, but shows its place
     rounded = len(signature.arguments) > 2 and not isinstance(signature.arguments[2], Tensor)
     return map_cost(replace(_DIV, result="promoted") if rounded else _DIV, signature)
@@ -267,13 +267,16 @@ def div(signature: Signature) -> Cost:
 
 @formula("aten::div_", "aten::divide_")
 def div_(signature: Signature) -> Cost:
-    """1 per output element, in place."""
+    """1 FLOP per output element, in place."""
     return map_cost(_DIV, signature, in_place=True)
 
 
 @formula("aten::where")
 def where(signature: Signature) -> Cost:
-    """0; reads the condition and both branches, writes the result. `where(condition)` alone is unknown: it is data."""
+    """0 FLOPs; reads the condition and both branches, writes the result.
+
+    `where(condition)` has no cost, because its size depends on data.
+    """
     head = signature.arguments[:3]
     if len(head) < 3:
         raise Unknown("nonzero of the condition")
@@ -285,7 +288,7 @@ def where(signature: Signature) -> Cost:
 
 @formula("aten::masked_fill")
 def masked_fill(signature: Signature) -> Cost:
-    """0; reads the tensor and the mask, writes the result."""
+    """0 FLOPs; reads the tensor and the mask, writes the result."""
     x, where_true = signature.tensor(0), signature.tensor(1)
     written = fresh(broadcast(x.shape, where_true.shape), x.dtype)
     return Cost(flops=0, read_bytes=read(x, where_true, signature.get(2)), written_bytes=written)
@@ -293,7 +296,7 @@ def masked_fill(signature: Signature) -> Cost:
 
 @formula("aten::masked_fill_")
 def masked_fill_(signature: Signature) -> Cost:
-    """0; reads the tensor and the mask, writes the tensor."""
+    """0 FLOPs; reads the tensor and the mask, writes the tensor."""
     x = signature.tensor(0)
     return Cost(flops=0, read_bytes=read(x, signature.tensor(1), signature.get(2)), written_bytes=read(x))
 
@@ -303,11 +306,11 @@ def masked_fill_(signature: Signature) -> Cost:
 
 @formula("aten::gelu", "aten::gelu_")
 def gelu(signature: Signature) -> Cost:
-    """5 per output element, in the tanh form 10; the erf form if the trace dropped the string that says which.
+    """5 FLOPs per output element, 10 in the tanh form; erf is assumed if the trace does not record the form.
 
     erf form, 0.5 * x * (1 + erf(x * sqrt(1/2))): multiply, erf, add, multiply, multiply. tanh form, 0.5 * x * (1 +
     tanh(sqrt(2/pi) * (x + 0.044715 * x ** 3))): divide, sqrt, pow, multiply, add, multiply, tanh, add, multiply,
-    multiply; the convention of the paper's counter, constants included.
+    multiply. This follows the paper's counter, which includes operations on constants.
     """
     flops = 10 if signature.get(1) == "tanh" else 5
     return map_cost(Map(flops=flops), signature)
@@ -315,11 +318,11 @@ def gelu(signature: Signature) -> Cost:
 
 @formula("aten::gelu_backward")
 def gelu_backward(signature: Signature) -> Cost:
-    """11 per output element, in the tanh form 18.
+    """11 FLOPs per output element, 18 in the tanh form.
 
     erf form: cdf = 0.5 * (1 + erf(x * c)) is 4, pdf = exp(-0.5 * x * x) * c is 4, grad * (cdf + x * pdf) is 3. tanh
     form: x * x, x * x * x, inner (multiply, add, multiply), tanh, 0.5 * x, 1 + tanh, half of it, 1 - tanh ** 2 (2),
-    derivative of inner (multiply, add, multiply), two products, grad * (left + right) (2).
+    derivative of inner (multiply, add, multiply), two multiplies, grad * (left + right) (2).
     """
     flops = 18 if signature.get(2) == "tanh" else 11
     return map_cost(Map(flops=flops, operands=2), signature)
@@ -327,14 +330,14 @@ def gelu_backward(signature: Signature) -> Cost:
 
 @formula("aten::elu_backward")
 def elu_backward(signature: Signature) -> Cost:
-    """4 per output element: grad * c * d * exp(x * c), a multiply and exp and two products."""
+    """4 FLOPs per output element: grad * c * d * exp(x * c), that is exp and three multiplies."""
     grad, x = signature.tensor(0), signature.tensor(5)
     return Cost(flops=4 * grad.numel, read_bytes=read(grad, x), written_bytes=fresh(grad.shape, grad.dtype))
 
 
 @formula("aten::native_dropout", "aten::_fused_dropout")
 def native_dropout(signature: Signature) -> Cost:
-    """1 per element (the paper); writes the result and a mask of one byte an element."""
+    """1 FLOP per element (as in the paper); writes the result and a mask of one byte per element."""
     x = signature.tensor(0)
     written = fresh(x.shape, x.dtype) + fresh(x.shape, "bool")
     return Cost(flops=x.numel, read_bytes=read(x), written_bytes=written)
@@ -342,7 +345,7 @@ def native_dropout(signature: Signature) -> Cost:
 
 @formula("aten::glu")
 def glu(signature: Signature) -> Cost:
-    """5 per output element: a * sigmoid(b); the output is half the input."""
+    """5 FLOPs per output element: a * sigmoid(b); the output is half the input."""
     x = signature.tensor(0)
     half = x.numel // 2
     return Cost(flops=5 * half, read_bytes=read(x), written_bytes=fresh((half,), x.dtype))
@@ -350,21 +353,21 @@ def glu(signature: Signature) -> Cost:
 
 @formula("aten::glu_backward")
 def glu_backward(signature: Signature) -> Cost:
-    """8 per element of the gradient: s = sigmoid(b) (4), g * s, then (1 - s) * (g * s) * a (3)."""
+    """8 FLOPs per element of the gradient: s = sigmoid(b) (4), g * s, then (1 - s) * (g * s) * a (3)."""
     grad, x = signature.tensor(0), signature.tensor(1)
     return Cost(flops=8 * grad.numel, read_bytes=read(grad, x), written_bytes=fresh(x.shape, x.dtype))
 
 
 @formula("aten::log_sigmoid_forward")
 def log_sigmoid(signature: Signature) -> Cost:
-    """3 per output element: min(x, 0) - log1p(exp(-|x|)); writes a buffer of the same size."""
+    """3 FLOPs per output element: min(x, 0) - log1p(exp(-|x|)); also writes a buffer of the same size."""
     x = signature.tensor(0)
     return Cost(flops=3 * x.numel, read_bytes=read(x), written_bytes=2 * fresh(x.shape, x.dtype))
 
 
 @formula("aten::log_sigmoid_backward")
 def log_sigmoid_backward(signature: Signature) -> Cost:
-    """5 per output element: grad * (m - sign * z / (1 + z))."""
+    """5 FLOPs per output element: grad * (m - sign * z / (1 + z))."""
     grad, x, buffer = (signature.tensor(index) for index in range(3))
     return Cost(flops=5 * grad.numel, read_bytes=read(grad, x, buffer), written_bytes=fresh(x.shape, x.dtype))
 
@@ -377,21 +380,21 @@ def log_sigmoid_backward(signature: Signature) -> Cost:
 
 @formula("aten::polygamma", "aten::polygamma_")
 def polygamma(signature: Signature) -> Cost:
-    """1 per element, a special function; (n, x), in place (x, n)."""
+    """1 FLOP per element, for the special function; (n, x), or (x, n) in place."""
     x = signature.tensor(0 if isinstance(signature.get(0), Tensor) else 1)
     return moved(read(x), fresh(x.shape, x.dtype), flops=x.numel)
 
 
 @formula("aten::mvlgamma", "aten::mvlgamma_")
 def multivariate_lgamma(signature: Signature) -> Cost:
-    """3 p per element: p arguments, their lgamma, their sum; (x, p)."""
+    """3 p FLOPs per element: p arguments, their lgamma values and the sum. Arguments: (x, p)."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, x.dtype), flops=3 * integer(signature.get(1)) * x.numel)
 
 
 @formula("aten::angle")
 def angle(signature: Signature) -> Cost:
-    """1 per element: atan2 of a complex number; 0 of a real one, whose sign decides."""
+    """1 FLOP per element of a complex tensor (atan2); 0 per element of a real one, where only the sign matters."""
     x = signature.tensor(0)
     dtype = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}.get(x.dtype or "")
     if dtype is None and category(x.dtype or "?") != 2:
@@ -401,21 +404,24 @@ def angle(signature: Signature) -> Cost:
 
 @formula("aten::frexp")
 def frexp(signature: Signature) -> Cost:
-    """0: takes a number apart; writes mantissa and int32 exponent."""
+    """0 FLOPs: splits a number; writes its mantissa and int32 exponent."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, x.dtype) + fresh(x.shape, "int32"))
 
 
 @formula("aten::_prelu_kernel_backward")
 def prelu_backward(signature: Signature) -> Cost:
-    """2 per element: grad * weight and grad * x; (grad, x, weight): writes both in the shape of x."""
+    """2 FLOPs per element: grad * weight and grad * x. Writes both gradients in the shape of x.
+
+    Arguments: (grad, x, weight).
+    """
     grad, x, weight = (signature.tensor(index) for index in range(3))
     return moved(read(grad, x, weight), 2 * fresh(x.shape, x.dtype), flops=2 * x.numel)
 
 
 @formula("aten::rrelu_with_noise", "aten::rrelu_with_noise_")
 def rrelu(signature: Signature) -> Cost:
-    """1 per element, x * slope; (x, noise, lower, upper, training): training writes the slopes too."""
+    """1 FLOP per element, x * slope. Training also writes the slopes. Arguments: (x, noise, lower, upper, training)."""
     x, noise = signature.tensor(0), signature.tensor(1)
     training = signature.get(4, False) is True
     return moved(read(x), fresh(x.shape, x.dtype) + training * read(noise), flops=x.numel)
@@ -423,7 +429,10 @@ def rrelu(signature: Signature) -> Cost:
 
 @formula("aten::rrelu_with_noise_backward")
 def rrelu_backward(signature: Signature) -> Cost:
-    """1 per element: grad * slope; (grad, x, noise, lower, upper, training, ...): the slopes are in the noise."""
+    """1 FLOP per element: grad * slope. Arguments: (grad, x, noise, lower, upper, training, ...).
+
+    In training, the noise holds the slopes.
+    """
     grad, x, noise = (signature.tensor(index) for index in range(3))
     return moved(read(grad, noise if signature.get(5) is True else x), fresh(x.shape, x.dtype), flops=x.numel)
 
@@ -433,14 +442,14 @@ def rrelu_backward(signature: Signature) -> Cost:
 
 @formula("aten::renorm", "aten::renorm_")
 def renorm(signature: Signature) -> Cost:
-    """2 per element: the norm of each slice, a reduction, and * scale."""
+    """2 FLOPs per element: 1 for the norm of each slice, 1 to scale it."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, x.dtype), flops=2 * x.numel)
 
 
 @formula("aten::segment_reduce")
 def segment_reduce(signature: Signature) -> Cost:
-    """1 per element: (x, how, lengths, indices, offsets, axis, ...); writes a row a segment."""
+    """1 FLOP per element. Writes one row per segment. Arguments: (x, how, lengths, indices, offsets, axis, ...)."""
     x, lengths, offsets = signature.tensor(0), optional(signature, 2), optional(signature, 4)
     dim, bounds = axis(integer(signature.get(5, 0)), len(x.shape)), lengths or offsets
     if bounds is None or len(bounds.shape) != dim + 1:
@@ -451,7 +460,10 @@ def segment_reduce(signature: Signature) -> Cost:
 
 @formula("aten::_segment_reduce_backward")
 def segment_reduce_backward(signature: Signature) -> Cost:
-    """1 per element: (grad, result, x, how, lengths, offsets, ...); a mean divides, the others multiply or choose."""
+    """1 FLOP per element: a mean divides, other reductions multiply or select.
+
+    Arguments: (grad, result, x, how, lengths, offsets, ...).
+    """
     grad, result, x = (signature.tensor(index) for index in range(3))
     parts = read(grad, result, x, optional(signature, 4), optional(signature, 5))
     return moved(parts, fresh(x.shape, x.dtype), flops=x.numel)
@@ -459,7 +471,7 @@ def segment_reduce_backward(signature: Signature) -> Cost:
 
 @formula("aten::histogram")
 def histogram(signature: Signature) -> Cost:
-    """1 per element: (x, bins as a number or their edges, ...); writes counts and edges."""
+    """1 FLOP per element. Writes counts and edges. Arguments: (x, number of bins or their edges, ...)."""
     x, edges, weight = signature.tensor(0), optional(signature, 1), optional(signature, 3)
     bins = edges.numel - 1 if edges else integer(signature.get(1))
     written = fresh((2 * bins + 1,), x.dtype)
@@ -468,6 +480,6 @@ def histogram(signature: Signature) -> Cost:
 
 @formula("aten::isin")
 def isin(signature: Signature) -> Cost:
-    """0: comparisons; reads both, writes a boolean for each element of the first."""
+    """0 FLOPs: comparisons; reads both tensors, writes a boolean per element of the first."""
     x = signature.tensor(0)
     return moved(read(x, optional(signature, 1)), fresh(x.shape, "bool"))

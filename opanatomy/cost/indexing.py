@@ -1,7 +1,7 @@
-"""Gather and scatter: only what is gathered or touched counts, with the indices; the adds of a scatter are FLOPs.
+"""Gather and scatter: only gathered or touched elements and the indices count; a scatter's adds are FLOPs.
 
-The same element may be gathered often: at most the whole table is read. Which elements are touched more than once is
-data and not known, so a scatter counts each of its places.
+An element may be gathered several times, so at most the entire table is counted as read. Which elements a scatter
+touches more than once depends on data, so it counts every index.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _dimension(signature: Signature, x: Tensor) -> int:
 
 @formula("aten::embedding")
 def embedding(signature: Signature) -> Cost:
-    """0; (table (v, d), indices): reads a row an index and the indices, writes the rows."""
+    """0 FLOPs; reads one row per index and the indices, writes the rows. Arguments: (table (v, d), indices)."""
     table, index = signature.tensor(0), signature.tensor(1)
     shape = (*index.shape, *table.shape[1:])
     return moved(_gathered(table, prod(shape)) + read(index), fresh(shape, table.dtype))
@@ -49,7 +49,7 @@ def embedding(signature: Signature) -> Cost:
 
 @formula("aten::index_select")
 def index_select(signature: Signature) -> Cost:
-    """0; (x, dim, indices): reads the slices chosen and the indices, writes the slices."""
+    """0 FLOPs; reads the selected slices and the indices, writes the slices. Arguments: (x, dim, indices)."""
     x, index = signature.tensor(0), signature.tensor(2)
     dim = _dimension(signature, x)
     elements = prod(x.shape[:dim]) * prod(x.shape[dim + 1 :]) * index.numel
@@ -58,14 +58,14 @@ def index_select(signature: Signature) -> Cost:
 
 @formula("aten::gather")
 def gather(signature: Signature) -> Cost:
-    """0; (x, dim, indices): reads an element an index and the indices, writes the elements."""
+    """0 FLOPs; reads one element per index and the indices, writes the elements. Arguments: (x, dim, indices)."""
     x, index = signature.tensor(0), signature.tensor(2)
     return moved(_gathered(x, index.numel) + read(index), fresh(index.shape, x.dtype))
 
 
 @formula("aten::take")
 def take(signature: Signature) -> Cost:
-    """0; (x, indices): reads an element an index and the indices, writes the elements."""
+    """0 FLOPs; reads one element per index and the indices, writes the elements. Arguments: (x, indices)."""
     x, index = signature.tensor(0), signature.tensor(1)
     return moved(_gathered(x, index.numel) + read(index), fresh(index.shape, x.dtype))
 
@@ -84,7 +84,10 @@ def indexed(x: Tensor, indices: Argument) -> tuple[int, tuple[Tensor, ...]]:
 
 @formula("aten::index", "aten::_unsafe_index")
 def index(signature: Signature) -> Cost:
-    """0; (x, indices): reads the elements chosen and the indices, writes the elements; known for integer indices."""
+    """0 FLOPs; reads the selected elements and the indices, writes the elements. Arguments: (x, indices).
+
+    Boolean masks have no cost.
+    """
     x = signature.tensor(0)
     elements, given = indexed(x, signature.get(1))
     return moved(_gathered(x, elements) + read(*given), fresh((elements,), x.dtype))
@@ -105,7 +108,10 @@ def _put(x: Tensor, indices: Argument, values: Tensor) -> tuple[int, tuple[Tenso
 
 @formula("aten::index_put_", "aten::_index_put_impl_")
 def index_put_(signature: Signature) -> Cost:
-    """1 add per element touched if it accumulates; reads values and indices, and writes (reads) what it touches."""
+    """1 add per touched element if it accumulates.
+
+    Reads values and indices, writes (or adds to) the touched elements.
+    """
     x, values, accumulate = signature.tensor(0), signature.tensor(2), flag(signature.get(3))
     elements, given = _put(x, signature.get(1), values)
     touched = _gathered(x, elements)
@@ -114,7 +120,7 @@ def index_put_(signature: Signature) -> Cost:
 
 @formula("aten::index_put", "aten::_unsafe_index_put")
 def index_put(signature: Signature) -> Cost:
-    """As index_put_, into a copy: reads and writes the whole tensor."""
+    """Same as index_put_, but on a copy: reads and writes the entire tensor."""
     x, values, accumulate = signature.tensor(0), signature.tensor(2), flag(signature.get(3))
     indices = signature.get(1)
     if not isinstance(indices, tuple):
@@ -125,7 +131,10 @@ def index_put(signature: Signature) -> Cost:
 
 @formula("aten::index_add_")
 def index_add_(signature: Signature) -> Cost:
-    """1 add per source element (2 with alpha); (x, dim, indices, source, alpha); reads and writes what it touches."""
+    """1 add per source element (2 with alpha). Arguments: (x, dim, indices, source, alpha).
+
+    Reads and writes the touched elements.
+    """
     x, given, source = signature.tensor(0), signature.tensor(2), signature.tensor(3)
     touched = _gathered(x, source.numel)
     flops = source.numel * (2 if signature.get(4, 1) != 1 else 1)
@@ -134,7 +143,7 @@ def index_add_(signature: Signature) -> Cost:
 
 @formula("aten::index_add")
 def index_add(signature: Signature) -> Cost:
-    """As index_add_, into a copy: reads and writes the whole tensor."""
+    """Same as index_add_, but on a copy: reads and writes the entire tensor."""
     x, given, source = signature.tensor(0), signature.tensor(2), signature.tensor(3)
     flops = source.numel * (2 if signature.get(4, 1) != 1 else 1)
     return moved(read(x, given, source), fresh(x.shape, x.dtype), flops=flops)
@@ -142,7 +151,7 @@ def index_add(signature: Signature) -> Cost:
 
 @formula("aten::index_copy_", "aten::index_fill_")
 def index_copy_(signature: Signature) -> Cost:
-    """0; (x, dim, indices, source or value): reads indices and source, writes what it touches."""
+    """0 FLOPs; reads indices and source, writes the touched elements. Arguments: (x, dim, indices, source or value)."""
     x, given, source = signature.tensor(0), signature.tensor(2), optional(signature, 3)
     dim = _dimension(signature, x)
     slices = prod(x.shape[:dim]) * prod(x.shape[dim + 1 :]) * given.numel
@@ -151,7 +160,7 @@ def index_copy_(signature: Signature) -> Cost:
 
 @formula("aten::index_copy", "aten::index_fill")
 def index_copy(signature: Signature) -> Cost:
-    """0; as index_copy_, into a copy: reads and writes the whole tensor."""
+    """0 FLOPs; same as index_copy_, but on a copy: reads and writes the entire tensor."""
     x, given, source = signature.tensor(0), signature.tensor(2), optional(signature, 3)
     return moved(read(x, given, source), fresh(x.shape, x.dtype))
 
@@ -167,7 +176,10 @@ def _scattered(signature: Signature) -> tuple[Tensor, Tensor, int, int]:
 
 @formula("aten::scatter_")
 def scatter_(signature: Signature) -> Cost:
-    """0 (1 per index with `reduce`); (x, dim, indices, source or value): writes an element an index."""
+    """0 FLOPs (1 per index with `reduce`); writes one element per index.
+
+    Arguments: (x, dim, indices, source or value).
+    """
     x, given, source_bytes, reduced = _scattered(signature)
     touched = _gathered(x, given.numel)
     return moved(read(given) + source_bytes + touched * reduced, touched, flops=given.numel * reduced)
@@ -175,14 +187,14 @@ def scatter_(signature: Signature) -> Cost:
 
 @formula("aten::scatter")
 def scatter(signature: Signature) -> Cost:
-    """0 (1 per index with `reduce`); as scatter_, into a copy: reads and writes the whole tensor."""
+    """0 FLOPs (1 per index with `reduce`); same as scatter_, but on a copy: reads and writes the entire tensor."""
     x, given, source_bytes, reduced = _scattered(signature)
     return moved(read(x, given) + source_bytes, fresh(x.shape, x.dtype), flops=given.numel * reduced)
 
 
 @formula("aten::scatter_add_", "aten::scatter_reduce_")
 def scatter_add_(signature: Signature) -> Cost:
-    """1 per index; (x, dim, indices, source): reads and writes an element an index."""
+    """1 FLOP per index; reads and writes one element per index. Arguments: (x, dim, indices, source)."""
     x, given, source_bytes, _ = _scattered(signature)
     touched = _gathered(x, given.numel)
     return moved(read(given) + source_bytes + touched, touched, flops=given.numel)
@@ -190,21 +202,24 @@ def scatter_add_(signature: Signature) -> Cost:
 
 @formula("aten::scatter_add", "aten::scatter_reduce")
 def scatter_add(signature: Signature) -> Cost:
-    """1 per index; as scatter_add_, into a copy: reads and writes the whole tensor."""
+    """1 FLOP per index; same as scatter_add_, but on a copy: reads and writes the entire tensor."""
     x, given, source_bytes, _ = _scattered(signature)
     return moved(read(x, given) + source_bytes, fresh(x.shape, x.dtype), flops=given.numel)
 
 
 @formula("aten::embedding_dense_backward")
 def embedding_backward(signature: Signature) -> Cost:
-    """1 add per gradient element; (grad, indices, rows, ...): writes the gradient of the whole table."""
+    """1 add per gradient element; writes the gradient of the entire table. Arguments: (grad, indices, rows, ...)."""
     grad, given, rows = signature.tensor(0), signature.tensor(1), integer(signature.get(2))
     return moved(read(grad, given), fresh((rows, grad.shape[-1]), grad.dtype), flops=grad.numel)
 
 
 @formula("aten::masked_scatter")
 def masked_scatter(signature: Signature) -> Cost:
-    """0; (x, mask, source): reads the mask, and each element of the new tensor from one of the other two."""
+    """0 FLOPs; reads the mask and one source or x element for each element of the new tensor.
+
+    Arguments: (x, mask, source).
+    """
     x, where_true, source = signature.tensor(0), signature.tensor(1), signature.tensor(2)
     written = fresh(broadcast(x.shape, where_true.shape), x.dtype)
     return moved(read(where_true) + min(written, read(x, source)), written)
@@ -212,15 +227,16 @@ def masked_scatter(signature: Signature) -> Cost:
 
 @formula("aten::masked_scatter_")
 def masked_scatter_(signature: Signature) -> Cost:
-    """0; as masked_scatter, in place: how many elements it replaces is data."""
+    """No cost: how many elements the mask replaces depends on data."""
     raise Unknown("how many elements the mask keeps")
 
 
 @formula("aten::masked_scatter_backward")
 def masked_scatter_backward(signature: Signature) -> Cost:
-    """0; (grad, mask, sizes): reads the mask and as much of the gradient as the source had, writes that of the source.
+    """0 FLOPs; writes the source's gradient. Arguments: (grad, mask, sizes).
 
-    The part of the source that was used is data: at most all of it.
+    Reads the mask and as many gradient elements as the source has. How much of the source was used depends on data; all
+    of it is counted.
     """
     grad, where_true, shape = signature.tensor(0), signature.tensor(1), sizes(signature.get(2))
     written = fresh(shape, grad.dtype)
@@ -229,7 +245,10 @@ def masked_scatter_backward(signature: Signature) -> Cost:
 
 @formula("aten::put_")
 def put_(signature: Signature) -> Cost:
-    """1 add per element if it accumulates; (x, indices, source, accumulate): writes (reads) what it touches."""
+    """1 add per element if it accumulates. Arguments: (x, indices, source, accumulate).
+
+    Writes (or adds to) the touched elements.
+    """
     x, index, source = (signature.tensor(index) for index in range(3))
     accumulate = signature.get(3, False) is True
     touched = min(index.numel, x.stored) * item(x.dtype)
@@ -238,7 +257,7 @@ def put_(signature: Signature) -> Cost:
 
 @formula("aten::put")
 def put(signature: Signature) -> Cost:
-    """As put_, into a copy."""
+    """Same as put_, but on a copy."""
     x, index, source = (signature.tensor(index) for index in range(3))
     accumulate = signature.get(3, False) is True
     return moved(read(x, index, source), fresh(x.shape, x.dtype), flops=accumulate * index.numel)
@@ -246,14 +265,17 @@ def put(signature: Signature) -> Cost:
 
 @formula("aten::index_reduce")
 def index_reduce(signature: Signature) -> Cost:
-    """1 per element of the source: (x, dim, indices, source, how); into a copy."""
+    """1 FLOP per element of the source; works on a copy. Arguments: (x, dim, indices, source, how)."""
     x, index, source = signature.tensor(0), signature.tensor(2), signature.tensor(3)
     return moved(read(x, index, source), fresh(x.shape, x.dtype), flops=source.numel)
 
 
 @formula("aten::index_reduce_")
 def index_reduce_(signature: Signature) -> Cost:
-    """1 per element of the source: (x, dim, indices, source, how); reads and writes what it touches."""
+    """1 FLOP per element of the source. Reads and writes the touched elements.
+
+    Arguments: (x, dim, indices, source, how).
+    """
     x, index, source = signature.tensor(0), signature.tensor(2), signature.tensor(3)
     touched = min(source.numel, x.stored) * item(x.dtype)
     return moved(read(index, source) + touched, touched, flops=source.numel)

@@ -1,7 +1,7 @@
-"""Fused kernels of other packages: vLLM and SGLang, Liger, Apex.
+"""Fused kernels from other packages: vLLM, SGLang, Liger, Apex.
 
-An operation counts as in torch's own operators. An autograd function of Python (`LigerSiLUMulFunction`) is recorded
-with the tensors that it was given; its backward with the gradient alone, which suffices where all else has its shape.
+Operations count as in torch's own operators. A Python autograd function (`LigerSiLUMulFunction`) is recorded with its
+input tensors, its backward only with the gradient, which suffices if all other tensors have the gradient's shape.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _register(name: str, flops: int) -> None:
         out, x = signature.tensor(0), signature.tensor(1)
         return moved(read(x), read(out), flops=flops * out.numel)
 
-    into_first.__doc__ = f"{flops} per output element; (out, x)."
+    into_first.__doc__ = f"{flops} FLOP{'s' * (flops != 1)} per output element. Arguments: (out, x)."
     formula(f"_C::{name}", f"sgl_kernel::{name}")(into_first)
 
 
@@ -34,7 +34,7 @@ for _name, _flops in {**_GATED, **_ACTIVATIONS}.items():
 
 @formula("_C::rms_norm", "sgl_kernel::rmsnorm", "vllm::rms_norm")
 def rms_norm(signature: Signature) -> Cost:
-    """4 per element: square, sum, * rstd, * scale; (out, x, weight, eps)."""
+    """4 FLOPs per element: square, sum, * rstd, * scale. Arguments: (out, x, weight, eps)."""
     out, x, weight = signature.tensor(0), signature.tensor(1), optional(signature, 2)
     if out.shape != x.shape:
         raise Unknown("a form without the place for the result")
@@ -43,7 +43,10 @@ def rms_norm(signature: Signature) -> Cost:
 
 @formula("_C::fused_add_rms_norm", "sgl_kernel::fused_add_rmsnorm")
 def added_rms_norm(signature: Signature) -> Cost:
-    """5 per element: the residual's add and rms norm; (x, residual, weight, eps), both changed in place."""
+    """5 FLOPs per element: residual add and RMS norm; updates x and the residual in place.
+
+    Arguments: (x, residual, weight, eps).
+    """
     x, residual, weight = signature.tensor(0), signature.tensor(1), optional(signature, 2)
     flops = (4 + (weight is not None)) * x.numel
     return moved(read(x, residual, weight), read(x, residual), flops=flops)
@@ -51,16 +54,18 @@ def added_rms_norm(signature: Signature) -> Cost:
 
 @formula("_C::rms_norm_static_fp8_quant")
 def rms_norm_fp8(signature: Signature) -> Cost:
-    """5 per element: rms norm, / scale; (out, x, weight, scale, eps)."""
+    """5 FLOPs per element: RMS norm, / scale. Arguments: (out, x, weight, scale, eps)."""
     out, x, weight, scale = (signature.tensor(index) for index in range(4))
     return moved(read(x, weight, scale), read(out), flops=5 * x.numel)
 
 
 @formula("_C::rotary_embedding")
 def rotary_embedding(signature: Signature) -> Cost:
-    """3 per element rotated: two multiplies and an add; (positions, query, key, head size, cosines and sines, ...).
+    """3 FLOPs per rotated element: two multiplies and an add.
 
-    Only the first `rot_dim` elements of a head are read and written, in place; a row of the table for each position.
+    Arguments: (positions, query, key, head size, cosines and sines, ...).
+
+    Reads and writes only the first `rot_dim` elements of each head, in place, and reads one table row per position.
     """
     positions, query, key, table = signature.tensor(0), signature.tensor(1), optional(signature, 2), signature.tensor(4)
     width, head = table.shape[-1], integer(signature.get(3))
@@ -74,9 +79,10 @@ def rotary_embedding(signature: Signature) -> Cost:
 
 @formula("_C_cache_ops::reshape_and_cache", "_C_cache_ops::reshape_and_cache_flash")
 def into_cache(signature: Signature) -> Cost:
-    """0; (key, value, key cache, value cache, slots, ...): reads keys and values, writes them in the cache's type.
+    """0 FLOPs. Arguments: (key, value, key cache, value cache, slots, ...).
 
-    There may be fewer slots than rows of keys: what is after them is padding.
+    Reads keys and values, writes them in the cache's data type. There may be fewer slots than rows of keys; the
+    remaining rows are padding.
     """
     key, value, keys, values, slots = (signature.tensor(index) for index in range(5))
     stored = [x.numel // x.shape[0] * min(slots.numel, x.shape[0]) for x in (key, value)]
@@ -86,14 +92,14 @@ def into_cache(signature: Signature) -> Cost:
 
 @formula("_moe_C::topk_softmax")
 def topk_softmax(signature: Signature) -> Cost:
-    """4 per router output, as softmax; (weights, indices, token indices, logits)."""
+    """4 FLOPs per router output, as for softmax. Arguments: (weights, indices, token indices, logits)."""
     x = signature.tensor(3)
     return moved(read(x), read(*map(signature.tensor, range(3))), flops=4 * x.numel)
 
 
 @formula("_moe_C::moe_sum")
 def expert_sum(signature: Signature) -> Cost:
-    """1 per input element; (x (tokens, experts, d), out)."""
+    """1 FLOP per input element. Arguments: (x (tokens, experts, d), out)."""
     x, out = signature.tensor(0), signature.tensor(1)
     return moved(read(x), read(out), flops=x.numel)
 
@@ -109,20 +115,26 @@ def _norm(x: Tensor, parameters: tuple[Tensor | None, ...], flops: int, statisti
 
 @formula("LigerRMSNormFunction", "FusedRMSNormAffineFunction", "FusedRMSNormAffineMixedDtypesFunction")
 def function_rms_norm(signature: Signature) -> Cost:
-    """4 per element: square, sum, * rstd, * scale; (x, weight, ...); a float32 statistic a row."""
+    """4 FLOPs per element: square, sum, * rstd, * scale. Writes one float32 statistic per row.
+
+    Arguments: (x, weight, ...).
+    """
     weight = optional(signature, 1)
     return _norm(signature.tensor(0), (weight,), 3 + (weight is not None), 1)
 
 
 @formula("LigerLayerNormFunction", "FusedLayerNormAffineFunction", "FusedLayerNormAffineMixedDtypesFunction")
 def function_layer_norm(signature: Signature) -> Cost:
-    """7 per element, as layer norm; (x, weight, bias, ...); two float32 statistics a row."""
+    """7 FLOPs per element, as for layer norm. Writes two float32 statistics per row.
+
+    Arguments: (x, weight, bias, ...).
+    """
     return _norm(signature.tensor(0), (signature.tensor(1), signature.tensor(2)), STANDARDIZE + SCALE + SHIFT, 2)
 
 
 @formula("ScaledUpperTriangMaskedSoftmax", "ScaledMaskedSoftmax", "ScaledSoftmax")
 def scaled_softmax(signature: Signature) -> Cost:
-    """5 per element: * scale and softmax; (x, [mask,] scale)."""
+    """5 FLOPs per element: * scale and softmax. Arguments: (x, [mask,] scale)."""
     x = signature.tensor(0)
     return moved(read(x, optional(signature, 1)), fresh(x.shape, x.dtype), flops=5 * x.numel)
 
@@ -139,21 +151,21 @@ def _gated(signature: Signature, flops: int) -> Cost:
 
 @formula("LigerSiLUMulFunction")
 def silu_product(signature: Signature) -> Cost:
-    """5 per element: silu(a) * b."""
+    """5 FLOPs per element: silu(a) * b."""
     return _gated(signature, 5)
 
 
 @formula("LigerGELUMulFunction")
 def gelu_product(signature: Signature) -> Cost:
-    """11 per element: gelu(a) in the tanh form * b."""
+    """11 FLOPs per element: gelu(a) (tanh form) * b."""
     return _gated(signature, 11)
 
 
 @formula("LigerSiLUMulFunctionBackward")
 def silu_product_backward(signature: Signature) -> Cost:
-    """11 per element; a and b, of the gradient's shape and type, are read and their gradients written.
+    """11 FLOPs per element; reads a and b, which have the gradient's shape and type, and writes their gradients.
 
-    sigmoid(a) 4, silu 1; s + silu * (1 - s) is 3; grad * b * that 2, grad * silu 1.
+    sigmoid(a) is 4, silu 1, s + silu * (1 - s) 3, grad * b * that 2, grad * silu 1.
     """
     grad = signature.tensor(0)
     operand_bytes = fresh(grad.shape, grad.dtype)
@@ -162,7 +174,7 @@ def silu_product_backward(signature: Signature) -> Cost:
 
 @formula("LigerRopeFunction")
 def rotary_function(signature: Signature) -> Cost:
-    """3 per element: x * cos + rotated * sin; (q, k, cos, sin, ...)."""
+    """3 FLOPs per element: x * cos + rotated * sin. Arguments: (q, k, cos, sin, ...)."""
     q, k = signature.tensor(0), signature.tensor(1)
     written = fresh(q.shape, q.dtype) + fresh(k.shape, k.dtype)
     return moved(read(*map(signature.tensor, range(4))), written, flops=3 * (q.numel + k.numel))
@@ -170,6 +182,6 @@ def rotary_function(signature: Signature) -> Cost:
 
 @formula("LigerCrossEntropyFunction")
 def cross_entropy(signature: Signature) -> Cost:
-    """8 per logit: softmax and its gradient, which is written over the logits; (logits, targets, ...)."""
+    """8 FLOPs per logit: softmax and its gradient, which overwrites the logits. Arguments: (logits, targets, ...)."""
     x, target = signature.tensor(0), signature.tensor(1)
     return moved(read(x, target), read(x) + item("float32"), flops=8 * x.numel)

@@ -1,7 +1,8 @@
-"""Factorizations and solves of dense matrices, by the operation counts of LAPACK (Working Note 41), real ones.
+"""Factorizations and solves of real dense matrices, by LAPACK's operation counts (Working Note 41).
 
-What iterates until it converges - eigenvalues, singular values, the matrix exponential, least squares - has no cost:
-how often is data. Complex matrices have none either. The class is *other*: a factorization is no plain sum of products.
+Operators that iterate until they converge - eigenvalues, singular values, the matrix exponential, least squares - have
+no cost, because the number of iterations depends on data. Complex matrices have no cost either. The class is *other*: a
+factorization is not a plain sum of products.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def _solved(batch: Shape, n: int, b: Tensor, vector: bool) -> tuple[Shape, int]:
 
 @formula("aten::linalg_cholesky_ex")
 def cholesky(signature: Signature) -> Cost:
-    """`n (n + 1) (2 n + 1) / 6` a matrix, n^3 / 3; writes the factor and an int32 status."""
+    """`n (n + 1) (2 n + 1) / 6` FLOPs per matrix (about n^3 / 3); writes the factor and an int32 status."""
     x = signature.tensor(0)
     batch, n, _ = _matrices(x)
     flops = prod(batch) * (n * (n + 1) * (2 * n + 1) // 6)  # potrf
@@ -77,7 +78,7 @@ def cholesky(signature: Signature) -> Cost:
 
 @formula("aten::cholesky_inverse")
 def cholesky_inverse(signature: Signature) -> Cost:
-    """`2/3 n^3 + n^2 / 2 + 5/6 n` a matrix: potri."""
+    """`2/3 n^3 + n^2 / 2 + 5/6 n` FLOPs per matrix (LAPACK potri)."""
     x = signature.tensor(0)
     batch, n, _ = _matrices(x)
     return moved(read(x), fresh(x.shape, x.dtype), flops=prod(batch) * (n * (4 * n * n + 3 * n + 5) // 6))
@@ -85,7 +86,10 @@ def cholesky_inverse(signature: Signature) -> Cost:
 
 @formula("aten::linalg_lu_factor_ex")
 def lu_factor(signature: Signature) -> Cost:
-    """`2/3 n^3` a matrix, step by step: m - k divisions and 2 (m - k) (n - k); writes factors, pivots and a status."""
+    """`2/3 n^3` FLOPs per matrix; writes factors, pivots and a status.
+
+    Counted step by step: step k takes m - k divisions and 2 (m - k) (n - k) other operations.
+    """
     x = signature.tensor(0)
     batch, m, n = _matrices(x, square=False)
     written = fresh(x.shape, x.dtype) + fresh((*batch, min(m, n)), "int32") + fresh(batch, "int32")
@@ -94,7 +98,7 @@ def lu_factor(signature: Signature) -> Cost:
 
 @formula("aten::linalg_lu")
 def lu(signature: Signature) -> Cost:
-    """As lu_factor; writes the permutation (m, m), L (m, k) and U (k, n)."""
+    """Same as lu_factor; writes the permutation (m, m), L (m, k) and U (k, n)."""
     x = signature.tensor(0)
     batch, m, n = _matrices(x, square=False)
     parts = prod(batch) * (m * m + m * min(m, n) + min(m, n) * n)
@@ -103,7 +107,10 @@ def lu(signature: Signature) -> Cost:
 
 @formula("aten::lu_unpack")
 def lu_unpack(signature: Signature) -> Cost:
-    """0; (factors, pivots, data, pivots): writes the permutation (m, m), L (m, k) and U (k, n) that are asked for."""
+    """0 FLOPs; writes the requested matrices. Arguments: (factors, pivots, data, pivots).
+
+    These are the permutation (m, m), L (m, k) and U (k, n).
+    """
     x, pivots = signature.tensor(0), signature.tensor(1)
     batch, m, n = _matrices(x, square=False)
     data, order = flag(signature.get(2, True)), flag(signature.get(3, True))
@@ -113,13 +120,16 @@ def lu_unpack(signature: Signature) -> Cost:
 
 @formula("aten::_linalg_det")
 def determinant(signature: Signature) -> Cost:
-    """`2/3 n^3` a matrix as lu_factor, and n for the product of the diagonal; writes the factors and pivots too."""
+    """`2/3 n^3` FLOPs per matrix as for lu_factor, plus n for the product of the diagonal.
+
+    Also writes the factors and pivots.
+    """
     return _determinant(signature, 1)
 
 
 @formula("aten::_linalg_slogdet")
 def sign_and_log_determinant(signature: Signature) -> Cost:
-    """As _linalg_det; writes the sign and the logarithm."""
+    """Same as `_linalg_det`, but writes the sign and log|det| instead of the determinant."""
     return _determinant(signature, 2)
 
 
@@ -135,7 +145,7 @@ def _determinant(signature: Signature, results: int) -> Cost:
 
 @formula("aten::linalg_inv_ex")
 def inverse(signature: Signature) -> Cost:
-    """`2 n^3` a matrix: its factors 2/3 n^3 and getri, 4/3 n^3 - n^2 + 5/3 n; writes the inverse and a status."""
+    """`2 n^3` FLOPs per matrix: LU 2/3 n^3 and getri 4/3 n^3 - n^2 + 5/3 n; writes the inverse and a status."""
     x = signature.tensor(0)
     batch, n, _ = _matrices(x)
     each = _lu(n, n) + (4 * n**3 - 3 * n * n + 5 * n) // 3
@@ -144,7 +154,7 @@ def inverse(signature: Signature) -> Cost:
 
 @formula("aten::geqrf")
 def householder_qr(signature: Signature) -> Cost:
-    """`2 m n^2 - 2/3 n^3` and lower terms a matrix, m >= n; writes reflectors and their factors."""
+    """`2 m n^2 - 2/3 n^3` FLOPs plus lower-order terms per matrix, m >= n; writes reflectors and their factors."""
     x = signature.tensor(0)
     batch, m, n = _matrices(x, square=False)
     written = fresh(x.shape, x.dtype) + fresh((*batch, min(m, n)), x.dtype)
@@ -153,9 +163,9 @@ def householder_qr(signature: Signature) -> Cost:
 
 @formula("aten::linalg_qr")
 def qr(signature: Signature) -> Cost:
-    """geqrf, and orgqr for the columns of Q: as many as the smaller side, or with `complete` all m; `r` has no Q.
+    """geqrf, plus orgqr for the columns of Q: min(m, n), or all m in mode `complete`; mode `r` computes no Q.
 
-    A trace drops the mode, a string, and a capture observes it: no cost without it.
+    A trace does not record the mode, a string; a capture does. Without the mode there is no cost.
     """
     x = signature.tensor(0)
     batch, m, n = _matrices(x, square=False)
@@ -170,7 +180,10 @@ def qr(signature: Signature) -> Cost:
 
 @formula("aten::linalg_householder_product")
 def householder_product(signature: Signature) -> Cost:
-    """orgqr: `4 m n k - 2 (m + n) k^2 + 4/3 k^3` and lower terms a matrix; (reflectors (m, n), factors (k))."""
+    """orgqr: `4 m n k - 2 (m + n) k^2 + 4/3 k^3` FLOPs plus lower-order terms per matrix.
+
+    Arguments: (reflectors (m, n), factors (k)).
+    """
     x, factors = signature.tensor(0), signature.tensor(1)
     batch, m, n = _matrices(x, square=False)
     flops = prod(batch) * _reflectors(m, n, factors.shape[-1])
@@ -179,7 +192,7 @@ def householder_product(signature: Signature) -> Cost:
 
 @formula("aten::ormqr")
 def apply_reflectors(signature: Signature) -> Cost:
-    """`4 m n k - 2 n k^2 + 3 n k`: k reflectors of length m applied to (m, n), from the right with sides changed."""
+    """`4 m n k - 2 n k^2 + 3 n k` FLOPs: applies k reflectors of length m to (m, n); from the right, m and n swap."""
     x, factors, c = (signature.tensor(index) for index in range(3))
     batch, m, n = _matrices(c, square=False)
     if not flag(signature.get(3, True)):
@@ -194,7 +207,10 @@ def apply_reflectors(signature: Signature) -> Cost:
 
 @formula("aten::_linalg_solve_ex")
 def solve(signature: Signature) -> Cost:
-    """`2/3 n^3` for the factors and `2 n^2` a column: (A, B, left, ...); writes solution, factors, pivots, status."""
+    """`2/3 n^3` FLOPs for the LU factors and `2 n^2` per column. Arguments: (A, B, left, ...).
+
+    Writes the solution, factors, pivots and a status.
+    """
     a, b = signature.tensor(0), signature.tensor(1)
     batch, n, _ = _matrices(a)
     vector = len(b.shape) == 1 or (len(b.shape) == len(a.shape) - 1 and b.shape == a.shape[:-1])
@@ -205,7 +221,7 @@ def solve(signature: Signature) -> Cost:
 
 @formula("aten::linalg_lu_solve")
 def lu_solve(signature: Signature) -> Cost:
-    """`2 n^2` a column, two triangular solves: (factors, pivots, B, left, adjoint)."""
+    """`2 n^2` FLOPs per column, two triangular solves. Arguments: (factors, pivots, B, left, adjoint)."""
     a, pivots, b = (signature.tensor(index) for index in range(3))
     batch, n, _ = _matrices(a)
     shape, columns = _solved(batch, n, b, vector=False)
@@ -214,7 +230,7 @@ def lu_solve(signature: Signature) -> Cost:
 
 @formula("aten::cholesky_solve", "aten::_cholesky_solve_helper")
 def cholesky_solve(signature: Signature) -> Cost:
-    """`2 n^2` a column, two triangular solves: (B, factor, upper)."""
+    """`2 n^2` FLOPs per column, two triangular solves. Arguments: (B, factor, upper)."""
     b, a = signature.tensor(0), signature.tensor(1)
     batch, n, _ = _matrices(a)
     shape, columns = _solved(batch, n, b, vector=False)
@@ -223,7 +239,10 @@ def cholesky_solve(signature: Signature) -> Cost:
 
 @formula("aten::triangular_solve")
 def triangular_solve(signature: Signature) -> Cost:
-    """`n^2` a column, with ones on the diagonal `n (n - 1)`: (B, A, upper, transpose, unitriangular); copies A too."""
+    """`n^2` FLOPs per column, `n (n - 1)` with a unit diagonal. Arguments: (B, A, upper, transpose, unitriangular).
+
+    Also copies A.
+    """
     b, a = signature.tensor(0), signature.tensor(1)
     batch, n, _ = _matrices(a)
     shape, columns = _solved(batch, n, b, vector=False)
@@ -234,7 +253,7 @@ def triangular_solve(signature: Signature) -> Cost:
 
 @formula("aten::_linalg_check_errors")
 def check_errors(signature: Signature) -> Cost:
-    """0; reads the status of each matrix (and makes the host wait)."""
+    """0 FLOPs; reads the status of each matrix (which makes the host wait)."""
     return moved(read(signature.tensor(0)), 0)
 
 
@@ -260,14 +279,17 @@ def _moved(x: Tensor, shape: Shape, dtype: str | None, flops: int, out: Tensor |
 
 @formula("aten::_fft_c2c")
 def complex_to_complex(signature: Signature) -> Cost:
-    """`5 * n * log2(n)` over the transformed dimensions: (x, dims, normalization, forward)."""
+    """`5 * n * log2(n)` FLOPs over the transformed dimensions. Arguments: (x, dims, normalization, forward)."""
     x = signature.tensor(0)
     return _moved(x, x.shape, x.dtype, _flops(x.shape, signature.get(1), 5), optional(signature, 4))
 
 
 @formula("aten::_fft_r2c")
 def real_to_complex(signature: Signature) -> Cost:
-    """`2.5 * n * log2(n)`: (x, dims, normalization, one-sided); one-sided halves the last dimension of the result."""
+    """`2.5 * n * log2(n)` FLOPs. Arguments: (x, dims, normalization, one-sided).
+
+    A one-sided transform halves the last dimension of the result.
+    """
     x, dims = signature.tensor(0), integers(signature.get(1))
     last = axis(dims[-1], len(x.shape))
     shape = list(x.shape)
@@ -279,7 +301,7 @@ def real_to_complex(signature: Signature) -> Cost:
 
 @formula("aten::_fft_c2r")
 def complex_to_real(signature: Signature) -> Cost:
-    """`2.5 * n * log2(n)`: (x, dims, normalization, size of the last dimension)."""
+    """`2.5 * n * log2(n)` FLOPs. Arguments: (x, dims, normalization, size of the last dimension)."""
     x, dims = signature.tensor(0), integers(signature.get(1))
     shape = list(x.shape)
     shape[axis(dims[-1], len(shape))] = integer(signature.get(3))
@@ -305,7 +327,7 @@ def _per_pair(p: Argument) -> int:
 
 @formula("aten::_cdist_forward")
 def all_pairs(signature: Signature) -> Cost:
-    """`b * p * r * (3 * m + 1)` in the Euclidean norm for (b, p, m) and (b, r, m); 3 m or 4 m + 1 in others."""
+    """`b * p * r * (3 * m + 1)` in the Euclidean norm for (b, p, m) and (b, r, m); 3 m or 4 m + 1 in other norms."""
     a, b, p = signature.tensor(0), signature.tensor(1), signature.get(2)
     *_, rows, m = a.shape
     *_, columns, m_b = b.shape
@@ -318,7 +340,10 @@ def all_pairs(signature: Signature) -> Cost:
 
 @formula("aten::_cdist_backward")
 def all_pairs_backward(signature: Signature) -> Cost:
-    """4 for each element of each pair: subtract, divide by the distance, * grad, add; (grad, a, b, p, distances)."""
+    """4 FLOPs per element of each pair: subtract, divide by the distance, * grad, add.
+
+    Arguments: (grad, a, b, p, distances).
+    """
     grad, a, b, distances = (signature.tensor(index) for index in (0, 1, 2, 4))
     flops = 4 * grad.numel * a.shape[-1]
     return moved(read(grad, a, b, distances), fresh(a.shape, a.dtype), flops=flops)
@@ -326,7 +351,7 @@ def all_pairs_backward(signature: Signature) -> Cost:
 
 @formula("aten::_pdist_forward")
 def own_pairs(signature: Signature) -> Cost:
-    """As cdist for the n (n - 1) / 2 pairs of the rows of (n, m)."""
+    """Same as cdist, for the n (n - 1) / 2 pairs of rows of an (n, m) tensor."""
     x, p = signature.tensor(0), signature.get(1)
     n, m = x.shape
     pairs = n * (n - 1) // 2
@@ -335,7 +360,7 @@ def own_pairs(signature: Signature) -> Cost:
 
 @formula("aten::dist")
 def dist(signature: Signature) -> Cost:
-    """2 per element: subtract, and the norm, a reduction."""
+    """2 FLOPs per element: the subtraction, and the norm, a reduction."""
     a, b = signature.tensor(0), signature.tensor(1)
     if a.shape != b.shape:
         raise Unknown(f"{a} and {b}")
@@ -344,6 +369,6 @@ def dist(signature: Signature) -> Cost:
 
 @formula("aten::_pdist_backward")
 def own_pairs_backward(signature: Signature) -> Cost:
-    """4 for each element of each pair and both its rows, as _cdist_backward: (grad, x, p, distances)."""
+    """4 FLOPs per element of both rows of each pair, as for _cdist_backward. Arguments: (grad, x, p, distances)."""
     grad, x, distances = signature.tensor(0), signature.tensor(1), signature.tensor(3)
     return moved(read(grad, x, distances), fresh(x.shape, x.dtype), flops=4 * grad.numel * x.shape[-1])

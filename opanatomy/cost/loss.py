@@ -1,4 +1,4 @@
-"""Losses and their gradients, FLOPs per element operation by operation; summing the elements is 1 more."""
+"""Losses and their gradients: FLOPs per element, operation by operation; summing the elements adds 1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _reduced(reduction: Argument) -> bool:
 
 @formula("aten::nll_loss_forward", "aten::nll_loss2d_forward")
 def nll_loss(signature: Signature) -> Cost:
-    """1 per target (2 with class weights); reads only the chosen log-probabilities, not the whole matrix."""
+    """1 FLOP per target (2 with class weights); reads only the targets' log-probabilities, not the entire matrix."""
     x, target, weight = signature.tensor(0), signature.tensor(1), optional(signature, 2)
     n = target.numel
     results = 1 if _reduced(signature.get(3)) else n
@@ -28,7 +28,7 @@ def nll_loss(signature: Signature) -> Cost:
 
 @formula("aten::nll_loss_backward", "aten::nll_loss2d_backward")
 def nll_loss_backward(signature: Signature) -> Cost:
-    """1 per target; writes the whole gradient, which is 0 elsewhere, and does not read the log-probabilities."""
+    """1 FLOP per target; writes the entire gradient (0 for other classes), without reading the log-probabilities."""
     grad, x, target, weight = signature.tensor(0), signature.tensor(1), signature.tensor(2), optional(signature, 3)
     moved = read(grad, target, weight, optional(signature, 6))
     return Cost(flops=target.numel, read_bytes=moved, written_bytes=fresh(x.shape, x.dtype))
@@ -53,45 +53,45 @@ def _pairwise_backward(signature: Signature, flops: int, *more: Tensor | None) -
 
 @formula("aten::mse_loss")
 def mse_loss(signature: Signature) -> Cost:
-    """2 per element: subtract, square."""
+    """2 FLOPs per element: subtract, square."""
     return _pairwise(signature, 2, signature.get(2, 1))
 
 
 @formula("aten::mse_loss_backward")
 def mse_loss_backward(signature: Signature) -> Cost:
-    """3 per element: subtract, two multiplies."""
+    """3 FLOPs per element: subtract, two multiplies."""
     return _pairwise_backward(signature, 3)
 
 
 @formula("aten::smooth_l1_loss", "aten::huber_loss")
 def smooth_l1_loss(signature: Signature) -> Cost:
-    """5 per element: subtract, abs, half its square over beta."""
+    """5 FLOPs per element: subtract, abs, square, halve, / beta."""
     return _pairwise(signature, 5, signature.get(2, 1))
 
 
 @formula("aten::smooth_l1_loss_backward", "aten::huber_loss_backward")
 def smooth_l1_loss_backward(signature: Signature) -> Cost:
-    """4 per element: subtract, / beta, two multiplies."""
+    """4 FLOPs per element: subtract, / beta, two multiplies."""
     return _pairwise_backward(signature, 4)
 
 
 @formula("aten::binary_cross_entropy")
 def binary_cross_entropy(signature: Signature) -> Cost:
-    """7 per element, (t - 1) * log1p(-x) - t * log(x); 8 with weights."""
+    """7 FLOPs per element, (t - 1) * log1p(-x) - t * log(x); 8 with weights."""
     weight = optional(signature, 2)
     return _pairwise(signature, 7 + (weight is not None), signature.get(3, 1), weight)
 
 
 @formula("aten::binary_cross_entropy_backward")
 def binary_cross_entropy_backward(signature: Signature) -> Cost:
-    """6 per element, scale * grad * (x - t) / ((1 - x) * x); 7 with weights."""
+    """6 FLOPs per element, scale * grad * (x - t) / ((1 - x) * x); 7 with weights."""
     weight = optional(signature, 3)
     return _pairwise_backward(signature, 6 + (weight is not None), weight)
 
 
 @formula("aten::binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(signature: Signature) -> Cost:
-    """7 per element, (1 - t) * x - (min(x, 0) - log1p(exp(-|x|))); one more for each of the two weights."""
+    """7 FLOPs per element, (1 - t) * x - (min(x, 0) - log1p(exp(-|x|))); 1 more for each optional weight."""
     weights = (optional(signature, 2), optional(signature, 3))
     more = sum(weight is not None for weight in weights)
     return _pairwise(signature, 7 + more, signature.get(4, 1), *weights)
@@ -105,9 +105,9 @@ CTC_STEP = 11
 
 @formula("aten::_ctc_loss")
 def ctc_loss(signature: Signature) -> Cost:
-    """11 per element of the lattice (n, t, 2 * s + 1), s the longest target.
+    """11 FLOPs per element of the lattice (n, t, 2 * s + 1), where s is the longest target.
 
-    Known if the targets are a matrix or the lengths are a list; lengths in a tensor are data.
+    Requires a target matrix or lengths as a list; lengths in a tensor depend on data.
     """
     x, targets = signature.tensor(0), signature.tensor(1)
     t, n = (x.shape[0], x.shape[1]) if len(x.shape) == 3 else (x.shape[0], 1)
@@ -125,10 +125,10 @@ def ctc_loss(signature: Signature) -> Cost:
 
 @formula("aten::_ctc_loss_backward")
 def ctc_loss_backward(signature: Signature) -> Cost:
-    """16 per element of the lattice and 6 per log-probability.
+    """16 FLOPs per element of the lattice and 6 per log-probability.
 
-    The lattice backwards is 11, adding it to the forward one and to its class 5; the gradient is
-    (exp(x) - exp(sum + loss - x)) * grad.
+    The backward lattice takes 11; adding it to the forward one and to its class takes 5. The gradient is (exp(x) -
+    exp(sum + loss - x)) * grad.
     """
     x, lattice = signature.tensor(1), signature.tensor(6)
     moved = read(*signature.arguments[:7])
@@ -138,7 +138,7 @@ def ctc_loss_backward(signature: Signature) -> Cost:
 
 @formula("aten::soft_margin_loss")
 def soft_margin(signature: Signature) -> Cost:
-    """4 per element, log1p(exp(-t * x)), and 1 for their sum or mean: (x, target, reduction)."""
+    """4 FLOPs per element, log1p(exp(-t * x)), and 1 for the sum or mean. Arguments: (x, target, reduction)."""
     x, target = signature.tensor(0), signature.tensor(1)
     reduced = integer(signature.get(2, 1)) != 0
     return moved(read(x, target), fresh(() if reduced else x.shape, x.dtype), flops=(4 + reduced) * x.numel)
@@ -146,16 +146,16 @@ def soft_margin(signature: Signature) -> Cost:
 
 @formula("aten::soft_margin_loss_backward")
 def soft_margin_backward(signature: Signature) -> Cost:
-    """7 per element: z = exp(-t * x) 3, -t * z / (z + 1) * grad 4; (grad, x, target, reduction)."""
+    """7 FLOPs per element: z = exp(-t * x) 3, -t * z / (z + 1) * grad 4. Arguments: (grad, x, target, reduction)."""
     grad, x, target = (signature.tensor(index) for index in range(3))
     return moved(read(grad, x, target), fresh(x.shape, x.dtype), flops=7 * x.numel)
 
 
 @formula("aten::multi_margin_loss")
 def multi_margin(signature: Signature) -> Cost:
-    """3 per element, margin - x[target] + x and their sum, 1 more for p = 2 and for weights.
+    """3 FLOPs per element, margin - x[target] + x and the sum; 1 more for p = 2 and 1 for weights.
 
-    (x, target, p, margin, weight, reduction).
+    Arguments: (x, target, p, margin, weight, reduction).
     """
     x, target, weight = signature.tensor(0), signature.tensor(1), optional(signature, 4)
     flops = 3 + (signature.get(2, 1) == 2) + (weight is not None)
@@ -165,9 +165,9 @@ def multi_margin(signature: Signature) -> Cost:
 
 @formula("aten::multi_margin_loss_backward")
 def multi_margin_backward(signature: Signature) -> Cost:
-    """4 per element: the margin again 2, * grad, the target's sum; 1 more for p = 2 and for weights.
+    """4 FLOPs per element: 2 to recompute the margin, * grad, the target's sum; 1 more for p = 2 and 1 for weights.
 
-    (grad, x, target, p, margin, weight, reduction).
+    Arguments: (grad, x, target, p, margin, weight, reduction).
     """
     grad, x, target = (signature.tensor(index) for index in range(3))
     weight = optional(signature, 5)

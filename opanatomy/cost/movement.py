@@ -1,4 +1,4 @@
-"""Copies, concatenation, padding: bytes and no arithmetic; views and allocations: nothing at all."""
+"""Copies, concatenation, padding: only bytes, no arithmetic; views and allocations move no bytes either."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NOTHING = (
 
 @formula(*(f"aten::{name}" for name in NOTHING))
 def nothing(signature: Signature) -> Cost:
-    """0: a view or an allocation moves nothing."""
+    """0 FLOPs: a view or an allocation, which moves no bytes."""
     return moved(0, 0)
 
 
@@ -53,7 +53,10 @@ def nothing(signature: Signature) -> Cost:
 
 @formula("aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize")
 def copy_(signature: Signature) -> Cost:
-    """0; (destination, source): reads the source, writes the destination, each in its own data type."""
+    """0 FLOPs; reads the source, writes the destination, each in its own data type.
+
+    Arguments: (destination, source).
+    """
     target, source = signature.tensor(0), signature.tensor(1)
     return moved(read(source), read(target))
 
@@ -84,28 +87,28 @@ def copy_(signature: Signature) -> Cost:
     "aten::pin_memory",
 )
 def clone(signature: Signature) -> Cost:
-    """0; reads the tensor, writes as many elements."""
+    """0 FLOPs; reads the tensor, writes its copy."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, x.dtype))
 
 
 @formula("aten::tril_", "aten::triu_")
 def triangle_(signature: Signature) -> Cost:
-    """0; reads and writes the tensor."""
+    """0 FLOPs; reads and writes the tensor."""
     x = signature.tensor(0)
     return moved(read(x), read(x))
 
 
 @formula("aten::_to_copy")
 def to_copy(signature: Signature) -> Cost:
-    """0; (x, dtype, ...): reads the tensor, writes it in the new data type."""
+    """0 FLOPs; reads the tensor, writes it in the new data type. Arguments: (x, dtype, ...)."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, scalar_type(signature.get(1)) or x.dtype))
 
 
 @formula("aten::expand_copy")
 def expand_copy(signature: Signature) -> Cost:
-    """0; (x, size): reads the tensor, writes the larger one."""
+    """0 FLOPs; reads the tensor, writes the larger one. Arguments: (x, size)."""
     x = signature.tensor(0)
     asked = sizes(signature.get(1), len(x.shape))
     kept = (None,) * (len(asked) - len(x.shape)) + x.shape
@@ -115,7 +118,7 @@ def expand_copy(signature: Signature) -> Cost:
 
 @formula("aten::cat", "aten::concat", "aten::stack", "aten::hstack", "aten::vstack", "aten::_cat")
 def cat(signature: Signature) -> Cost:
-    """0; reads all tensors, writes them one after another in the type they promote to."""
+    """0 FLOPs; reads all tensors, writes their concatenation in the promoted data type."""
     parts = tensors(signature.get(0))
     size = (sum(x.numel for x in parts),)
     return moved(read(parts), result(optional(signature, 2), size, promote(*parts)))
@@ -123,33 +126,39 @@ def cat(signature: Signature) -> Cost:
 
 @formula("aten::_chunk_cat")
 def chunk_cat(signature: Signature) -> Cost:
-    """0; (tensors, dim, chunks, out): reads all tensors, writes the padded result, known by its `out` tensor."""
+    """0 FLOPs; reads all tensors, writes the padded result. Arguments: (tensors, dim, chunks, out).
+
+    The result's size is known only from the `out` tensor.
+    """
     return moved(read(tensors(signature.get(0))), read(signature.tensor(3)))
 
 
 @formula("aten::split_with_sizes_copy", "aten::split_copy", "aten::unbind_copy")
 def split_copy(signature: Signature) -> Cost:
-    """0; reads the tensor, writes all of it in pieces."""
+    """0 FLOPs; reads the tensor, writes all of it in pieces."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, x.dtype))
 
 
 @formula("aten::repeat", "aten::tile")
 def repeat(signature: Signature) -> Cost:
-    """0; (x, repeats): reads the tensor, writes every repetition."""
+    """0 FLOPs; reads the tensor, writes every copy. Arguments: (x, repeats)."""
     x = signature.tensor(0)
     return moved(read(x), fresh((x.numel, *sizes(signature.get(1), len(x.shape))), x.dtype))
 
 
 @formula("aten::_local_scalar_dense", "aten::item")
 def item_read(signature: Signature) -> Cost:
-    """0; reads the one element (and makes the host wait for it)."""
+    """0 FLOPs; reads one element (and makes the host wait for it)."""
     return moved(read(signature.tensor(0)), 0)
 
 
 @formula("aten::constant_pad_nd")
 def constant_pad(signature: Signature) -> Cost:
-    """0; (x, pad): reads the tensor without what a negative padding cuts off, writes the padded one."""
+    """0 FLOPs; reads the tensor, except what negative padding cuts off; writes the padded tensor.
+
+    Arguments: (x, pad).
+    """
     x, pad = signature.tensor(0), sizes(signature.get(1), 2)
     shape, kept = list(x.shape), list(x.shape)
     if len(pad) % 2 or len(pad) > 2 * len(shape):
@@ -163,7 +172,7 @@ def constant_pad(signature: Signature) -> Cost:
 
 @formula(*(f"aten::{kind}_pad{dims}d" for kind in ("reflection", "replication") for dims in (1, 2, 3)))
 def edge_pad(signature: Signature) -> Cost:
-    """0; (x, pad): reads the tensor, writes the padded one."""
+    """0 FLOPs; reads the tensor, writes the padded one. Arguments: (x, pad)."""
     return constant_pad(Signature(signature.arguments[:2]))
 
 
@@ -176,14 +185,17 @@ def edge_pad_backward(signature: Signature) -> Cost:
 
 @formula("aten::select_backward", "aten::slice_backward", "aten::diagonal_backward", "aten::unfold_backward")
 def view_backward(signature: Signature) -> Cost:
-    """0; (grad, input size, ...): reads the gradient, writes the whole tensor, 0 elsewhere."""
+    """0 FLOPs; reads the gradient, writes the entire tensor, which is 0 elsewhere.
+
+    Arguments: (grad, input size, ...).
+    """
     grad = signature.tensor(0)
     return moved(read(grad), fresh(sizes(signature.get(1)), grad.dtype))
 
 
 @formula("aten::select_scatter", "aten::slice_scatter", "aten::diagonal_scatter", "aten::as_strided_scatter")
 def view_scatter(signature: Signature) -> Cost:
-    """0; (x, part, ...): reads the part and what it does not replace, writes a new tensor."""
+    """0 FLOPs; reads the part and the rest of x, writes a new tensor. Arguments: (x, part, ...)."""
     x, part = signature.tensor(0), signature.tensor(1)
     kept = max(read(x) - fresh(part.shape, x.dtype), 0)
     return moved(kept + read(part), fresh(x.shape, x.dtype))
@@ -191,7 +203,10 @@ def view_scatter(signature: Signature) -> Cost:
 
 @formula("aten::im2col")
 def im2col(signature: Signature) -> Cost:
-    """0; (x, kernel, dilation, padding, stride): reads the image, writes a column for each place of the kernel."""
+    """0 FLOPs; reads the image, writes one column per kernel position.
+
+    Arguments: (x, kernel, dilation, padding, stride).
+    """
     x = signature.tensor(0)
     kernel, dilation, padding, stride = (integers(signature.get(index), 2) for index in range(1, 5))
     rows = zip(x.shape[-2:], kernel, dilation, padding, stride, strict=True)
@@ -201,7 +216,7 @@ def im2col(signature: Signature) -> Cost:
 
 @formula("aten::col2im")
 def col2im(signature: Signature) -> Cost:
-    """1 add per input element; (x, output size, kernel, ...): reads the columns, writes the image."""
+    """1 add per input element; reads the columns, writes the image. Arguments: (x, output size, kernel, ...)."""
     x, size, kernel = signature.tensor(0), sizes(signature.get(1), 2), sizes(signature.get(2), 2)
     channels = x.shape[-2] // prod(kernel)
     return moved(read(x), fresh((*x.shape[:-2], channels, *size), x.dtype), flops=x.numel)
@@ -209,7 +224,10 @@ def col2im(signature: Signature) -> Cost:
 
 @formula("aten::repeat_interleave")
 def repeat_interleave(signature: Signature) -> Cost:
-    """0; (x, repeats as a number, dim): reads the tensor, writes it `repeats` times; other forms are data."""
+    """0 FLOPs; reads the tensor, writes it `repeats` times. Arguments: (x, repeats as a number, dim).
+
+    Other forms depend on data.
+    """
     x, times = signature.tensor(0), integer(signature.get(1))
     dim = signature.get(2)
     if dim is not None:
@@ -219,7 +237,7 @@ def repeat_interleave(signature: Signature) -> Cost:
 
 @formula("aten::diag_embed")
 def diag_embed(signature: Signature) -> Cost:
-    """0; (x, offset, ...): reads the diagonal, writes the matrices."""
+    """0 FLOPs; reads the diagonal, writes the matrices. Arguments: (x, offset, ...)."""
     x = signature.tensor(0)
     side = x.shape[-1] + abs(integer(signature.get(1, 0)))
     return moved(read(x), fresh((*x.shape[:-1], side, side), x.dtype))
@@ -227,7 +245,7 @@ def diag_embed(signature: Signature) -> Cost:
 
 @formula("aten::block_diag")
 def block_diag(signature: Signature) -> Cost:
-    """0; reads all blocks, writes one matrix of all their rows and columns."""
+    """0 FLOPs; reads all blocks, writes the block-diagonal matrix."""
     parts = tensors(signature.get(0))
     padded = [(1, 1, *x.shape)[-2:] for x in parts]
     shape = (sum(rows for rows, _ in padded), sum(columns for _, columns in padded))
@@ -242,7 +260,7 @@ def block_diag(signature: Signature) -> Cost:
 
 @formula("aten::fill_")
 def fill_(signature: Signature) -> Cost:
-    """0; writes the tensor."""
+    """0 FLOPs; writes the tensor."""
     return moved(read(signature.get(1)), read(signature.tensor(0)))
 
 
@@ -257,19 +275,19 @@ def fill_(signature: Signature) -> Cost:
     "aten::geometric_",
 )
 def overwrite_(signature: Signature) -> Cost:
-    """0, random or not; writes the tensor."""
+    """0 FLOPs, even for random numbers; writes the tensor."""
     return moved(0, read(signature.tensor(0)))
 
 
 @formula("aten::bernoulli_")
 def bernoulli_(signature: Signature) -> Cost:
-    """0: a random draw; writes the tensor, reads the probabilities if they are a tensor."""
+    """0 FLOPs: a random draw; writes the tensor, reads the probabilities if they are a tensor."""
     return moved(read(signature.get(1)), read(signature.tensor(0)))
 
 
 @formula("aten::bernoulli", "aten::poisson")
 def bernoulli(signature: Signature) -> Cost:
-    """0: a random draw; reads the probabilities, writes as many elements."""
+    """0 FLOPs: a random draw; reads the probabilities, writes as many elements."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, x.dtype))
 
@@ -291,7 +309,7 @@ def _number_type(value: Argument) -> str:
 
 @formula("aten::zeros", "aten::ones", "aten::rand", "aten::randn")
 def new(signature: Signature) -> Cost:
-    """0; (size, dtype, ...): writes the tensor; float32 unless another data type is asked for."""
+    """0 FLOPs; writes the tensor, in float32 unless another data type is given. Arguments: (size, dtype, ...)."""
     out = signature.arguments[-1]
     if isinstance(out, Tensor):
         return moved(0, fresh(_new_size(signature, 0), out.dtype))
@@ -302,7 +320,10 @@ def new(signature: Signature) -> Cost:
 
 @formula("aten::full")
 def full(signature: Signature) -> Cost:
-    """0; (size, value, dtype, ...): writes the tensor, in the data type of the value unless another is asked for."""
+    """0 FLOPs; writes the tensor, in the value's data type unless another is given.
+
+    Arguments: (size, value, dtype, ...).
+    """
     value = signature.get(1)
     if value is None:
         raise Unknown("the value")
@@ -311,21 +332,21 @@ def full(signature: Signature) -> Cost:
 
 @formula("aten::zeros_like", "aten::ones_like", "aten::rand_like", "aten::randn_like")
 def like(signature: Signature) -> Cost:
-    """0; (x, dtype, ...): writes a tensor of the same shape, reads nothing."""
+    """0 FLOPs; writes a tensor of x's shape, reads nothing. Arguments: (x, dtype, ...)."""
     x = signature.tensor(0)
     return moved(0, fresh(x.shape, scalar_type(signature.get(1)) or x.dtype))
 
 
 @formula("aten::full_like")
 def full_like(signature: Signature) -> Cost:
-    """0; (x, value, dtype, ...): writes a tensor of the same shape, reads nothing."""
+    """0 FLOPs; writes a tensor of x's shape, reads nothing. Arguments: (x, value, dtype, ...)."""
     x = signature.tensor(0)
     return moved(0, fresh(x.shape, scalar_type(signature.get(2)) or x.dtype))
 
 
 @formula("aten::randint_like")
 def randint_like(signature: Signature) -> Cost:
-    """0: a random draw; (x, [low,] high, dtype, ...): writes a tensor of the same shape."""
+    """0 FLOPs: a random draw; writes a tensor of x's shape. Arguments: (x, [low,] high, dtype, ...)."""
     x = signature.tensor(0)
     at = 3 if len(signature.arguments) == 8 else 2
     return moved(0, fresh(x.shape, scalar_type(signature.get(at)) or x.dtype))
@@ -333,27 +354,30 @@ def randint_like(signature: Signature) -> Cost:
 
 @formula("aten::new_zeros", "aten::new_ones")
 def new_like(signature: Signature) -> Cost:
-    """0; (x, size, dtype, ...): writes a tensor, reads nothing."""
+    """0 FLOPs; writes a tensor, reads nothing. Arguments: (x, size, dtype, ...)."""
     dtype = scalar_type(signature.get(2)) or signature.tensor(0).dtype
     return moved(0, fresh(_new_size(signature, 1), dtype))
 
 
 @formula("aten::new_full")
 def new_full(signature: Signature) -> Cost:
-    """0; (x, size, value, dtype, ...): writes a tensor, reads nothing."""
+    """0 FLOPs; writes a tensor, reads nothing. Arguments: (x, size, value, dtype, ...)."""
     dtype = scalar_type(signature.get(3)) or signature.tensor(0).dtype
     return moved(0, fresh(_new_size(signature, 1), dtype))
 
 
 @formula("aten::scalar_tensor")
 def scalar_tensor(signature: Signature) -> Cost:
-    """0; writes one element."""
+    """0 FLOPs; writes one element."""
     return moved(0, fresh((), scalar_type(signature.get(1)) or "float32"))
 
 
 @formula("aten::arange")
 def arange(signature: Signature) -> Cost:
-    """0; (end), (start, end) or (start, end, step), then dtype, layout, device, pin_memory or an `out` tensor."""
+    """0 FLOPs; writes the result.
+
+    Arguments: (end), (start, end) or (start, end, step), then dtype, layout, device, pin_memory or an `out` tensor.
+    """
     *numbers, last = signature.arguments
     if isinstance(last, Tensor):
         bounds, dtype = numbers, last.dtype
@@ -370,7 +394,7 @@ def arange(signature: Signature) -> Cost:
 
 @formula("aten::linspace", "aten::logspace")
 def linspace(signature: Signature) -> Cost:
-    """0; (start, end, steps, ...): writes `steps` elements."""
+    """0 FLOPs; writes `steps` elements. Arguments: (start, end, steps, ...)."""
     out = signature.get(3)
     if isinstance(out, Tensor):
         return moved(0, fresh((integer(signature.get(2)),), out.dtype))
@@ -380,7 +404,7 @@ def linspace(signature: Signature) -> Cost:
 
 @formula("aten::eye")
 def eye(signature: Signature) -> Cost:
-    """0; (n, ...) or (n, m, ...): writes the matrix."""
+    """0 FLOPs; writes the matrix. Arguments: (n, ...) or (n, m, ...)."""
     wide = len(signature.arguments) == 6
     n = integer(signature.get(0))
     m = integer(signature.get(1)) if wide else n
@@ -389,7 +413,7 @@ def eye(signature: Signature) -> Cost:
 
 @formula("aten::randint")
 def randint(signature: Signature) -> Cost:
-    """0: a random draw; ([low,] high, size, ...) -> int64 unless another data type is asked for."""
+    """0 FLOPs: a random draw; ([low,] high, size, ...) -> int64 unless another data type is given."""
     at = 1 if isinstance(signature.get(1), tuple) else 2
     dtype = scalar_type(signature.get(at + 1)) or "int64"
     return moved(0, fresh(_new_size(signature, at), dtype))
@@ -397,15 +421,15 @@ def randint(signature: Signature) -> Cost:
 
 @formula("aten::randperm")
 def randperm(signature: Signature) -> Cost:
-    """0: a random draw; (n, ...) -> int64."""
+    """0 FLOPs: a random draw. Arguments: (n, ...) -> int64."""
     return moved(0, fresh((integer(signature.get(0)),), "int64"))
 
 
 @formula("aten::tril_indices", "aten::triu_indices")
 def triangle_indices(signature: Signature) -> Cost:
-    """0; (rows, columns, offset): writes two int64 places for each element, as many as 2 * rows * columns at most.
+    """0 FLOPs; writes two int64 indices per element of the triangle. Arguments: (rows, columns, offset).
 
-    Only the whole triangle of a square is counted; others have no cost.
+    Only the full triangle of a square matrix is counted; other forms have no cost.
     """
     rows, columns = integers(signature.get(0))[0], integer(signature.get(1))
     if rows != columns or integer(signature.get(2, 0)) != 0:
@@ -415,7 +439,7 @@ def triangle_indices(signature: Signature) -> Cost:
 
 @formula("aten::normal")
 def normal(signature: Signature) -> Cost:
-    """2 per element: * deviation, + mean, if one is a tensor; drawing is 0."""
+    """2 FLOPs per element (* standard deviation, + mean) if either is a tensor; the random draw is 0."""
     given = [value for value in signature.arguments[:2] if isinstance(value, Tensor)]
     if not given or any(value.shape != given[0].shape for value in given):
         raise Unknown("the size drawn")
@@ -424,7 +448,7 @@ def normal(signature: Signature) -> Cost:
 
 @formula("aten::_standard_gamma", "aten::_sample_dirichlet", "aten::binomial")
 def drawn(signature: Signature) -> Cost:
-    """0: random numbers; reads their parameters."""
+    """0 FLOPs: random numbers; reads their parameters."""
     x = signature.tensor(0)
     return moved(read(x, optional(signature, 1)), fresh(x.shape, x.dtype))
 
@@ -436,7 +460,7 @@ def drawn(signature: Signature) -> Cost:
     "aten::_jagged_to_padded_dense_forward", "fbgemm::jagged_to_padded_dense", "fbgemm::jagged_to_padded_dense_forward"
 )
 def to_padded(signature: Signature) -> Cost:
-    """0; (rows, offsets, longest, padding): reads the rows and offsets, writes the padded batch."""
+    """0 FLOPs; reads the rows and offsets, writes the padded batch. Arguments: (rows, offsets, longest, padding)."""
     values, offsets = signature.tensor(0), signature.get(1)
     # One offset a ragged dimension, the first of the batch.
     longest, given = sizes(signature.get(2)), tensors(offsets)
@@ -449,7 +473,10 @@ def to_padded(signature: Signature) -> Cost:
 
 @formula("aten::_padded_dense_to_jagged_forward", "fbgemm::dense_to_jagged_forward")
 def from_padded(signature: Signature) -> Cost:
-    """0; (padded, offsets, rows): reads and writes the rows; without their number it is data."""
+    """0 FLOPs; reads and writes the rows; without their number, the size depends on data.
+
+    Arguments: (padded, offsets, rows).
+    """
     dense, bounds = signature.tensor(0), tensors(signature.get(1))
     rows = integer(signature.get(2))
     moved_rows = fresh((rows, *dense.shape[1 + len(bounds) :]), dense.dtype)
@@ -458,7 +485,10 @@ def from_padded(signature: Signature) -> Cost:
 
 @formula("aten::_nested_from_padded_tensor")
 def nested_from_padded(signature: Signature) -> Cost:
-    """0; (padded, offsets, dummy, ragged dimension, shortest, longest, rows): reads and writes the rows."""
+    """0 FLOPs; reads and writes the rows.
+
+    Arguments: (padded, offsets, dummy, ragged dimension, shortest, longest, rows).
+    """
     dense, offsets, rows = signature.tensor(0), signature.tensor(1), integer(signature.get(6))
     if signature.get(3, 1) != 1:
         raise Unknown("another ragged dimension")
@@ -468,7 +498,10 @@ def nested_from_padded(signature: Signature) -> Cost:
 
 @formula("aten::_transform_bias_rescale_qkv")
 def bias_and_scale(signature: Signature) -> Cost:
-    """4 per element of one of three: the bias of query, key and value, the scale of the query; (qkv, bias, heads)."""
+    """4 FLOPs per element of q, k or v: a bias add for each of the three and the scale of q.
+
+    Arguments: (qkv, bias, heads).
+    """
     x, bias = signature.tensor(0), signature.tensor(1)
     if x.shape[-1] != bias.numel or x.shape[-1] % 3:
         raise Unknown(f"{x} and {bias}")

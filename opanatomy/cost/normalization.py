@@ -1,8 +1,9 @@
-"""Softmax and the normalizations, FLOPs per element operation by operation.
+"""Softmax and the normalizations: FLOPs per element, operation by operation.
 
-The figures of layer norm (7; 9 and 4 backward) and softmax (4 and 4) are those of Ivanov et al., arXiv 2007.00072,
-without the scale and dropout that are operators of their own in torch; the others are derived the same way. A missing
-scale or shift is one operation less. Statistics are written in float32 for 16-bit inputs, as accelerators do.
+The counts for layer norm (7; 9 and 4 backward) and softmax (4 and 4) are from Ivanov et al., arXiv 2007.00072, without
+the scale and dropout, which are separate operators in torch; the others are derived the same way. A missing scale and a
+missing shift each lower the count by 1. Statistics of 16-bit inputs are counted as written in float32, as accelerators
+write them.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _gradient_bytes(x: Tensor, channels: int, dtype: str | None, wanted: tuple[b
 
 @formula("aten::_softmax", "aten::_log_softmax")
 def softmax(signature: Signature) -> Cost:
-    """4 per element: subtract the maximum, exp, sum, divide (log_softmax: subtract). Source: arXiv 2007.00072."""
+    """4 FLOPs per element: subtract the maximum, exp, sum, divide (log_softmax: subtract). Source: arXiv 2007.00072."""
     x = signature.tensor(0)
     dtype = "float32" if x.dtype == "float16" and flag(signature.get(2)) else x.dtype
     return Cost(flops=4 * x.numel, read_bytes=read(x), written_bytes=fresh(x.shape, dtype))
@@ -69,7 +70,7 @@ def softmax(signature: Signature) -> Cost:
 
 @formula("aten::_safe_softmax")
 def safe_softmax(signature: Signature) -> Cost:
-    """4 per element, as softmax."""
+    """4 FLOPs per element, as for softmax."""
     x = signature.tensor(0)
     dtype = scalar_type(signature.get(2)) or x.dtype
     return Cost(flops=4 * x.numel, read_bytes=read(x), written_bytes=fresh(x.shape, dtype))
@@ -77,14 +78,17 @@ def safe_softmax(signature: Signature) -> Cost:
 
 @formula("aten::_masked_softmax")
 def masked_softmax(signature: Signature) -> Cost:
-    """4 per element, as softmax; reads the mask too."""
+    """4 FLOPs per element, as for softmax; also reads the mask."""
     x = signature.tensor(0)
     return Cost(flops=4 * x.numel, read_bytes=read(x, signature.tensor(1)), written_bytes=fresh(x.shape, x.dtype))
 
 
 @formula("aten::_softmax_backward_data", "aten::_log_softmax_backward_data")
 def softmax_backward(signature: Signature) -> Cost:
-    """4 per element: grad * y, sum, subtract, * y (log_softmax: sum, exp, multiply, subtract). arXiv 2007.00072."""
+    """4 FLOPs per element: grad * y, sum, subtract, * y (log_softmax: sum, exp, multiply, subtract).
+
+    arXiv 2007.00072.
+    """
     grad, y = signature.tensor(0), signature.tensor(1)
     like = optional(signature, 3)
     # torch before 1.11 has the input of the forward here, not its data type
@@ -103,14 +107,14 @@ def _rows(x: Tensor, normalized: Shape) -> int:
 
 @formula("aten::native_layer_norm")
 def layer_norm(signature: Signature) -> Cost:
-    """7 per element: mean, subtract, square, sum, * rstd, * scale, + shift. Source: arXiv 2007.00072."""
+    """7 FLOPs per element: mean, subtract, square, sum, * rstd, * scale, + shift. Source: arXiv 2007.00072."""
     x, weight, bias = signature.tensor(0), optional(signature, 2), optional(signature, 3)
     return _layer_norm(signature, x, weight, bias, statistics_type(x.dtype))
 
 
 @formula("aten::native_layer_norm", device="cpu")
 def layer_norm_on_cpu(signature: Signature) -> Cost:
-    """7 per element; the CPU keeps the statistics in the data type of scale and shift, else of the input."""
+    """7 FLOPs per element; the CPU stores the statistics in the data type of scale and shift, or else of the input."""
     x, weight, bias = signature.tensor(0), optional(signature, 2), optional(signature, 3)
     return _layer_norm(signature, x, weight, bias, _type_on_cpu(x, weight, bias))
 
@@ -125,9 +129,9 @@ def _layer_norm(signature: Signature, x: Tensor, weight: Tensor | None, bias: Te
 
 @formula("aten::native_layer_norm_backward")
 def layer_norm_backward(signature: Signature) -> Cost:
-    """Input gradient 9, scale gradient 3, shift gradient 1 per element, those that `output_mask` asks for.
+    """Per element: input gradient 9, scale gradient 3, shift gradient 1; those that `output_mask` requests.
 
-    The scale's: * rstd, * grad, sum; the shift's: sum. Source: arXiv 2007.00072 (9 and 4).
+    The scale gradient is * rstd, * grad, sum; the shift gradient is a sum. Source: arXiv 2007.00072 (9 and 4).
     """
     grad, x, mean, rstd = (signature.tensor(index) for index in (0, 1, 3, 4))
     weight, bias, wanted = optional(signature, 5), optional(signature, 6), mask(signature.get(7), 3)
@@ -142,7 +146,7 @@ def layer_norm_backward(signature: Signature) -> Cost:
 
 @formula("aten::_fused_rms_norm")
 def rms_norm(signature: Signature) -> Cost:
-    """4 per element: square, sum, * rstd, * scale; without a scale 3."""
+    """4 FLOPs per element: square, sum, * rstd, * scale; 3 without a scale."""
     x, weight = signature.tensor(0), optional(signature, 2)
     rows = _rows(x, weight.shape if weight else sizes(signature.get(1)))
     written = fresh(x.shape, x.dtype) + fresh((rows,), statistics_type(x.dtype))
@@ -151,10 +155,10 @@ def rms_norm(signature: Signature) -> Cost:
 
 @formula("aten::_fused_rms_norm_backward")
 def rms_norm_backward(signature: Signature) -> Cost:
-    """Input gradient 6 (5 without a scale), scale gradient 3 per element.
+    """Per element: input gradient 6 (5 without a scale), scale gradient 3.
 
-    With g = grad * scale: g * x, its sum, then rstd * g - x * c: two multiplies, a subtract. The scale's: x * rstd,
-    * grad, sum.
+    Input gradient, with g = grad * scale: g * x and its sum, then rstd * g - x * c (two multiplies, a subtract). Scale
+    gradient: x * rstd, * grad, sum.
     """
     grad, x, rstd, weight = signature.tensor(0), signature.tensor(1), signature.tensor(3), optional(signature, 4)
     wanted = mask(signature.get(5), 2)
@@ -172,14 +176,14 @@ def rms_norm_backward(signature: Signature) -> Cost:
 
 @formula("aten::native_group_norm")
 def group_norm(signature: Signature) -> Cost:
-    """7 per element, as layer norm, over the channels of a group."""
+    """7 FLOPs per element, as for layer norm, over the channels of a group."""
     x = signature.tensor(0)
     return _group_norm(signature, x, statistics_type(x.dtype))
 
 
 @formula("aten::native_group_norm", device="cpu")
 def group_norm_on_cpu(signature: Signature) -> Cost:
-    """7 per element; the CPU keeps the statistics in the data type of scale and shift, else of the input."""
+    """7 FLOPs per element; the CPU stores the statistics in the data type of scale and shift, or else of the input."""
     x = signature.tensor(0)
     return _group_norm(signature, x, _type_on_cpu(x, optional(signature, 1), optional(signature, 2)))
 
@@ -194,7 +198,7 @@ def _group_norm(signature: Signature, x: Tensor, dtype: str | None) -> Cost:
 
 @formula("aten::native_group_norm_backward")
 def group_norm_backward(signature: Signature) -> Cost:
-    """Input gradient 9, scale gradient 3, shift gradient 1 per element, as layer norm."""
+    """Per element: input gradient 9, scale gradient 3, shift gradient 1, as for layer norm."""
     grad, x, mean, rstd = (signature.tensor(index) for index in range(4))
     weight, wanted = optional(signature, 4), mask(signature.get(9), 3)
     dtype = weight.dtype if weight else x.dtype
@@ -224,16 +228,16 @@ def _batch_norm(
     "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm", "aten::_native_batch_norm_legit"
 )
 def batch_norm(signature: Signature) -> Cost:
-    """7 per element in training, as layer norm; 4 in evaluation: subtract, multiply, scale, shift.
+    """7 FLOPs per element in training, as for layer norm; 4 in evaluation: subtract, multiply, scale, shift.
 
-    Training reads and writes the running statistics too. cuDNN's reserve space is not counted.
+    Training also reads and writes the running statistics. cuDNN's reserve space is not counted.
     """
     return _native_batch_norm(signature, statistics_type(signature.tensor(0).dtype))
 
 
 @formula("aten::native_batch_norm", "aten::_native_batch_norm_legit", device="cpu")
 def batch_norm_on_cpu(signature: Signature) -> Cost:
-    """7 per element; the CPU keeps the statistics in the data type of scale and shift, else of the input."""
+    """7 FLOPs per element; the CPU stores the statistics in the data type of scale and shift, or else of the input."""
     return _native_batch_norm(
         signature, _type_on_cpu(signature.tensor(0), optional(signature, 1), optional(signature, 2))
     )
@@ -249,14 +253,14 @@ def _native_batch_norm(signature: Signature, dtype: str | None) -> Cost:
 
 @formula("aten::_native_batch_norm_legit_no_training", "aten::_batch_norm_no_update")
 def batch_norm_evaluation(signature: Signature) -> Cost:
-    """4 per element: subtract, multiply, scale, shift."""
+    """4 FLOPs per element: subtract, multiply, scale, shift."""
     affine = (optional(signature, 1), optional(signature, 2))
     return _batch_norm(signature.tensor(0), affine, (optional(signature, 3), optional(signature, 4)), False, None)
 
 
 @formula("aten::_batch_norm_with_update")
 def batch_norm_update(signature: Signature) -> Cost:
-    """7 per element, as native_batch_norm in training."""
+    """7 FLOPs per element, as for native_batch_norm in training."""
     affine = (optional(signature, 1), optional(signature, 2))
     x, running = signature.tensor(0), (optional(signature, 3), optional(signature, 4))
     return _batch_norm(x, affine, running, True, statistics_type(x.dtype))
@@ -275,7 +279,7 @@ def _batch_norm_backward(
 
 @formula("aten::native_batch_norm_backward")
 def batch_norm_backward(signature: Signature) -> Cost:
-    """Input gradient 9 (1 in evaluation), scale gradient 3, shift gradient 1 per element, those asked for."""
+    """Per element: input gradient 9 (1 in evaluation), scale gradient 3, shift gradient 1; only requested gradients."""
     x, weight = signature.tensor(1), optional(signature, 2)
     moved = read(signature.tensor(0), x, weight, *(optional(signature, index) for index in range(3, 7)))
     return _batch_norm_backward(x, weight, moved, flag(signature.get(7)), mask(signature.get(9), 3))
@@ -283,13 +287,13 @@ def batch_norm_backward(signature: Signature) -> Cost:
 
 @formula("aten::batch_norm_backward")
 def batch_norm_backward_reserve(signature: Signature) -> Cost:
-    """As native_batch_norm_backward; the reserve space is not counted."""
+    """Same as native_batch_norm_backward; the reserve space is not counted."""
     return batch_norm_backward(Signature(signature.arguments[:10]))
 
 
 @formula("aten::cudnn_batch_norm_backward", "aten::miopen_batch_norm_backward")
 def backend_batch_norm_backward(signature: Signature) -> Cost:
-    """9 + 3 + 1 per element; cuDNN's reserve space is not counted."""
+    """13 FLOPs per element (9 + 3 + 1); cuDNN's reserve space is not counted."""
     x, grad, weight = (signature.tensor(index) for index in range(3))
     moved = read(x, grad, weight, *(optional(signature, index) for index in range(3, 7)))
     return _batch_norm_backward(x, weight, moved, True, (True, True, True))
@@ -297,7 +301,7 @@ def backend_batch_norm_backward(signature: Signature) -> Cost:
 
 @formula("aten::batch_norm_stats")
 def batch_norm_stats(signature: Signature) -> Cost:
-    """4 per element: sum, subtract, square, sum (the first half of a synchronized batch norm)."""
+    """4 FLOPs per element: sum, subtract, square, sum (the first half of synchronized batch norm)."""
     x = signature.tensor(0)
     written = 2 * fresh((x.shape[1],), statistics_type(x.dtype))
     return Cost(flops=4 * x.numel, read_bytes=read(x), written_bytes=written)
@@ -305,7 +309,7 @@ def batch_norm_stats(signature: Signature) -> Cost:
 
 @formula("aten::batch_norm_elemt")
 def batch_norm_elemt(signature: Signature) -> Cost:
-    """4 per element: subtract, multiply, scale, shift."""
+    """4 FLOPs per element: subtract, multiply, scale, shift."""
     x, weight, bias = signature.tensor(0), optional(signature, 1), optional(signature, 2)
     moved = read(x, weight, bias, signature.tensor(3), signature.tensor(4))
     return Cost(flops=x.numel * (2 + _affine(weight, bias)), read_bytes=moved, written_bytes=fresh(x.shape, x.dtype))
@@ -316,7 +320,7 @@ def batch_norm_elemt(signature: Signature) -> Cost:
 
 @formula("aten::_weight_norm_interface")
 def weight_norm(signature: Signature) -> Cost:
-    """3 per element: square, sum, * g / norm; writes the weight and its norms."""
+    """3 FLOPs per element: square, sum, * g / norm; writes the weight and its norms."""
     v, g = signature.tensor(0), signature.tensor(1)
     written = fresh(v.shape, v.dtype) + fresh(g.shape, statistics_type(g.dtype))
     return Cost(flops=3 * v.numel, read_bytes=read(v, g), written_bytes=written)
@@ -324,7 +328,7 @@ def weight_norm(signature: Signature) -> Cost:
 
 @formula("aten::_weight_norm_interface_backward")
 def weight_norm_backward(signature: Signature) -> Cost:
-    """5 per element: grad * v, sum, v * c, subtract, * g / norm."""
+    """5 FLOPs per element: grad * v, sum, v * c, subtract, * g / norm."""
     grad, v, g, norms = (signature.tensor(index) for index in range(4))
     axis(integer(signature.get(4)), len(v.shape))
     written = fresh(v.shape, v.dtype) + fresh(g.shape, g.dtype)
@@ -336,9 +340,9 @@ def weight_norm_backward(signature: Signature) -> Cost:
 
 @formula("aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts")
 def gather_statistics(signature: Signature) -> Cost:
-    """9 per mean gathered: those of all devices are weighed and joined; reads and writes the running ones.
+    """9 FLOPs per gathered mean: combines all devices' statistics, weighted; reads and writes the running statistics.
 
-    (x, means (devices, c), deviations, running mean, running variance, ...): x gives a data type only.
+    Arguments: (x, means (devices, c), deviations, running mean, running variance, ...); x only gives the data type.
     """
     means, deviations = signature.tensor(1), signature.tensor(2)
     running = (optional(signature, 3), optional(signature, 4))
@@ -349,7 +353,10 @@ def gather_statistics(signature: Signature) -> Cost:
 
 @formula("aten::batch_norm_backward_reduce")
 def reduce_gradients(signature: Signature) -> Cost:
-    """4 per element: two sums, x - mean and * grad; (grad, x, mean, deviation, weight, asked, asked, asked)."""
+    """4 FLOPs per element: two sums, x - mean, * grad.
+
+    Arguments: (grad, x, mean, deviation, weight, three flags for the results).
+    """
     grad, x, mean, deviation = (signature.tensor(index) for index in range(4))
     weight = optional(signature, 4)
     channels = (x.shape[1],)
@@ -361,7 +368,10 @@ def reduce_gradients(signature: Signature) -> Cost:
 
 @formula("aten::batch_norm_backward_elemt")
 def apply_gradients(signature: Signature) -> Cost:
-    """5 per element: grad - mean of it - (x - mean) * c, * scale; (grad, x, mean, deviation, weight, sums, count)."""
+    """5 FLOPs per element: grad - mean(grad) - (x - mean) * c, * scale.
+
+    Arguments: (grad, x, mean, deviation, weight, sums, count).
+    """
     grad, x = signature.tensor(0), signature.tensor(1)
     moved_in = read(*signature.arguments[:8])
     return moved(moved_in, fresh(x.shape, grad.dtype), flops=5 * x.numel)

@@ -1,6 +1,6 @@
-"""Optimizer updates: the fused ones operation by operation, and `_foreach_` maps as their single-tensor operators.
+"""Optimizer updates: fused ones operation by operation, `_foreach_` ones as their single-tensor operators.
 
-Lists of tensors have no data type in a plain trace; the cost is unknown unless the capture noted it.
+A plain trace does not record the data types of tensor lists, so the cost is unknown unless a capture recorded them.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ def _adam(signature: Signature, decay_flops: int) -> Cost:
 
 @formula("aten::_fused_adamw_")
 def fused_adamw(signature: Signature) -> Cost:
-    """13 per parameter, 14 with weight decay; reads and writes the parameter and its two averages, reads the gradient.
+    """13 FLOPs per parameter, 14 with weight decay; reads and writes parameter and both averages, reads the gradient.
 
-    Average: m + (1 - b1) * (g - m) is 3; squares: b2 * v + (1 - b2) * g * g is 4; sqrt(v) / c + eps is 3;
-    p - step * m / denominator is 3; decay: p * (1 - lr * decay) is 1. A gradient scale is 1, `maximize` 1 more.
+    m + (1 - b1) * (g - m) is 3, b2 * v + (1 - b2) * g * g is 4, sqrt(v) / c + eps is 3, p - step * m / denominator is
+    3; weight decay, p * (1 - lr * decay), is 1. A gradient scale adds 1, `maximize` 1.
     """
     return _adam(signature, 1)
 
 
 @formula("aten::_fused_adam_")
 def fused_adam(signature: Signature) -> Cost:
-    """13 per parameter, 15 with weight decay (g + decay * p), as AdamW."""
+    """13 FLOPs per parameter, 15 with weight decay (g + decay * p), as for AdamW."""
     return _adam(signature, 2)
 
 
 @formula("aten::_fused_sgd_")
 def fused_sgd(signature: Signature) -> Cost:
-    """2 per parameter (p - lr * g); momentum 3 (mu * b + (1 - damping) * g), decay 2, Nesterov 2."""
+    """2 FLOPs per parameter (p - lr * g); momentum adds 3 (mu * b + (1 - damping) * g), weight decay 2, Nesterov 2."""
     parameters, grads = tensors(signature.get(0)), tensors(signature.get(1))
     momentum, first = _nonzero(signature.get(4)), flag(signature.get(9))
     flops = 2 + 2 * _nonzero(signature.get(3)) + flag(signature.get(8))
@@ -70,7 +70,7 @@ def fused_sgd(signature: Signature) -> Cost:
 
 @formula("aten::_fused_adagrad_")
 def fused_adagrad(signature: Signature) -> Cost:
-    """7 per parameter: sum + g * g (2), sqrt, + eps, lr * g, divide, subtract; decay 2."""
+    """7 FLOPs per parameter: sum + g * g (2), sqrt, + eps, lr * g, divide, subtract; weight decay adds 2."""
     parameters, grads, sums, steps = (tensors(signature.get(index)) for index in range(4))
     flops = 7 + 2 * _nonzero(signature.get(6)) + flag(signature.get(8))
     state = read(parameters, sums)
@@ -83,7 +83,7 @@ def fused_adagrad(signature: Signature) -> Cost:
 
 @formula("aten::_amp_foreach_non_finite_check_and_unscale_")
 def unscale(signature: Signature) -> Cost:
-    """1 per element: * inverse scale; reads and writes every gradient and the flag."""
+    """1 FLOP per element: * inverse scale; reads and writes every gradient and the inf flag."""
     grads, non_finite, inverse = tensors(signature.get(0)), signature.tensor(1), signature.tensor(2)
     return Cost(
         flops=sum(x.numel for x in grads),
@@ -94,7 +94,7 @@ def unscale(signature: Signature) -> Cost:
 
 @formula("aten::_amp_update_scale_")
 def update_scale(signature: Signature) -> Cost:
-    """1: the loss scale grows or shrinks; reads the flag, reads and writes the scale and its counter."""
+    """1 FLOP: increases or decreases the loss scale; reads the flag, reads and writes the scale and its counter."""
     scale, counter, non_finite = (signature.tensor(index) for index in range(3))
     return Cost(flops=1, read_bytes=read(scale, counter, non_finite), written_bytes=read(scale, counter))
 
@@ -119,7 +119,10 @@ def _update(signature: Signature, state: tuple[Tensor | None, ...], more: int, d
 
 @formula("bitsandbytes::optimizer_update_8bit_blockwise")
 def blockwise_8bit(signature: Signature) -> Cost:
-    """As the 32-bit update, and 2 for each state: * scale when read, / scale when written; maps of 256 values read."""
+    """Same as the 32-bit update, plus 2 per state: * scale when read, / scale when written.
+
+    Also reads the maps of 256 values.
+    """
     states = (optional(signature, 3), optional(signature, 4))
     scales = (optional(signature, 14), optional(signature, 15))
     more = 2 * sum(state is not None for state in states)
@@ -129,7 +132,7 @@ def blockwise_8bit(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::optimizer_update_32bit")
 def update_32bit(signature: Signature) -> Cost:
-    """13 per parameter for Adam, 14 with weight decay, as the fused one."""
+    """13 FLOPs per parameter for Adam, 14 with weight decay, as for the fused update."""
     return _update(signature, (optional(signature, 3), optional(signature, 4)), 0, signature.get(13), 0)
 
 
@@ -162,7 +165,7 @@ def _foreach(operator: str) -> Callable[[Signature], Cost]:
             written_bytes += each.written_bytes
         return Cost(flops=flops, read_bytes=read_bytes + shared, written_bytes=written_bytes)
 
-    formula_of_list.__doc__ = f"`{operator}` on each tensor of the list."
+    formula_of_list.__doc__ = f"`{operator}` on each tensor in the list."
     return formula_of_list
 
 
@@ -184,6 +187,6 @@ formula("aten::_foreach_clone")(_foreach("aten::clone"))
 
 @formula("aten::_foreach_norm")
 def foreach_norm(signature: Signature) -> Cost:
-    """1 per input element: (list, ord, dtype) -> one norm a tensor."""
+    """1 FLOP per input element: (list, ord, dtype) -> one norm per tensor."""
     formula_of_norms = _foreach("aten::linalg_vector_norm")
     return formula_of_norms(Signature((signature.get(0), signature.get(1), None, False, signature.get(2))))

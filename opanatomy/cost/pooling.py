@@ -1,4 +1,4 @@
-"""Pooling and resizing of images and sequences, FLOPs per output element by the taps of the window."""
+"""Pooling and resizing: FLOPs per output element, by the elements of the window."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ def _max_pool(signature: Signature, dims: int) -> Cost:
 
 @formula("aten::max_pool2d_with_indices")
 def max_pool2d(signature: Signature) -> Cost:
-    """0: comparisons; reads the image, writes the maxima and their int64 places."""
+    """0 FLOPs: comparisons; reads the image, writes the maxima and their int64 indices."""
     return _max_pool(signature, 2)
 
 
 @formula("aten::max_pool3d_with_indices")
 def max_pool3d(signature: Signature) -> Cost:
-    """0: comparisons; reads the volume, writes the maxima and their int64 places."""
+    """0 FLOPs: comparisons; reads the volume, writes the maxima and their int64 indices."""
     return _max_pool(signature, 3)
 
 
 @formula("aten::max_pool2d_with_indices_backward", "aten::max_pool3d_with_indices_backward")
 def max_pool_backward(signature: Signature) -> Cost:
-    """1 add per gradient element; reads gradient and places, writes the whole gradient, not reading the image."""
+    """1 add per gradient element; reads the gradient and the indices, not the image; writes the entire gradient."""
     grad, x, indices = signature.tensor(0), signature.tensor(1), signature.tensor(7)
     return moved(read(grad, indices), fresh(x.shape, x.dtype), flops=grad.numel)
 
@@ -72,25 +72,25 @@ def _average_pool(signature: Signature, dims: int) -> Cost:
 
 @formula("aten::avg_pool1d")
 def average_pool1d(signature: Signature) -> Cost:
-    """Elements of the window per output element: its adds and the division."""
+    """One FLOP per output element for each window element: the adds and the division."""
     return _average_pool(signature, 1)
 
 
 @formula("aten::avg_pool2d")
 def average_pool2d(signature: Signature) -> Cost:
-    """Elements of the window per output element: its adds and the division."""
+    """One FLOP per output element for each window element: the adds and the division."""
     return _average_pool(signature, 2)
 
 
 @formula("aten::avg_pool3d")
 def average_pool3d(signature: Signature) -> Cost:
-    """Elements of the window per output element: its adds and the division."""
+    """One FLOP per output element for each window element: the adds and the division."""
     return _average_pool(signature, 3)
 
 
 @formula("aten::avg_pool2d_backward", "aten::avg_pool3d_backward")
 def average_pool_backward(signature: Signature) -> Cost:
-    """Elements of the window per gradient element: a division and the adds; does not read the image."""
+    """One FLOP per gradient element for each window element: a division and the adds; does not read the image."""
     grad, x = signature.tensor(0), signature.tensor(1)
     taps = prod(sizes(signature.get(2), 2))
     return moved(read(grad), fresh(x.shape, x.dtype), flops=grad.numel * taps)
@@ -98,14 +98,14 @@ def average_pool_backward(signature: Signature) -> Cost:
 
 @formula("aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool3d")
 def adaptive_pool(signature: Signature) -> Cost:
-    """1 per input element, as a mean: (x, output size)."""
+    """1 FLOP per input element, as for a mean. Arguments: (x, output size)."""
     x, size = signature.tensor(0), sizes(signature.get(1), 2)
     return moved(read(x), fresh((*x.shape[: -len(size)], *size), x.dtype), flops=x.numel)
 
 
 @formula("aten::_adaptive_avg_pool2d_backward", "aten::_adaptive_avg_pool3d_backward")
 def adaptive_pool_backward(signature: Signature) -> Cost:
-    """1 per input element; reads the gradient, writes the gradient of the image, not reading the image."""
+    """1 FLOP per input element; reads the output gradient, not the image; writes the image's gradient."""
     grad, x = signature.tensor(0), signature.tensor(1)
     return moved(read(grad), fresh(x.shape, x.dtype), flops=x.numel)
 
@@ -144,9 +144,13 @@ def _register(name: str, flops: int) -> None:
         adds = max(flops, 1)
         return moved(read(grad), fresh(size, grad.dtype), flops=adds * grad.numel)
 
-    forward.__doc__ = f"{flops} per output element, the weighted sum of its neighbours."
+    forward.__doc__ = f"{flops} FLOPs per output element: " + (
+        "a weighted sum of its neighbors." if flops else "copies its nearest neighbor."
+    )
+    count = max(flops, 1)
     backward.__doc__ = (
-        f"{max(flops, 1)} per gradient element; (grad, output size, input size): writes the input's gradient."
+        f"{count} FLOP{'s' * (count != 1)} per gradient element; writes the input's gradient. "
+        "Arguments: (grad, output size, input size)."
     )
     formula(f"aten::{name}")(forward)
     formula(f"aten::{name}_backward")(backward)
@@ -158,9 +162,9 @@ for _name, _flops in _RESIZE.items():
 
 @formula("aten::grid_sampler_2d", "aten::grid_sampler_3d", "aten::cudnn_grid_sampler")
 def grid_sampler(signature: Signature) -> Cost:
-    """Per output element 7 (bilinear: four multiplies, three adds), 15 in 3-D, 0 nearest, 35 bicubic.
+    """Per output element: bilinear 7 (four multiplies, three adds), 15 in 3-D, nearest 0, bicubic 35.
 
-    Reads the neighbours of each output element, at most the image.
+    Reads each output element's neighbors, at most the entire image.
     """
     x, grid = signature.tensor(0), signature.tensor(1)
     shape = (*x.shape[:2], *grid.shape[1:-1])
@@ -177,9 +181,9 @@ def _sampled(x: Tensor, mode: int, elements: int) -> int:
 
 @formula("aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward")
 def grid_sampler_backward(signature: Signature) -> Cost:
-    """The forward's FLOPs for the image and as many for the grid; (grad, x, grid, mode, ..., output_mask).
+    """The forward's FLOPs twice, for the image and for the grid. Arguments: (grad, x, grid, mode, ..., output_mask).
 
-    Writes the gradients asked for.
+    Writes the requested gradients.
     """
     grad, x, grid = (signature.tensor(index) for index in range(3))
     asked = signature.get(6)
@@ -192,14 +196,17 @@ def grid_sampler_backward(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_grid_sampler_backward")
 def cudnn_grid_sampler_backward(signature: Signature) -> Cost:
-    """The forward's FLOPs, bilinear, for the image and as many for the grid; (x, grid, grad): writes both gradients."""
+    """The bilinear forward's FLOPs twice, for the image and for the grid. Writes both gradients.
+
+    Arguments: (x, grid, grad).
+    """
     x, grid, grad = (signature.tensor(index) for index in range(3))
     return grid_sampler_backward(Signature((grad, x, grid)))
 
 
 @formula("aten::adaptive_max_pool2d", "aten::adaptive_max_pool3d")
 def adaptive_max_pool(signature: Signature) -> Cost:
-    """0: comparisons; (x, output size): writes the maxima and their int64 places."""
+    """0 FLOPs: comparisons; writes the maxima and their int64 indices. Arguments: (x, output size)."""
     x, size = signature.tensor(0), sizes(signature.get(1), 2)
     shape = (*x.shape[: -len(size)], *size)
     return moved(read(x), fresh(shape, x.dtype) + fresh(shape, "int64"))
@@ -207,14 +214,17 @@ def adaptive_max_pool(signature: Signature) -> Cost:
 
 @formula("aten::adaptive_max_pool2d_backward", "aten::adaptive_max_pool3d_backward")
 def adaptive_max_pool_backward(signature: Signature) -> Cost:
-    """1 add per gradient element; (grad, x, places): writes the whole gradient, not reading the image."""
+    """1 add per gradient element; writes the entire gradient, does not read the image.
+
+    Arguments: (grad, x, indices).
+    """
     grad, x, indices = (signature.tensor(index) for index in range(3))
     return moved(read(grad, indices), fresh(x.shape, x.dtype), flops=grad.numel)
 
 
 @formula("aten::mkldnn_max_pool2d")
 def mkldnn_max_pool2d(signature: Signature) -> Cost:
-    """0: comparisons; reads the image, writes the maxima."""
+    """0 FLOPs: comparisons; reads the image, writes the maxima."""
     x, get = signature.tensor(0), signature.get
     shape, _ = window(x, 2, get(1), get(2), get(3), get(4), flag(get(5)))
     return moved(read(x), fresh(shape, x.dtype))
@@ -222,14 +232,14 @@ def mkldnn_max_pool2d(signature: Signature) -> Cost:
 
 @formula("aten::max_unpool2d", "aten::max_unpool3d")
 def max_unpool(signature: Signature) -> Cost:
-    """0; (maxima, places, size): reads both, writes the whole image."""
+    """0 FLOPs; reads both tensors, writes the entire image. Arguments: (maxima, indices, size)."""
     x, indices, size = signature.tensor(0), signature.tensor(1), sizes(signature.get(2), 2)
     return moved(read(x, indices), fresh((*x.shape[: -len(size)], *size), x.dtype))
 
 
 @formula("aten::fractional_max_pool2d", "aten::fractional_max_pool3d")
 def fractional_max_pool(signature: Signature) -> Cost:
-    """0: comparisons; (x, kernel, size, samples): writes the maxima and their int64 places."""
+    """0 FLOPs: comparisons; writes the maxima and their int64 indices. Arguments: (x, kernel, size, samples)."""
     x, samples = signature.tensor(0), signature.tensor(3)
     size = sizes(signature.get(2), 2)
     shape = (*x.shape[: -len(size)], *size)
@@ -238,7 +248,7 @@ def fractional_max_pool(signature: Signature) -> Cost:
 
 @formula("aten::fractional_max_pool2d_backward", "aten::fractional_max_pool3d_backward")
 def fractional_max_pool_backward(signature: Signature) -> Cost:
-    """1 add per element of the gradient: (grad, x, kernel, size, places); does not read the image."""
+    """1 add per gradient element; does not read the image. Arguments: (grad, x, kernel, size, indices)."""
     grad, x, indices = signature.tensor(0), signature.tensor(1), signature.tensor(4)
     return moved(read(grad, indices), fresh(x.shape, x.dtype), flops=grad.numel)
 
@@ -293,8 +303,11 @@ def _register_antialias(name: str, half: float) -> None:
         flops = prod(old[:2]) * _resized_flops(old[2:], new, half, factors, signature.get(3) is True)
         return moved(read(grad), fresh(old, grad.dtype), flops=flops)
 
-    forward.__doc__ = "2 a tap of the filter, rows first, then columns: (x, size, align corners, factors)."
-    backward.__doc__ = "As the forward: each tap scatters a product; (grad, size, old size, align corners, factors)."
+    forward.__doc__ = "2 FLOPs per filter tap, rows first, then columns. Arguments: (x, size, align corners, factors)."
+    backward.__doc__ = (
+        "Same as the forward, but each tap scatters a product. "
+        "Arguments: (grad, size, old size, align corners, factors)."
+    )
     formula(f"aten::_upsample_{name}2d_aa")(forward)
     formula(f"aten::_upsample_{name}2d_aa_backward")(backward)
 
@@ -334,9 +347,9 @@ def _region_samples(x: Tensor, elements: int) -> int:
 
 @formula("torchvision::roi_align")
 def roi_align(signature: Signature) -> Cost:
-    """`8 s^2 + 1` per output element: s^2 bilinear samples of 7, their adds, a divide.
+    """`8 s^2 + 1` FLOPs per output element: s^2 bilinear samples (7 each), their adds, one divide.
 
-    (x (b, c, h, w), rois (k, 5), scale, height, width, sampling ratio s, aligned).
+    Arguments: (x (b, c, h, w), rois (k, 5), scale, height, width, sampling ratio s, aligned).
     """
     x, rois, samples = signature.tensor(0), signature.tensor(1), _samples(signature.get(5))
     elements, _ = _region_elements(signature, x.shape[1])
@@ -346,9 +359,10 @@ def roi_align(signature: Signature) -> Cost:
 
 @formula("torchvision::_roi_align_backward")
 def roi_align_backward(signature: Signature) -> Cost:
-    """`8 s^2 + 1` per element of the gradient: to each of four neighbours a multiply and an add, a divide.
+    """`8 s^2 + 1` FLOPs per gradient element: a multiply and an add for each of a sample's four neighbors, one divide.
 
-    (grad, rois, scale, height, width, b, c, h, w, sampling ratio s, aligned); writes the gradient of the whole image.
+    Arguments: (grad, rois, scale, height, width, b, c, h, w, sampling ratio s, aligned); writes the gradient of the
+    entire image.
     """
     grad, rois, samples = signature.tensor(0), signature.tensor(1), _samples(signature.get(9))
     shape = tuple(integer(signature.get(index)) for index in range(5, 9))
@@ -357,7 +371,7 @@ def roi_align_backward(signature: Signature) -> Cost:
 
 @formula("torchvision::ps_roi_align")
 def position_roi_align(signature: Signature) -> Cost:
-    """As roi_align with `c / (height * width)` channels of the result; writes the int32 channel of each element too."""
+    """Same as roi_align, with `c / (height * width)` output channels; also writes each element's int32 channel."""
     x, rois, samples = signature.tensor(0), signature.tensor(1), _samples(signature.get(5))
     _, places = _region_elements(signature, 1)
     elements, _ = _region_elements(signature, x.shape[1] // places)
@@ -368,7 +382,10 @@ def position_roi_align(signature: Signature) -> Cost:
 
 @formula("torchvision::_ps_roi_align_backward")
 def position_roi_align_backward(signature: Signature) -> Cost:
-    """As _roi_align_backward: (grad, rois, channels, scale, height, width, sampling ratio s, b, c, h, w)."""
+    """Same as _roi_align_backward.
+
+    Arguments: (grad, rois, channels, scale, height, width, sampling ratio s, b, c, h, w).
+    """
     grad, samples = signature.tensor(0), _samples(signature.get(6))
     shape = tuple(integer(signature.get(index)) for index in range(7, 11))
     moved_in = read(*(signature.tensor(index) for index in range(3)))
@@ -377,9 +394,9 @@ def position_roi_align_backward(signature: Signature) -> Cost:
 
 @formula("torchvision::roi_pool")
 def roi_pool(signature: Signature) -> Cost:
-    """0: comparisons; (x, rois, scale, height, width): writes maxima and int32 places.
+    """0 FLOPs: comparisons; writes maxima and int32 indices. Arguments: (x, rois, scale, height, width).
 
-    The size of a region is data: reads at least one element of each.
+    A region's size depends on data, so the bytes are a lower bound: one element read per output element.
     """
     x = signature.tensor(0)
     elements, _ = _region_elements(signature, x.shape[1])
@@ -389,7 +406,7 @@ def roi_pool(signature: Signature) -> Cost:
 
 @formula("torchvision::_roi_pool_backward")
 def roi_pool_backward(signature: Signature) -> Cost:
-    """1 add per element of the gradient: (grad, rois, places, scale, height, width, b, c, h, w)."""
+    """1 add per gradient element. Arguments: (grad, rois, indices, scale, height, width, b, c, h, w)."""
     grad = signature.tensor(0)
     shape = tuple(integer(signature.get(index)) for index in range(6, 10))
     moved_in = read(*(signature.tensor(index) for index in range(3)))
@@ -407,9 +424,9 @@ def _deformed(x: Tensor, weight: Tensor, offset: Tensor) -> tuple[tuple[int, ...
 
 @formula("torchvision::deform_conv2d")
 def deformable_convolution(signature: Signature) -> Cost:
-    """`2 * b * C_out * prod(out) * (C_in / groups) * prod(kernel)`, as convolution; the sampling is not counted.
+    """`2 * b * C_out * prod(out) * (C_in / groups) * prod(kernel)` FLOPs, as for convolution; sampling is not counted.
 
-    (x, weight, offset, mask, bias, strides, paddings, dilations, groups, offset groups, use mask).
+    Arguments: (x, weight, offset, mask, bias, strides, paddings, dilations, groups, offset groups, use mask).
     """
     x, weight, offset = (signature.tensor(index) for index in range(3))
     masked = signature.get(13, True) is not False
@@ -420,7 +437,9 @@ def deformable_convolution(signature: Signature) -> Cost:
 
 @formula("torchvision::_deform_conv2d_backward")
 def deformable_convolution_backward(signature: Signature) -> Cost:
-    """Twice the forward: the products for the columns and for the weight; (grad, x, weight, offset, mask, bias, ...).
+    """Twice the forward: matmuls for the columns and for the weight.
+
+    Arguments: (grad, x, weight, offset, mask, bias, ...).
 
     Writes the gradient of each.
     """

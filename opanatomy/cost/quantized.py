@@ -1,8 +1,6 @@
-"""Quantized weights and activations: torch's packed weights, bitsandbytes, fp8 of vLLM and FBGEMM.
+"""Quantized weights and activations: torch's packed weights, bitsandbytes, fp8 from vLLM and FBGEMM.
 
-A table look-up or a clamp is 0, a scale is 1.
-
-The optimizers in 8 bits are in `optimizer`.
+A table lookup or a clamp counts 0, a scale 1. 8-bit optimizers are in `optimizer`.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ def _blocks(elements: int, size: Argument) -> int:
 
 @formula("aten::_weight_int8pack_mm")
 def int8_weight_mm(signature: Signature) -> Cost:
-    """`2 * m * n * k` for x (m, k), int8 weight (n, k) and a scale a row."""
+    """`2 * m * n * k` FLOPs for x (m, k), an int8 weight (n, k) and one scale per row."""
     x, weight = signature.tensor(0), signature.tensor(1)
     shape, flops = product_shape(x.shape, weight.shape[::-1])
     return Cost(flops=flops, read_bytes=read(x, weight, signature.tensor(2)), written_bytes=fresh(shape, x.dtype))
@@ -47,7 +45,7 @@ def int8_weight_mm(signature: Signature) -> Cost:
 
 @formula("aten::_weight_int4pack_mm", "aten::_weight_int4pack_mm_for_cpu")
 def int4_weight_mm(signature: Signature) -> Cost:
-    """`2 * m * n * k` for x (m, k), a packed 4-bit weight, and scales and zeros (k / group, n, 2)."""
+    """`2 * m * n * k` FLOPs for x (m, k), a packed 4-bit weight, and scales and zero points (k / group, n, 2)."""
     x, weight, scales = signature.tensor(0), signature.tensor(1), signature.tensor(3)
     (m, k), n = x.shape, scales.shape[1]
     return Cost(flops=2 * m * n * k, read_bytes=read(x, weight, scales), written_bytes=fresh((m, n), x.dtype))
@@ -55,7 +53,7 @@ def int4_weight_mm(signature: Signature) -> Cost:
 
 @formula("aten::_weight_int4pack_mm_with_scales_and_zeros")
 def int4_weight_mm_two(signature: Signature) -> Cost:
-    """`2 * m * n * k`: (x (m, k), packed weight, group, scales (k / group, n), zeros)."""
+    """`2 * m * n * k` FLOPs. Arguments: (x (m, k), packed weight, group, scales (k / group, n), zero points)."""
     x, weight, scales, zeros = (signature.tensor(index) for index in (0, 1, 3, 4))
     (m, k), n = x.shape, scales.shape[1]
     return moved(read(x, weight, scales, zeros), fresh((m, n), x.dtype), flops=2 * m * n * k)
@@ -63,7 +61,7 @@ def int4_weight_mm_two(signature: Signature) -> Cost:
 
 @formula("aten::_dyn_quant_matmul_4bit")
 def dynamic_4bit_mm(signature: Signature) -> Cost:
-    """`2 * rows * n * k`: (x (..., k), packed weight with its scales and bias, block, k, n)."""
+    """`2 * rows * n * k` FLOPs. Arguments: (x (..., k), packed weight with its scales and bias, block, k, n)."""
     x, weight, k, n = signature.tensor(0), signature.tensor(1), integer(signature.get(3)), integer(signature.get(4))
     if x.shape[-1] != k:
         raise Unknown(f"{x} and {k} features")
@@ -73,9 +71,11 @@ def dynamic_4bit_mm(signature: Signature) -> Cost:
 
 @formula("aten::_wrapped_quantized_linear_prepacked", "_quantized::_wrapped_quantized_linear_prepacked")
 def wrapped_linear(signature: Signature) -> Cost:
-    """`2 * rows * n * k`: (x, scale, zero point, packed weight, scale, zero point, n); float32 in and out.
+    """`2 * rows * n * k` FLOPs; float32 input and output.
 
-    A weight of 8 bits and its float32 bias are read; the tensor that stands for them is a pointer.
+    Arguments: (x, scale, zero point, packed weight, scale, zero point, n).
+
+    Counts reading an 8-bit weight and its float32 bias; the recorded tensor is only a pointer to them.
     """
     x, n = signature.tensor(0), integer(signature.get(6))
     shape = (*x.shape[:-1], n)
@@ -87,7 +87,10 @@ def wrapped_linear(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::dequantize_4bit")
 def dequantize_4bit(signature: Signature) -> Cost:
-    """1 per element: value of the code * scale of the block; (packed, scales, block, kind, shape, dtype[, out])."""
+    """1 FLOP per element: code's value * block's scale.
+
+    Arguments: (packed, scales, block, kind, shape, dtype[, out]).
+    """
     packed, scales, shape = signature.tensor(0), signature.tensor(1), sizes(signature.get(4))
     dtype = scalar_type(signature.get(5))
     return moved(read(packed, scales), fresh(shape, dtype), flops=prod(shape))
@@ -95,7 +98,10 @@ def dequantize_4bit(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::quantize_4bit")
 def quantize_4bit(signature: Signature) -> Cost:
-    """2 per element: the largest of the block, / scale; (x, block, kind, storage): 4 bits each, a scale a block."""
+    """2 FLOPs per element: block maximum, / scale. Arguments: (x, block, kind, storage).
+
+    Writes 4 bits per element and one scale per block.
+    """
     x = signature.tensor(0)
     written = -(-x.numel // 2) + fresh((_blocks(x.numel, signature.get(1)),), "float32")
     return moved(read(x), written, flops=2 * x.numel)
@@ -103,7 +109,7 @@ def quantize_4bit(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::dequantize_blockwise")
 def dequantize_blockwise(signature: Signature) -> Cost:
-    """1 per element: value of the code * scale of the block; (codes, scales, code book, block, dtype[, out])."""
+    """1 FLOP per element: code's value * block's scale. Arguments: (codes, scales, code book, block, dtype[, out])."""
     x = signature.tensor(0)
     dtype = scalar_type(signature.get(4))
     return moved(read(x, signature.tensor(1), signature.tensor(2)), fresh(x.shape, dtype), flops=x.numel)
@@ -111,7 +117,10 @@ def dequantize_blockwise(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::quantize_blockwise")
 def quantize_blockwise(signature: Signature) -> Cost:
-    """2 per element: the largest of the block, / scale; (x, code book, block): a code an element, a scale a block."""
+    """2 FLOPs per element: block maximum, / scale. Arguments: (x, code book, block).
+
+    Writes one code per element and one scale per block.
+    """
     x, book = signature.tensor(0), signature.tensor(1)
     written = x.numel + fresh((_blocks(x.numel, signature.get(2)),), "float32")
     return moved(read(x, book), written, flops=2 * x.numel)
@@ -119,9 +128,9 @@ def quantize_blockwise(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::gemv_4bit", "bitsandbytes::gemm_4bit")
 def product_4bit(signature: Signature) -> Cost:
-    """`2 * rows * n * k` for x (..., k) and a packed weight of shape (n, k); making its values again is not counted.
+    """`2 * rows * n * k` FLOPs for x (..., k) and a packed weight of shape (n, k); dequantization is not counted.
 
-    (x, packed, shape, scales, ...). Reads every tensor given.
+    Arguments: (x, packed, shape, scales, ...). Reads all given tensors.
     """
     x, (n, k) = signature.tensor(0), sizes(signature.get(2), 2)
     if x.shape[-1] != k:
@@ -140,7 +149,7 @@ def _int8(a: Tensor, b: Tensor) -> tuple[int, int]:
 
 @formula("bitsandbytes::int8_linear_matmul")
 def int8_product(signature: Signature) -> Cost:
-    """`2 * rows * n * k` for int8 (..., k) @ (n, k)^T -> int32."""
+    """`2 * rows * n * k` FLOPs for int8 (..., k) @ (n, k)^T -> int32."""
     a, b = signature.tensor(0), signature.tensor(1)
     elements, flops = _int8(a, b)
     return moved(read(a, b), fresh((elements,), "int32"), flops=flops)
@@ -148,7 +157,10 @@ def int8_product(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::int8_scaled_mm")
 def int8_scaled_product(signature: Signature) -> Cost:
-    """`2 * rows * n * k`; (a, b, row scales, column scales, bias, dtype) -> float16 unless asked otherwise."""
+    """`2 * rows * n * k` FLOPs. Arguments: (a, b, row scales, column scales, bias, dtype).
+
+    The result is float16 unless `dtype` says otherwise.
+    """
     a, b = signature.tensor(0), signature.tensor(1)
     elements, flops = _int8(a, b)
     dtype = scalar_type(signature.get(5)) or "float16"
@@ -157,7 +169,10 @@ def int8_scaled_product(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::int8_mm_dequant")
 def int8_result(signature: Signature) -> Cost:
-    """2 per element, * row scale * column scale, with a bias 3; (x, row scales, column scales, dtype, bias)."""
+    """2 FLOPs per element (* row scale, * column scale), 3 with a bias.
+
+    Arguments: (x, row scales, column scales, dtype, bias).
+    """
     x, bias = signature.tensor(0), optional(signature, 4)
     dtype = scalar_type(signature.get(3)) or "float16"
     moved_in = read(x, signature.tensor(1), signature.tensor(2), bias)
@@ -166,9 +181,11 @@ def int8_result(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::int8_vectorwise_quant")
 def int8_rows(signature: Signature) -> Cost:
-    """2 per element: the largest of the row, * scale; (x, threshold): int8 values and a scale a row.
+    """2 FLOPs per element: row maximum, * scale. Writes int8 values and one scale per row.
 
-    With a threshold it lists the columns of outliers too, which are data and not counted.
+    Arguments: (x, threshold).
+
+    With a threshold it also lists the outlier columns; these depend on data and are not counted.
     """
     x = signature.tensor(0)
     rows = prod(x.shape[:-1])
@@ -180,21 +197,21 @@ def int8_rows(signature: Signature) -> Cost:
 
 @formula("_C::static_scaled_fp8_quant")
 def static_fp8(signature: Signature) -> Cost:
-    """1 per element: / scale; (out, x, scale)."""
+    """1 FLOP per element: / scale. Arguments: (out, x, scale)."""
     out, x, scale = (signature.tensor(index) for index in range(3))
     return moved(read(x, scale), read(out), flops=x.numel)
 
 
 @formula("_C::dynamic_scaled_fp8_quant", "_C::dynamic_per_token_scaled_fp8_quant")
 def dynamic_fp8(signature: Signature) -> Cost:
-    """2 per element: the largest, / scale; (out, x, scale): writes the scale too."""
+    """2 FLOPs per element: maximum, / scale. Also writes the scale. Arguments: (out, x, scale)."""
     out, x, scale = (signature.tensor(index) for index in range(3))
     return moved(read(x), read(out, scale), flops=2 * x.numel)
 
 
 @formula("_C::cutlass_scaled_mm")
 def scaled_product(signature: Signature) -> Cost:
-    """`2 * m * n * k`; (out, a (m, k), b (k, n), scales, scales, bias)."""
+    """`2 * m * n * k` FLOPs. Arguments: (out, a (m, k), b (k, n), scales, scales, bias)."""
     out, a, b = (signature.tensor(index) for index in range(3))
     if a.shape[-1] != b.shape[0] or out.numel != prod(a.shape[:-1]) * b.shape[1]:
         raise Unknown(f"{a} @ {b}")
@@ -212,9 +229,11 @@ def scaled_product(signature: Signature) -> Cost:
     "fbgemm::i8i8bf16",
 )
 def fp8_product(signature: Signature) -> Cost:
-    """`2 * rows * n * k` for 8-bit (..., k) @ (n, k)^T -> bfloat16: (a, b, [scales, scales, bias,] ...).
+    """`2 * rows * n * k` FLOPs for 8-bit (..., k) @ (n, k)^T -> bfloat16.
 
-    A tensor after these is a place for the result.
+    Arguments: (a, b, [scales, scales, bias,] ...).
+
+    A further tensor argument is the output.
     """
     a, b = signature.tensor(0), signature.tensor(1)
     elements, flops = _int8(a, b)
@@ -234,7 +253,7 @@ DEQUANTIZE = 2
 
 @formula("aten::quantize_per_tensor", "aten::quantize_per_channel")
 def quantize(signature: Signature) -> Cost:
-    """3 per element: * 1 / scale, round, + zero point; (x, scale, zero point, [axis,] dtype)."""
+    """3 FLOPs per element: * 1 / scale, round, + zero point. Arguments: (x, scale, zero point, [axis,] dtype)."""
     x = signature.tensor(0)
     dtype = scalar_type(signature.get(len(signature.arguments) - 1))
     parameters = (optional(signature, 1), optional(signature, 2))
@@ -243,7 +262,7 @@ def quantize(signature: Signature) -> Cost:
 
 @formula("aten::dequantize")
 def dequantize(signature: Signature) -> Cost:
-    """2 per element: - zero point, * scale; float32."""
+    """2 FLOPs per element: - zero point, * scale; float32."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, "float32"), flops=DEQUANTIZE * x.numel)
 
@@ -254,7 +273,7 @@ def dequantize(signature: Signature) -> Cost:
     "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
 )
 def fake_quantize(signature: Signature) -> Cost:
-    """5 per element, in and out of 8 bits; writes a boolean mask of what was not clamped too."""
+    """5 FLOPs per element, to 8 bits and back; also writes a boolean mask of the values that were not clamped."""
     x = signature.tensor(0)
     written = fresh(x.shape, x.dtype) + fresh(x.shape, "bool")
     return moved(read(x, *map(signature.get, (1, 2, 3))), written, flops=(QUANTIZE + DEQUANTIZE) * x.numel)
@@ -262,7 +281,7 @@ def fake_quantize(signature: Signature) -> Cost:
 
 @formula("aten::_fake_quantize_learnable_per_tensor_affine", "aten::_fake_quantize_learnable_per_channel_affine")
 def learnable_fake_quantize(signature: Signature) -> Cost:
-    """5 per element, in and out of 8 bits."""
+    """5 FLOPs per element, to 8 bits and back."""
     x = signature.tensor(0)
     parts = read(x, signature.tensor(1), signature.tensor(2))
     return moved(parts, fresh(x.shape, x.dtype), flops=(QUANTIZE + DEQUANTIZE) * x.numel)
@@ -273,7 +292,7 @@ def learnable_fake_quantize(signature: Signature) -> Cost:
     "aten::_fake_quantize_learnable_per_channel_affine_backward",
 )
 def learnable_fake_quantize_backward(signature: Signature) -> Cost:
-    """12 per element: the value again 5, gradient of the scale 3, of the zero point 2, their sums 2."""
+    """12 FLOPs per element: 5 to recompute the value, gradient of scale 3 and zero point 2, their sums 2."""
     grad, x, scale, zero = (signature.tensor(index) for index in range(4))
     written = fresh(x.shape, x.dtype) + fresh(scale.shape, scale.dtype) + fresh(zero.shape, zero.dtype)
     return moved(read(grad, x, scale, zero), written, flops=12 * x.numel)
@@ -302,21 +321,24 @@ def _linear(x: Tensor, packed: Argument, dtype: str | None, weight_type: str | N
 
 @formula("quantized::linear", "quantized::linear_relu", "quantized::linear_leaky_relu", "quantized::linear_tanh")
 def linear(signature: Signature) -> Cost:
-    """`2 * rows * out * in` for quantized (..., in) and a packed (out, in) weight; the result is quantized."""
+    """`2 * rows * out * in` FLOPs for quantized (..., in) and a packed (out, in) weight; the result is quantized."""
     x = signature.tensor(0)
     return _linear(x, signature.get(1), x.dtype)
 
 
 @formula("quantized::linear_dynamic", "quantized::linear_relu_dynamic")
 def dynamic_linear(signature: Signature) -> Cost:
-    """`2 * rows * out * in`; float32 in and out, a packed weight of 8 bits. Quantizing the input is not counted."""
+    """`2 * rows * out * in` FLOPs; float32 input and output, packed 8-bit weight.
+
+    Quantizing the input is not counted.
+    """
     x = signature.tensor(0)
     return _linear(x, signature.get(1), x.dtype)
 
 
 @formula("quantized::linear_dynamic_fp16", "quantized::linear_relu_dynamic_fp16")
 def half_weight_linear(signature: Signature) -> Cost:
-    """`2 * rows * out * in`; float32 in and out, a packed weight of float16."""
+    """`2 * rows * out * in` FLOPs; float32 input and output, packed float16 weight."""
     x = signature.tensor(0)
     return _linear(x, signature.get(1), x.dtype, "float16")
 
@@ -326,7 +348,7 @@ def half_weight_linear(signature: Signature) -> Cost:
     *(f"quantized::conv_transpose{dims}d" for dims in (1, 2, 3)),
 )
 def convolution(signature: Signature) -> Cost:
-    """`2 * b * C_out * prod(out) * (C_in / groups) * prod(kernel)`, as convolution, with packed weights."""
+    """`2 * b * C_out * prod(out) * (C_in / groups) * prod(kernel)` FLOPs, as for convolution, with packed weights."""
     x, (weight, bias, geometry) = signature.tensor(0), _packed(signature.get(1))
     if len(geometry) != 6 or len(x.shape) != len(weight.shape):
         raise Unknown("the geometry of the packed weights")
@@ -344,7 +366,7 @@ def convolution(signature: Signature) -> Cost:
 
 @formula("quantized::matmul")
 def product(signature: Signature) -> Cost:
-    """`2 * b * m * n * k` for (b, m, k) @ (b, k, n)."""
+    """`2 * b * m * n * k` FLOPs for (b, m, k) @ (b, k, n)."""
     a, b = signature.tensor(0), signature.tensor(1)
     if len(a.shape) < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
         raise Unknown(f"{a} @ {b}")
@@ -354,7 +376,10 @@ def product(signature: Signature) -> Cost:
 
 @formula("quantized::embedding_byte")
 def byte_embedding(signature: Signature) -> Cost:
-    """2 per element, out of 8 bits: (packed table, indices); a row an index with its float32 scale and shift."""
+    """2 FLOPs per element to dequantize. Arguments: (packed table, indices).
+
+    Reads one row per index, with its float32 scale and shift.
+    """
     table, index = _packed(signature.get(0))[0], signature.tensor(1)
     d = table.shape[1]
     rows = min(index.numel, table.shape[0])
@@ -363,9 +388,9 @@ def byte_embedding(signature: Signature) -> Cost:
 
 @formula("onednn::qlinear_pointwise")
 def pointwise_linear(signature: Signature) -> Cost:
-    """`2 * rows * out * in`; (x, scale, zero point, weight, scales, zero points, ..., dtype).
+    """`2 * rows * out * in` FLOPs. Arguments: (x, scale, zero point, weight, scales, zero points, ..., dtype).
 
-    The epilogue is not counted; the weight is packed and its sizes may be turned.
+    The epilogue is not counted. The weight is packed; its sizes may be transposed.
     """
     x, weight = signature.tensor(0), signature.tensor(3)
     k = x.shape[-1]
@@ -399,7 +424,10 @@ def _recurrent(signature: Signature, gates: int, hx: Tensor, states: int, weight
 
 @formula("aten::quantized_lstm")
 def quantized_lstm(signature: Signature) -> Cost:
-    """`2 * t * b * 4 h * (i + h)` a layer and direction; the gates' maps are not counted. Weights of 8 or 16 bits."""
+    """`2 * t * b * 4 h * (i + h)` FLOPs per layer and direction; gate arithmetic is not counted.
+
+    The weights have 8 or 16 bits.
+    """
     first = tensors(signature.get(1))[0]
     width = {"qint8": 1, "float16": 2}.get(scalar_type(signature.get(9)) or "qint8", 0)
     if not width:
@@ -409,13 +437,13 @@ def quantized_lstm(signature: Signature) -> Cost:
 
 @formula("aten::quantized_gru")
 def quantized_gru(signature: Signature) -> Cost:
-    """`2 * t * b * 3 h * (i + h)` a layer and direction; weights of 8 bits, as quantize_dynamic makes them."""
+    """`2 * t * b * 3 h * (i + h)` FLOPs per layer and direction; 8-bit weights, as from quantize_dynamic."""
     return _recurrent(signature, 3, signature.tensor(1), 1, 1, 3)
 
 
 @formula("quantized::quantized_lstm_cell_dynamic")
 def quantized_lstm_cell(signature: Signature) -> Cost:
-    """`2 * b * 4 h * (i + h)`: (x, [hx, cx], weights, weights, biases, biases), weights of 8 bits."""
+    """`2 * b * 4 h * (i + h)` FLOPs; 8-bit weights. Arguments: (x, [hx, cx], weights, weights, biases, biases)."""
     x, (hx, cx) = signature.tensor(0), tensors(signature.get(1))
     weights = 4 * hx.shape[-1] * (x.shape[-1] + hx.shape[-1])
     parts = read(x, hx, cx, signature.tensor(4), signature.tensor(5)) + weights
@@ -436,7 +464,9 @@ def _register(name: str, flops: int | None) -> None:
         x = signature.tensor(0)
         return moved(read(x), fresh(x.shape, x.dtype), flops=total * x.numel)
 
-    function.__doc__ = f"{total} per element: out of 8 bits 2, the map {flops}, in 3." if flops else "0: comparisons."
+    arithmetic = f"{total} FLOPs per element: dequantize 2, the operator {flops}, quantize 3."
+
+    function.__doc__ = arithmetic if flops else "0 FLOPs: comparisons."
     formula(f"quantized::{name}")(function)
 
 
@@ -446,7 +476,10 @@ for _name, _flops in _MAPS.items():
 
 @formula(*(f"quantized::{name}" for name in _PAIRS))
 def pair(signature: Signature) -> Cost:
-    """8 per element: both out of 8 bits 4, the map 1, in 3; a number as second operand changes the scale: no cost."""
+    """8 FLOPs per element: dequantize both 4, the operator 1, quantize 3.
+
+    If the second operand is a number, only the scale changes, and there is no cost.
+    """
     a, b = signature.tensor(0), signature.tensor(1)
     if not b.shape or a.shape != b.shape:
         raise Unknown(f"{a} and {b}")
@@ -460,19 +493,22 @@ def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Cost:
 
 @formula("quantized::layer_norm", "quantized::group_norm")
 def norm(signature: Signature) -> Cost:
-    """12 per element: layer norm's 7 (5 without scale and shift), out of 8 bits 2, in 3; (x, size, weight, bias)."""
+    """12 FLOPs per element: dequantize 2, layer norm 7 (5 without scale and shift), quantize 3.
+
+    Arguments: (x, size, weight, bias).
+    """
     return _norm(signature.tensor(0), optional(signature, 2), optional(signature, 3))
 
 
 @formula("quantized::instance_norm")
 def instance_norm(signature: Signature) -> Cost:
-    """12 per element as layer norm: (x, weight, bias, ...)."""
+    """12 FLOPs per element, as for layer norm. Arguments: (x, weight, bias, ...)."""
     return _norm(signature.tensor(0), optional(signature, 1), optional(signature, 2))
 
 
 @formula("aten::quantized_max_pool2d", "quantized::max_pool2d")
 def max_pool(signature: Signature) -> Cost:
-    """0: comparisons; writes only the maxima."""
+    """0 FLOPs: comparisons; writes only the maxima."""
     x, get = signature.tensor(0), signature.get
     shape: Shape = window(x, 2, get(1), get(2), get(3), get(4), flag(get(5)))[0]
     return moved(read(x), fresh(shape, x.dtype))

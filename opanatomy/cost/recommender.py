@@ -1,7 +1,7 @@
-"""Pooled look-ups: torch's embedding bag and FBGEMM's fused tables; the layouts around them.
+"""Pooled lookups: torch's embedding bag, FBGEMM's fused tables, and layout changes around them.
 
-The backward of FBGEMM's look-up (`torch::autograd::CppNode<SplitLookupFunction_...>`) updates the tables too; a trace
-shows its output gradient alone, not the indices, so it has no cost.
+The backward of FBGEMM's lookup (`torch::autograd::CppNode<SplitLookupFunction_...>`) also updates the tables; a trace
+shows only its output gradient, not the indices, so it has no cost.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from opanatomy.records.signature import Cost, Signature
 
 @formula("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
 def embedding_bag(signature: Signature) -> Cost:
-    """1 add per element looked up (0 for the maximum), 1 multiply with weights, 1 divide per result for the mean.
+    """1 add per looked-up element (0 for the maximum), 1 multiply with weights; the mean adds 1 divide per result.
 
-    (table (v, d), indices, offsets, scale, mode, sparse, weights, include last, padding): reads a row an index, at most
-    the table; writes a row a bag. What it keeps for the backward is not counted.
+    Arguments: (table (v, d), indices, offsets, scale, mode, sparse, weights, include last, padding). Reads one row per
+    index, at most the entire table; writes one row per bag. Outputs kept for the backward are not counted.
     """
     table, index, offsets, weights = (*map(signature.tensor, range(3)), optional(signature, 6))
     mode, d = integer(signature.get(4)), table.shape[1]
@@ -31,7 +31,10 @@ def embedding_bag(signature: Signature) -> Cost:
 
 @formula("aten::_embedding_bag_dense_backward")
 def embedding_bag_backward(signature: Signature) -> Cost:
-    """1 add per element scattered, 1 multiply for weights or the mean: (grad, indices, bags, sizes, maxima, rows)."""
+    """1 add per scattered element, 1 multiply for weights or the mean.
+
+    Arguments: (grad, indices, bags, sizes, maxima, rows).
+    """
     grad, index = signature.tensor(0), signature.tensor(1)
     rows, mode, weights = integer(signature.get(5)), integer(signature.get(7)), optional(signature, 8)
     d = grad.shape[-1]
@@ -42,9 +45,10 @@ def embedding_bag_backward(signature: Signature) -> Cost:
 
 @formula("aten::_embedding_bag_backward")
 def bag_backward(signature: Signature) -> Cost:
-    """As _embedding_bag_dense_backward; a sparse gradient: 1 per element for the mean or weights, a row an index.
+    """Same as _embedding_bag_dense_backward for a dense gradient.
 
-    (grad, indices, offsets, bags, sizes, maxima, rows, by frequency, mode, sparse, weights, padding).
+    A sparse gradient takes 1 per element for the mean or weights and has one row per index. Arguments: (grad, indices,
+    offsets, bags, sizes, maxima, rows, by frequency, mode, sparse, weights, padding).
     """
     grad, index, mode = signature.tensor(0), signature.tensor(1), integer(signature.get(8))
     if signature.get(9) is True:
@@ -60,7 +64,10 @@ def bag_backward(signature: Signature) -> Cost:
 
 @formula("aten::_embedding_bag_per_sample_weights_backward")
 def bag_weights_backward(signature: Signature) -> Cost:
-    """`2 * d` an index, the product of its row with its bag's gradient; (grad, table, indices, ..., bags, mode)."""
+    """`2 * d` FLOPs per index, the dot product of its row and its bag's gradient.
+
+    Arguments: (grad, table, indices, ..., bags, mode).
+    """
     grad, table, index, bags = (signature.tensor(index) for index in (0, 1, 2, 4))
     d = table.shape[-1]
     rows = min(index.numel * d, table.stored) * item(table.dtype)
@@ -69,7 +76,10 @@ def bag_weights_backward(signature: Signature) -> Cost:
 
 @formula("aten::embedding_sparse_backward")
 def sparse_embedding_backward(signature: Signature) -> Cost:
-    """0: the gradient becomes the values of a sparse one unchanged; with a padding index the number left is data."""
+    """0 FLOPs: the gradient itself becomes the values of a sparse gradient.
+
+    With a padding index, the size depends on data.
+    """
     if integer(signature.get(3)) != -1:
         raise Unknown("how many rows are not padding")
     return moved(0, 0)
@@ -80,10 +90,11 @@ def sparse_embedding_backward(signature: Signature) -> Cost:
 
 @pattern(r"fbgemm::split_embedding_codegen_lookup_\w+_function")
 def split_lookup(name: str, signature: Signature) -> Cost:
-    """1 add per element looked up, 2 with weights; pooled rows of `D` values, known if all tables are equally wide.
+    """1 add per looked-up element, 2 with weights; writes pooled rows of `D` values.
 
-    (..., device weights at 1, D_offsets at 6, total_D, max_D, ..., indices at 11, offsets, pooling, weights at 14): how
-    many indices go to which table is data. Reads a row an index, at most the tables; writes float32.
+    Has a cost only if all tables have the same width. Arguments: (..., device weights at 1, D_offsets at 6, total_D,
+    max_D, ..., indices at 11, offsets, pooling, weights at 14). How many indices go to which table depends on data.
+    Reads one row per index, at most the entire tables; writes float32.
     """
     tables, index, offsets = (signature.tensor(index) for index in (1, 11, 12))
     weights = optional(signature, 14)
@@ -107,27 +118,27 @@ def split_lookup(name: str, signature: Signature) -> Cost:
     "fbgemm::recat_embedding_grad_output",
 )
 def permute_pooled(signature: Signature) -> Cost:
-    """0; reads the pooled rows and the small index tensors, writes the rows in another order."""
+    """0 FLOPs; reads the pooled rows and the small index tensors, writes the rows in another order."""
     x = signature.tensor(0)
     return moved(read(*signature.arguments), fresh(x.shape, x.dtype))
 
 
 @pattern(r"torch::autograd::CppNode<fbgemm_gpu::Permute\w*PooledEmbsFunction\b.*>")
 def permute_pooled_backward(name: str, signature: Signature) -> Cost:
-    """0; reads the gradient, writes it in the order before."""
+    """0 FLOPs; reads the gradient, writes it in the original order."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, x.dtype))
 
 
 @formula("fbgemm::bounds_check_indices")
 def bounds_check(signature: Signature) -> Cost:
-    """0: comparisons; reads rows, indices and offsets, and writes nothing if all are in bounds."""
+    """0 FLOPs: comparisons; reads rows, indices and offsets; writes nothing if all are in bounds."""
     return moved(read(*map(signature.tensor, range(3))), 0)
 
 
 @formula("fbgemm::asynchronous_complete_cumsum")
 def complete_cumsum(signature: Signature) -> Cost:
-    """1 add per element; writes one element more than it reads, a row."""
+    """1 add per element; writes one more element per row than it reads."""
     x = signature.tensor(0)
     shape = (*x.shape[:-1], x.shape[-1] + 1)
     return moved(read(x), fresh(shape, x.dtype), flops=x.numel)

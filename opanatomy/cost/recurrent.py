@@ -1,7 +1,7 @@
-"""Recurrent layers: the products of input and hidden state with the weights, `2 * positions * elements of the weights`.
+"""Recurrent layers: `2 * positions * weight elements`, for the matmuls of input and hidden state with the weights.
 
-Gates are element-wise and inside; their operations are not counted with the products. The space that a library keeps
-for its backward (workspace, reserve space) is not counted: its size is the library's own.
+The layers' element-wise gate operations are not counted. Neither is the space that a library keeps for its backward
+(workspace, reserve space), because its size is up to the library.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def one_layer(signature: Signature) -> Cost:
 
 @formula("aten::mkldnn_rnn_layer_backward")
 def one_layer_backward(signature: Signature) -> Cost:
-    """Twice the forward: gradients of x and hidden state, and of the weights."""
+    """Twice the forward: gradients of the input and hidden state, and of the weights."""
     _, _, flops = _layer(signature)
     # gradients of x, both weights, both biases and both states
     written = sum(fresh(value.shape, value.dtype) for value in map(signature.tensor, range(7)))
@@ -59,10 +59,10 @@ def _all_layers(signature: Signature) -> tuple[int, int, int]:
 
 @formula("aten::_cudnn_rnn", "aten::miopen_rnn")
 def all_layers(signature: Signature) -> Cost:
-    """`2 * t * b * elements of all weight matrices`, all layers and directions.
+    """`2 * t * b * elements of all weight matrices` FLOPs, over all layers and directions.
 
-    (x, weights, stride, flat weights, hx, cx, mode, hidden size, projection, layers, batch first, dropout, train,
-    bidirectional, ...); MIOpen has no projection.
+    Arguments: (x, weights, stride, flat weights, hx, cx, mode, hidden size, projection, layers, batch first, dropout,
+    train, bidirectional, ...); MIOpen has no projection.
     """
     cudnn = len(signature.arguments) == 16
     x, hx, cx = signature.tensor(0), signature.tensor(4), optional(signature, 5)
@@ -75,7 +75,7 @@ def all_layers(signature: Signature) -> Cost:
 
 @formula("aten::_cudnn_rnn_backward")
 def all_layers_backward(signature: Signature) -> Cost:
-    """The forward again for the gradients of x and state, once more for those of the weights if asked for."""
+    """The forward once for the gradients of input and state, and once more for those of the weights if requested."""
     x, hx, cx = signature.tensor(0), signature.tensor(4), optional(signature, 5)
     flops, _, held = _all_layers(signature)
     wanted = mask(signature.get(21), 4)
@@ -90,9 +90,9 @@ def all_layers_backward(signature: Signature) -> Cost:
 
 @formula("aten::_thnn_fused_lstm_cell")
 def lstm_cell(signature: Signature) -> Cost:
-    """22 per element of the state, with biases 30; writes both states and the gates.
+    """22 FLOPs per element of the state, 30 with biases; writes both states and the gates.
 
-    Gates: 4 adds (12 with both biases), three sigmoids 12, two tanh; f * c + i * g is 3, o * tanh(c) 1.
+    Gates: 4 adds (12 with both biases), three sigmoids 12, two tanh 2; f * c + i * g is 3, o * tanh(c) 1.
     """
     gates, cx, bias = signature.tensor(0), signature.tensor(2), optional(signature, 3)
     flops = (22 if bias is None else 30) * cx.numel
@@ -102,9 +102,9 @@ def lstm_cell(signature: Signature) -> Cost:
 
 @formula("aten::_thnn_fused_gru_cell")
 def gru_cell(signature: Signature) -> Cost:
-    """16 per element of the state, with biases 22; writes the state and five values kept for the backward.
+    """16 FLOPs per element of the state, 22 with biases; writes the state and five values kept for the backward.
 
-    Two gates (add, sigmoid: 5 each), the candidate (multiply, add, tanh), n + z * (h - n) is 3; 6 biases.
+    Two gates (add, sigmoid: 5 each), the candidate (multiply, add, tanh: 3), n + z * (h - n) 3; 6 biases.
     """
     hx, bias = signature.tensor(2), optional(signature, 3)
     flops = (16 if bias is None else 22) * hx.numel
@@ -113,9 +113,11 @@ def gru_cell(signature: Signature) -> Cost:
 
 @formula("aten::_thnn_fused_lstm_cell_backward_impl")
 def lstm_cell_backward(signature: Signature) -> Cost:
-    """23 per element of the state and 1 per gate for the bias: (grad_h, grad_c, cx, cy, gates, has_bias).
+    """23 FLOPs per element of the state and 1 per gate for the bias.
 
-    tanh(c) again 1; grad of c 5; of each gate: products 1 each, its derivative 3 (o: 3); grad of cx 1.
+    Arguments: (grad_h, grad_c, cx, cy, gates, has_bias).
+
+    tanh(c) again is 1, the gradient of c 5, that of cx 1; each gate takes 1 for its product and 3 for its derivative.
     """
     cx, gates, bias = signature.tensor(2), signature.tensor(4), flag(signature.get(5))
     written = fresh(gates.shape, gates.dtype) + fresh(cx.shape, cx.dtype)
@@ -127,7 +129,7 @@ def lstm_cell_backward(signature: Signature) -> Cost:
 
 @formula("aten::_thnn_fused_gru_cell_backward")
 def gru_cell_backward(signature: Signature) -> Cost:
-    """16 per element of the state and 2 per gate for the biases: (grad_h, kept, has_bias)."""
+    """16 FLOPs per element of the state and 2 per gate for the biases. Arguments: (grad_h, kept, has_bias)."""
     grad, kept, bias = signature.tensor(0), signature.tensor(1), flag(signature.get(2))
     gates = 3 * grad.numel
     written = 2 * fresh((gates,), grad.dtype) + fresh(grad.shape, grad.dtype)
@@ -148,9 +150,10 @@ def _sizes(x: Tensor, weight: Tensor) -> int:
 
 @formula("DaoAILab::_causal_conv1d_fwd_cpp")
 def causal_convolution(signature: Signature) -> Cost:
-    """`2 * b * d * l * w`; an activation inside is not counted.
+    """`2 * b * d * l * w` FLOPs; a fused activation is not counted.
 
-    (x, weight, bias, seq_idx, initial_states, out, final_states_out, silu). Source: causal_conv1d/cpp_functions.py.
+    Arguments: (x, weight, bias, seq_idx, initial_states, out, final_states_out, silu). Source:
+    causal_conv1d/cpp_functions.py.
     """
     x, weight, out = signature.tensor(0), signature.tensor(1), signature.tensor(5)
     rest = (optional(signature, index) for index in (2, 3, 4))
@@ -163,9 +166,10 @@ def causal_convolution(signature: Signature) -> Cost:
 
 @formula("DaoAILab::_causal_conv1d_bwd_cpp")
 def causal_convolution_backward(signature: Signature) -> Cost:
-    """`4 * b * d * l * w` for both gradients, `6 *` if the activation makes it compute the forward again.
+    """`4 * b * d * l * w` FLOPs for both gradients.
 
-    (x, weight, bias, grad, seq_idx, initial_states, dfinal_states, dx, dweight, dbias, dinitial_states, silu).
+    `6 * b * d * l * w` if the activation requires recomputing the forward. Arguments: (x, weight, bias, grad, seq_idx,
+    initial_states, dfinal_states, dx, dweight, dbias, dinitial_states, silu).
     """
     x, weight = signature.tensor(0), signature.tensor(1)
     times = 3 if flag(signature.get(11)) else 2
@@ -178,7 +182,10 @@ def causal_convolution_backward(signature: Signature) -> Cost:
 
 @formula("DaoAILab::_causal_conv1d_update_cpp")
 def causal_convolution_step(signature: Signature) -> Cost:
-    """`2 * b * d * l * w` for the new positions: (x, state, weight, bias, out, ...); reads and writes the state."""
+    """`2 * b * d * l * w` FLOPs for the new positions. Arguments: (x, state, weight, bias, out, ...).
+
+    Reads and writes the state.
+    """
     x, state, weight = (signature.tensor(index) for index in range(3))
     flops = 2 * x.numel * weight.shape[1]
     moved = read(x, state, weight, optional(signature, 3), optional(signature, 6), optional(signature, 7))
@@ -187,10 +194,12 @@ def causal_convolution_step(signature: Signature) -> Cost:
 
 @formula("SelectiveScanFn")
 def selective_scan(signature: Signature) -> Cost:
-    """`9 * b * l * d * n`, one more `b * l * d` each for D and z: (u, delta, A, B, C, D, z, delta_bias, ...).
+    """`9 * b * l * d * n` FLOPs, plus `b * l * d` each for D and z.
 
-    u (b, d, l), A (d, n). The states it keeps for the backward are not counted. Source: selective_scan_flop in the
-    repository of Mamba.
+    Arguments: (u, delta, A, B, C, D, z, delta_bias, ...).
+
+    u (b, d, l), A (d, n). The states kept for the backward are not counted. Source: selective_scan_flop in Mamba's
+    repository.
     """
     u, a = signature.tensor(0), signature.tensor(2)
     skip, z = optional(signature, 5), optional(signature, 6)

@@ -1,6 +1,6 @@
-"""Reductions: 1 FLOP per input element, whatever is accumulated (the paper's convention); prefix sums likewise.
+"""Reductions: 1 FLOP per input element for any reduction (the paper's convention); the same for prefix sums.
 
-Sorting and selecting compare, which is 0 FLOPs.
+Sorting and selecting only compare, which counts 0 FLOPs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _known(x: Tensor) -> str:
 
 @formula("aten::sum", "aten::nansum", "aten::mean", "aten::prod", "aten::nanmean")
 def total(signature: Signature) -> Cost:
-    """1 per input element: (x, dtype) or (x, dims, keepdim, dtype[, out])."""
+    """1 FLOP per input element: (x, dtype) or (x, dims, keepdim, dtype[, out])."""
     x = signature.tensor(0)
     whole = len(signature.arguments) <= 2
     if not whole:
@@ -61,7 +61,7 @@ def total(signature: Signature) -> Cost:
 
 @formula("aten::amax", "aten::amin")
 def extreme(signature: Signature) -> Cost:
-    """1 per input element: (x, dims, keepdim[, out])."""
+    """1 FLOP per input element. Arguments: (x, dims, keepdim[, out])."""
     x = signature.tensor(0)
     flag(signature.get(2))
     return _reduce(x, kept(x, signature.get(1)), x.dtype, out=optional(signature, 3))
@@ -69,7 +69,10 @@ def extreme(signature: Signature) -> Cost:
 
 @formula("aten::max", "aten::min")
 def maximum(signature: Signature) -> Cost:
-    """1 per input element: (x) or (x, dim, keepdim) with indices; (x, y) is the element-wise map and 0."""
+    """1 FLOP per input element: (x) or (x, dim, keepdim), which also writes indices.
+
+    The form (x, y) is element-wise and counts 0.
+    """
     x = signature.tensor(0)
     if len(signature.arguments) == 1:
         return _reduce(x, 1, x.dtype)
@@ -80,7 +83,7 @@ def maximum(signature: Signature) -> Cost:
 
 @formula("aten::mode", "aten::nanmedian", "aten::median")
 def with_indices(signature: Signature) -> Cost:
-    """1 per input element: (x) or (x, dim, keepdim), which gives values and int64 indices."""
+    """1 FLOP per input element: (x) or (x, dim, keepdim), which writes values and int64 indices."""
     x = signature.tensor(0)
     if len(signature.arguments) == 1:
         return _reduce(x, 1, x.dtype)
@@ -93,7 +96,7 @@ def with_indices(signature: Signature) -> Cost:
 
 @formula("aten::aminmax")
 def both_extremes(signature: Signature) -> Cost:
-    """1 per input element: (x, dim, keepdim)."""
+    """1 FLOP per input element. Arguments: (x, dim, keepdim)."""
     x = signature.tensor(0)
     flag(signature.get(2))
     return _reduce(x, kept(x, signature.get(1)), x.dtype, outputs=2)
@@ -101,7 +104,7 @@ def both_extremes(signature: Signature) -> Cost:
 
 @formula("aten::argmax", "aten::argmin")
 def arg_extreme(signature: Signature) -> Cost:
-    """1 per input element: (x, dim, keepdim) -> int64."""
+    """1 FLOP per input element. Arguments: (x, dim, keepdim) -> int64."""
     x = signature.tensor(0)
     flag(signature.get(2))
     return _reduce(x, kept(x, signature.get(1)), "int64")
@@ -109,7 +112,7 @@ def arg_extreme(signature: Signature) -> Cost:
 
 @formula("aten::any", "aten::all")
 def test(signature: Signature) -> Cost:
-    """1 per input element: (x) or (x, dims, keepdim) -> bool."""
+    """1 FLOP per input element: (x) or (x, dims, keepdim) -> bool."""
     x = signature.tensor(0)
     if len(signature.arguments) > 1 and not isinstance(signature.get(1), Tensor):
         flag(signature.get(2))
@@ -128,19 +131,19 @@ def _spread(signature: Signature, outputs: int) -> Cost:
 
 @formula("aten::var", "aten::std")
 def spread(signature: Signature) -> Cost:
-    """1 per input element: (x, unbiased) or (x, dims, correction, keepdim)."""
+    """1 FLOP per input element: (x, unbiased) or (x, dims, correction, keepdim)."""
     return _spread(signature, 1)
 
 
 @formula("aten::var_mean", "aten::std_mean")
 def spread_and_mean(signature: Signature) -> Cost:
-    """1 per input element, two results."""
+    """1 FLOP per input element, two results."""
     return _spread(signature, 2)
 
 
 @formula("aten::linalg_vector_norm")
 def vector_norm(signature: Signature) -> Cost:
-    """1 per input element: (x, ord, dims, keepdim, dtype)."""
+    """1 FLOP per input element. Arguments: (x, ord, dims, keepdim, dtype)."""
     x = signature.tensor(0)
     flag(signature.get(3))
     dtype = scalar_type(signature.get(4)) or floating(_known(x))
@@ -149,7 +152,7 @@ def vector_norm(signature: Signature) -> Cost:
 
 @formula("aten::norm")
 def norm(signature: Signature) -> Cost:
-    """1 per input element: (x, p), (x, p, dtype) or (x, p, dims, keepdim[, dtype])."""
+    """1 FLOP per input element: (x, p), (x, p, dtype) or (x, p, dims, keepdim[, dtype])."""
     x = signature.tensor(0)
     if len(signature.arguments) < 4:
         return _reduce(x, 1, scalar_type(signature.get(2)) or x.dtype)
@@ -159,7 +162,7 @@ def norm(signature: Signature) -> Cost:
 
 @formula("aten::logsumexp")
 def logsumexp(signature: Signature) -> Cost:
-    """3 per input element: subtract the maximum, exp, sum."""
+    """3 FLOPs per input element: subtract the maximum, exp, sum."""
     x = signature.tensor(0)
     flag(signature.get(2))
     return _reduce(x, kept(x, signature.get(1)), floating(_known(x)), flops=3)
@@ -167,14 +170,14 @@ def logsumexp(signature: Signature) -> Cost:
 
 @formula("aten::count_nonzero")
 def count_nonzero(signature: Signature) -> Cost:
-    """1 per input element: (x, dims) -> int64."""
+    """1 FLOP per input element. Arguments: (x, dims) -> int64."""
     x = signature.tensor(0)
     return _reduce(x, kept(x, signature.get(1)), "int64")
 
 
 @formula("aten::cumsum", "aten::cumprod")
 def prefix(signature: Signature) -> Cost:
-    """1 per input element: (x, dim, dtype[, out])."""
+    """1 FLOP per input element. Arguments: (x, dim, dtype[, out])."""
     x = signature.tensor(0)
     dtype = scalar_type(signature.get(2)) or accumulated(_known(x))
     return _reduce(x, x.numel, dtype, out=optional(signature, 3))
@@ -182,14 +185,14 @@ def prefix(signature: Signature) -> Cost:
 
 @formula("aten::cumsum_", "aten::cumprod_")
 def prefix_(signature: Signature) -> Cost:
-    """1 per input element, in place."""
+    """1 FLOP per input element, in place."""
     x = signature.tensor(0)
     return _reduce(x, x.numel, x.dtype)
 
 
 @formula("aten::cummax", "aten::cummin")
 def prefix_extreme(signature: Signature) -> Cost:
-    """1 per input element; writes values and int64 indices."""
+    """1 FLOP per input element; writes values and int64 indices."""
     x = signature.tensor(0)
     written = fresh(x.shape, x.dtype) + fresh(x.shape, "int64")
     return Cost(flops=x.numel, read_bytes=read(x), written_bytes=written)
@@ -197,14 +200,14 @@ def prefix_extreme(signature: Signature) -> Cost:
 
 @formula("aten::logcumsumexp", "aten::_logcumsumexp")
 def log_prefix(signature: Signature) -> Cost:
-    """3 per input element, as logsumexp."""
+    """3 FLOPs per input element, as for logsumexp."""
     x = signature.tensor(0)
     return _reduce(x, x.numel, x.dtype, flops=3)
 
 
 @formula("aten::histc")
 def histogram(signature: Signature) -> Cost:
-    """1 per input element: (x, bins, min, max)."""
+    """1 FLOP per input element. Arguments: (x, bins, min, max)."""
     x = signature.tensor(0)
     return _reduce(x, integer(signature.get(1)), x.dtype)
 
@@ -214,21 +217,21 @@ def histogram(signature: Signature) -> Cost:
 
 @formula("aten::sort")
 def sort(signature: Signature) -> Cost:
-    """0: comparisons; reads the tensor, writes values and int64 indices."""
+    """0 FLOPs: comparisons; reads the tensor, writes values and int64 indices."""
     x = signature.tensor(0)
     return Cost(flops=0, read_bytes=read(x), written_bytes=fresh(x.shape, x.dtype) + fresh(x.shape, "int64"))
 
 
 @formula("aten::argsort")
 def argsort(signature: Signature) -> Cost:
-    """0: comparisons; writes int64 indices."""
+    """0 FLOPs: comparisons; writes int64 indices."""
     x = signature.tensor(0)
     return Cost(flops=0, read_bytes=read(x), written_bytes=fresh(x.shape, "int64"))
 
 
 @formula("aten::topk")
 def topk(signature: Signature) -> Cost:
-    """0: comparisons; reads the tensor, writes `k` values and int64 indices a row."""
+    """0 FLOPs: comparisons; reads the tensor, writes `k` values and int64 indices per row."""
     x, k = signature.tensor(0), integer(signature.get(1))
     results = kept(x, integer(signature.get(2, -1))) * k
     written = fresh((results,), x.dtype) + fresh((results,), "int64")
@@ -237,7 +240,7 @@ def topk(signature: Signature) -> Cost:
 
 @formula("aten::multinomial")
 def multinomial(signature: Signature) -> Cost:
-    """0: a random draw; reads the weights, writes int64 indices."""
+    """0 FLOPs: a random draw; reads the weights, writes int64 indices."""
     x = signature.tensor(0)
     draws = prod(x.shape[:-1]) * integer(signature.get(1))
     return Cost(flops=0, read_bytes=read(x), written_bytes=fresh((draws,), "int64"))
@@ -245,7 +248,7 @@ def multinomial(signature: Signature) -> Cost:
 
 @formula("aten::searchsorted")
 def searchsorted(signature: Signature) -> Cost:
-    """0: comparisons; (sorted, values, out_int32) -> int64 places."""
+    """0 FLOPs: comparisons; (sorted, values, out_int32) -> int64 indices."""
     edges, x = signature.tensor(0), signature.tensor(1)
     places = fresh(x.shape, "int32" if flag(signature.get(2)) else "int64")
     return Cost(flops=0, read_bytes=read(edges, x), written_bytes=places)
@@ -253,7 +256,7 @@ def searchsorted(signature: Signature) -> Cost:
 
 @formula("aten::bucketize")
 def bucketize(signature: Signature) -> Cost:
-    """0: comparisons; (values, edges, out_int32) -> int64 places."""
+    """0 FLOPs: comparisons; (values, edges, out_int32) -> int64 indices."""
     x, edges = signature.tensor(0), signature.tensor(1)
     places = fresh(x.shape, "int32" if flag(signature.get(2)) else "int64")
     return Cost(flops=0, read_bytes=read(edges, x), written_bytes=places)
@@ -261,7 +264,7 @@ def bucketize(signature: Signature) -> Cost:
 
 @formula("aten::kthvalue")
 def kth_value(signature: Signature) -> Cost:
-    """0: comparisons; (x, k, dim, keepdim): a value and an int64 place a row."""
+    """0 FLOPs: comparisons; writes one value and one int64 index per row. Arguments: (x, k, dim, keepdim)."""
     x = signature.tensor(0)
     results = kept(x, integer(signature.get(2, -1)))
     return Cost(flops=0, read_bytes=read(x), written_bytes=fresh((results,), x.dtype) + fresh((results,), "int64"))
@@ -269,14 +272,17 @@ def kth_value(signature: Signature) -> Cost:
 
 @formula("aten::equal")
 def equal(signature: Signature) -> Cost:
-    """1 per element, as `all`; reads both (the first difference may end it sooner), gives a Python value."""
+    """1 FLOP per element, as for `all`; reads both tensors, returns a Python value.
+
+    It may stop at the first difference; the count assumes that it does not.
+    """
     x, y = signature.tensor(0), signature.tensor(1)
     return Cost(flops=x.numel, read_bytes=read(x, y), written_bytes=0)
 
 
 @formula("aten::trace")
 def trace(signature: Signature) -> Cost:
-    """1 per element of the diagonal; reads only these."""
+    """1 FLOP per element of the diagonal; reads only the diagonal."""
     x = signature.tensor(0)
     n = min(x.shape)
     return Cost(flops=n, read_bytes=fresh((n,), x.dtype), written_bytes=fresh((), accumulated(_known(x))))

@@ -1,6 +1,6 @@
 """The registry of formulas: operator name -> pure function of a signature.
 
-A formula of your own, or one in place of a formula from here, is five lines in your own code:
+To add a formula or replace a built-in one, write five lines in your own code:
 
     from opanatomy import Cost, formula
 
@@ -9,9 +9,9 @@ A formula of your own, or one in place of a formula from here, is five lines in 
         x = signature.tensor(0)
         return Cost(flops=8 * x.numel, read_bytes=2 * x.bytes, written_bytes=x.bytes)
 
-`signature` has the arguments of one call in the order of the operator's schema: `tensor(i)` is a tensor with `shape`,
-`dtype`, `strides`, `numel` and `bytes`; `get(i)` any argument, `None` if it is absent. Kernels whose names are made
-while the program runs are registered by the pattern of their names, `pattern`.
+`signature` holds the arguments of one call in the order of the operator's schema: `tensor(i)` is a tensor with `shape`,
+`dtype`, `strides`, `numel` and `bytes`; `get(i)` is any argument, `None` if it is absent. For kernels whose names are
+generated at run time, register a regular expression with `pattern`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _OPTIONAL = ("causal_flops",)
 def formula(
     *operators: str, device: str | None = None, sparse: bool = False, replace: bool = False
 ) -> Callable[[_F], _F]:
-    """Make a function the formula of `operators`, named as Kineto writes them (`aten::mm`).
+    """Make a function the formula of `operators`, named as Kineto names them (`aten::mm`).
 
-    The function gets the `Signature` of one call and returns its `Cost`; `LookupError`, `TypeError`, `ValueError` and
-    `ArithmeticError`, or a figure that is `None`, mean "this signature does not say". A formula with a `device` (`cpu`)
-    applies only there, a `sparse` one if a tensor is sparse. Raises `UsageError` if an operator already has a formula
-    of that kind, unless `replace` is true.
+    The function gets the `Signature` of one call and returns its `Cost`. If it raises `LookupError`, `TypeError`,
+    `ValueError` or `ArithmeticError`, or a number in its `Cost` is `None`, the call has no cost. A formula with a
+    `device` (`cpu`) applies only to that device, a `sparse` one only if a tensor is sparse. Raises `UsageError` if an
+    operator already has a formula of that kind, unless `replace` is true.
     """
     _check_names("formula", operators, '@formula("mylib::my_operator")')
 
@@ -77,9 +77,7 @@ def _check_new(operator: str, *, device: str | None, sparse: bool, function: Cal
     else:
         old = _FORMULAS.get(operator) if device is None else _BY_DEVICE.get((operator, device))
     if old is not None and (_is_ours(old) or _name(old) != _name(function)):
-        raise UsageError(
-            f"formula: {operator} already has the formula {_place(old)} - write replace=True to replace it"
-        )
+        raise UsageError(f"formula: {operator} already has a formula, {_place(old)} - pass replace=True to replace it")
 
 
 def _name(function: Callable[..., Any]) -> tuple[object, object]:
@@ -87,9 +85,9 @@ def _name(function: Callable[..., Any]) -> tuple[object, object]:
 
 
 def pattern(*expressions: str) -> Callable[[_F], _F]:
-    """Make a function the formula of all operators whose whole name matches an expression.
+    """Make a function the formula of all operators whose full name matches an expression.
 
-    The function gets the name and the `Signature`. A name with its own formula keeps it.
+    The function gets the name and the `Signature`. An operator that has its own formula keeps it.
     """
     _check_names("pattern", expressions, '@pattern(r"mylib::kernel_[0-9]+")')
 
@@ -103,7 +101,7 @@ def pattern(*expressions: str) -> Callable[[_F], _F]:
 def _check_names(decorator: str, names: tuple[object, ...], example: str) -> None:
     wrong = next((name for name in names if not isinstance(name, str) or not name), None)
     if not names or wrong is not None:
-        said = "no operator is named" if not names else f"{_place(wrong)} is not an operator name"
+        said = "no operator given" if not names else f"{_place(wrong)} is not an operator name"
         raise UsageError(f"{decorator}: {said} - write {example} above the function")
 
 
@@ -112,10 +110,10 @@ def _matching(operator: str) -> NamedFormula | None:
 
 
 def cost(operator: str, signature: Signature, device: str | None = None) -> Cost | None:
-    """Return the FLOPs and bytes of one operator call; `None` without a formula or with too few arguments known.
+    """Return the FLOPs and bytes of one operator call; `None` without a formula or if it needs unknown arguments.
 
-    `device` is the kind it ran on, if that makes a difference. Raises `UsageError` if a formula does not return a
-    `Cost` of integers.
+    `device` is the kind of device that ran the call, if that makes a difference. Raises `UsageError` if a formula does
+    not return a `Cost` of integers.
     """
     function = _BY_DEVICE.get((operator, device)) if device is not None else None
     function = function or _FORMULAS.get(operator)
@@ -132,7 +130,9 @@ def cost(operator: str, signature: Signature, device: str | None = None) -> Cost
         if _is_ours(function or named):
             raise
         text = f"{type(error).__name__}: {error}".replace("\n", " ")
-        raise UsageError(f"formula {_place(function or named)} failed on {operator}: {text} - fix it") from error
+        raise UsageError(
+            f"formula {_place(function or named)} raised an error for {operator} ({text}) - fix the formula"
+        ) from error
     return None if formula_cost is None else _checked(formula_cost, function or named)
 
 
@@ -174,23 +174,23 @@ def function_of(operator: str) -> Callable[..., Any] | None:
 
 
 def has_formula(operator: str) -> bool:
-    """Return whether an operator has a formula, of its own or by a pattern."""
+    """Return whether an operator has a formula, its own or one by pattern."""
     return operator in _FORMULAS or operator in _SPARSE or _matching(operator) is not None
 
 
 def describe(operator: str) -> str | None:
-    """Return the text of an operator's formula with its source; `None` without a formula."""
+    """Return the description of an operator's formula, with its source; `None` without a formula."""
     function = function_of(operator)
     return None if function is None else getdoc(function)
 
 
 def operators() -> tuple[str, ...]:
-    """Return every operator with a formula, sorted, except those known by a pattern."""
+    """Return all operators with a formula, sorted, except those that only match a pattern."""
     return tuple(sorted({*_FORMULAS, *_SPARSE}))
 
 
 def module_of(operator: str) -> str:
-    """Return the module that has an operator's formula; an empty text without a formula."""
+    """Return the module that defines an operator's formula; an empty string without a formula."""
     return str(getattr(_FORMULAS.get(operator), "__module__", ""))
 
 

@@ -1,8 +1,9 @@
-"""Sparse matrices by their stored elements: COO, CSR, CSC, BSR and BSC, and two of four.
+"""Sparse matrices, counted by stored elements: COO, CSR, CSC, BSR, BSC and 2:4.
 
-A product of a sparse (m, k) with a dense (k, n) is `2 * stored * n`: each stored element meets n others. How much is
-stored a capture observes, or the trace shows below the call (`attribution.stored`); where only the dense shape is known
-there is no cost. A sparse tensor is read with its indices. torch.utils.flop_counter counts the dense shape here.
+A product of a sparse (m, k) with a dense (k, n) is `2 * stored * n`: each stored element meets n others. A capture
+observes how many elements are stored, or the trace shows it in nested operators (`attribution.stored`); if only the
+dense shape is known, there is no cost. Reading a sparse tensor includes its indices. torch.utils.flop_counter counts
+the dense shape.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ def _product(a: Tensor, b: Tensor) -> tuple[Shape, int]:
 
 @formula("aten::mm", "aten::bmm", "aten::mv", "aten::matmul", "aten::_sparse_mm", sparse=True)
 def product(signature: Signature) -> Cost:
-    """`2 * stored * n` for a sparse (m, k) @ a dense (k, n), as many for dense @ sparse; writes a dense matrix."""
+    """`2 * stored * n` FLOPs for a sparse (m, k) @ a dense (k, n); the same for dense @ sparse.
+
+    Writes a dense matrix.
+    """
     a, b = signature.tensor(0), signature.tensor(1)
     shape, flops = _product(a, b)
     return moved(read(a, b), fresh(shape, a.dtype), flops=flops)
@@ -61,7 +65,7 @@ def product(signature: Signature) -> Cost:
     "aten::addmm", "aten::addmm_", "aten::_sparse_addmm", "aten::baddbmm", "aten::addmv", "aten::addmv_", sparse=True
 )
 def added_product(signature: Signature) -> Cost:
-    """`2 * stored * n` for c + a sparse (m, k) @ a dense (k, n); c is read only if beta is not 0."""
+    """`2 * stored * n` FLOPs for c + a sparse (m, k) @ a dense (k, n); c is read only if beta is not 0."""
     added, a, b = (signature.tensor(index) for index in range(3))
     shape, flops = _product(a, b)
     beta = signature.get(3, 1)
@@ -71,15 +75,20 @@ def added_product(signature: Signature) -> Cost:
 
 @formula("aten::_sparse_mm_reduce_impl", sparse=True)
 def reduced_product(signature: Signature) -> Cost:
-    """`2 * stored * n`: (sparse, dense, how); a multiply and the sum, mean or comparison of a reduction, which is 1."""
+    """`2 * stored * n` FLOPs: a multiply, and 1 for the reduction (sum, mean or comparison).
+
+    Arguments: (sparse, dense, how).
+    """
     return product(signature)
 
 
 @formula("aten::_sparse_mm_reduce_impl_backward", sparse=True)
 def reduced_product_backward(signature: Signature) -> Cost:
-    """`2 * stored * n` for each gradient asked for, of a sum or mean: (sparse, grad, dense, how, places, mask).
+    """`2 * stored * n` FLOPs per requested gradient of a sum or mean.
 
-    Gradients of the largest and smallest go to the places that were chosen: other work, no cost.
+    Arguments: (sparse, grad, dense, how, indices, mask).
+
+    Gradients of a maximum or minimum go only to the selected elements, which is different work and has no cost.
     """
     x, grad, dense = (signature.tensor(index) for index in range(3))
     if signature.get(3) not in ("sum", "mean"):
@@ -92,7 +101,10 @@ def reduced_product_backward(signature: Signature) -> Cost:
 
 @formula("aten::sparse_sampled_addmm", sparse=True)
 def sampled_product(signature: Signature) -> Cost:
-    """`2 * stored * k` for the places of c that it stores: c + (m, k) @ (k, n) there; writes a sparse matrix like c."""
+    """`2 * stored * k` FLOPs for c + (m, k) @ (k, n), computed only where c has stored elements.
+
+    Writes a sparse matrix with the same stored elements as c.
+    """
     c, a, b = (signature.tensor(index) for index in range(3))
     if a.shape[-1] != b.shape[-2]:
         raise Unknown(f"{a} @ {b}")
@@ -101,28 +113,31 @@ def sampled_product(signature: Signature) -> Cost:
 
 @formula("aten::_sparse_softmax", "aten::_sparse_log_softmax", sparse=True)
 def sparse_softmax(signature: Signature) -> Cost:
-    """4 per stored element, as softmax; writes as many with their indices."""
+    """4 FLOPs per stored element, as for softmax; writes as many elements with their indices."""
     x = signature.tensor(0)
     return moved(read(x), read(x), flops=4 * stored(x))
 
 
 @formula("aten::_sparse_softmax_backward_data", "aten::_sparse_log_softmax_backward_data", sparse=True)
 def sparse_softmax_backward(signature: Signature) -> Cost:
-    """4 per stored element: (grad, result, dim, x)."""
+    """4 FLOPs per stored element. Arguments: (grad, result, dim, x)."""
     grad, result = signature.tensor(0), signature.tensor(1)
     return moved(read(grad, result), read(result), flops=4 * stored(result))
 
 
 @formula("aten::_to_dense", sparse=True)
 def to_dense(signature: Signature) -> Cost:
-    """0; reads the stored elements with their indices, writes the dense tensor."""
+    """0 FLOPs; reads the stored elements with their indices, writes the dense tensor."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, scalar_type(signature.get(1)) or x.dtype))
 
 
 @formula("aten::sparse_mask", sparse=True)
 def sparse_mask(signature: Signature) -> Cost:
-    """0; (dense, sparse): reads the indices and as many elements of the dense tensor, writes them with the indices."""
+    """0 FLOPs; reads the indices and that many elements of the dense tensor. Arguments: (dense, sparse).
+
+    Writes these elements with the indices.
+    """
     x, pattern = signature.tensor(0), signature.tensor(1)
     if x.sparse:
         raise Unknown("which elements both store")
@@ -131,7 +146,7 @@ def sparse_mask(signature: Signature) -> Cost:
 
 @formula("aten::clone", "aten::copy_", "aten::_coalesced_", sparse=True)
 def copy(signature: Signature) -> Cost:
-    """0; reads the source and writes as much, values and indices."""
+    """0 FLOPs; reads the source and writes as many values and indices."""
     x = signature.tensor(1) if isinstance(signature.get(1), Tensor) else signature.tensor(0)
     return moved(read(x), read(x))
 
@@ -141,7 +156,9 @@ def _register(name: str, flops: int) -> None:
         x = signature.tensor(0)
         return moved(read(x), read(x), flops=flops * stored(x))
 
-    function.__doc__ = f"{flops} per stored element; reads and writes them with their indices."
+    function.__doc__ = (
+        f"{flops} FLOP{'s' * (flops != 1)} per stored element; reads and writes these elements with their indices."
+    )
     formula(f"aten::{name}", f"aten::{name}_", sparse=True)(function)
 
 
@@ -173,7 +190,7 @@ for _name in (
 
 @formula(*(f"aten::{name}" for name in NOTHING), sparse=True)
 def nothing(signature: Signature) -> Cost:
-    """0: a view or an allocation moves nothing."""
+    """0 FLOPs: a view or an allocation, which moves no bytes."""
     return moved(0, 0)
 
 
@@ -182,7 +199,7 @@ def nothing(signature: Signature) -> Cost:
 
 @formula("aten::_sparse_semi_structured_linear")
 def half_linear(signature: Signature) -> Cost:
-    """`rows * out * in`: half of the elements of (..., in) @ (out, in)^T are stored; (x, weight, meta, bias, ...)."""
+    """`rows * out * in` FLOPs, half of a dense product (2:4 sparsity). Arguments: (x, weight, meta, bias, ...)."""
     x, weight = signature.tensor(0), signature.tensor(1)
     if x.shape[-1] != 2 * weight.shape[1]:
         raise Unknown(f"{x} and {weight}")
@@ -201,7 +218,7 @@ def _half_product(a: Tensor, b: Tensor) -> tuple[Shape, int]:
 
 @formula("aten::_sparse_semi_structured_mm")
 def half_product(signature: Signature) -> Cost:
-    """`m * n * k`, half of a dense product: (stored (m, k / 2), meta, b (k, n), dtype)."""
+    """`m * n * k` FLOPs, half of a dense product. Arguments: (stored (m, k / 2), meta, b (k, n), dtype)."""
     a, meta, b = (signature.tensor(index) for index in range(3))
     shape, flops = _half_product(a, b)
     return moved(read(a, meta, b), fresh(shape, scalar_type(signature.get(3)) or a.dtype), flops=flops)
@@ -209,7 +226,10 @@ def half_product(signature: Signature) -> Cost:
 
 @formula("aten::_sparse_semi_structured_addmm")
 def half_added_product(signature: Signature) -> Cost:
-    """`m * n * k`, half of a dense product: (added, stored (m, k / 2), meta, b (k, n), alpha, beta, dtype)."""
+    """`m * n * k` FLOPs, half of a dense product.
+
+    Arguments: (added, stored (m, k / 2), meta, b (k, n), alpha, beta, dtype).
+    """
     added, a, meta, b = (signature.tensor(index) for index in range(4))
     shape, flops = _half_product(a, b)
     return moved(read(added, a, meta, b), fresh(shape, scalar_type(signature.get(6)) or a.dtype), flops=flops)
@@ -220,7 +240,10 @@ def half_added_product(signature: Signature) -> Cost:
 
 @formula("pyg::segment_matmul")
 def segment_product(signature: Signature) -> Cost:
-    """`2 * rows * n * k`: (x (rows, k), bounds, weights (segments, k, n)); the bounds' values change nothing."""
+    """`2 * rows * n * k` FLOPs. Arguments: (x (rows, k), bounds, weights (segments, k, n)).
+
+    The values of the bounds do not change the count.
+    """
     x, bounds, weights = (signature.tensor(index) for index in range(3))
     if len(weights.shape) != 3 or x.shape[-1] != weights.shape[1]:
         raise Unknown(f"{x} and {weights}")
@@ -256,7 +279,9 @@ def _sparse_product(rows: Tensor, column: Tensor, value: Tensor | None, dense: T
 
 @formula("torch_sparse::spmm_sum")
 def sparse_sum(signature: Signature) -> Cost:
-    """`2 * stored * n`, without values `stored * n`: (row, rowptr, col, value, colptr, csr2csc, dense (k, n)).
+    """`2 * stored * n` FLOPs, or `stored * n` without values.
+
+    Arguments: (row, rowptr, col, value, colptr, csr2csc, dense (k, n)).
 
     Source: csrc/spmm.cpp and torch_sparse/matmul.py of pytorch_sparse.
     """
@@ -267,7 +292,10 @@ def sparse_sum(signature: Signature) -> Cost:
 
 @formula("torch_sparse::spmm_mean")
 def sparse_mean(signature: Signature) -> Cost:
-    """As the sum, and a divide an element: (row, rowptr, col, value, rowcount, colptr, csr2csc, dense (k, n))."""
+    """Same as the sum, plus one divide per element.
+
+    Arguments: (row, rowptr, col, value, rowcount, colptr, csr2csc, dense (k, n)).
+    """
     rows, dense = signature.tensor(1), signature.tensor(7)
     cost = _sparse_product(rows, signature.tensor(2), optional(signature, 3), dense, results=1)
     divided = prod(dense.shape[:-2]) * (rows.numel - 1) * dense.shape[-1]
@@ -276,7 +304,7 @@ def sparse_mean(signature: Signature) -> Cost:
 
 @formula("torch_sparse::spmm_min", "torch_sparse::spmm_max")
 def sparse_extreme(signature: Signature) -> Cost:
-    """As the sum: (rowptr, col, value, dense (k, n)); writes the places too."""
+    """Same as the sum. Also writes the indices. Arguments: (rowptr, col, value, dense (k, n))."""
     return _sparse_product(
         signature.tensor(0), signature.tensor(1), optional(signature, 2), signature.tensor(3), results=2
     )
@@ -299,13 +327,13 @@ def _segments(signature: Signature, results: int) -> Cost:
 
 @formula(*(f"{package}::segment_{how}_csr" for package in ("torch_scatter", "pyg") for how in _SUMS))
 def segment_sum(signature: Signature) -> Cost:
-    """1 per element: (x, bounds, out); writes a row a segment."""
+    """1 FLOP per element. Writes one row per segment. Arguments: (x, bounds, out)."""
     return _segments(signature, 1)
 
 
 @formula(*(f"{package}::segment_{how}_csr" for package in ("torch_scatter", "pyg") for how in _EXTREMES))
 def segment_extreme(signature: Signature) -> Cost:
-    """1 per element: (x, bounds, out); writes a row a segment and the places."""
+    """1 FLOP per element. Writes one row per segment and the indices. Arguments: (x, bounds, out)."""
     return _segments(signature, 2)
 
 
@@ -323,11 +351,14 @@ def _scattered(signature: Signature, results: int) -> Cost:
 
 @formula(*(f"{package}::scatter_{how}" for package in ("torch_scatter", "pyg") for how in ("sum", "mul", "mean")))
 def scatter_sum(signature: Signature) -> Cost:
-    """1 per element: (x, index, dim, out, size); without either the size is the largest index, which is data."""
+    """1 FLOP per element. Arguments: (x, index, dim, out, size).
+
+    Without out and size, the size is the largest index, which depends on data.
+    """
     return _scattered(signature, 1)
 
 
 @formula(*(f"{package}::scatter_{how}" for package in ("torch_scatter", "pyg") for how in _EXTREMES))
 def scatter_extreme(signature: Signature) -> Cost:
-    """1 per element: (x, index, dim, out, size); writes the places too."""
+    """1 FLOP per element; also writes the indices. Arguments: (x, index, dim, out, size)."""
     return _scattered(signature, 2)

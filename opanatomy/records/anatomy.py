@@ -57,14 +57,15 @@ PYTHON_STACK: Final = "Python's stack"
 
 
 class IdleRow(Record, frozen=True, kw_only=True):
-    """Idle time of one cause: the number of gaps, and the host event that fills most of it.
+    """Idle time with one cause: the number of gaps, and the host event that fills most of the time.
 
     cause: `profiler`, `compilation`, `input`, `allocator`, `slow_launch`, `synchronization`, `collective`, `operators`,
         `python` (the host between operators), `stream`, `device` or `unknown`.
-    short_ns: the part of it in gaps below 1 ms, `drained_ns` the part of that in gaps that began while the host waited
-        for the device, `updating_ns` the part in an optimizer's update, `exchanging_ns` the part in gaps right before
-        or behind a collective. `None` in older reports.
-    name: the call, operator or range on the host that fills most of the time: `events` of them, `name_ns` in all.
+    short_ns: the part in gaps below 1 ms; `drained_ns` the part of `short_ns` in gaps that began while the host waited
+        for the device, `updating_ns` the part in an optimizer's update, `exchanging_ns` the part in gaps directly
+        before or after a collective. `None` in older reports.
+    name: the call, operator or range on the host that fills most of the time: `events` events with a total of
+        `name_ns`.
     """
 
     cause: IdleCause
@@ -84,18 +85,22 @@ PARTS_OF_IDLE: Final = ("short_ns", "drained_ns", "updating_ns", "exchanging_ns"
 
 
 class Gap(Record, frozen=True, kw_only=True):
-    """A span in which a device was idle, or several alike: of one cause, before the same work, up to twice as long.
+    """A period in which a device was idle, or several similar ones: same cause, same next work, similar length.
 
-    time_ns: the mean length of one.
-    count: how many there are in a mean step.
-    cause: the cause that fills most of it, and `cause_ns` of its mean length.
-    name: the innermost operator or range that covers at least half of the longest one; `None` if none does.
-    call: the runtime call that takes at least half of the longest one.
-    before: the kernel, copy or fill that ended it, and `after` the one that ran before; `None` at the ends of a step.
-    launch_ns: the part of the longest one that the launch of this work took, if it took 20 us or more.
-    drained: whether the longest one began while the host waited for the device.
-    launch_known: whether the trace has the launch of the work that ended it: else what the host did is unknown.
-    begin_ns: when the longest one began, from the begin of its step; `step` is the number of that step.
+    The longest gap of a row is at most twice as long as the shortest.
+
+    time_ns: mean length of a gap.
+    count: number of gaps in a mean step.
+    cause: the cause that fills most of the gap; `cause_ns` is its share of the mean length.
+    name: the innermost operator or range that covers at least half of the longest gap; `None` if none does.
+    call: the runtime call that takes at least half of the longest gap.
+    before: the kernel, copy or fill that ended the gap; `after` the one that ran before the gap. `None` at the ends of
+        a step.
+    launch_ns: the part of the longest gap spent launching the work that ended it, if that took 20 us or more.
+    drained: whether the longest gap began while the host waited for the device.
+    launch_known: whether the trace records the launch of the work that ended the gap; otherwise the host's activity is
+        unknown.
+    begin_ns: when the longest gap began, from the start of its step; `step` is the number of that step.
     """
 
     time_ns: int
@@ -129,7 +134,7 @@ class DeviceRow(Record, frozen=True, kw_only=True):
 
 
 class StreamRow(Record, frozen=True, kw_only=True):
-    """Device work of the window on one stream: number of events, their union and sum, and the sum of each class."""
+    """Device work in the window on one stream: number of events, their union and sum, and the sum for each class."""
 
     device: int
     stream: int
@@ -140,12 +145,12 @@ class StreamRow(Record, frozen=True, kw_only=True):
 
 
 class Launching(Record, frozen=True, kw_only=True):
-    """How the host launched the kernels of the window, over all steps.
+    """How the host launched the kernels in the window, over all steps.
 
     A launch starts one kernel, or all kernels of a graph. Its delay lasts from the start of the host call to the start
-    of the first kernel. A launch waits in the queue for that time, so `delay_ns` over the window is the mean length of
-    the queue. Only launches recorded on both the host and the device have a delay (`delayed`). The trace lacks the
-    device work of `lost_calls`: calls, FLOPs, bytes and times of device work are then lower bounds.
+    of the first kernel. A launch waits in the queue for that time, so `delay_ns` divided by the window is the mean
+    queue length. Only launches recorded on both the host and the device have a delay (`delayed`). The trace lacks the
+    device work of `lost_calls`: if there are any, calls, FLOPs, bytes and times of device work are lower bounds.
     """
 
     #: Calls that launch kernels or graphs, and the host time inside them.
@@ -169,21 +174,21 @@ class Launching(Record, frozen=True, kw_only=True):
 
 
 class Timeline(Record, frozen=True, kw_only=True):
-    """Wall clock of the steps that count; without steps from the first to the last device event.
+    """Wall clock of the counted steps; without steps, from the first to the last device event.
 
     window = busy + outside + unrecorded + idle, and idle = host_idle + stream_idle + other_idle = the sum of `causes`,
-    exactly. `busy_ns` is the union of the steps' device work, `outside_ns` the time in which the device only did work
-    of other steps, `unrecorded_ns` the time from a launch whose work is missing from the trace to the next recorded
-    work, and (`awaited_ns` of it) the time in which the host waited for work that is not in the trace. Idle time is
-    host-bound if the next work was launched after the device fell idle, a stream wait if it was already launched and
+    exactly. `busy_ns` is the union of the steps' device work, `outside_ns` the time in which the device only worked for
+    other steps. `unrecorded_ns` is the time from a launch whose work is missing from the trace to the next recorded
+    work, plus the time in which the host waited for work that is not in the trace (`awaited_ns`). Idle time is
+    host-bound if the next work was launched after the device went idle, a stream wait if it was already launched and
     another stream worked last, and other in all other cases. `drained_ns` is the idle time in gaps that began while the
-    host waited for the device, with nothing queued. Communication and memcpy are exposed while no other work of the
-    device runs; `computation_ns` is the union of the work that is neither. With several devices these are means over
-    the devices that ran kernels; `kernel_time_ns`, `launching`, `devices` and `streams` cover all devices. In a trace
-    without steps, `around_ns` is its time before and after all device work. `gaps` has the longest idle spans, at most
-    20 rows. `paced_ns` is the busy time in which more work was queued, or the host waited for the device: faster
-    kernels shorten the step by no more than that; `None` where launches are not recorded. On the CPU `busy_ns` is the
-    time of operators; of a host alone, all of the window is `unrecorded_ns`.
+    host waited for the device, with nothing queued. Communication and memcpy are exposed while no other work runs on
+    the device; `computation_ns` is the union of the work that is neither. With several devices these are means over the
+    devices that ran kernels; `kernel_time_ns`, `launching`, `devices` and `streams` cover all devices. In a trace
+    without steps, `around_ns` is the time before the first and after the last device work. `gaps` has the longest idle
+    periods, at most 20 rows. `paced_ns` is the busy time in which more work was queued, or the host waited for the
+    device: faster kernels shorten the step by no more than that; `None` if launches are not recorded. On the CPU
+    `busy_ns` is operator time. If only the host was recorded, the entire window is `unrecorded_ns`.
     """
 
     window_ns: int
@@ -212,7 +217,7 @@ class Timeline(Record, frozen=True, kw_only=True):
 
     @property
     def lacks_work(self) -> bool:
-        """Return whether counted device work is a lower bound: 1 % of launches or time lacks its records.
+        """Return whether counted device work is a lower bound: 1 % or more of launches or time lacks its records.
 
         The trace lacks the launches' work, or the work that the host waited for during that time.
         """
@@ -222,9 +227,9 @@ class Timeline(Record, frozen=True, kw_only=True):
 
 
 class WhatIf(Record, frozen=True, kw_only=True):
-    """How long a mean step takes after `changes` together (`aten::mm x0.5`), by replaying the trace.
+    """How long a mean step takes with all of `changes` (`aten::mm x0.5`), by replaying the trace.
 
-    `least_ns` is that with a host that recording does not slow, where the step without the profiler is unknown.
+    `least_ns` is the time with a host not slowed by recording, if the step time without the profiler is unknown.
     """
 
     changes: tuple[str, ...]
@@ -233,21 +238,22 @@ class WhatIf(Record, frozen=True, kw_only=True):
 
 
 class PathPart(Record, frozen=True, kw_only=True):
-    """Time of a mean step on the path that decides its length: host time of a kind, work of a class, a delay."""
+    """Time of a mean step on its critical path: host time of one kind, work of one class, or a delay."""
 
     of: str
     time_ns: int
 
 
 class Replay(Record, frozen=True, kw_only=True):
-    """The steps timed again as a graph of host and device: `steps` of them, times are means.
+    """A replay of the steps as a graph of host and device work; times are means over `steps` steps.
 
-    `why_not` says why gains by it are not to be trusted. `error` is how far a replay with usual delays is off, and
-    `unexplained` the delays that no edge explains, as parts of the steps. `host_factor` scales host time to the step
-    without the profiler; `None` if that is unknown, or the device alone decides. `ahead_ns` is the work that the
-    device had queued when recording began: so far ahead was a host that did not record. `step_ns` is the replayed step,
-    `least_ns` that with a host that recording does not slow. `answers` are of the changes that were asked for, and
-    `together` is that of the first three pieces of advice, if a replay can say all of them.
+    `why_not` says why gains computed by the replay cannot be trusted. `error` is how far a replay with usual delays is
+    off, and `unexplained` the delays that no edge explains, both as fractions of the steps. `host_factor` scales host
+    time to the step without the profiler; `None` if that is unknown, or only the device determines the step time.
+    `ahead_ns` is the work queued on the device when recording began: that is how far ahead the host runs when it is not
+    recording. `step_ns` is the replayed step, `least_ns` the step with a host not slowed by recording. `answers` has
+    the result of each requested change, and `together` that of the first three pieces of advice combined, if all can be
+    replayed.
     """
 
     step_ns: int
@@ -277,18 +283,18 @@ class Ledger(Record, frozen=True, kw_only=True):
     """Where each nanosecond of device work went.
 
     linked + graph_launched + no_launch_record + outside_window = device_work, exactly; `set_aside` is the part of
-    outside_window that was launched in steps that do not count. `classed`, `costed` and `unknown` are shares of
-    device_work - outside_window; classed + unknown is that difference, exactly.
+    outside_window that was launched in steps that do not count. `classed`, `costed` and `unknown` are parts of
+    device_work - outside_window; classed + unknown equals that difference, exactly.
 
     device_work_ns: all device work of the trace.
     linked_ns: linked to the operator call that launched it.
     graph_launched_ns: launched by a graph.
-    no_launch_record_ns: without a record of its launch.
-    outside_window_ns: launched before the steps that count, after them or between them.
+    no_launch_record_ns: whose launch is not recorded.
+    outside_window_ns: launched before, after or between the counted steps.
     set_aside_ns: the part of `outside_window_ns` launched in steps that are set aside.
-    classed_ns: of a known class.
-    costed_ns: of calls whose FLOPs and bytes are known.
-    unknown_ns: of no known class.
+    classed_ns: work of a known class.
+    costed_ns: work of calls whose FLOPs and bytes are known.
+    unknown_ns: work of unknown class.
     """
 
     device_work_ns: int
@@ -314,10 +320,10 @@ _DISTURBED: Final = 0.5
 
 
 class ExceededCeiling(Record, frozen=True, kw_only=True):
-    """A ceiling given by the user that work in the trace exceeded, most of all `operator` in `phase`.
+    """A peak given by the user that work in the trace exceeded, most of all `operator` in `phase`.
 
-    `ceiling` is the data type of a matrix peak or `BANDWIDTH`, `option` the option that gave it (`--peak 100T`). Rates
-    are operations or bytes a second: as given, as reached, and as known of the device without the option.
+    `ceiling` is the data type of a matrix peak or `BANDWIDTH`, `option` the option that set it (`--peak 100T`). Rates
+    are in operations or bytes per second: as given, as reached, and as known for the device without the option.
     """
 
     ceiling: str
@@ -330,10 +336,10 @@ class ExceededCeiling(Record, frozen=True, kw_only=True):
 
 
 class AboveCeiling(Record, frozen=True, kw_only=True):
-    """Work at more than 100 % of its ceiling, and the first cause that suffices to explain it.
+    """Work at more than 100 % of its peak, and the first cause that suffices to explain it.
 
-    `reached` is bound / time, `reached_without` the same without what the cause may leave out of the bound.
-    `operator_class`, `phase` and `operator` are `None` where the work is that of all of them.
+    `reached` is bound / time, `reached_without` the same ratio without the part of the bound that the cause may make
+    unnecessary. `operator_class`, `phase` and `operator` are `None` if the row covers all of them.
     """
 
     operator_class: OperatorClass | None = None
@@ -345,26 +351,25 @@ class AboveCeiling(Record, frozen=True, kw_only=True):
 
 
 class DeviceFigures(Record, frozen=True, kw_only=True):
-    """Ceilings of the device, their `source`, and the share of them that was reached.
+    """Peaks of the device, their `source`, and the share of them that was reached.
 
     `peak_flops_per_second` has matrix peaks by data type, `vector_flops_per_second` those of all other arithmetic,
-    `attained_share` the part of a matrix peak that the fastest products attain (all of it without an entry).
-    `mfu` is the share of the peak of `mfu_dtype` (the data type of most contractions) that the step's contractions
-    reach without recompute, `hfu` with it. `mfu_covered` is the part of the time of contractions (and of work of
-    unknown class) whose FLOPs are known: below 1 both are lower bounds, below `MIN_COVERED` they are `None`.
-    `causal_mfu` and `causal_hfu` are the same with the FLOPs under the causal mask, `None` if no call has one;
-    `own_peaks_mfu` is the MFU with each data type against its own peak, `None` if there is one type or a peak is not
-    known; `unmasked_share` is the part of the FLOPs that leaves out a mask which is not recorded. `exceeded` has the
-    user's own ceilings that the trace exceeds, the furthest first, `above` what is above 100 % of its ceiling and why:
-    all work, then classes, then operators. `no_ceilings` says why there are no
-    ceilings, and how to get them. `unsure_ns` is the time of float32 products without a bound: neither a kernel name
-    nor a setting says whether they ran in tf32. `utilization` is the union of the kernels over the total time of the
-    steps. `sm_efficiency` is the mean over the same time of min(sum over the running kernels of min(blocks per
-    multiprocessor, 1), 1), `occupancy` the mean of the kernels' estimated occupancy weighted by duration. Both are
-    fractions that Kineto estimates from launch dimensions, recorded for `dimensioned_ns` of the kernel time.
-    `tensor_core_ns` is the time of kernels that use tensor (matrix) cores by their names, `None` if the device has none
-    or no name tells; `tensor_core_unknown_ns` the time of products, and of kernels of unknown class, whose names do not
-    tell. A figure is `None` if the trace lacks what it needs.
+    `attained_share` the part of a matrix peak that the fastest matmuls attain (1 without an entry). `mfu` is the share
+    of the peak of `mfu_dtype` (the data type of most contractions) that the step's contractions reach without
+    recompute, `hfu` with it. `mfu_covered` is the part of the time of contractions (and of work of unknown class) whose
+    FLOPs are known: below 1 both are lower bounds, below `MIN_COVERED` they are `None`. `causal_mfu` and `causal_hfu`
+    count only the FLOPs under the causal mask, `None` if no call has one; `own_peaks_mfu` is the MFU with each data
+    type's FLOPs divided by its own peak, `None` if there is only one type or a peak is unknown; `unmasked_share` is the
+    part of the FLOPs counted without a mask because traces do not record it. `exceeded` has the user-given peaks that
+    the trace exceeds, the furthest first; `above` has the work above 100 % of its peak and why: all work, then classes,
+    then operators. `no_ceilings` says why there are no peaks, and how to get them. `unsure_ns` is the time of float32
+    matmuls without a bound, because neither a kernel name nor a setting says whether they ran in tf32. `utilization` is
+    the union of the kernels over the total time of the steps. `sm_efficiency` is the mean over the same time of min(sum
+    over the running kernels of min(blocks per multiprocessor, 1), 1), `occupancy` the mean of the kernels' estimated
+    occupancy weighted by duration. Both are fractions that Kineto estimates from launch dimensions, recorded for
+    `dimensioned_ns` of the kernel time. `tensor_core_ns` is the time of kernels whose names show that they use tensor
+    (matrix) cores, `None` if the device has none or no name tells; `tensor_core_unknown_ns` is the time of matmuls, and
+    of kernels of unknown class, whose names do not tell. A number is `None` if the trace lacks what it needs.
     """
 
     peak_flops_per_second: dict[str, float] = field(default_factory=dict)
@@ -393,7 +398,7 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
 
 
 class GivenCeiling(Record, frozen=True, kw_only=True):
-    """A ceiling given by the user with `option` (`--peak 100T`), and the known value of the device without it.
+    """A peak given by the user with `option` (`--peak 100T`), and the value known for the device without the option.
 
     `name` is the data type of a matrix peak, or `BANDWIDTH`.
     """
@@ -405,10 +410,10 @@ class GivenCeiling(Record, frozen=True, kw_only=True):
 
 
 class Ceilings(Record, frozen=True, kw_only=True):
-    """The most a device can do, and the source of these figures.
+    """The peak rates of a device, and the source of these numbers.
 
-    Peaks are dense, in operations a second (a multiply-add is two). Matrix peaks are keyed by torch's name of the data
-    type: `float32` is what a float32 product reaches with tf32 off, `tf32` with it on, `float8` any 8-bit float. Peaks
+    Peaks are dense, in operations per second (a multiply-add is two). Matrix peaks are keyed by torch's name of the
+    data type: `float32` is for float32 matmuls with tf32 off, `tf32` with tf32 on, `float8` for any 8-bit float. Peaks
     of all other arithmetic (`vector_...`) are known for float32 and float64. `None`, or no entry, means that the device
     has no such unit or its speed is unknown.
     """
@@ -431,7 +436,7 @@ class Ceilings(Record, frozen=True, kw_only=True):
 
     @property
     def reference(self) -> Ceilings:
-        """Return the ceilings, with the known value wherever the user gave a lower one, for second-source checks."""
+        """Return the peaks, with the known value wherever the user gave a lower one, for second-source checks."""
         less = {one.name: known for one in self.given if (known := one.known_per_second or 0) > one.per_second}
         if not less:
             return self
@@ -444,10 +449,10 @@ class Ceilings(Record, frozen=True, kw_only=True):
         )
 
     def matrix_peak(self, dtype: str | None, *, tf32: bool = False) -> float | None:
-        """Return the peak of matrix products of `dtype` (torch's name) in operations a second.
+        """Return the peak of matrix products of `dtype` (torch's name) in operations per second.
 
-        With `tf32`, float32 products run in tf32. `THREE_TF32` reaches a third of the tf32 peak, with three products
-        for each.
+        With `tf32`, float32 matmuls run in tf32. `THREE_TF32` reaches a third of the tf32 peak, because it runs three
+        matmuls for each.
         """
         name = self.matrix_name(dtype, tf32=tf32)
         peak = None if name is None else self.matrix_flops_per_second.get(name)
@@ -476,7 +481,7 @@ MEASURED_SCHEMA = 1
 
 
 class Machine(Record, frozen=True, kw_only=True):
-    """The machine of a measurement; another driver, torch or number of threads needs another measurement."""
+    """The machine of a measurement; a different driver, torch version or number of threads needs a new measurement."""
 
     device: str
     kind: str
@@ -488,7 +493,7 @@ class Machine(Record, frozen=True, kw_only=True):
 
 
 class Rate(Record, frozen=True, kw_only=True):
-    """The best of several bursts: operations or bytes a second, by which operation, and when (ISO 8601, UTC).
+    """The best of several bursts: operations or bytes per second, the operation, and the time (ISO 8601, UTC).
 
     `spread` is how far the median burst stayed below the best, as a share of the best. `operands` are the arrays or
     matrices used, `None` in older stored measurements.
@@ -508,7 +513,7 @@ class Rate(Record, frozen=True, kw_only=True):
 
 
 class Measured(Record, frozen=True, kw_only=True):
-    """The rates of one machine: matrix products by data type, and moved bytes by the operation that moved them."""
+    """The measured rates of one machine: matrix products by data type, bytes moved by operation."""
 
     machine: Machine
     peaks: dict[str, Rate] = field(default_factory=dict)
@@ -567,11 +572,11 @@ EVENTS: Final = "device events"
 
 
 class Difference(Record, frozen=True, kw_only=True):
-    """One figure of the report that a second source does not confirm, both in the unit of its check.
+    """A number in the report that a second source does not confirm, with both values in the unit of the check.
 
-    `cause` is the known cause of the difference; `None` means an error of this tool, or a trace that cannot be right.
-    `evidence` is what a reader can look up: modules, shapes, times. `time_ns` is the device work (on the CPU the self
-    time) of the calls that the difference touches, over all steps; `None` if no time can be named.
+    `cause` is the known cause of the difference; `None` means an error in this tool or in the trace. `evidence` is what
+    a reader can look up: modules, shapes, times. `time_ns` is the device work (on the CPU the self time) of the calls
+    that the difference affects, over all steps; `None` if it cannot be attributed to calls.
     """
 
     operator: str
@@ -583,7 +588,7 @@ class Difference(Record, frozen=True, kw_only=True):
     time_ns: int | None = None
 
     def share(self, work_ns: float) -> float:
-        """Return the touched part of the device work, or without a time the relative difference of the figures."""
+        """Return the affected part of the device work, or without a time the relative difference of the numbers."""
         if self.time_ns is not None and work_ns:
             return min(self.time_ns / work_ns, 1.0)
         if self.ours is None or self.other is None:
@@ -592,11 +597,11 @@ class Difference(Record, frozen=True, kw_only=True):
 
 
 class Check(Record, frozen=True, kw_only=True):
-    """The figures of one kind, checked against a second source that does not share their attribution.
+    """Numbers of one kind, checked against a second source that does not share their attribution.
 
-    `quantity` is what was compared ("call counts", "contraction FLOPs", "operator times", "annotated phases", ...)
-    and `unit` its unit ("calls", "FLOPs", "ns"). Of the `compared` figures `equal` agree; each other one has a row in
-    `differences`. `not_checked` says why nothing, or not all, could be compared.
+    `quantity` is what was compared ("call counts", "contraction FLOPs", "operator times", "annotated phases", ...) and
+    `unit` its unit ("calls", "FLOPs", "ns"). Of the `compared` numbers, `equal` agree; each other one has a row in
+    `differences`. `not_checked` says why nothing, or not everything, could be compared.
     """
 
     quantity: str
@@ -613,7 +618,7 @@ class Check(Record, frozen=True, kw_only=True):
         return tuple(difference for difference in self.differences if difference.cause is None)
 
     def share(self, work_ns: float) -> float:
-        """Return the part of the device work that the unexplained differences touch together."""
+        """Return the part of the device work that the unexplained differences affect together."""
         return min(sum(difference.share(work_ns) for difference in self.unexplained), 1.0)
 
 
@@ -621,14 +626,13 @@ class Check(Record, frozen=True, kw_only=True):
 
 
 class Generation(Record, frozen=True, kw_only=True):
-    """A generation of `new_tokens` for each sample, by a search with `beams` (1: greedy).
+    """A generation of `new_tokens` per sample, with `beams` beams (1: greedy).
 
-    Times are means over the generations without the profiler, those with a pause left out, so that they sum to the
-    step; `None` if none was timed. `first_token_ns` is the prefill, `decoding_ns` the rest. Decoding makes
-    `decoded_tokens` for each sample, one in each forward: `token_ns` is the time
-    from one to the next, `tokens_per_second` counts the tokens of all samples, one beam of each. `token_flops` and the
-    bytes are those of one forward and the choice of its tokens, the mean over the decoding of the profiled steps,
-    without the work that took `uncosted_ns`.
+    Times are means over the generations without the profiler, excluding those with a pause, so that they sum to the
+    step; `None` if none was timed. `first_token_ns` is the prefill, `decoding_ns` the rest. Decoding generates
+    `decoded_tokens` per sample, one per forward: `token_ns` is the time from one token to the next, `tokens_per_second`
+    counts the tokens of all samples, one beam each. `token_flops` and the bytes are those of one forward including
+    token selection, averaged over the decoding in the profiled steps, without the work that took `uncosted_ns`.
     """
 
     new_tokens: int
@@ -657,7 +661,7 @@ OUT_OF_MEMORY, TECHNIQUE = "out_of_memory", "technique"
 
 
 class Evidence(Record, frozen=True, kw_only=True):
-    """A figure in a sentence of advice, in a unit of the metrics or as a count of a noun, or a `text`."""
+    """A number in a sentence of advice, in a metric's unit or as a count with a noun, or a `text`."""
 
     value: int | float | None = None
     unit: str = ""
@@ -665,19 +669,20 @@ class Evidence(Record, frozen=True, kw_only=True):
 
 
 class Situation(Record, frozen=True, kw_only=True):
-    """How the step is run, as far as the trace shows it: cures are chosen by it.
+    """How the step is run, as far as the trace shows it: the advice depends on it.
 
-    ddp, fsdp, tensor_parallel: ranges or operators of `DistributedDataParallel`, of FSDP, of tensor parallelism.
+    ddp, fsdp, tensor_parallel: the trace has ranges or operators of `DistributedDataParallel`, FSDP, tensor
+        parallelism.
     backward: the step has a backward.
-    score_mask: a mask of queries by keys is applied to attention's scores.
-    compiled: code of torch.compile, `inductor` kernels that it fused, and `cuda_graphs` launched graphs.
+    score_mask: a query-by-key mask is applied to the attention scores.
+    compiled: code compiled by torch.compile ran; `inductor`: kernels that it fused; `cuda_graphs`: launched graphs.
     loader: a `DataLoader` with `workers`, or in a `single process`.
-    autocast: float32 operands are cast to half precision for products.
+    autocast: float32 operands are cast to half precision for matmuls.
     optimizer: how the update is launched: `fused`, `compiled`, `foreach`, `loop`.
-    pinned_copies, pageable_copies: copies to the device by the memory that they are from, over all steps.
-    serving: a serving engine by the names of its operators.
-    training_mode: dropout or batch norm in training mode, in a trace without backward and optimizer.
-    ranks: how many ranks the report covers, of `world_size`.
+    pinned_copies, pageable_copies: copies to the device from pinned or pageable memory, over all steps.
+    serving: a serving engine, recognized by the names of its operators.
+    training_mode: dropout or batch norm ran in training mode, in a trace without backward and optimizer.
+    ranks: how many of the `world_size` ranks the report covers.
     """
 
     ddp: bool = False
@@ -700,26 +705,26 @@ class Situation(Record, frozen=True, kw_only=True):
 
 
 class Advice(Record, frozen=True, kw_only=True):
-    """A change to try: what it could gain at most, why, and how to try it.
+    """A change to try: the most it could gain, why, and how to try it.
 
     `why` is a sentence with the names of `figures` in braces. `explain ID` says what the rule looks for, how its gain
-    is bounded and when it stays silent.
+    is bounded and when it does not fire.
 
-    id: the rule, the same in every version.
-    subject: the operator, rank or technique that it is about; `None` if it is about the whole step.
-    gain_ns: the most by which the mean step could get shorter, `step_ns` long now; `None` if only memory is saved.
-    replayed_ns: by how much it gets shorter by a replay of the trace with the host as recorded. `gain_ns` is then that
-        with a host that recording does not slow, and `most_ns` the most without a replay; `None` without one.
-    changes: what changes in the step, as `analyze --what-if` reads it; empty where a replay cannot say it. If it
-        `is_bound` they are more than what the advice changes, so that a replay says what it gains at most.
-    gain_bytes: by how much the peak would be lower, `peak_bytes` now.
-    fits: whether a step that ran out of memory fits then; `None` if that is unknown.
-    why: what is seen.
-    figures: the figures of `why`.
+    id: the rule's id, the same in every version.
+    subject: the operator, rank or technique that the advice is about; `None` if it is about the entire step.
+    gain_ns: the most by which the mean step (now `step_ns`) could get shorter; `None` if only memory is saved.
+    replayed_ns: by how much the step gets shorter in a replay of the trace with the host as recorded. `gain_ns` is then
+        the gain with a host not slowed by recording, and `most_ns` the most without a replay. `None` without a replay.
+    changes: what changes in the step, in the syntax of `analyze --what-if`; empty if it cannot be replayed. If
+        `is_bound` is true, `changes` go beyond the advice, so that a replay gives an upper bound of its gain.
+    gain_bytes: by how much the peak (now `peak_bytes`) would be lower.
+    fits: whether a step that ran out of memory would then fit; `None` if that is unknown.
+    why: what the rule found.
+    figures: the numbers in `why`.
     tries: what to try, in the user's terms, the most promising first.
-    option: what to add to the options of `opanatomy profile` to try it.
+    option: the option to add to `opanatomy profile` to try it.
     technique: its name in `opanatomy techniques`.
-    section: the section of the report with more on it.
+    section: the section of the report with more details.
     """
 
     id: Id
@@ -750,7 +755,7 @@ class Advice(Record, frozen=True, kw_only=True):
 
 
 class HostRow(Record, frozen=True, kw_only=True):
-    """Host time of the launching threads by what they did, over all profiled steps; the rows sum to the threads' time.
+    """Host time of the launching threads by activity, over all profiled steps; the rows sum to the threads' time.
 
     kind: `operator`, `range` (an annotation, an autograd node), `runtime` (a call of the device's runtime), `python`
         (nothing recorded between two events) or `others` (all names with less than 0.1 % of the time).
@@ -758,8 +763,8 @@ class HostRow(Record, frozen=True, kw_only=True):
     caller: the innermost operator, else the innermost range, around a runtime call that waits for the device or frees
         its memory.
     calls: how many events.
-    self_ns: their time without that of the events below them.
-    total_ns: their time with it, events below another one of the same name left out.
+    self_ns: their time without nested events.
+    total_ns: their time including nested events; events nested in another event of the same name are not counted again.
     waits: true for a runtime call that waits for the device.
     """
 
@@ -773,16 +778,17 @@ class HostRow(Record, frozen=True, kw_only=True):
 
 
 class ChainRow(Record, frozen=True, kw_only=True):
-    """Maps and normalizations that ran one after the other in one phase, over all profiled steps.
+    """Element-wise operators and normalizations that ran one after another in one phase, over all profiled steps.
 
-    A chain is a run of calls, nothing else between them, each of which reads at least as many bytes as the one before
-    it wrote. One kernel for the chain would save `saved_bytes`: each result between two calls, written and read once.
+    A chain is a sequence of calls with nothing else between them, each of which reads at least as many bytes as the
+    previous call wrote. One kernel for the chain would save `saved_bytes`: each intermediate result, written and read
+    once.
 
     phase: the phase.
     chains: how many chains, of `calls` calls.
     time_ns: their time.
-    moved_bytes: the bytes that they must move as they are; `saved_bytes` of them between two calls.
-    operator: the operator with most of their time.
+    moved_bytes: the bytes that they must move as separate calls; `saved_bytes` of these between two calls.
+    operator: the operator that takes most of their time.
     """
 
     phase: Phase
@@ -798,23 +804,24 @@ class ChainRow(Record, frozen=True, kw_only=True):
 
 
 class Span(Record, frozen=True, kw_only=True):
-    """One event of a step that counts: the longest of its name.
+    """One event in a counted step: the longest of its name.
 
     what: `kernel`, `copy`, `fill` or `collective` on a device; `operator`, `range`, `runtime` (a call of the device's
         runtime) or `python` (a function of a recorded stack that takes 0.1 ms or more) on the host.
     name: the name of the event.
     operator: the operator that launched it; on the host the innermost operator or range around it.
-    signature: the arguments of the operator, of a range none; of a collective its message.
+    signature: the arguments of the operator, none for a range; for a collective, its message.
     phase: its phase, and `module` its module.
     rank: its rank, in a report of several.
     step: the number of its step.
-    begin_ns: when it began, from the beginning of that step; without steps from the first device work (on
-        the CPU from the beginning of the window), before that below 0.
+    begin_ns: when it began, from the start of that step; without steps, from the first device work (on the CPU from the
+        start of the window), negative if earlier.
     duration_ns: how long it lasted.
-    own_ns: on the host the part of that without recorded events below it.
+    own_ns: on the host, the part of `duration_ns` without nested events.
     thread: the thread of a host event; `device` and `stream` those of a device event.
-    bytes: what a copy moves, or the message of a collective as in `Collective`; of the `group_size` ranks of a group.
-    bytes_per_second: the rate of a copy, or the traffic of a collective on the links, waiting included.
+    bytes: the bytes that a copy moves, or a collective's message size as in `Collective`; `group_size` is the number of
+        ranks in its group.
+    bytes_per_second: the rate of a copy, or a collective's traffic on the links, including waiting time.
     count: how many events of this name the steps have, and `median_ns` the median of their durations (on the host of
         their own times).
     """
@@ -841,7 +848,7 @@ class Span(Record, frozen=True, kw_only=True):
 
     @property
     def spent_ns(self) -> int:
-        """Return the time by which events are compared: self time, on a device the duration."""
+        """Return the time by which events are compared: self time on the host, duration on a device."""
         return self.duration_ns if self.own_ns is None else self.own_ns
 
 
@@ -853,15 +860,15 @@ MIN_COVERED = 0.5
 
 
 class Provenance(Record, frozen=True, kw_only=True):
-    """Where the figures come from.
+    """Where the numbers come from.
 
-    The first event of the trace begins at `begin_unix_ns` and the last ends at `end_unix_ns`, on the clock of its host;
-    if the trace's times are no dates, both are in its own time.
+    The first event of the trace begins at `begin_unix_ns` and the last ends at `end_unix_ns`, on the host's clock; if
+    the trace's times are not dates, both are in the trace's own time.
 
     opanatomy: the version of opanatomy that made the report.
     command: the command line, or the call, of the capture.
     created: when the trace was captured (ISO 8601).
-    trace: the name of the trace; of several ranks how many and which.
+    trace: the name of the trace; for several ranks, how many and which.
     trace_sha256: the digest of that file.
     """
 
@@ -875,29 +882,30 @@ class Provenance(Record, frozen=True, kw_only=True):
 
 
 class StepRow(Record, frozen=True, kw_only=True):
-    """One step as it went.
+    """One step.
 
-    On an accelerator it begins with its annotation (without one, with the end of the update before), or at the end of
-    the step before if that is later, and lasts until the last device work launched in it ends: the steps together cover
-    the window. wall = busy + outside + unrecorded + host_idle + stream_idle + other_idle, exactly; the terms are those
-    of `Timeline`. `kernel_time_ns` is the sum of the `work` device events launched in the step, and for kernels, copies
-    and fills kernel_ns + memcpy_ns + memset_ns = kernel_time_ns. On the CPU wall = busy + framework, and the rest is
-    not known.
+    On an accelerator it begins with its annotation (without one, at the end of the previous update), or at the end of
+    the previous step if that is later, and lasts until the last device work launched in it ends: the steps together
+    cover the window. wall = busy + outside + unrecorded + host_idle + stream_idle + other_idle, exactly; the terms are
+    those of `Timeline`. `kernel_time_ns` is the sum of the `work` device events launched in the step, and for kernels,
+    copies and fills kernel_ns + memcpy_ns + memset_ns = kernel_time_ns. On the CPU wall = busy + framework, and the
+    other terms are unknown.
 
-    number: the number of the step in the trace, from 1 if it ends with an update; `None` if it is the whole trace.
-    set_aside: why the step does not count in any figure; `None` if it does.
+    number: the number of the step in the trace, counted from 1 if steps end with an update; `None` if it is the entire
+        trace.
+    set_aside: why the step is excluded from all numbers; `None` if it counts.
     wall_ns: its wall time.
     busy_ns: the union of the work launched in it; on the CPU the self time of its operators.
-    outside_ns: the device did only work of another step.
-    host_idle_ns: idle, host-bound.
-    stream_idle_ns: idle, in a stream wait.
-    other_idle_ns: idle otherwise.
-    unrecorded_ns: work ran, or may have run, whose records are missing.
+    outside_ns: time in which the device only worked for other steps.
+    host_idle_ns: idle time, host-bound.
+    stream_idle_ns: idle time, in a stream wait.
+    other_idle_ns: other idle time.
+    unrecorded_ns: time in which work ran, or may have run, whose records are missing.
     idle_causes: the idle time by cause.
     phase_ns: as in `Step`.
     class_ns: the sum of its work by class, on the CPU self time.
     exposed_communication_ns: communication while no other work ran.
-    framework_ns: on the CPU, wall time that no operator explains; `loading_ns` of it in ranges of loaders.
+    framework_ns: on the CPU, wall time outside operators; `loading_ns` is the part in loader ranges.
     """
 
     number: int | None
@@ -923,27 +931,28 @@ class StepRow(Record, frozen=True, kw_only=True):
 
 
 class Step(Record, frozen=True, kw_only=True):
-    """Figures of one step: the means over the steps that count, so that parts sum to their whole.
+    """One step: means over the counted steps, so that parts sum to their total.
 
-    `wall_ns` is the profiled step without the time in which the device did other steps' work only, `unprofiled_wall_ns`
-    the mean of the `unprofiled_count` steps without the profiler, steps with a pause excluded. `phase_ns` is the wall
-    time of each phase on the CPU, and the busy time of its device work on an accelerator. `busy_ns` is
-    the union of device work, `kernel_time_ns` its sum. `profiler_ns` estimates what the profiler adds to a step:
-    profiled less unprofiled time, `None` if that is lost in the differences among the steps. On the CPU it is the part
-    of that outside operators, by the number of events in and outside them, and wall = busy + framework + profiler,
-    exactly; if it is `None`, `framework_ns` includes it. `steps` has each step of the trace, also those that do not
-    count; without annotations they end with the optimizers' updates (`conventions.steps`), else the trace is one step.
+    `wall_ns` is the profiled step without the time in which the device only worked for other steps,
+    `unprofiled_wall_ns` the mean of the `unprofiled_count` steps without the profiler, excluding steps with a pause.
+    `phase_ns` is the wall time of each phase on the CPU, and the busy time of its device work on an accelerator.
+    `busy_ns` is the union of device work, `kernel_time_ns` its sum. `profiler_ns` estimates the profiler's overhead per
+    step: profiled minus unprofiled time, `None` if step-to-step variation hides it. On the CPU it is the part outside
+    operators, by the number of events inside and outside them, and wall = busy + framework + profiler, exactly; if it
+    is `None`, `framework_ns` includes it. `steps` has each step of the trace, including those that do not count;
+    without annotations, steps end with the optimizers' updates (`conventions.steps`), and without updates the trace is
+    one step.
 
     count: how many profiled steps count, over all ranks.
-    by_line_ns: the wall time of the step that ran line by line, which is none of them.
-    wall_min_ns: the shortest of them; `wall_max_ns` the longest.
+    by_line_ns: the wall time of the step that ran line by line, which does not count.
+    wall_min_ns: the shortest counted step; `wall_max_ns` the longest.
     unprofiled_wall_min_ns: the shortest step without the profiler; `unprofiled_wall_max_ns` the longest.
-    system_ns: CPU time of an unprofiled step that all threads spent in the system, the median; `page_faults` the pages
-        of memory that it gave them.
-    phase_ns: the time of each phase that every step has: `forward`, `backward`, `optimizer`, and of a generation
-        `prefill`, `decoding`. Recomputation is a part of backward.
-    samples_per_second: samples of the batch over the unprofiled step, or over the profiled one if no other is known.
-    aside_count: how many steps are set aside; of several ranks on each.
+    system_ns: system (kernel-mode) CPU time of all threads in an unprofiled step, the median; `page_faults` the memory
+        pages that the system provided.
+    phase_ns: the time of each phase that every step has: `forward`, `backward`, `optimizer`; in a generation `prefill`,
+        `decoding`. Recomputation is part of backward.
+    samples_per_second: samples of the batch over the unprofiled step, or over the profiled one if only that is known.
+    aside_count: how many steps are set aside, on each rank if there are several.
     aside_wall_ns: the mean of these steps, and `aside_idle_ns` the mean of their idle time by cause.
     """
 
@@ -975,56 +984,58 @@ VIEWS: Final = ("classes", "ratios", "operators", "kernels", "modules", "lines")
 
 
 class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", tag="anatomy"):
-    """The whole report: what ran, where its time, FLOPs, bytes and memory went, and what could not be explained.
+    """The complete report: what ran, where its time, FLOPs, bytes and memory went, and what could not be explained.
 
     A frozen record of frozen records, equal and hashed by value, and picklable. Each field is a record or a tuple of
     rows, one for each line of a table: `anatomy.step.wall_ns`, `anatomy.operators[0].time_ns`. The unit is in the name
-    (`_ns`, `_bytes`, `flops`); `None` is "not known". `help(type(anatomy.step))` documents the fields of a record.
+    (`_ns`, `_bytes`, `flops`); `None` means unknown. `help(type(anatomy.step))` documents the fields of a record.
 
-    provenance: the trace that the figures are from, and the command and time of its capture.
+    provenance: the trace that the numbers come from, and the command and time of its capture.
     environment: the device, its driver, torch and the other libraries.
     workload: the model, its batch, data types and the options that change the step.
     step: one step: wall time with and without the profiler, phases, busy time; `step.steps` has each step.
     work: what ran in the steps, one row for each operator, signature, module, phase, class and kernel, over all steps.
-        The next five tables, and `breakdown`, are sums of it.
+        The next five tables, and `breakdown`, are sums of its rows.
     classes: one row for each operator class and phase: calls, time, FLOPs, bytes, over all steps.
     ratios: one row for each operator class: backward over forward, measured and by theory.
     operators: one row for each operator, signature and phase, the longest first, over all steps.
     kernels: one row for each name of a kernel, copy or fill, over all steps; empty on the CPU.
     modules: one row for each module, phase and class, submodules not included, over all steps.
-    memory: the peak, its components measured and by theory, the curve, the tensors alive at the peak.
-    timeline: busy and idle time of the window by cause, launches, devices, streams; on an accelerator.
-    device: ceilings of the device, and the share of them that was reached (`mfu`, `hfu`, `occupancy`).
+    memory: the peak, its components (measured and theoretical), the memory curve, the tensors live at the peak.
+    timeline: busy time and idle time by cause in the window, launches, devices, streams; on an accelerator.
+    device: peaks of the device, and the share of them that was reached (`mfu`, `hfu`, `occupancy`).
     ledger: where each nanosecond of device work went: linked, classed, costed.
     conventions: how FLOPs and bytes are counted.
-    generation: time to the first token, and time of each token; `None` if the step is no generation.
+    generation: time to the first token, and time per token; `None` if the step is not a generation.
     collectives: one row for each collective, data type and group size, over all steps.
-    communication: time and bytes of the collectives by phase and module, hidden or not; `None` if there are none.
-    ranks: one row for each rank of the report; one trace that says its rank has one row, other traces none.
-    spread: each figure of a step over several ranks: its minimum, median and maximum.
+    communication: time and bytes of the collectives by phase and module, hidden or exposed; `None` without collectives.
+    ranks: one row for each rank of the report; a single trace has one row if it records its rank, otherwise none.
+    spread: the minimum, median and maximum of each quantity of a step over several ranks.
     waiting: waiting separated from transfer, and the straggler; `None` unless collectives of several ranks are matched.
     theory: what theory expects of backward over forward, by class.
-    step_kinds: the steps by kind, those that made the same calls together; `None` in reports that lack them.
-    breakdown: the time of like steps, operator by operator, from which two runs are compared; `None` without kinds.
-    checks: figures checked against a second source, and those that disagree.
+    step_kinds: the steps grouped by kind (steps that made the same calls); `None` in reports without them.
+    breakdown: the time of similar steps, operator by operator, for comparing two runs; `None` without kinds.
+    checks: numbers checked against a second source, and those that disagree.
     advice: what to change, the largest gain first.
-    situation: how the step is run, by which advice chooses its cures; `None` for memory snapshots.
+    situation: how the step is run, which determines the advice; `None` for memory snapshots.
     host: what the host's launching threads did, the longest first.
-    chains: maps and normalizations that one kernel could do together, by phase.
-    lanes: one step over time: phases, devices, streams, threads; of several ranks the device of each.
+    chains: element-wise operators and normalizations that one kernel could compute together, by phase.
+    lanes: one step over time: phases, devices, streams, threads; with several ranks, the device of each.
     spans: the longest single events of the steps: kernels, copies, collectives, operators, ranges, runtime calls.
-    caveats: what changes the reading of every figure: a file cut off, records missing, devices of several kinds.
-    warnings: what else a reader must know of the figures.
+    caveats: problems that affect every number: a truncated file, missing records, devices of several kinds.
+    warnings: what else a reader must know about the numbers.
     texts: padding and tokenizers of a run on real texts; `None` otherwise.
-    run: the steps of the run around the recorded ones, where a loop was recorded; of several ranks those of the one
-        that waits most for its input.
-    trends: what the steps of that run show over its length: drift, memory that grows, what is not recorded.
-    device_state: clocks, power and temperature of the device while the recorded steps ran; of several ranks that of the
-        device with the lowest clock. `None` where there is none to ask.
-    compilation: what compiling the step took, and its times with and without; `None` if `profile` did not compile it.
-    replay: the steps timed again as a graph; `None` on the CPU, of several ranks, and in reports of before.
-    estimated: set if the step was computed for a device that is not here: its time as a range, its memory, on each
-        device that was named; times in `work` are then those of usual efficiencies. `None` for what ran.
+    run: the run's steps around the recorded ones, if a loop was recorded; with several ranks, those of the rank that
+        waits most for its input.
+    trends: how the steps of that run change over its length: drift, growing memory, kinds of steps that were not
+        recorded.
+    device_state: clocks, power and temperature of the device while the recorded steps ran; with several ranks, of the
+        device with the lowest clock. `None` if the driver cannot be asked.
+    compilation: how long compiling the step took, and step times with and without it; `None` if `profile` did not
+        compile it.
+    replay: the steps replayed as a graph; `None` on the CPU, for several ranks, and in older reports.
+    estimated: set if the step was estimated for a device that is not present: its time as a range and its memory, on
+        each named device; times in `work` then assume typical efficiencies. `None` for steps that ran.
     schema: the version of the JSON report.
     """
 
@@ -1076,12 +1087,12 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
 
     @cached_property
     def work_ns(self) -> int:
-        """Return the device work of the steps that count, on the CPU the self time of their operators."""
+        """Return the device work of the counted steps, on the CPU the self time of their operators."""
         return sum(row.time_ns for row in self.classes)
 
     @cached_property
     def ratios(self) -> tuple[Ratio, ...]:
-        """Return one row for each operator class with a forward and a backward."""
+        """Return one row for each operator class with work in forward and backward."""
         return ratios_of(self.classes, self.theory)
 
     @cached_property
@@ -1101,12 +1112,12 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
 
     @cached_property
     def breakdown(self) -> Breakdown | None:
-        """Return the time of like steps, operator by operator."""
+        """Return the time of similar steps, operator by operator."""
         return None if self.step_kinds is None else breakdown_of(self.work, self.step_kinds)
 
     @property
     def alarms(self) -> tuple[Check, ...]:
-        """Return the checks whose differences without a known cause touch at least 1 % of the device work."""
+        """Return the checks whose unexplained differences affect at least 1 % of the device work."""
         return tuple(check for check in self.checks if check.unexplained and check.share(self.work_ns) >= MINOR)
 
 
@@ -1114,9 +1125,9 @@ Better: TypeAlias = Literal["lower", "higher"]
 
 
 class Metric(Struct, frozen=True, kw_only=True):
-    """One figure in its unit (ns, bytes, flop, fraction, ...), and the better direction; `None` if neither is better.
+    """One number in its unit (ns, bytes, flop, fraction, ...), and the better direction; `None` if neither is better.
 
-    With `lower_bound` the figure is at least `value`, and at most `at_most` if that is known. `exact` marks FLOPs and
+    With `lower_bound` the number is at least `value`, and at most `at_most` if that is known. `exact` marks FLOPs and
     bytes, which are counted and do not vary as measurements do.
     """
 
@@ -1177,8 +1188,8 @@ class StepSpans(Struct, frozen=True, kw_only=True):
     """Steps of a rank, one row each, in order: when it ran, how long the rank computed, and how long it did anything.
 
     The times are unions: `computing_ns` of the window's work except communication, `busy_ns` of all work, including the
-    gaps between the device events of one collective, `outside_ns` the part of that in which only work from before (or
-    after) the window ran. `began_ns` is when the host began the step, -1 if the trace does not say.
+    gaps between the device events of one collective, `outside_ns` the part of `busy_ns` in which only work from before
+    (or after) the window ran. `began_ns` is when the host began the step, -1 if the trace does not say.
     """
 
     number: Int64

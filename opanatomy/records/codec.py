@@ -21,7 +21,7 @@ Id: TypeAlias = Annotated[str, Meta(pattern=r"^\w+$(?!\n)")]
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """A record that a user gets: equal and hashed by value, mappings included, with a short one-line repr.
+    """A record returned to users: compared and hashed by value, including mappings, with a short one-line repr.
 
     The repr leaves out unknown values and defaults.
     """

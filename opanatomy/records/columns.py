@@ -121,9 +121,9 @@ class DeviceWork(Struct, frozen=True, kw_only=True):
 
 
 class TraceDevice(Struct, frozen=True, kw_only=True):
-    """A device that worked, with its data in the trace's header; `None` means not recorded.
+    """A device that ran work, with its data from the trace's header; `None` means not recorded.
 
-    `unnamed` has the candidate names if the trace does not show which belongs to this device number.
+    `unnamed` has the candidate names if the trace does not show which of them belongs to this device number.
     """
 
     number: int
@@ -135,7 +135,7 @@ class TraceDevice(Struct, frozen=True, kw_only=True):
 
 
 class CollectiveArguments(Struct, frozen=True):
-    """The arguments that a collective's event records; `None` is "not recorded"."""
+    """The arguments that a collective's event records; `None` means not recorded."""
 
     collective: str
     in_elements: int | None = None
@@ -434,7 +434,7 @@ class CollectiveTable(Struct, frozen=True, kw_only=True):
 class Overlay(Struct, frozen=True, kw_only=True):
     """The attribution added to a trace: one row per device event, on the CPU per call.
 
-    `flops` and `bytes` are the event's share of its call by time, so that they add up; -1 is "not known".
+    `flops` and `bytes` are the event's share of its call by time, so that they add up; -1 means unknown.
     """
 
     #: Names indexed by `track`: a stream of a device, or a host thread.
@@ -554,9 +554,9 @@ def unpacked(data: bytes) -> Int64:
     try:
         plain = decoder.decompress(data, _MAX_ROWS * _BYTES)
     except zlib.error as error:
-        raise ValueError(f"no packed column: {error}") from error
+        raise ValueError(f"not a packed column: {error}") from error
     if not decoder.eof or decoder.unused_data or len(plain) % _BYTES:
-        raise ValueError("no packed column: it is cut off, or too long")
+        raise ValueError("not a packed column: it is truncated or too long")
     steps = np.frombuffer(plain, dtype=np.uint8).reshape(_BYTES, -1).T.copy().view("<i8").reshape(-1)
     return np.cumsum(steps.astype(np.int64), dtype=np.int64)
 

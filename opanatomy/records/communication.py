@@ -1,4 +1,4 @@
-"""Define the records of collectives: cost by phase and module, waiting between ranks, figures of each rank."""
+"""Define the records of collectives: cost by phase and module, waiting between ranks, numbers of each rank."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class CommunicationPhase(Record, frozen=True, kw_only=True):
     """The collectives that one phase launched, over all steps.
 
     `launching_ns` is host time in the calls that launched them, `running_ns` the union of the times in which any of
-    them ran, including waits for other ranks, `exposed_ns` the part of it in which the rank did nothing else.
-    Phases may overlap: each phase has the full time of its own collectives. `bytes` is the size of the messages, as
-    nccl-tests counts it, of the `sized` calls whose size is known.
+    them ran, including waits for other ranks, `exposed_ns` the part of `running_ns` in which the rank did nothing else.
+    Phases may overlap: each phase has the full time of its own collectives. `bytes` is the message size as nccl-tests
+    counts it, for the `sized` calls whose size is known.
     """
 
     phase: Phase
@@ -29,7 +29,7 @@ class CommunicationPhase(Record, frozen=True, kw_only=True):
 class ModuleCommunication(Record, frozen=True, kw_only=True):
     """The calls of one collective for one module in one phase, over all steps; times as in `CommunicationPhase`.
 
-    `module` is empty for the model as a whole: calls outside its parts, and calls in no module's range.
+    `module` is empty for the model itself: calls outside its submodules, and calls outside any module's range.
     """
 
     module: str
@@ -43,10 +43,10 @@ class ModuleCommunication(Record, frozen=True, kw_only=True):
 
 
 class ExpectedCommunication(Record, frozen=True, kw_only=True):
-    """What one step must communicate by theory, for one collective of one module, against its actual messages.
+    """What one step must communicate in theory, for one collective of one module, next to the actual messages.
 
-    `wire_bytes` is what each rank puts on its links for that: of n ranks 2 (n - 1) / n of an all-reduce, (n - 1) / n of
-    a gather or a reduce-scatter.
+    `wire_bytes` is what each of n ranks sends over its links for that: 2 (n - 1) / n of the message for an all-reduce,
+    (n - 1) / n for a gather or a reduce-scatter.
     """
 
     module: str
@@ -58,7 +58,7 @@ class ExpectedCommunication(Record, frozen=True, kw_only=True):
 
 
 class Communication(Record, frozen=True, kw_only=True):
-    """The communication of the steps; over several ranks all figures are sums.
+    """The communication of the steps; with several ranks, all numbers are sums.
 
     `running_ns` is the union of all collectives, `exposed_ns` the part not hidden by other work.
     """
@@ -76,10 +76,11 @@ class Communication(Record, frozen=True, kw_only=True):
 class ClockSetting(Record, frozen=True, kw_only=True):
     """How the clocks of the ranks were aligned.
 
-    `was_set` is false if the clocks of the traces agree as recorded. `within_ns` is the accuracy: nine in ten ends of
-    short collectives lie that close to their middle on the clocks used. If clocks were set, only collectives not used
-    to set them count; `None` if these are too few. `ended_too_early` counts collectives that end on one rank before
-    they begin on another, which is impossible, `ended_too_early_before` the same on the clocks as recorded.
+    `was_set` is false if the clocks of the traces agree as recorded. `within_ns` is the accuracy: on the clocks used,
+    nine in ten ends of short collectives lie within this distance of the middle of their ends. If clocks were set, only
+    collectives not used to set them count; `None` if these are too few. `ended_too_early` counts collectives that end
+    on one rank before they begin on another, which is impossible; `ended_too_early_before` counts them on the recorded
+    clocks.
     """
 
     was_set: bool
@@ -92,11 +93,12 @@ class ClockSetting(Record, frozen=True, kw_only=True):
 class StepParts(Record, frozen=True, kw_only=True):
     """A step of a rank: wall = other_work + transfer + waiting + unmatched + idle, exactly.
 
-    A check holds this: idle is the rest of the step outside the union of all work, however the work is classed.
+    A check verifies this: idle is the part of the step outside the union of all work, however the work is classified.
     `other_work_ns` is the union of the window's work except communication. The next three are the times in which only
-    communication of the window ran: data of some collective could flow, all collectives waited for another rank, or the
-    collectives are not matched with those of other ranks. `outside_ns`, no part of `wall_ns`, is the time in which only
-    work launched before (or after) the window ran. On the CPU idle time includes the framework's.
+    communication of the window ran: data of some collective could flow (transfer), all collectives waited for another
+    rank (waiting), or the collectives are not matched with those of other ranks (unmatched). `outside_ns`, which is not
+    part of `wall_ns`, is the time in which only work launched before (or after) the window ran. On the CPU idle time
+    includes framework time.
     """
 
     number: int
@@ -110,10 +112,11 @@ class StepParts(Record, frozen=True, kw_only=True):
 
 
 class RankWaiting(Record, frozen=True, kw_only=True):
-    """One rank: its steps, and their collectives whether hidden or not.
+    """One rank: its steps, and their collectives, hidden or exposed.
 
     `clock_offset_ns` is how far its clock is ahead. `transferring_ns` and `waiting_ns` are sums over its matched
-    collectives. `charged_ns` is how long the others waited for it: each collective counts for the rank that came last.
+    collectives. `charged_ns` is how long the others waited for it: the waiting for each collective is charged to the
+    rank that came last.
     """
 
     rank: int | None
@@ -130,8 +133,8 @@ class RankWaiting(Record, frozen=True, kw_only=True):
 class MatchedCollective(Record, frozen=True, kw_only=True):
     """Matched calls of one collective with one data type and group size, over all ranks.
 
-    `duration_ns = transferring_ns + waiting_ns`. `bytes` is the size of the messages as nccl-tests counts it, of the
-    calls that have one. The rates are the resulting traffic on the links over the whole duration, and over the time in
+    `duration_ns = transferring_ns + waiting_ns`. `bytes` is the message size as nccl-tests counts it, for the calls
+    with a known size. The rates are the resulting traffic on the links over the entire duration, and over the time in
     which data could flow.
     """
 
@@ -151,12 +154,12 @@ class MatchedCollective(Record, frozen=True, kw_only=True):
 class Straggler(Record, frozen=True, kw_only=True):
     """The rank that the others wait for.
 
-    `charged_ns` of all waiting `waiting_ns` was for this rank, which came last in `last` of the collectives. Its lead
-    there, how much later it began than the rank before it, has the median `lead_ns`, weighted by the waiting. It was
-    late by `before_ns` of `charged_ns` when its step began, by the host's record of the step, and lost the rest within
-    the step; `None` if the traces do not say when steps began or when collectives were launched. In its steps it
-    computed `computing_longer_ns` and was idle `idle_longer_ns` longer than the median of the others, by the unions of
-    its computing and of all its work; 0 if that is at most 1 %, or within the accuracy of the clocks.
+    Of all waiting (`waiting_ns`), `charged_ns` was for this rank, which came last in `last` of the collectives.
+    `lead_ns` is the median of how much later it began these than the second-to-last rank, weighted by the waiting. It
+    was late by `before_ns` of `charged_ns` when its step began, according to the host's record of the step, and lost
+    the rest within the step; `None` if the traces do not say when steps began or when collectives were launched. In its
+    steps it computed `computing_longer_ns` longer and was idle `idle_longer_ns` longer than the median of the others,
+    by the unions of its computing and of all its work; 0 if that is at most 1 %, or within the accuracy of the clocks.
     """
 
     rank: int | None
@@ -173,9 +176,9 @@ class Straggler(Record, frozen=True, kw_only=True):
 class Waiting(Record, frozen=True, kw_only=True):
     """Waiting separated from transfer, over ranks whose collectives were matched.
 
-    `is_lower_bound` is true if not all ranks of the run were given: another one may have come later still, and no
-    straggler is named. `by_number`, `by_order` and `by_time` count collectives by how they were matched; like all sums
-    they cover the steps alone. `no_straggler` says why none is named.
+    `is_lower_bound` is true if not all ranks of the run were given: a missing one may have come even later, so no
+    straggler is named. `by_number`, `by_order` and `by_time` count collectives by how they were matched; like all sums,
+    they cover only the steps. `no_straggler` says why no straggler is named.
     """
 
     ranks: int
@@ -198,14 +201,14 @@ class Collective(Record, frozen=True, kw_only=True):
     """The calls of one collective with one data type among one number of ranks, over all steps of the window.
 
     `time_ns` is the time of its device work, on the CPU that of the backend's annotations, and includes waiting for the
-    slowest rank. `bytes` is the size of the messages as nccl-tests counts it (sent by a rank in an all-reduce, held at
-    the end of an all-gather), `bus_bytes_per_second` the resulting traffic on the links over `sized_ns`, the time of
-    the calls whose size the trace has.
+    slowest rank. `bytes` is the message size as nccl-tests counts it (sent by a rank in an all-reduce, held at the end
+    of an all-gather), `bus_bytes_per_second` the resulting traffic on the links over `sized_ns`, the time of the calls
+    whose size is in the trace.
 
     collective: `all_reduce`, `all_gather`, ...
-    dtype: the data type of its messages, and `group_size` how many ranks take part.
+    dtype: the data type of its messages; `group_size` is the number of ranks that take part.
     group_assumed: true if the trace names no group, so that a group of all ranks is assumed.
-    calls: calls, and the `kernels` of them.
+    calls: how many calls; `kernels` is the number of their kernels.
     """
 
     collective: str
@@ -221,19 +224,19 @@ class Collective(Record, frozen=True, kw_only=True):
 
 
 class Rank(Record, frozen=True, kw_only=True):
-    """One rank of a distributed run; `rank` is `None` if neither the trace nor its file name has the number.
+    """One rank of a distributed run; `rank` is `None` if neither the trace nor its file name has the rank.
 
     `wall_ns` is the mean step. The other times are sums over the rank's `steps` steps.
 
     rank: its number, of `world_size`.
-    trace: its file, and `trace_sha256` the digest of that.
+    trace: its file, and `trace_sha256` the digest of the file.
     device: the name of its device.
     window_ns: the window: busy, outside and idle time.
     busy_ns: the union of its device work; `idle_ns` the time without any.
     kernel_time_ns: the sum of its device work.
     communication_ns: the union of its collectives; `exposed_communication_ns` while no other work runs.
     exposed_memcpy_ns: copies while no other work runs.
-    host_bytes: the most memory of its process's own during the run, where a loop was recorded.
+    host_bytes: its process's maximum private memory during the run, if a loop was recorded.
     """
 
     rank: int | None
@@ -253,10 +256,10 @@ class Rank(Record, frozen=True, kw_only=True):
     host_bytes: int | None = None
 
     def per_step(self, figure: str) -> int | None:
-        """Return one figure of the mean step; sums are divided by the number of steps.
+        """Return one quantity of the mean step; sums are divided by the number of steps.
 
-        `step` is the mean step, `own` the step less exposed communication: the rank's own part, during which others may
-        be waiting for it.
+        `step` is the mean step, `own` the step minus exposed communication: the rank's own part, during which others
+        may be waiting for it.
         """
         if figure == "step":
             return self.wall_ns
@@ -268,7 +271,7 @@ class Rank(Record, frozen=True, kw_only=True):
 
 
 class Spread(Record, frozen=True, kw_only=True):
-    """One figure of a step (`Rank.per_step`) over the ranks: minimum, median and maximum, and whose the maximum is.
+    """One quantity of a step (`Rank.per_step`) over the ranks: minimum, median, maximum, and the rank with the maximum.
 
     figure: `step`, `own`, `busy`, `kernel_time`, `communication`, `exposed_communication` or `idle`.
     min_ns: the minimum; `median_ns`, `max_ns`.

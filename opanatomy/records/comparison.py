@@ -44,7 +44,7 @@ class Cause(StrEnum):
 
     @property
     def is_work(self) -> bool:
-        """Return True if the part is work of operators."""
+        """Return True if the part is operator work."""
         return self in _WORK
 
 
@@ -57,7 +57,7 @@ _WORK = frozenset(
 
 
 class Work(Record, frozen=True, kw_only=True):
-    """The work of a part on one side; if it was several things, each is named."""
+    """The work of a part on one side; if the part consists of several kinds of work, each is named."""
 
     operators: tuple[str, ...] = ()
     signatures: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class Part(Record, frozen=True, kw_only=True):
 
 
 class Sample(Record, frozen=True, kw_only=True):
-    """One step of one side, or one run of it."""
+    """One step, or one run, of one side."""
 
     label: str
     value: float
@@ -100,7 +100,7 @@ class Sample(Record, frozen=True, kw_only=True):
 
 
 class Spread(Record, frozen=True, kw_only=True):
-    """A figure of one side over its samples; the median lies in `interval`, if given, with 95 % confidence."""
+    """A quantity of one side over its samples; `interval`, if given, contains the median with 95 % confidence."""
 
     median: float
     low: float
@@ -110,13 +110,14 @@ class Spread(Record, frozen=True, kw_only=True):
 
 
 class FigureRow(Record, frozen=True, kw_only=True):
-    """One figure on all sides; `None` for a side that does not have it.
+    """One quantity on all sides; `None` for a side that lacks it.
 
-    `better` is "lower" or "higher". `all_steps` marks a figure that is known only of all steps together, steps of other
-    kinds included, not of like steps. `lower_bounds` says of each side whether its value is a lower bound, and
-    `at_most` how large it is at most where that is known; empty if none is. `exact` marks counts of FLOPs and bytes,
-    in which any change is a real one. `ranges` is "apart" or "overlapping" if both of two sides have several measured
-    samples; `p` is that of a Mann-Whitney test, given if there are enough runs for a claim.
+    `better` is "lower" or "higher". `all_steps` marks a quantity that is known only for all steps together, including
+    other kinds, not for similar steps. `lower_bounds` says for each side whether its value is a lower bound, and
+    `at_most` gives the upper limit where that is known; both are empty if no value is a lower bound. `exact` marks
+    counts of FLOPs and bytes, in which any change is real. `ranges` is "apart" or "overlapping" if both of two sides
+    have several measured samples; `p` is the p-value of a Mann-Whitney test, given if there are enough runs for a
+    claim.
     """
 
     name: str
@@ -133,13 +134,13 @@ class FigureRow(Record, frozen=True, kw_only=True):
 
     @property
     def change(self) -> float | None:
-        """Return the relative change between two sides: after over before, less one."""
+        """Return the relative change between two sides: after / before - 1."""
         before, after = self.values[0], self.values[-1]
         return None if before is None or after is None or not before else after / before - 1
 
 
 class Side(Record, frozen=True, kw_only=True):
-    """One side of a comparison: its runs, their device, and its like steps."""
+    """One side of a comparison: its runs, their device, and its similar steps."""
 
     name: str
     model: str | None
@@ -155,8 +156,8 @@ class Side(Record, frozen=True, kw_only=True):
 class Decomposition(Record, frozen=True, kw_only=True):
     """The parts of the difference of two steps, which sum to both steps in whole nanoseconds.
 
-    The steps are the means over like steps: `before_steps` and `after_steps` have the numbers of the steps that count,
-    `before_count` and `after_count` how many these are on all devices, ranks and runs.
+    The steps are means over similar steps: `before_steps` and `after_steps` have the numbers of the counted steps,
+    `before_count` and `after_count` how many there are on all devices, ranks and runs.
     """
 
     before_ns: int
@@ -169,7 +170,7 @@ class Decomposition(Record, frozen=True, kw_only=True):
 
     @property
     def change_ns(self) -> int:
-        """Return the time after less the time before."""
+        """Return the time after minus the time before."""
         return self.after_ns - self.before_ns
 
 
@@ -185,7 +186,7 @@ class Kinds(Record, frozen=True, kw_only=True):
 class GateResult(Record, frozen=True, kw_only=True):
     """A gate and its outcome; `unknown` if its condition cannot be decided.
 
-    `measured` is the value of the condition, a figure or its change; `reason` says which figure, and the rest.
+    `measured` is the value that the condition tests, a quantity or its change; `reason` says which, with details.
     """
 
     gate: str
@@ -203,9 +204,9 @@ class GateResult(Record, frozen=True, kw_only=True):
 
 
 class MemoryChange(Record, frozen=True, kw_only=True):
-    """What one line of the program has of a component at the peaks of two memory snapshots.
+    """How much of a component one line of the program allocated, at the peaks of two memory snapshots.
 
-    `line` is `None` where no stack tells it. `line_after` is the line in the second snapshot if it is another, with the
+    `line` is `None` if no stack was recorded. `line_after` is the line in the second snapshot if it differs but has the
     same function or the same blocks: two scripts, or one that was edited.
     """
 
@@ -222,20 +223,20 @@ class MemoryChange(Record, frozen=True, kw_only=True):
 
 
 class Comparison(Record, frozen=True, kw_only=True, tag_field="kind", tag="comparison"):
-    """Two or more runs next to each other: the figures of all, and for two the causes of the difference in step time.
+    """Two or more runs next to each other: their numbers, and for two runs the causes of the difference in step time.
 
-    not_comparable: why the sides cannot be compared; there are no changes, causes and claims then.
+    not_comparable: why the sides cannot be compared; the comparison then has no changes, causes or claims.
     sides: the compared sides, in the order in which they were given.
-    figures: each figure on all sides; `None` for a side that does not have it.
-    decomposition: for two sides the parts that sum to the difference; `None` for more, and if it is unknown.
+    figures: each quantity on all sides; `None` for a side that lacks it.
+    decomposition: for two sides, the parts that sum to the difference; `None` for more than two, or if it is unknown.
     other_kinds: steps of other kinds than the compared one that both sides have.
-    peak_parts: of two memory snapshots the parts that sum to the difference of their peaks.
-    peak_moments: the moment of these parts on each side, such as "at the end", where one is not the peak.
-    no_claim: why nothing is called significant; `None` if the runs allow it.
-    clock_change: the SM clock of the second of two sides over the first, less one, if they differ by more than 2 %:
-        times of kernels differ by that alone.
-    gates: the gates given by `fail_if`, and whether they were met.
-    warnings: what a reader must know of the figures.
+    peak_parts: for two memory snapshots, the parts that sum to the difference of their peaks.
+    peak_moments: the moment of these parts on each side, such as "at the end", if one of them is not the peak.
+    no_claim: why significance was not tested; `None` if the runs allow it.
+    clock_change: the SM clock of the second side over that of the first, minus 1, if they differ by more than 2 %: this
+        alone changes kernel times.
+    gates: the gates given by `fail_if`, and their outcomes.
+    warnings: what a reader must know about the numbers.
     schema: the version of the JSON report.
     """
 
@@ -257,9 +258,9 @@ class Comparison(Record, frozen=True, kw_only=True, tag_field="kind", tag="compa
             for name in ("values", "lower_bounds", "at_most", "spreads"):
                 count = len(getattr(row, name))
                 if count != len(self.sides) and (count or name == "values"):
-                    raise ValueError(f"`{name}` of figure {row.name} has {count} values for {len(self.sides)} sides")
+                    raise ValueError(f"`{name}` of {row.name} has {count} values for {len(self.sides)} sides")
         if self.decomposition is not None and len(self.sides) != 2:
-            raise ValueError(f"`decomposition` is of two sides, and there are {len(self.sides)}")
+            raise ValueError(f"`decomposition` requires two sides, but there are {len(self.sides)}")
 
 
 # --- differences and noise of technique runs ---
@@ -285,14 +286,14 @@ def within_noise(one: StepFigures, other: StepFigures) -> bool:
 
 
 def memory_error(row: TechniqueRow) -> float | None:
-    """Return predicted over measured peak, less one."""
+    """Return predicted / measured peak - 1."""
     if row.predicted is None or row.measured is None or not row.measured.peak_bytes:
         return None
     return None if row.predicted.peak_bytes is None else row.predicted.peak_bytes / row.measured.peak_bytes - 1
 
 
 def time_error(row: TechniqueRow, baseline: TechniqueRow) -> float | None:
-    """Return predicted over measured change of the time, less one; division by the baseline cancels machine drift."""
+    """Return predicted / measured change of the time - 1; dividing by the baseline cancels machine drift."""
     predicted, measured = row.predicted, row.measured
     if predicted is None or measured is None or not measured.step_ns or predicted.step_ns is None:
         return None

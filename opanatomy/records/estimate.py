@@ -1,4 +1,4 @@
-"""Define what is computed of a step on a device that is not here: its memory, and its time as a range."""
+"""Define the estimate of a step on a device that is not present: its memory, and its time as a range."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opanatomy.records.codec import Record
 
 
 class Fits(str, Enum):
-    """Whether a step fits into a device's memory, by the least and the most that its process takes."""
+    """Whether a step fits into a device's memory, by the minimum and maximum that its process takes."""
 
     FITS = "fits"
     AT_THE_EDGE = "at the edge"
@@ -19,11 +19,11 @@ class Fits(str, Enum):
 
 
 class Occupied(Record, frozen=True, kw_only=True):
-    """The memory of a device that a step takes, in bytes.
+    """The device memory that a step takes, in bytes.
 
-    `allocated_bytes` are the most in whole blocks of the caching allocator, with the work space that cuBLAS gets from
-    it; `reserved_bytes` the most that it reserves for them. `low_bytes` to `high_bytes` is what the process takes with
-    the device's context, which is unknown more exactly.
+    `allocated_bytes` is the maximum allocated in blocks of the caching allocator, including cuBLAS's workspace;
+    `reserved_bytes` is the maximum that it reserves for them. The process takes `low_bytes` to `high_bytes` including
+    the device context, whose exact size is unknown.
     """
 
     allocated_bytes: int
@@ -34,18 +34,19 @@ class Occupied(Record, frozen=True, kw_only=True):
 
 
 class DeviceEstimate(Record, frozen=True, kw_only=True):
-    """A step on one device, or on each of several equal ones, computed and not run.
+    """A step on one device, or on each of several identical ones, estimated and not run.
 
-    device: its data sheet's name; `usable_bytes` of its memory are left to programs.
-    ranks: how many of them train together; `samples` and `tokens` are those of all in one step, `batch` of one.
-    link_bytes_per_second: what a device sends to the others and gets from them at once, by its sheet.
-    transfer_ns: the step's collectives on that link, at what it attains.
-    attained_ns: the step if each call ran at the fastest rates that anyone measured there, launches for nothing.
-    as_is_ns: the step in eager mode as like calls run: products, attention, element-wise work and normalizations each
-        at the share of a ceiling that is usual, with the time of each launch.
-    host_ns: what the host needs to launch all; if that is more than the device's work, it is the step.
-    mfu: FLOPs of contractions, without recomputation, over the peak of the type of most of them, `mfu_dtype`, as is.
-    low_ns: the range in which the step is expected; `high_ns` its other end.
+    device: its name in the data sheets; `usable_bytes` of its memory are available to programs.
+    ranks: how many of them train together; `samples` and `tokens` are those of all ranks in one step, `batch` of one.
+    link_bytes_per_second: the rate at which a device can send to and receive from the others at once, by its sheet.
+    transfer_ns: the time of the step's collectives on that link, at the rate that it attains.
+    attained_ns: the step if each call ran at the fastest rates that anyone measured on the device, with free launches.
+    as_is_ns: the step in eager mode at typical efficiencies: matmuls, attention, element-wise work and normalizations
+        each at its usual share of peak, plus the time of each launch.
+    host_ns: the time that the host needs to launch everything; if it exceeds the device's work, it is the step time.
+    mfu: FLOPs of contractions, without recomputation, over the peak of `mfu_dtype`, the type of most of them, at
+        `as_is_ns`.
+    low_ns: the lower end of the range in which the step is expected; `high_ns` the upper end.
     """
 
     device: str
@@ -69,11 +70,12 @@ class DeviceEstimate(Record, frozen=True, kw_only=True):
 
 
 class DecoderShape(Record, frozen=True, kw_only=True):
-    """The sizes of a decoder of words that formulas of its FLOPs take.
+    """The sizes of a language-model decoder that FLOP formulas use.
 
-    parameters: all, `idle` of which belong to experts that a token does not use.
-    embeddings: those of look-up tables, `positions` of them of positions; `tied` if the head is the table of words.
-    inner_weights: weights of feed-forward products that a token is multiplied with, of all layers.
+    parameters: all parameters; `idle` of them belong to experts that a token does not use.
+    embeddings: parameters of lookup tables, `positions` of them for positions; `tied` if the head shares the token
+        table.
+    inner_weights: feed-forward weights that a token is multiplied with, over all layers.
     """
 
     layers: int
@@ -91,10 +93,10 @@ class DecoderShape(Record, frozen=True, kw_only=True):
 
 
 class FlopConvention(Record, frozen=True, kw_only=True):
-    """The training FLOPs of a token as one project counts them, or as they are counted here, call by call.
+    """Training FLOPs per token as one project counts them, or as opanatomy counts them, call by call.
 
-    flops_per_second: those of a device in the middle of the estimate, or at the rate that was given; `mfu` is their
-        share of its peak.
+    flops_per_second: a device's rate in the middle of the estimate, or at the given rate; `mfu` is its share of the
+        peak.
     """
 
     name: str
@@ -106,9 +108,9 @@ class FlopConvention(Record, frozen=True, kw_only=True):
 
 
 class Tried(Record, frozen=True, kw_only=True):
-    """Published runs of a kind that were estimated: how many of their steps lay inside, and the median error.
+    """Published runs of one kind that were estimated: how many step times lay within the range, and the median error.
 
-    Those that efficiencies were fitted on are not among them.
+    The runs that the efficiencies were fitted to are excluded.
     """
 
     kind: str
@@ -118,9 +120,9 @@ class Tried(Record, frozen=True, kw_only=True):
 
 
 class Estimated(Record, frozen=True, kw_only=True):
-    """What was computed of a step, a row for each device and size; all other figures of the report are of the first.
+    """The estimate of a step, one row per device and size; all other numbers in the report are for the first row.
 
-    `assumed` says what was not asked for, and taken.
+    `assumed` lists the defaults that were assumed.
     """
 
     devices: Annotated[tuple[DeviceEstimate, ...], Meta(min_length=1)]

@@ -20,8 +20,8 @@ from opanatomy.records.workload import Environment, MachineLoad, MemoryObservati
 class ScaledGradients(Record, frozen=True, kw_only=True):
     """The gradient elements of one step whose loss was multiplied by `scale` before backward.
 
-    `zeros` are exactly zero, or absent, although finite and not zero in the same step without autocast. `not_finite`
-    are inf or NaN: with one of them the scaler skips the update.
+    `zeros` are exactly zero, or absent, although finite and nonzero in the same step without autocast. `not_finite` are
+    inf or NaN: with any of them, the scaler skips the update.
     """
 
     scale: float
@@ -32,10 +32,10 @@ class ScaledGradients(Record, frozen=True, kw_only=True):
 class Underflow(Record, frozen=True, kw_only=True):
     """Gradients of one step under float16 autocast next to those of the same step without autocast.
 
-    Both steps have the same weights and data, no dropout and no update. `elements` is the number of elements of all
-    gradients, `nonzero` of those that are finite and not zero without autocast. `scaled` is at the scale that a run
-    finds before its warm-up, `unscaled` at 1, and `at_first_scale` at the initial scale of `torch.amp.GradScaler`, if
-    the run's differs.
+    Both steps have the same weights and data, no dropout and no update. `elements` is the number of elements in all
+    gradients, `nonzero` the number that are finite and nonzero without autocast. `scaled` uses the loss scale that a
+    run finds before its warm-up, `unscaled` a scale of 1, and `at_first_scale` the initial scale of
+    `torch.amp.GradScaler`, if the run's differs.
     """
 
     elements: int
@@ -45,7 +45,7 @@ class Underflow(Record, frozen=True, kw_only=True):
     at_first_scale: ScaledGradients | None = None
 
     def share(self, gradients: ScaledGradients) -> float | None:
-        """Return zeros as a share of the elements that are not zero without autocast; `None` if there are none."""
+        """Return zeros as a share of the elements that are nonzero without autocast; `None` if there are none."""
         return gradients.zeros / self.nonzero if self.nonzero else None
 
 
@@ -58,18 +58,18 @@ LOSS_UNITS, GRADIENT_UNITS, WEIGHT_UNITS = 64.0, 4096.0, 64.0
 
 
 class Difference(Record, frozen=True, kw_only=True):
-    """The difference of one parameter's gradient, as norms, in units of rounding of float32."""
+    """The difference in one parameter's gradient, as norms, in units of float32 rounding."""
 
     name: str
     units: float
 
 
 class Sameness(Record, frozen=True, kw_only=True):
-    """One step without dropout against the baseline's, from the same weights and data.
+    """One step without dropout compared with the baseline's, from the same weights and data.
 
-    Figures are norms of the differences over norms of the compared values, in units of rounding of float32 (2^-23).
-    `first_operator` is the first operator with another result, if the step is not the same; `not_compared` are
-    parameters that only one of the two has or trains.
+    Numbers are norms of the differences over norms of the compared values, in units of float32 rounding (2^-23).
+    `first_operator` is the first operator whose result differs, if the steps differ; `not_compared` lists parameters
+    that only one of the two has or trains.
     """
 
     loss_units: float | None
@@ -95,20 +95,20 @@ class LossCurve(Record, frozen=True, kw_only=True):
 
     @property
     def largest_difference(self) -> float:
-        """Return the largest difference of two losses as a share of the baseline's."""
+        """Return the largest difference between two losses as a share of the baseline's."""
         pairs = zip(self.losses, self.baseline, strict=True)
         return max((abs(ours - theirs) / max(abs(theirs), 1e-30) for ours, theirs in pairs), default=0.0)
 
 
 class StepFigures(Record, frozen=True, kw_only=True):
-    """The figures of one step; `None` if one is unknown.
+    """The numbers of one step; `None` means unknown.
 
-    `peak_bytes` is the peak of all allocations, `components` are each at its fullest, `at_peak` sum to the peak.
-    `step_ns` is the median without the profiler (of a prediction the most likely time), `low_ns` and `high_ns` the
-    range of the repetitions (of the prediction). The other times are those of the profiled step, of a prediction the
-    parts of `step_ns`. `flops` counts tensor contractions by phase, `calls` operator calls, `tokens` those of all
-    batches of a run on texts, with padding. `load` is that of the machine while it was timed, the median of the
-    repetitions.
+    `peak_bytes` is the peak of all allocations, `components` the maximum of each component, `at_peak` the parts that
+    sum to the peak. `step_ns` is the median without the profiler (for a prediction, the most likely time), `low_ns` and
+    `high_ns` the range of the repetitions (or of the prediction). The other times are those of the profiled step (for a
+    prediction, the parts of `step_ns`). `flops` counts tensor contractions by phase, `calls` operator calls, `tokens`
+    those of all batches of a run on texts, with padding. `load` is the load of the machine while the step was timed,
+    the median over the repetitions.
     """
 
     peak_bytes: int | None = None
@@ -129,19 +129,19 @@ class StepFigures(Record, frozen=True, kw_only=True):
     load: MachineLoad | None = None
 
     def fits(self, limit_bytes: int) -> Fits:
-        """Return whether the step fits: into the GPU that was named, else whether its peak is within the limit."""
+        """Return whether the step fits: into the named GPU, or else whether its peak is within the limit."""
         if self.occupied is not None:
             return self.occupied.fits
         return Fits.FITS if self.peak_bytes is not None and self.peak_bytes <= limit_bytes else Fits.DOES_NOT_FIT
 
     @property
     def most_bytes(self) -> int | None:
-        """Return the step's maximum memory: its process's on a GPU, else its peak."""
+        """Return the step's maximum memory: that of its process on a GPU, otherwise its peak."""
         return self.peak_bytes if self.occupied is None else self.occupied.high_bytes
 
     @property
     def busy(self) -> bool:
-        """Return True if the machine was busy while the step was timed: no difference of times can be claimed."""
+        """Return True if the machine was busy while the step was timed: no time difference can be claimed then."""
         return self.load is not None and self.load.busy
 
     @property
@@ -159,12 +159,12 @@ class StepFigures(Record, frozen=True, kw_only=True):
 
     @property
     def all_flops(self) -> int | None:
-        """Return FLOPs of contractions in the whole step."""
+        """Return FLOPs of contractions in the entire step."""
         return sum(self.flops.values()) if self.flops else None
 
 
 class OperatorError(Record, frozen=True, kw_only=True):
-    """An operator whose predicted and measured time, over the step, are far apart."""
+    """An operator whose predicted and measured times per step differ widely."""
 
     operator: str
     phase: Phase
@@ -207,15 +207,15 @@ class Repetition(Record, frozen=True, kw_only=True):
 
 
 class Found(Record, frozen=True, kw_only=True):
-    """What fits for certain, of all that was followed.
+    """The result of a search for what certainly fits.
 
-    what: `batch` or `seq`, the largest; or `checkpointing`, the layers of each stack that are recomputed, the fewest.
-    value: it, 0 if none fits (of `checkpointing` if none is needed); `None` if no choice of layers fits.
+    what: `batch` or `seq` (the largest that fits), or `checkpointing` (the fewest layers of each stack to recompute).
+    value: the result; 0 if none fits (for `checkpointing`, if none is needed); `None` if no choice of layers fits.
     option: the option that sets it, to add to `opanatomy profile MODEL`; `None` if none is needed or none fits.
-    peak_bytes: the most that the step then takes.
-    tried: so many steps were followed.
-    recomputed: the share of forward's FLOPs that are computed again.
-    ended_by: why no larger one can be followed, if that is what ends it.
+    peak_bytes: the most memory that the step then takes.
+    tried: how many steps were simulated.
+    recomputed: the share of forward's FLOPs that are recomputed.
+    ended_by: why no larger value can be simulated, if that ended the search.
     """
 
     what: str
@@ -228,10 +228,10 @@ class Found(Record, frozen=True, kw_only=True):
 
 
 class Limit(Record, frozen=True, kw_only=True):
-    """The memory that a step is to fit into, as it was given (a size, or the name of a device) and in bytes.
+    """The memory that a step must fit into, as given (a size, or the name of a device) and in bytes.
 
     `usable_bytes` is what a device's driver leaves to programs, `device` the GPU whose calls the step makes, and
-    `capability` its compute capability; they are `None` on the CPU. `assumed` says what was not asked for, and taken.
+    `capability` its compute capability; they are `None` on the CPU. `assumed` lists the defaults that were assumed.
     `found` is what `--find` found.
     """
 
@@ -245,7 +245,7 @@ class Limit(Record, frozen=True, kw_only=True):
 
     @property
     def room_bytes(self) -> int:
-        """Return what a process may fill: `usable_bytes`, else all of the memory."""
+        """Return how much memory a process may use: `usable_bytes`, or else all of it."""
         return self.usable_bytes or self.bytes
 
 
@@ -253,8 +253,8 @@ class Techniques(Record, frozen=True, kw_only=True, tag_field="kind", tag="techn
     """An experiment: the baseline and each technique, in the order of the table.
 
     `order` has the names in the order in which they ran, with a comma between repetitions; `predicted_only` is true if
-    only the baseline ran. With a `limit` nothing ran at all, and techniques were followed only if the baseline does not
-    fit.
+    only the baseline ran. With a `limit` nothing ran at all, and techniques were simulated only if the baseline does
+    not fit.
     """
 
     opanatomy: str
@@ -275,7 +275,7 @@ class Techniques(Record, frozen=True, kw_only=True, tag_field="kind", tag="techn
 
     @property
     def baseline(self) -> TechniqueRow:
-        """Return the row that all others are compared with."""
+        """Return the row that all other rows are compared with."""
         return self.rows[0]
 
 
@@ -298,7 +298,7 @@ class Basis(str, Enum):
 
 
 class PredictedRow(Record, frozen=True, kw_only=True):
-    """Like calls of one operator in one phase: their predicted time together, and their FLOPs."""
+    """Similar calls of one operator in one phase: their total predicted time and FLOPs."""
 
     operator: str
     phase: Phase
@@ -312,9 +312,9 @@ class PredictedRow(Record, frozen=True, kw_only=True):
 
 
 class PredictedTime(Record, frozen=True, kw_only=True):
-    """The predicted wall time of a step, the most likely value and the range, and the operators that it sums.
+    """The predicted wall time of a step (the most likely value and the range), and the operators that it sums.
 
-    `framework_ns` is the time between the operators.
+    `framework_ns` is the time between operators.
     """
 
     time_ns: float
@@ -325,7 +325,7 @@ class PredictedTime(Record, frozen=True, kw_only=True):
 
     @property
     def is_known(self) -> bool:
-        """Return False if some products were measured in no run: then the prediction is unusable."""
+        """Return False if some matmuls were not measured in any run, which makes the prediction unusable."""
         return not any(row.basis is Basis.UNMEASURED for row in self.rows)
 
 
@@ -333,7 +333,7 @@ class PredictedTime(Record, frozen=True, kw_only=True):
 
 
 class SimulatedCall(Record, frozen=True, kw_only=True):
-    """Like calls of one operator in one phase of a step: arguments in the order of the schema."""
+    """Identical calls of one operator in one phase of a step, with arguments in schema order."""
 
     operator: str
     signature: Signature

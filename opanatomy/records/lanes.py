@@ -1,4 +1,4 @@
-"""One step over time: lanes with what ran in each, every event with its name, its call and where it came from."""
+"""One step over time: lanes with what ran in each, and every event's name, call and origin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opanatomy.records.taxonomy import Phase, StrEnum
 
 
 class LaneKind(StrEnum):
-    """What a lane shows: the phases of the step, a device (of ranks each one's), one of its streams, a thread."""
+    """What a lane shows: the phases of the step, a device (one per rank), one of its streams, or a thread."""
 
     PHASES = auto()
     DEVICE = auto()
@@ -26,10 +26,10 @@ class Lane(Record, frozen=True, kw_only=True):
     """A place where something happened during the step.
 
     of: `phases`, `device`, `stream` or `host`.
-    name: which one.
-    bin_ns: set where the lane has more spans than the report keeps: these are then the times of each kind in parts of
-        the step of this length, without names and in no order.
-    count: how many spans it has, whether they are kept or not.
+    name: the name of the phase lane, device, stream or thread.
+    bin_ns: set if the lane has more spans than the report keeps: its spans are then the times of each kind within bins
+        of this length, without names and in no particular order.
+    count: how many spans it has, kept or not.
     """
 
     of: LaneKind
@@ -39,7 +39,7 @@ class Lane(Record, frozen=True, kw_only=True):
 
 
 class SpanTable(Table):
-    """What happened in the lanes: a row for each span, by lane and then by begin."""
+    """What happened in the lanes: one row per span, sorted by lane and then by start."""
 
     __slots__ = ()
 
@@ -55,30 +55,30 @@ SPAN_COLUMNS: Final = (
     Column(name="name", meaning="the kernel, copy or fill; on the host the innermost event", text="name"),
     Column(name="operator", meaning="the operator that launched it, or the event around a runtime call", text="name"),
     Column(name="signature", meaning="the arguments of the operator", text="arguments", values=SignatureText),
-    Column(name="module", meaning="the path of its module", text="module"),
-    Column(name="phase", meaning="its phase", values=Phase),
-    Column(name="grid", meaning="the grid of a kernel and the threads of a block"),
+    Column(name="module", meaning="the path of the operator's module", text="module"),
+    Column(name="phase", meaning="the phase", values=Phase),
+    Column(name="grid", meaning="the grid of a kernel, and its threads per block"),
     Column(name="cause", meaning=(
-        "the lane of what it comes from: the thread that launched work, the stream whose work ended an idle time or a "
-        "wait, the rank that others waited for"
+        "the lane that it comes from: the thread that launched the work, the stream whose work ended idle time or a "
+        "wait, or the rank that others waited for"
     ), text="name"),
-    Column(name="begin_ns", unit="ns", meaning="when it began, from the start of the step", known_with=("lane",)),
-    Column(name="length_ns", unit="ns", meaning="how long it took in the step", known_with=("lane",)),
-    Column(name="cause_ns", unit="ns", meaning="when that began, from the start of the step; negative before it"),
+    Column(name="begin_ns", unit="ns", meaning="when the span began, from the start of the step", known_with=("lane",)),
+    Column(name="length_ns", unit="ns", meaning="how long the span lasted within the step", known_with=("lane",)),
+    Column(name="cause_ns", unit="ns", meaning="when its cause began, from the start of the step; negative if earlier"),
 )  # fmt: skip
 NO_SPANS: Final = empty(SpanTable, SPAN_COLUMNS)
 
 
 class Lanes(Record, frozen=True, kw_only=True):
-    """The step, of those that count, whose time is nearest to their mean.
+    """The counted step whose time is closest to the mean.
 
-    step: its number; `begin_ns` is when it began in the time of the trace (of several ranks the first one's, on the
-        clock of all), `wall_ns` its time.
-    lanes: from top to bottom; `hidden` more are left out, those with least work.
-    spans: what happened in them. Spans of one lane are disjoint but for work of one stream that ran at once, and those
-        of a device fill the step.
-    on_one_clock: whether the lanes of several ranks are on the clock of all, as `waiting.clocks` has it; else each
-        begins with the step of its rank.
+    step: its number; `begin_ns` is when it began in the trace's time (with several ranks, the first rank's time, on the
+        common clock), `wall_ns` its time.
+    lanes: the lanes from top to bottom; `hidden` more, those with the least work, are left out.
+    spans: what happened in the lanes. Spans of one lane are disjoint, except for work that ran concurrently on one
+        stream, and those of a device fill the step.
+    on_one_clock: whether the lanes of several ranks share a common clock, as set in `waiting.clocks`; otherwise each
+        lane begins with its rank's step.
     """
 
     step: int | None

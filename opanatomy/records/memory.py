@@ -14,17 +14,17 @@ from opanatomy.records.taxonomy import Phase
 
 
 class MemoryComponent(Record, frozen=True, kw_only=True):
-    """One part of the memory of a step: measured and by theory, with the formula as text.
+    """One component of a step's memory: measured and theoretical, with the formula as text.
 
-    Of a memory snapshot the parts in `shown_bytes` sum to that of `Memory`, but for blocks that are freed and wait for
-    another stream (`pending_free`).
+    For a memory snapshot, the components' `shown_bytes` sum to that of `Memory`, except for blocks that are freed but
+    wait for another stream (`pending_free`).
 
     component: `weights`, `gradients`, `optimizer_state`, `forward_activations`, ...
-    measured_bytes: at its fullest in the step; if inferred from the times of a trace's blocks, at the peak.
-    theory_bytes: by `formula`.
-    at_peak_bytes: the part live at the peak; these sum to `peak_bytes` exactly. `None` for memory that the allocator
-        does not count (context, cache), and if the step was not observed allocation by allocation.
-    shown_bytes: of a memory snapshot, the part live at the moment shown.
+    measured_bytes: its maximum in the step; if inferred from the times of a trace's blocks, its size at the peak.
+    theory_bytes: its size by `formula`.
+    at_peak_bytes: the part live at the peak; these parts sum to `peak_bytes` exactly. `None` for memory that the
+        allocator does not count (context, cache), and if the step was not observed allocation by allocation.
+    shown_bytes: for a memory snapshot, the part live at the moment shown.
     """
 
     component: Name
@@ -56,9 +56,9 @@ class MemorySnapshot(Record, frozen=True, kw_only=True):
 
 
 class SavedActivations(Record, frozen=True, kw_only=True):
-    """Storages of one shape that forward saved for backward in like modules (`*` for a number in the path).
+    """Storages of one shape that forward saved for backward in similar modules (`*` replaces a number in the path).
 
-    `operator` made them; `saved_by` are the operators whose backward needs them.
+    `operator` created them; `saved_by` lists the operators whose backward needs them.
     """
 
     module: str
@@ -91,7 +91,7 @@ class MemoryFailure(Record, frozen=True, kw_only=True):
 
 
 class MemoryTerm(Record, frozen=True, kw_only=True):
-    """One term of the closed formula of a component: `formula` in the letters of the literature, and its bytes.
+    """One term of the closed formula of a component: `formula` with the letters used in the literature, and its bytes.
 
     `per_layer` terms cover all layers, the others the rest of the model.
     """
@@ -104,7 +104,7 @@ class MemoryTerm(Record, frozen=True, kw_only=True):
 
 
 class PublishedFigure(Record, frozen=True, kw_only=True):
-    """One figure of a published run next to ours."""
+    """One number from a published run next to ours."""
 
     figure: str
     published: float
@@ -114,7 +114,7 @@ class PublishedFigure(Record, frozen=True, kw_only=True):
 
 
 class ModelShape(Record, frozen=True, kw_only=True):
-    """The numbers of a transformer's configuration that determine its memory.
+    """The settings in a transformer's configuration that determine its memory.
 
     `kind` selects the closed formula ("bert", "gpt2", "llama").
     """
@@ -139,12 +139,12 @@ class ModelShape(Record, frozen=True, kw_only=True):
 
 
 class CacheShape(Record, frozen=True, kw_only=True):
-    """The numbers of a generation that determine its key-value cache.
+    """The parameters of a generation that determine its key-value cache.
 
-    `windows` has one entry for each layer: the tokens that its attention slides over, 0 for all. `prompt` is what the
-    decoder begins with; `prompt_copies` 8-byte integers of each token (its id, its position) are repeated for each
-    beam, `None` if other inputs are repeated too. `cross_length` is the number of tokens of the encoder's output, each
-    of `encoder_hidden` numbers, that each layer keeps.
+    `windows` has one entry per layer: the length of its attention's sliding window in tokens, 0 for full attention.
+    `prompt` is the number of tokens that the decoder begins with; for each of them, `prompt_copies` 8-byte integers
+    (its id, its position) are repeated per beam, `None` if other inputs are repeated too. `cross_length` is the number
+    of tokens in the encoder's output, each with `encoder_hidden` numbers, that each layer keeps.
     """
 
     windows: tuple[int, ...]
@@ -159,7 +159,7 @@ class CacheShape(Record, frozen=True, kw_only=True):
 class MemoryInference(Record, frozen=True, kw_only=True):
     """The part of a component at the peak that was inferred from its blocks, by `rule`.
 
-    Of a memory snapshot it is the part at the moment shown.
+    For a memory snapshot, it is the part at the moment shown.
     """
 
     component: str
@@ -169,7 +169,7 @@ class MemoryInference(Record, frozen=True, kw_only=True):
 
 
 class MemoryPoint(Record, frozen=True, kw_only=True):
-    """Bytes allocated from one time on, counted from the start of the window; `components` sum to them exactly."""
+    """Bytes allocated from one time on, measured from the start of the window; `components` sum to them exactly."""
 
     time_ns: int
     phase: Phase
@@ -182,9 +182,10 @@ class MemoryPoint(Record, frozen=True, kw_only=True):
 
 
 class MemoryBlocks(Record, frozen=True, kw_only=True):
-    """Blocks live at the peak that one operator of a module allocated in one phase and one rule classified.
+    """Blocks live at the peak that one operator of a module allocated in one phase, classified by one rule.
 
-    Of a memory snapshot they are live at the moment shown; what was given beyond their requests has a row of its own.
+    For a memory snapshot, they are live at the moment shown; allocator rounding beyond the requested sizes has a
+    separate row.
 
     `bytes` is their sum, `largest_bytes` the largest of them; `rule` is that of `MemoryInference`, `None` if the
     component was measured.
@@ -203,10 +204,11 @@ class MemoryBlocks(Record, frozen=True, kw_only=True):
 class MemoryPart(Record, frozen=True, kw_only=True):
     """The part of the peak, or of a snapshot's moment, that a line, module, operator class, phase or stream allocated.
 
-    `of` says which of these (or compiled region) `name` is, `None` what no stack tells; of each the parts sum to
-    `Memory.shown_bytes`, of a step that was followed with `memory` and `lines` (by line alone) to its peak. What was
-    given beyond the requests is a component of its own, `allocator_rounding`. Of "attention" a name is the line that
-    allocated scores of attention that is not fused, `None` all else; there are none of it without scores.
+    `of` says which of these (or a compiled region) `name` is; `None` means that no stack tells. For each `of`, the
+    parts sum to `Memory.shown_bytes`; for a step observed with `memory` and `lines`, the parts by line (the only kind)
+    sum to its peak. Allocator rounding beyond the requested sizes is a separate component, `allocator_rounding`. For
+    "attention", a name is the line that allocated the scores of unfused attention, and `None` is everything else;
+    without scores there are no such rows.
     """
 
     of: str
@@ -219,11 +221,11 @@ class MemoryPart(Record, frozen=True, kw_only=True):
 
 
 class MemoryPool(Record, frozen=True, kw_only=True):
-    """Segments of one pool of an allocator: the memory that it holds, and what of it is in use at the end.
+    """Segments of one pool of an allocator: the memory that it holds, and how much of it is in use at the end.
 
     `pool` is the allocator's own ("large", "small") or that of a CUDA graph ("private 1:0"). `free_bytes` is what it
-    holds without using it; `largest_free_bytes` the largest request that it has room for. `rounding_bytes` are given
-    beyond what was asked for, `pending_bytes` freed but waiting for another stream.
+    holds without using it; `largest_free_bytes` the largest request that it has room for. `rounding_bytes` is allocated
+    beyond the requested sizes, `pending_bytes` is freed but waiting for another stream.
     """
 
     device: str
@@ -242,7 +244,8 @@ class MemoryPool(Record, frozen=True, kw_only=True):
 class MemorySpan(Record, frozen=True, kw_only=True):
     """A span of memory that the allocator held at the moment shown of a snapshot: adjacent blocks of one component.
 
-    `component` is "free" of what is not in use. `offset_bytes` is from the beginning of the segment, numbered by size.
+    `component` is "free" for memory not in use. `offset_bytes` is from the start of the segment; segments are numbered
+    by size.
     """
 
     device: str
@@ -257,15 +260,16 @@ class MemorySpan(Record, frozen=True, kw_only=True):
 class MemoryDevice(Record, frozen=True, kw_only=True):
     """The memory of one device, as its allocator's events in the trace record it.
 
-    `peak_bytes` is the maximum in the window, `None` of a snapshot without history; its `components` and `inferences`
-    sum to it exactly, those of a snapshot to `shown_bytes`, allocated at the moment shown. `requested_peak_bytes` is
-    the most that was asked for at one time. The peak may be `peak_open_bytes` higher, where blocks from before the
-    recording have a rounding that is unknown; `None` if there is no limit to it.
-    `before_window_bytes` are blocks allocated before the first event: a sum if the events record the allocator's total
-    (the CPU's begins with profiling), else the part whose frees were recorded, `None` if none was. `unmatched_frees`
-    are the frees of these blocks; `never_freed` blocks outlive the trace; the addresses of `unseen_frees` were
-    allocated again without a free between. `uneven_frees` freed another size than was allocated there. `checked_events`
-    record the allocator's total; in `equal_events` it is the sum of our blocks and a constant.
+    `peak_bytes` is the maximum in the window, `None` for a snapshot without history; its `components` and `inferences`
+    sum to it exactly, those of a snapshot to `shown_bytes`, which is allocated at the moment shown.
+    `requested_peak_bytes` is the maximum of the requested sizes at one time. The peak may be up to `peak_open_bytes`
+    higher, because the rounding of blocks from before the recording is unknown; `None` if it has no limit.
+    `before_window_bytes` is the size of blocks allocated before the first event: all of them if the events record the
+    allocator's total (the CPU's begins with profiling), otherwise those whose frees were recorded, `None` if none was.
+    `unmatched_frees` are the frees of these blocks; `never_freed` blocks outlive the trace; the addresses of
+    `unseen_frees` were allocated again without a free in between. `uneven_frees` freed a different size than was
+    allocated. `checked_events` record the allocator's total; in `equal_events` it equals the sum of our blocks plus a
+    constant.
     """
 
     device: str
@@ -299,14 +303,14 @@ class MemoryDevice(Record, frozen=True, kw_only=True):
 
 
 class AllocatorFigures(Record, frozen=True, kw_only=True):
-    """The allocator's own figures for the step observed allocation by allocation: a second source.
+    """The allocator's own numbers for the step observed allocation by allocation: a second source.
 
     `backend` is torch's name of the allocator ("native", "cudaMallocAsync", "pluggable"), "uncached" or "cpu".
-    `peak_bytes` is the maximum that it had handed out (`torch.cuda.max_memory_allocated`), not kept by the CPU's.
-    `before_bytes` is its total before the step (`torch.cuda.memory_allocated`), `before_blocks_bytes` the sum of the
-    blocks of its snapshot. In `equal_events` of `checked_events` its total is the sum of the replayed blocks;
-    `at_largest_difference` has (ours, the allocator's) at the largest difference. The addresses of `unseen_frees` were
-    allocated again without a free.
+    `peak_bytes` is the maximum that it had allocated (`torch.cuda.max_memory_allocated`); the CPU's allocator does not
+    record it. `before_bytes` is its total before the step (`torch.cuda.memory_allocated`), `before_blocks_bytes` the
+    sum of the blocks of its snapshot. In `equal_events` of `checked_events` its total equals the sum of the replayed
+    blocks; `at_largest_difference` has both totals (ours, the allocator's) where they differ most. The addresses of
+    `unseen_frees` were allocated again without a free.
     """
 
     device: str
@@ -325,39 +329,41 @@ class AllocatorFigures(Record, frozen=True, kw_only=True):
 class Memory(Record, frozen=True, kw_only=True):
     """The memory of a step.
 
-    `allocator_peak_bytes` is the most that an allocator had handed out at one time, `process_peak_bytes` the peak
-    resident memory of the process, Python included. `peak_bytes` is the first of the two that is known, the only one in
-    older reports, and `measured_by` names its source.
+    `allocator_peak_bytes` is the most that an allocator had allocated at one time, `process_peak_bytes` the peak
+    resident memory of the process, including Python. `peak_bytes` is the first of the two that is known (older reports
+    have no other), and `measured_by` names its source.
 
-    `timeline` is the curve of allocated bytes over the window, its peak among the points; `blocks` are the largest at
-    that peak, and `unlisted_bytes` the sum of the others. Both are of the first of `devices`. If there are
-    `inferences`, the components are inferred, not measured.
+    `timeline` is the curve of allocated bytes over the window, including the peak; `blocks` are the largest at that
+    peak, and `unlisted_bytes` the sum of the others. Both are for the first of `devices`. If there are `inferences`,
+    the components are inferred, not measured.
 
     A memory snapshot is shown at one moment, which `moment` names: "peak", "end", "oom" or a time since the first event
-    ("120 ms"). `blocks`, `parts` and `inferences` are of that moment, and `shown_bytes` were allocated then. Without a
-    history the peak is `None` and the moment the end.
+    ("120 ms"). `blocks`, `parts` and `inferences` describe that moment, when `shown_bytes` were allocated. Without a
+    history the peak is `None` and the moment is the end.
 
     peak_at: the phase of the peak.
-    requested_peak_bytes: of a memory snapshot, the most that was asked for at one time; the peak is of whole blocks.
+    requested_peak_bytes: for a memory snapshot, the maximum of the requested sizes at one time; the peak counts entire
+        blocks.
     shown_at: the phase of the moment shown.
     components: weights, gradients, activations and the like.
     devices: the memory of each device, as recorded in the trace.
     snapshots: memory in use at points of the run.
     activations: tensors that forward saved for backward, by module and operator.
-    allocator: the allocator's own figures for the step observed with `memory=True`.
-    parts: of a memory snapshot, the moment shown by line of the program, module, operator class, phase and stream.
-    pools: of a memory snapshot, what the allocator holds at the end, and how much of it is free.
-    spans: of a memory snapshot, the segments of its fullest device at the moment shown, largest first, span by span;
-        they held `held_bytes`, those that are too small to be in `spans` included.
-    uncovered_devices: other devices that hold a part of the module, which no figure here includes.
+    allocator: the allocator's own numbers for the step observed with `memory=True`.
+    parts: for a memory snapshot, the memory at the moment shown by line of the program, module, operator class, phase
+        and stream.
+    pools: for a memory snapshot, what the allocator holds at the end, and how much of it is free.
+    spans: for a memory snapshot, the segments of its fullest device at the moment shown, largest first, span by span;
+        they held `held_bytes`, including those too small to be in `spans`.
+    uncovered_devices: other devices that hold parts of the module; no number here includes them.
     notes: what could not be measured, and why.
-    shape: the numbers of the configuration that determine the theory.
+    shape: the settings of the configuration that determine the theory.
     terms: the closed formula of the activations, term by term.
-    needed_bytes: the step's need by theory, without temporary buffers.
-    published: figures of a published run next to these.
+    needed_bytes: the memory that the step needs in theory, without temporary buffers.
+    published: numbers from a published run next to these.
     failure: where a step ran out of memory.
-    trains: of a memory snapshot, whether a backward or an optimizer ran; `False` if what autograd kept was freed
-        without one, `None` if that is unknown.
+    trains: for a memory snapshot, whether a backward or an optimizer ran; `False` if the tensors that autograd kept
+        were freed without either, `None` if that is unknown.
     """
 
     peak_bytes: int | None = None
@@ -393,7 +399,7 @@ class Memory(Record, frozen=True, kw_only=True):
 
     @property
     def is_snapshot(self) -> bool:
-        """Return whether this is the memory of a snapshot, even of one in which nothing lives."""
+        """Return whether this is the memory of a snapshot, even of one in which nothing is allocated."""
         return bool(self.pools or self.parts)
 
     @property
@@ -403,13 +409,13 @@ class Memory(Record, frozen=True, kw_only=True):
 
     @property
     def then(self) -> str:
-        """Return that moment in words, with its preposition."""
+        """Return the moment of `allocated_then` in words, with its preposition."""
         named = {None: "at the peak", "peak": "at the peak", "end": "at the end", "oom": "when memory ran out"}
         return named.get(self.moment, f"at {self.moment}")
 
     @property
     def is_at_peak(self) -> bool:
-        """Return whether that moment is the peak."""
+        """Return whether the moment of `allocated_then` is the peak."""
         return self.moment in (None, "peak")
 
 

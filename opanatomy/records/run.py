@@ -1,4 +1,4 @@
-"""Define what is known of a whole run: its steps on the clock, their trends, and the state of the device."""
+"""Define what is known about an entire run: the times of its steps, their trends, and the state of the device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opanatomy.records.codec import Record
 
 
 class SlowStep(Record, frozen=True, kw_only=True):
-    """A step of the run that took far longer than the others, and what of it is known."""
+    """A step of the run that took far longer than the others, and what is known about it."""
 
     #: Numbered from 1 in loop order.
     number: int
@@ -24,7 +24,7 @@ class SlowStep(Record, frozen=True, kw_only=True):
 
 
 class CompilerEvent(Record, frozen=True, kw_only=True):
-    """Why `torch.compile` left a graph, or compiled code again: where in the user's code, and how often."""
+    """Why `torch.compile` broke a graph or recompiled code, where in the user's code, and how often."""
 
     #: `model.py:31 forward`.
     place: str
@@ -33,11 +33,11 @@ class CompilerEvent(Record, frozen=True, kw_only=True):
 
 
 class RunSeries(Record, frozen=True, kw_only=True):
-    """The steps of the clock in order, as columns of one length; a row is of `steps` steps from number `first` on.
+    """The timed steps in order, as columns of equal length; a row covers `steps` steps from number `first` on.
 
-    Times are sums over them in nanoseconds, but `longest_ns`, the longest beside evaluation and checkpoints, and
-    `usual_ns`, the median of what a step takes beside these and compiling. `backward_ns` and `optimizer_ns` are the
-    host's. Bytes are read after steps: of those allocated and of the host's the least, of those reserved the most, and
+    Times are sums over these steps in nanoseconds, except `longest_ns`, the longest step without evaluation and
+    checkpoints, and `usual_ns`, the median step without these and compilation. `backward_ns` and `optimizer_ns` are
+    host time. Bytes are read after steps: the minimum of allocated and host bytes, the maximum of reserved bytes, and
     the peak so far; 0 if not read.
     """
 
@@ -60,7 +60,7 @@ class RunSeries(Record, frozen=True, kw_only=True):
 
 
 class StepLengths(Record, frozen=True, kw_only=True):
-    """Steps that take this long and up to 9 % longer, beside evaluation, checkpoints and compiling, and their sum."""
+    """Steps that take this long or up to 9 % longer, without evaluation, checkpoints and compilation, and their sum."""
 
     from_ns: int
     steps: int
@@ -68,7 +68,7 @@ class StepLengths(Record, frozen=True, kw_only=True):
 
 
 class UpdatedBy(Record, frozen=True, kw_only=True):
-    """Steps that end with an update of one optimizer, where a run has several; whether some of them are recorded."""
+    """Steps that end with an update of one optimizer, if a run has several, and whether some of them are recorded."""
 
     optimizer: str
     steps: int
@@ -81,11 +81,11 @@ _HOLDS: Final = ("heat", "hardware slowdown", "power brake", "set clocks")
 
 
 class DeviceState(Record, frozen=True, kw_only=True):
-    """Clocks, power and temperature of a device over a time, as its driver reports them; `None` is not reported.
+    """Clocks, power and temperature of a device over a period, as its driver reports them; `None` means not reported.
 
-    `clock_mhz`, `memory_clock_mhz` and `power_w` are medians over the readings in which it worked, `temperature_c` is
-    the highest. `reasons` counts the readings in which the driver named a reason for a lower clock. `energy_j` is by
-    the device's own counter over `seconds`, over `steps` steps.
+    `clock_mhz`, `memory_clock_mhz` and `power_w` are medians over the readings in which the device was busy,
+    `temperature_c` is the highest. `reasons` counts the readings in which the driver named a reason for a lower clock.
+    `energy_j` is from the device's own counter, over `seconds` and `steps` steps.
     """
 
     readings: int = 0
@@ -119,15 +119,15 @@ class DeviceState(Record, frozen=True, kw_only=True):
 
     @property
     def joules_per_step(self) -> float | None:
-        """Return the energy of a step."""
+        """Return the energy per step."""
         return self.energy_j / self.steps if self.energy_j is not None and self.steps else None
 
 
 class RunClock(Record, frozen=True, kw_only=True):
     """Wall-clock statistics of every step that was not recorded, except the first.
 
-    Sums in nanoseconds. A wait for input is the time in which a `DataLoader` had no batch ready for the loop, outside
-    of evaluations.
+    Times are sums in nanoseconds. A wait for input is the time in which a `DataLoader` had no batch ready for the loop,
+    outside evaluations.
     """
 
     steps: int
@@ -168,7 +168,7 @@ class RunClock(Record, frozen=True, kw_only=True):
         return self._usual_share(self.collecting_ns, "collecting_ns")
 
     def _usual_share(self, part_ns: int, name: str) -> float:
-        """Return a part's share of the steps without evaluations, but the few that it mostly fills."""
+        """Return a part's share of the steps without evaluations, excluding the few that it mostly fills."""
         mostly = [step for step in self.slow if 2 * getattr(step, name) > step.wall_ns]
         few = mostly if self.slow_steps == len(self.slow) and len(mostly) <= self.steps // 20 else []
         wall = self.wall_ns - self.evaluating_ns - sum(step.wall_ns - step.evaluating_ns for step in few)
@@ -176,9 +176,9 @@ class RunClock(Record, frozen=True, kw_only=True):
 
 
 class Drift(Record, frozen=True, kw_only=True):
-    """Steps that take longer, or shorter, at the end of a run: the usual step of its first and of its last tenth.
+    """Steps that take longer, or shorter, at the end of a run: the usual step in its first and last tenth.
 
-    `parts` has the change of each part of a step that is known, the host's time in it, and `rest`: what is in none.
+    `parts` has the change of each known part of a step, as host time, and `rest` the change outside these parts.
     """
 
     first_ns: int
@@ -189,8 +189,8 @@ class Drift(Record, frozen=True, kw_only=True):
 class Growth(Record, frozen=True, kw_only=True):
     """Memory that grows steadily over a run: `allocated`, `reserved` or `host`.
 
-    `first_bytes` and `last_bytes` are the least of the second and of the last tenth of the steps, `steps` how many lie
-    between them. It is confirmed from 1 GiB on.
+    `first_bytes` and `last_bytes` are the minima in the second and last tenth of the steps, which are `steps` steps
+    apart. Growth is confirmed from 1 GiB on.
     """
 
     kind: str
@@ -201,12 +201,12 @@ class Growth(Record, frozen=True, kw_only=True):
 
     @property
     def bytes_per_step(self) -> float:
-        """Return how much a step adds."""
+        """Return how much memory each step adds."""
         return (self.last_bytes - self.first_bytes) / self.steps
 
 
 class VaryingPeak(Record, frozen=True, kw_only=True):
-    """A peak that rises during a run while what stays allocated after a step does not: batches differ, no leak."""
+    """A peak that rises during a run while memory allocated after a step does not: batches vary, it is no leak."""
 
     first_bytes: int
     last_bytes: int
@@ -214,10 +214,11 @@ class VaryingPeak(Record, frozen=True, kw_only=True):
 
 
 class LeftOut(Record, frozen=True, kw_only=True):
-    """Steps of a run that are unlike the recorded ones: how many of how many, and their part of its time.
+    """Steps of a run that differ from the recorded ones: how many of how many, and their share of the run's time.
 
-    They take more than twice the time of a recorded step beside evaluation, checkpoints and compiling, or end with an
-    update of an `optimizer` that no recorded step ends with. `recorded` of the `of_recorded` profiled steps are such.
+    They take more than twice as long as a recorded step, without evaluation, checkpoints and compilation, or end with
+    an update of an `optimizer` that no recorded step ends with. Of the `of_recorded` profiled steps, `recorded` are
+    such steps.
     """
 
     steps: int
@@ -230,7 +231,7 @@ class LeftOut(Record, frozen=True, kw_only=True):
 
 
 class RunTrends(Record, frozen=True, kw_only=True):
-    """What the steps of a run show over its length; nothing of a steady one."""
+    """How the steps of a run change over its length; empty for a steady run."""
 
     drift: Drift | None = None
     growth: tuple[Growth, ...] = ()

@@ -15,7 +15,7 @@ from opanatomy.records.taxonomy import ITEM_SIZE, OperatorClass, is_floating, is
 
 
 class Stored(Struct, frozen=True):
-    """The stored elements of a tensor without strides, and the bytes of their indices; `None` if not known.
+    """The stored elements of a tensor without strides, and the bytes of their indices; `None` if unknown.
 
     A trace shows the shape of a sparse tensor but no strides; only a capture observes how many elements it stores.
     """
@@ -119,7 +119,7 @@ class Signature(Struct, frozen=True):
     def compute_dtype(self) -> str | None:
         """Return the operator's compute type: the data type of its first floating-point tensor.
 
-        Without one it is an integer type (an int8 product).
+        Without one, it is an integer type (as in an int8 matmul).
         """
         dtypes = [tensor.dtype for tensor in self.tensors()]
         return next(filter(is_floating, dtypes), next(filter(is_integer, dtypes), None))
@@ -138,11 +138,11 @@ class Classification(Struct, frozen=True, kw_only=True):
     """The class of a name, and the rule that decided it.
 
     `operator_class` is `None` for an operator that does no work itself: composite, view, allocation, autograd node.
-    `delegates` marks an operator that computes only if no operator below it can (`aten::_convolution` calls
-    `aten::mkldnn_convolution`, but runs a transposed convolution itself). `composite` marks one that never has a
-    kernel: its work is that of its calls, even if these only copy (`aten::matrix_power` of exponent 1). `contains`
-    names the other classes inside a fused operator. `annotation` is set for a name of a range (or of a kernel: the two
-    look alike), not of an operator.
+    `delegates` marks an operator that computes only if no operator nested in it can (`aten::_convolution` calls
+    `aten::mkldnn_convolution`, but runs a transposed convolution itself). `composite` marks one that never launches a
+    kernel itself: its work is that of the operators it calls, even if these only copy (`aten::matrix_power` with
+    exponent 1). `contains` names the other classes inside a fused operator. `annotation` is set if the name is that of
+    a range (or of a kernel: the two look alike), not of an operator.
     """
 
     operator_class: OperatorClass | None

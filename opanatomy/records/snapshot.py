@@ -1,4 +1,4 @@
-"""Define what a CUDA memory snapshot holds, as columns: the allocator's history, its segments, and their stacks."""
+"""Define the contents of a CUDA memory snapshot, as columns: the allocator's history, its segments and stacks."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class SegmentBlocks(Struct, frozen=True, kw_only=True):
 class Snapshot(Struct, frozen=True, kw_only=True):
     """A CUDA memory snapshot of one process.
 
-    A stack is a row of places in `frames`, innermost first. `pools` has (0, 0) for the allocator's own.
+    A stack is a row of indices into `frames`, innermost first. In `pools`, (0, 0) is the allocator's own pool.
     """
 
     histories: tuple[History, ...]

@@ -23,11 +23,11 @@ _VALUES, _CODES = "values", "codes"
 
 
 class Column(Struct, frozen=True, kw_only=True):
-    """The contents of a column: a key, or a figure that is summed over rows.
+    """The contents of a column: a key, or a number that is summed over rows.
 
-    `unit` is a figure's unit, empty for a key. `values` converts a key's plain values; `text` determines how its texts
-    are masked: as a `name`, the path of a `module`, the `arguments` of a call, or not at all, as our `own` words. Rows
-    that have one of the columns `known_with` have this one too.
+    `unit` is a number's unit, empty for a key. `values` converts a key's plain values; `text` determines how its texts
+    are masked: as a `name`, the path of a `module`, the `arguments` of a call, or (`own`) not at all. Rows that have
+    one of the columns `known_with` also have this one.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Column(Struct, frozen=True, kw_only=True):
 
 
 class Table:
-    """Rows with interned keys (`None` means none) and integer figures, possibly `NOT_KNOWN`.
+    """Rows with interned keys (`None` means none) and integer columns, whose values may be `NOT_KNOWN`.
 
     Tables are equal if they have the same names and rows in the same order.
     """
@@ -73,7 +73,7 @@ class Table:
         return rows
 
     def where(self: Kind, rows: Bool | Int64) -> Kind:
-        """Return the rows of a mask, or these rows in their order."""
+        """Return the rows selected by a mask or by indices, in that order."""
         indices: Int64 = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
         return type(self)(
             {name: key.take(indices) for name, key in self.keys.items()},
@@ -87,9 +87,9 @@ class Table:
         yield from zip(values, np.split(order, starts[1:]) if len(starts) else (), strict=True)
 
     def by(self, *names: str) -> Table:
-        """Group by these keys and sum all figures.
+        """Group by these keys and sum all number columns.
 
-        A sum covers the known values; it is unknown if all are.
+        A sum covers the known values; it is unknown if all values are.
         """
         order, starts = self._grouped(names)
         return Table(
@@ -111,7 +111,7 @@ class Table:
         return type(self)(keys, self.figures)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield each row as a mapping of names to values; unknown figures are `None`."""
+        """Yield each row as a mapping of names to values; unknown numbers are `None`."""
         columns = [key.decoded() for key in self.keys.values()]
         columns += [_known(figure.tolist()) for figure in self.figures.values()]
         names = (*self.keys, *self.figures)
@@ -159,7 +159,7 @@ def concatenated(tables: Sequence[Kind]) -> Kind:
 
 
 def table_of_columns(keys: Mapping[str, Sequence[Any]], figures: Mapping[str, Sequence[int | None]]) -> Table:
-    """Build a table from these columns, in which `None` means none, or an unknown figure."""
+    """Build a table from these columns, in which `None` means none, or an unknown number."""
     interned = {}
     for name, values in keys.items():
         numbers: dict[Any, int] = {None: -1}
@@ -175,10 +175,10 @@ def table_of(plain: Any, types: Mapping[str, Callable[[Any], Any]]) -> Table:
     """
     rows = plain.get("rows") if isinstance(plain, dict) else None
     if type(rows) is not int or rows < 0:
-        raise ValueError(f"a table has {rows!r} rows")
+        raise ValueError(f"a table's `rows` is {rows!r}, not a non-negative integer")
     codes = (column.get(_CODES) if isinstance(column, dict) else column for column in plain.values())
     if rows > max((len(column) for column in codes if isinstance(column, list)), default=_MAX_EQUAL_ROWS):
-        raise ValueError(f"a table has {rows} rows, and no column as many")
+        raise ValueError(f"a table claims {rows} rows, but no column has that many")
     keys, figures = {}, {}
     for name, column in plain.items():
         if name == "rows":
@@ -187,16 +187,16 @@ def table_of(plain: Any, types: Mapping[str, Callable[[Any], Any]]) -> Table:
         numbers = column.get(_CODES) if is_key else column
         numbers = numbers if isinstance(numbers, list) else [numbers] * rows
         if len(numbers) != rows:
-            raise ValueError(f"{name} has {len(numbers)} rows of {rows}")
+            raise ValueError(f"column {name} has {len(numbers)} rows instead of {rows}")
         if not all(number is None or type(number) is int for number in numbers):
-            raise TypeError(f"a value of {name} is not a whole number")
+            raise TypeError(f"column {name} has a value that is not an integer")
         if any(number is not None and not -(2**62) < number < 2**62 for number in numbers):
-            raise ValueError(f"a value of {name} is too large")
+            raise ValueError(f"column {name} has a value that is too large")
         numbers = _figure_of(numbers)
         if is_key:
             values = [types.get(name, str)(value) for value in column.get(_VALUES) or ()]
             if len(numbers) and not -1 <= numbers.min() <= numbers.max() < len(values):
-                raise ValueError(f"a code of {name} is none of its values")
+                raise ValueError(f"column {name} has a code without a value")
             keys[name] = categorical_of(values, numbers)
         else:
             figures[name] = numbers

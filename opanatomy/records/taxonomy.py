@@ -36,7 +36,7 @@ class OperatorClass(StrEnum):
 
 
 class Phase(StrEnum):
-    """The part of a training step, or of a generation, that an operator ran in."""
+    """The part of a training step or of a generation in which an operator ran."""
 
     FORWARD = auto()
     BACKWARD = auto()
@@ -63,7 +63,7 @@ class ExcessCause(StrEnum):
 
 
 class IdleCause(StrEnum):
-    """The cause of idle time on a device: the host's activity in the gap, or the device's own wait."""
+    """The cause of idle time on a device: the host's activity during the gap, or the device's own wait."""
 
     #: Events of the profiler itself, or Python while its stack is recorded.
     PROFILER = auto()
@@ -221,7 +221,7 @@ def peak_type_of(name: str) -> str | None:
 
 
 class Optimizer(Struct, frozen=True, kw_only=True):
-    """An optimizer by the name of the option.
+    """An optimizer, identified by the option's name.
 
     It keeps `state_copies` of each parameter, in the parameter's size and data type, or `state_bytes_per_parameter` if
     its state has another type. `update_copies` live only during an update (the intermediates of the foreach form:
@@ -283,7 +283,7 @@ OPTIMIZERS: Final = (
         state_copies=2, update_copies=1,
     ),
     Optimizer(
-        name="adamw-loop", label="AdamW, a loop", torch_class="AdamW", arguments={"lr": 1e-5, "foreach": False},
+        name="adamw-loop", label="AdamW, for-loop", torch_class="AdamW", arguments={"lr": 1e-5, "foreach": False},
         state_copies=2,
     ),
     Optimizer(
@@ -291,11 +291,11 @@ OPTIMIZERS: Final = (
         state_bytes_per_parameter=_EIGHT_BITS, package="bitsandbytes", aliases=("adamw_bnb_8bit",),
     ),
     Optimizer(
-        name="adamw8bit-embeddings32", label="8-bit AdamW, embeddings at 32 bits", torch_class="AdamW8bit",
+        name="adamw8bit-embeddings32", label="8-bit AdamW, 32-bit embeddings", torch_class="AdamW8bit",
         arguments={"lr": 1e-5}, state_bytes_per_parameter=_EIGHT_BITS, full_embeddings=True, package="bitsandbytes",
     ),
     Optimizer(
-        name="adamw8bit-torchao", label="8-bit AdamW of torchao", torch_class="AdamW8bit", arguments={"lr": 1e-5},
+        name="adamw8bit-torchao", label="8-bit AdamW (torchao)", torch_class="AdamW8bit", arguments={"lr": 1e-5},
         state_bytes_per_parameter=_EIGHT_BITS, package="torchao", compiled=True,
     ),
     Optimizer(name="adam", label="Adam", torch_class="Adam", arguments={"lr": 1e-5, "fused": True}, state_copies=2),

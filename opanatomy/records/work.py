@@ -1,7 +1,7 @@
-"""The work of the steps as one table, and the tables that are questions to it.
+"""The work of the steps as one table, and the tables that are derived from it.
 
-A row of the work is an operator with a signature, in a module, phase and class, run by a kernel, in steps of a kind.
-Its figures are sums, so that every derived table has the same totals.
+A row of the work is an operator with a signature, in a module, phase and class, run by a kernel, in steps of one kind.
+Its numbers are sums, so that every derived table has the same totals.
 """
 
 from __future__ import annotations
@@ -38,42 +38,44 @@ def _figure(name: str, unit: str, meaning: str, *known_with: str) -> Column:
 #: row outside either, its figures are unknown.
 COLUMNS: Final = (
     _key("operator", "the operator that launched the work; none if unknown", "name"),
-    _key("signature", "shapes and data types of its arguments, as text", "arguments", SignatureText),
-    _key("phase", "the phase", values=Phase, known_with=("calls", "like_events")),
+    _key("signature", "shapes and data types of the operator's arguments, as text", "arguments", SignatureText),
+    _key("phase", "the phase of the step", values=Phase, known_with=("calls", "like_events")),
     _key(
         "operator_class",
-        "the class of the call, or of the kernel where the call is unknown",
+        "the class of the call, or of the kernel if the call is unknown",
         values=OperatorClass,
         known_with=("phase",),
     ),
-    _key("rule", "the row of the table of rules that gave the class"),
-    _key("part_of", "the operator that this one runs inside as a part; FLOPs and bytes are counted there", "name"),
-    _key("compute_type", "the type in which float32 operands were computed, by the longest kernel whose name tells"),
+    _key("rule", "the classification rule that determined the class"),
+    _key("part_of", "the operator of which this call is a part; its FLOPs and bytes are counted there", "name"),
+    _key(
+        "compute_type", "the type in which float32 operands were computed, from the longest kernel whose name shows it"
+    ),
     _key("crosses_host_link", "whether it copies between host and device", values=bool),
-    _key("bound_by", "what sets the bound: compute or memory"),
-    _key("module", "the path of the module, submodules not included; empty for the root", "module"),
+    _key("bound_by", "what determines the bound: compute or memory"),
+    _key("module", "the path of the module, without submodules; empty for the root", "module"),
     _key("module_kind", "the name of the module's class", "name"),
-    _key("kernel", "the kernel, copy or fill; none on the CPU and for a call that launched nothing itself", "name"),
-    _key("kernel_class", "the class by the kernel's name alone", values=OperatorClass, known_with=("kernel",)),
-    _key("kernel_rule", "the rule that gave the class of the kernel"),
-    _key("stack", "the lines of the user's code that it comes from, the outermost first", "name"),
+    _key("kernel", "the kernel, copy or fill; none on the CPU or if the call launched nothing itself", "name"),
+    _key("kernel_class", "the class according to the kernel's name only", values=OperatorClass, known_with=("kernel",)),
+    _key("kernel_rule", "the rule that determined the kernel's class"),
+    _key("stack", "the lines of user code that the work comes from, outermost first", "name"),
     _key("step_kind", "the index of the step's kind in `step_kinds`", values=int),
-    _key("only", "the only table that has the row: set in reports that were read from schema 1 or 2"),
-    _figure("calls", "calls", "calls of the operator, parts of calls too, in the row of the first kernel of each"),
+    _key("only", "the only table that includes the row; set in reports read from schema 1 or 2"),
+    _figure("calls", "calls", "calls of the operator and parts of calls, in the row of each call's first kernel"),
     _figure("events", "events", "kernels, copies and fills", "calls"),
-    _figure("time_ns", "ns", "device work; on the CPU self time", "calls"),
-    _figure("uncosted_ns", "ns", "the part of it in calls whose cost is unknown", "calls"),
-    _figure("flops", "flop", "FLOPs of calls whose cost is known, in the row of the first kernel of each"),
-    _figure("read_bytes", "bytes", "the least that they read"),
-    _figure("written_bytes", "bytes", "the least that they write"),
-    _figure("causal_flops", "flop", "FLOPs of causal attention, without the masked part"),
+    _figure("time_ns", "ns", "time of device work; on the CPU self time", "calls"),
+    _figure("uncosted_ns", "ns", "the part of `time_ns` in calls whose cost is unknown", "calls"),
+    _figure("flops", "flop", "FLOPs of calls whose cost is known, in the row of each call's first kernel"),
+    _figure("read_bytes", "bytes", "minimum bytes that these calls read"),
+    _figure("written_bytes", "bytes", "minimum bytes that these calls write"),
+    _figure("causal_flops", "flop", "FLOPs of causal attention, excluding the masked part"),
     _figure("normalization_flops", "flop", "FLOPs of the softmax in fused attention"),
-    _figure("bound_ns", "ns", "the least time of the calls at the device's peaks"),
-    _figure("dimensioned_ns", "ns", "the time of kernels whose blocks are recorded"),
-    _figure("milliblock_ns", "ns", "1000 x blocks for each multiprocessor x time of these kernels", "dimensioned_ns"),
-    _figure("like_calls", "calls", "in like steps: launches of the row's work", "like_ns"),
-    _figure("like_events", "events", "in like steps: device events", "like_calls", "like_ns"),
-    _figure("like_ns", "ns", "in like steps: the time, each event clipped to its step", "like_events"),
+    _figure("bound_ns", "ns", "minimum time of the calls at the device's peaks"),
+    _figure("dimensioned_ns", "ns", "time of kernels whose block counts are recorded"),
+    _figure("milliblock_ns", "ns", "1000 x blocks per multiprocessor x time, over these kernels", "dimensioned_ns"),
+    _figure("like_calls", "calls", "launches of the row's work in similar steps", "like_ns"),
+    _figure("like_events", "events", "device events in similar steps", "like_calls", "like_ns"),
+    _figure("like_ns", "ns", "time in similar steps, each event clipped to its step", "like_events"),
 )
 KEYS: Final[Mapping[str, Column]] = {column.name: column for column in COLUMNS if not column.unit}
 FIGURES: Final = tuple(column.name for column in COLUMNS if column.unit)
@@ -105,7 +107,7 @@ def typed(kind: Any, value: Any) -> Any:
         for other in column.known_with:
             rows = np.flatnonzero(table.known(other) & ~table.known(column.name) & whole)
             if len(rows):
-                raise ValueError(f"row {rows[0]} has {other}, and no {column.name}")
+                raise ValueError(f"row {rows[0]} has {other} but no {column.name}")
     return table
 
 
@@ -121,10 +123,10 @@ BACKWARD: Final = (Phase.BACKWARD, Phase.RECOMPUTE)
 class ClassRow(Record, frozen=True, kw_only=True):
     """One operator class in one phase, over all profiled steps; FLOPs and bytes are of the calls whose cost is known.
 
-    `uncosted_ns` is the time of the calls without a formula; `flops` is `None` if no call has one. With the ceilings of
-    the device: `bound_ns` is the least time that the calls need, `bounded_ns` the measured time of the calls with a
-    known bound, `headroom_ns` the sum over operators of the measured time beyond the bound, and `memory_bound_ns` the
-    part of `bound_ns` set by the bandwidth.
+    `uncosted_ns` is the time of the calls without a formula; `flops` is `None` if no call has one. If the device's
+    peaks are known, `bound_ns` is the least time that the calls need, `bounded_ns` the measured time of the calls with
+    a known bound, `headroom_ns` the sum over operators of the measured time beyond the bound, and `memory_bound_ns` the
+    part of `bound_ns` determined by the bandwidth.
 
     operator_class: `tensor_contraction`, `statistical_normalization`, `elementwise`, `data_movement`, `communication`,
         `other` or `unknown`.
@@ -154,10 +156,11 @@ class Ratio(Record, frozen=True, kw_only=True):
     """Backward (recompute included) over forward of one class.
 
     A ratio is `None` if a part of either is unknown, or the forward is less than 1 % of the backward. `theory_*` is the
-    ratio expected of the kinds of operators in the class, `None` if theory gives no single number.
+    ratio expected for the kinds of operators in the class, `None` if theory gives no single number.
 
     operator_class: the class.
-    time: ratio of time; `flops` and `bytes` of FLOPs and minimum bytes, `theory_flops` and `theory_bytes` by theory.
+    time: ratio of time; `flops` and `bytes` are ratios of FLOPs and minimum bytes, `theory_flops` and `theory_bytes`
+        the theoretical ones.
     """
 
     operator_class: OperatorClass
@@ -169,7 +172,7 @@ class Ratio(Record, frozen=True, kw_only=True):
 
 
 class TheoryRow(Record, frozen=True, kw_only=True):
-    """What theory expects of backward over forward of one class: of FLOPs and of bytes, `None` if no single number."""
+    """The theoretical ratio of backward to forward for one class, in FLOPs and bytes; `None` if not a single number."""
 
     operator_class: OperatorClass
     flops: float | None = None
@@ -183,18 +186,18 @@ class OperatorRow(Record, frozen=True, kw_only=True):
 
     operator: its name.
     signature: shapes and data types of its arguments, as text.
-    operator_class: the class, given by `rule`, a row of the table of rules.
+    operator_class: the class, determined by `rule`, a classification rule.
     calls: how often it was called.
     time_ns: device work of these calls; on the CPU self time.
-    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move.
-    causal_flops: of causal attention, without the masked part.
-    normalization_flops: of the softmax in fused attention.
-    part_of: the operator that this one runs inside as a part; FLOPs and bytes are counted there.
-    bound_ns: the least time of these calls at the device's ceilings, and `bound_by` the ceiling that sets it
-        ("compute", "memory").
-    compute_type: the type in which float32 operands were computed, by the longest kernel whose name tells: "float32",
-        "tf32", "3 x tf32".
-    crosses_host_link: true if it copies between host and device, so that no bandwidth of the device bounds it.
+    flops: FLOPs of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move.
+    causal_flops: FLOPs of causal attention, excluding the masked part.
+    normalization_flops: FLOPs of the softmax in fused attention.
+    part_of: the operator of which this call is a part; its FLOPs and bytes are counted there.
+    bound_ns: the minimum time of these calls at the device's peaks, and `bound_by` what determines it ("compute",
+        "memory").
+    compute_type: the type in which float32 operands were computed, from the longest kernel whose name shows it:
+        "float32", "tf32", "3 x tf32".
+    crosses_host_link: true if it copies between host and device, so that the device's bandwidth does not bound it.
     """
 
     operator: str
@@ -226,11 +229,11 @@ class KernelRow(Record, frozen=True, kw_only=True):
     """One kernel name: how often it ran, its total time, and the operators that launched it.
 
     kernel: the name.
-    operator_class: the class, by the name alone, and by which `rule`.
+    operator_class: the class according to its name only, and the `rule` that determined it.
     count: how often it ran.
     time_ns: its total time.
     operators: the operators that launched it.
-    blocks_per_sm: its blocks for each multiprocessor, the mean over its time; `None` where that is not recorded.
+    blocks_per_sm: its blocks per multiprocessor, the mean over its time; `None` if they are not recorded.
     """
 
     kernel: str
@@ -243,7 +246,7 @@ class KernelRow(Record, frozen=True, kw_only=True):
 
 
 class ModuleRow(Record, frozen=True, kw_only=True):
-    """Work of one module (submodules not included) in one phase and class; `module` is `""` for the root.
+    """Work of one module (without submodules) in one phase and class; `module` is `""` for the root.
 
     module: its path.
     kind: the name of its class.
@@ -265,12 +268,12 @@ class ModuleRow(Record, frozen=True, kw_only=True):
 
 
 class LineRow(Record, frozen=True, kw_only=True):
-    """Work that comes from one stack of lines of the user's code, in one phase and class.
+    """Work that comes from one stack of user code lines, in one phase and class.
 
-    stack: the lines, the outermost first: `train.py:31 main;model.py:12 forward`; a backward is of the line of its
-        forward. It is `""` for what no line is known of.
+    stack: the lines, outermost first: `train.py:31 main;model.py:12 forward`; a backward has the line of its forward.
+        It is `""` for work whose line is unknown.
     phase: the phase, and `operator_class` the class.
-    calls: operator calls, parts of calls too; `kernels` the kernels, copies and fills.
+    calls: operator calls, including parts of calls; `kernels` the kernels, copies and fills.
     time_ns: device work; on the CPU self time.
     flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move; `uncosted_ns` is
         the time of the others.
@@ -294,7 +297,7 @@ class LineRow(Record, frozen=True, kw_only=True):
 
 
 class WorkRow(Struct, frozen=True, array_like=True):
-    """Work of one operator with one signature in one module and phase, by one kernel, over the steps that count.
+    """Work of one operator with one signature in one module and phase, by one kernel, over the counted steps.
 
     `time_ns` is the sum of its device events, each clipped to its step; on the CPU the self time of its calls. `calls`
     counts calls of the operator if it is known, else device events; `events` counts device events.
@@ -312,9 +315,9 @@ class WorkRow(Struct, frozen=True, array_like=True):
 
 
 class Overlap(Record, frozen=True, kw_only=True):
-    """Time that two kinds of work ("compute", "communication", "copy") ran at once, counted twice in their sum.
+    """Time in which two kinds of work ("compute", "communication", "copy") ran at once, counted twice in their sum.
 
-    If several run at once, each beyond the first overlaps once.
+    If several run at once, each one after the first counts as one overlap.
     """
 
     first: str
@@ -323,9 +326,9 @@ class Overlap(Record, frozen=True, kw_only=True):
 
 
 class LikeStep(Record, frozen=True, kw_only=True):
-    """One step of one device (on the CPU of the process).
+    """One step of one device (on the CPU, of the process).
 
-    `set_aside` says why it does not count among like steps, `left_out` why the figures of the report exclude it.
+    `set_aside` says why it does not count among similar steps, `left_out` why the report's numbers exclude it.
     `phase_ns` is that of `StepRow`.
     """
 
@@ -362,7 +365,7 @@ class StepKind(Record, frozen=True, kw_only=True):
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Return the distinct step numbers, without unnumbered steps."""
+        """Return the distinct step numbers, excluding unnumbered steps."""
         return _numbers(self.steps)
 
     @property
@@ -398,7 +401,7 @@ class StepWork(StepKind, frozen=True, kw_only=True):
 
 
 class Breakdown(Record, frozen=True, kw_only=True):
-    """The steps of a run by kind, the kind with most counting steps first."""
+    """The steps of a run by kind, the kind with the most counted steps first."""
 
     operators: tuple[str, ...]
     signatures: tuple[SignatureText, ...]
@@ -456,7 +459,7 @@ def operator_rows(work: Table) -> tuple[OperatorRow, ...]:
 
 
 def class_rows(work: Table, operators: Sequence[OperatorRow]) -> tuple[ClassRow, ...]:
-    """Return one row per class and phase, in the order of the enumerations, with the bounds of these operators."""
+    """Return one row per class and phase, in the order of the enumerations, with the bounds of the operators in it."""
     # A part of a call is no call of its own.
     is_call = (work.keys["part_of"].codes < 0) | (work.figures["calls"] == NOT_KNOWN)
     work = work.with_columns({}, {"calls": np.where(is_call, work.figures["calls"], 0)})
@@ -499,7 +502,7 @@ def with_bounds(work: Table, operators: Iterable[OperatorRow]) -> Table:
 def headroom_ns(rows: Iterable[OperatorRow]) -> int:
     """Return the time above the bounds, summed over operators; `rows` are from one class and phase.
 
-    An operator that caches made faster than memory allows has 0, not less.
+    An operator that caches made faster than its bound counts as 0, not less.
     """
     spare: Counter[str] = Counter()
     for row in rows:
@@ -606,7 +609,7 @@ def _over(backward: int | None, forward: int | None) -> float | None:
 
 
 def breakdown_of(work: Table, kinds: Sequence[StepKind]) -> Breakdown:
-    """Return the work of like steps by operator, with the sums of each kind of steps.
+    """Return the work of similar steps by operator, with the sums for each kind of steps.
 
     On the CPU a part of another call has that call's name and class.
     """
@@ -647,7 +650,7 @@ def check_steps(work: Table, kinds: Sequence[StepKind]) -> None:
         parts = sum(work.figures["like_ns"][rows].tolist()) - sum(overlap.time_ns for overlap in kind.overlaps)
         parts += sum(getattr(kind, name) for name in _BESIDE_WORK)
         if parts != kind.wall_ns:
-            raise ValueError(f"`step_kinds[{index}].wall_ns` is {kind.wall_ns}, the sum of its parts {parts}")
+            raise ValueError(f"`step_kinds[{index}].wall_ns` is {kind.wall_ns}, but its parts sum to {parts}")
 
 
 # ----- tables as work: those of reports of schema 1 and 2, which kept each by itself

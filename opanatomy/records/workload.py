@@ -1,4 +1,4 @@
-"""Define the metadata that a capture writes into its trace: the run, the machine, and what Kineto does not record."""
+"""Define the metadata that a capture writes into its trace: the run, the machine, and facts that Kineto omits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from opanatomy.records.taxonomy import Phase
 class TextBatch(Record, frozen=True, kw_only=True):
     """One batch: the tokens of each of its texts, their padded length, and the wall times of its steps.
 
-    A model that decodes has the texts twice, as input and as labels.
+    A model with a decoder gets the texts twice, as input and as labels.
     """
 
     lengths: tuple[int, ...]
@@ -39,10 +39,10 @@ class TextBatch(Record, frozen=True, kw_only=True):
 
 
 class ObservedTokenizer(Record, frozen=True, kw_only=True):
-    """A tokenizer: its class, `slow` if it is a Python one, and its time for that many tokens.
+    """A tokenizer: its class, `slow` if it is implemented in Python, and its time for that many tokens.
 
-    `same_ids` is true if it gives the ids of the tokenizer in use. `trained_because` says why it was trained on the
-    texts instead of being the model's own; `None` for the model's own.
+    `same_ids` is true if it produces the same ids as the tokenizer in use. `trained_because` says why it was trained on
+    the texts instead of being the model's own; `None` for the model's own.
     """
 
     name: str
@@ -57,10 +57,10 @@ class ObservedTokenizer(Record, frozen=True, kw_only=True):
 class TextObservations(Record, frozen=True, kw_only=True):
     """The texts of a run, as its capture observed them.
 
-    `file` is the name of their file, `None` for the embedded sample; `column` that of a table. `count` texts (with
-    `more` the first of more), `cut` of them cut at `maximum` tokens, make `all_batches` batches of `all_tokens` tokens
-    with padding, `all_useful_tokens` without. `batches` are those that were run, evenly spread by length; `profiled` is
-    the number of the profiled one. `longest` is the batch of the memory figures.
+    `file` is the name of their file, `None` for the embedded sample; `column` is the column of a table. `count` texts
+    (the first of more texts if `more`), `cut` of them cut at `maximum` tokens, make `all_batches` batches of
+    `all_tokens` tokens with padding, `all_useful_tokens` without. `batches` are those that were run, evenly spread by
+    length; `profiled` is the number of the profiled one. `longest` is the batch of the memory numbers.
     """
 
     file: str | None = None
@@ -82,7 +82,7 @@ class TextObservations(Record, frozen=True, kw_only=True):
 
 
 class PaddingFlops(Record, frozen=True, kw_only=True):
-    """FLOPs of the contractions of one profiled step: all, those with known tokens, and the padding's part of these."""
+    """Contraction FLOPs of one profiled step: all, those whose tokens are known, and padding's part of these."""
 
     flops: int
     assigned_flops: int
@@ -101,7 +101,7 @@ class TextBatchRow(Record, frozen=True, kw_only=True):
 
 
 class TokenizerRow(Record, frozen=True, kw_only=True):
-    """One tokenizer compared with the step; `holds_back` if it makes fewer tokens a second than the steps take."""
+    """One tokenizer compared with the step; `holds_back` if it makes fewer tokens per second than the steps take."""
 
     name: str
     slow: bool
@@ -113,11 +113,11 @@ class TokenizerRow(Record, frozen=True, kw_only=True):
 
 
 class TextFigures(Record, frozen=True, kw_only=True):
-    """Figures of real inputs: of all batches that the texts make (`all_*`), and of those that were run.
+    """Numbers for real inputs: for all batches of the texts (`all_*`), and for those that were run.
 
-    `mean_step_ns` is the mean over the run batches of their mean steps. It estimates the mean of all batches, as the
-    run ones are spread over them; tokens and samples a second follow from it. `padding_flops` are of the profiled
-    batch, `memory_length` is the length of the longest batch, from which the memory figures come.
+    `mean_step_ns` is the mean, over the batches that were run, of their mean steps. It estimates the mean over all
+    batches, because these are evenly spread over them; tokens and samples per second follow from it. `padding_flops` is
+    for the profiled batch, `memory_length` is the length of the longest batch, which the memory numbers come from.
     """
 
     file: str | None
@@ -257,7 +257,7 @@ class StorageColumns(Struct, frozen=True, kw_only=True):
 
 
 class BlockColumns(Struct, frozen=True, kw_only=True):
-    """Blocks that an allocator had handed out before the step, by address; the requested size is -1 if not known."""
+    """Blocks allocated before the step, by address; the requested size is -1 if unknown."""
 
     address: Packed
     bytes: Packed
@@ -265,9 +265,9 @@ class BlockColumns(Struct, frozen=True, kw_only=True):
 
 
 class AllocatorObservation(Struct, frozen=True, kw_only=True):
-    """The allocator's own figures: names in reports and in torch, peaks in the step, total before the step.
+    """The allocator's own numbers: names in reports and in torch, peaks in the step, total before the step.
 
-    Also the sizes of a BLAS library's workspace there, and the reason if it reports no blocks.
+    Also the sizes of the BLAS library's workspace on the device, and the reason if the allocator reports no blocks.
     """
 
     name: str
@@ -280,7 +280,7 @@ class AllocatorObservation(Struct, frozen=True, kw_only=True):
 
 
 class PhaseSpan(Struct, frozen=True, kw_only=True):
-    """The begin and end of a phase of the step."""
+    """The start and end of a phase of the step."""
 
     phase: Phase
     begin_ns: int
@@ -315,9 +315,9 @@ class StepObservations(Struct, frozen=True, kw_only=True):
 class MemoryObservations(Struct, frozen=True, kw_only=True):
     """The observed memory of a run.
 
-    `storage_bytes` are those of the distinct storages of each component on `device` after a step; `parameter_bytes` and
-    `trainable_bytes` the elements of its parameters times their bytes. `peak_bytes` is of an unprofiled step, measured
-    by `measured_by`; `failure` is of a step that ran out of memory.
+    `storage_bytes` has the bytes of each component's distinct storages on `device` after a step; `parameter_bytes` and
+    `trainable_bytes` are the parameters' elements times their element size. `peak_bytes` is the peak of an unprofiled
+    step, measured by `measured_by`; `failure` describes a step that ran out of memory.
     """
 
     device: str = "cpu"
@@ -356,7 +356,7 @@ BUSY: Final = 0.1
 
 
 class MachineLoad(Record, frozen=True, kw_only=True):
-    """The share of the device's time that other work took before and after a measurement; `None` if not measured."""
+    """The share of the device's time taken by other work before and after a measurement; `None` if not measured."""
 
     before: float | None = None
     after: float | None = None
@@ -376,7 +376,7 @@ class MachineLoad(Record, frozen=True, kw_only=True):
 class Environment(Record, frozen=True, kw_only=True):
     """The machine and the libraries of a run; `None` if the trace does not say.
 
-    device: its name; with `host_only` what its rows are called, if the trace has some that are not read.
+    device: its name; with `host_only`, the name of its rows, if the trace has rows that are not read.
     device_kind: `cpu`, `cuda`, `rocm`, `xpu`, ...
     host_only: true if the step ran on an accelerator whose work is not recorded or not read: times are those of
         launching, on the host.
@@ -385,11 +385,12 @@ class Environment(Record, frozen=True, kw_only=True):
     multiprocessors: multiprocessors (compute units) of the device.
     architecture: the target of its kernels: `sm_90`, `gfx942`.
     mig: true for a MIG instance, a part of a GPU; `None` if the driver was not asked.
-    torch: versions: also `cuda`, `driver`, `transformers`, `python`.
-    host_threads: threads that torch computes on, on `processor`, of whose cores `host_cores` are the process's.
+    torch: its version; likewise `cuda`, `driver`, `transformers`, `python`.
+    host_threads: the threads on which torch computes, on `processor`; `host_cores` of its cores are available to the
+        process.
     matmul_float32: the type allowed for float32 matrix products: "tf32", or "ieee" for float32; `convolution_float32`
-        that for convolutions.
-    load: what other work took of the device before the timed steps and after the last step, if this was measured.
+        is the type for convolutions.
+    load: the share of the device taken by other work before the timed steps and after the last step, if measured.
     """
 
     device: str | None = None
@@ -416,43 +417,42 @@ class Environment(Record, frozen=True, kw_only=True):
 class Workload(Record, frozen=True, kw_only=True):
     """What was run: the model, its batch and the options that change the step.
 
-    model: its name: a name of the catalog or the Hub, a path, a class.
+    model: its name: a catalog or Hub name, a path, or a class.
     architecture: the class of the module.
     model_source: `catalog`, `hub`, `folder`, `function` or `object` (of Python).
-    parameters: the number of parameters, `trainable_parameters` of those trained.
-    small_parameters: the trained ones in tensors of fewer than 4096 elements, and `embedding_parameters` those of
-        embeddings' larger tables: for them optimizers with 8-bit state may keep 32 bits.
+    parameters: the number of parameters, `trainable_parameters` the number that are trained.
+    small_parameters: trained parameters in tensors of fewer than 4096 elements; `embedding_parameters` are those in
+        larger embedding tables. For both, optimizers with 8-bit state may keep 32-bit state.
     task: `causal-lm`, `masked-lm`, `sequence-classification`, ...
-    batch: the samples of a step; of several ranks those of each.
-    sequence_length: the tokens of a sample.
+    batch: the samples per step; with several ranks, per rank.
+    sequence_length: the tokens per sample.
     inputs: name, data type and shape of each input.
     dtype: the data type of most weights, and `amp` that of autocast.
-    loss_scale: the factor of the loss before backward, under float16 autocast, in the last profiled step.
+    loss_scale: the factor applied to the loss before backward, under float16 autocast, in the last profiled step.
     attention: its implementation: `eager`, `sdpa`, ...
-    windows: the tokens that the causal attention of each layer slides over, 0 for all; empty if no layer has a window.
-    within_windows: the part of the attention's scores within window and causal mask in the layers whose window is
-        shorter than the sequence, if the implementation computes all of them; else `None`.
+    windows: the sliding window of each layer's causal attention in tokens, 0 for none; empty if no layer has a window.
+    within_windows: the part of the attention scores within window and causal mask, in the layers whose window is
+        shorter than the sequence, if the implementation computes all scores; otherwise `None`.
     checkpointing: how activations are recomputed.
-    checkpoint_every: the number of layers recomputed together; `None` for each layer alone.
+    checkpoint_every: the number of layers recomputed together; `None` if each layer is recomputed separately.
     checkpoint_layers: the first layers of each stack that are recomputed; `None` for all.
     compiled: true if compiled by torch.compile.
     optimizer: the optimizer that updates the weights.
-    accumulate: the number of micro-batches that `batch` is cut into; their gradients are accumulated for one update.
-    clip: the norm that gradients are scaled down to before the update.
-    frozen: the parts of the model that are not trained, as they were given: `embeddings,layers:3`.
-    lora: the rank of the adapters; only they and a classifier's head are trained.
+    accumulate: the number of micro-batches that `batch` is split into; their gradients are accumulated for one update.
+    clip: the maximum gradient norm; larger gradients are scaled down to it before the update.
+    frozen: the parts of the model that are not trained, as given: `embeddings,layers:3`.
+    lora: the rank of the adapters; only they and a classification head are trained.
     fused_loss: true if head and cross entropy are one function, which holds the logits of only some tokens at a time.
     inference: true if there is no backward.
-    generate: the new tokens of each sample if a step is a generation, and `beams` those that its search keeps (1:
-        greedy).
-    steps: profiled steps, and `warmup` those before.
-    parallel: how ranks train together (`ddp`, `fsdp2`, ...), `world_size` the number of ranks, and `samples_together`
-        the samples of all: the ranks of a tensor-parallel group have the same.
-    bucket_mb: the gradients that DDP reduces together in MiB, if given, and `bucket_view` true if gradients are views
-        of its buckets.
-    seed: of weights and inputs.
-    backward_from: the start of backward: an expression of the model's output, and why that one.
-    changes: alterations of the configuration.
+    generate: the new tokens per sample if a step is a generation; `beams` is the number of beams (1: greedy).
+    steps: the number of profiled steps, and `warmup` the number of steps before them.
+    parallel: how ranks train together (`ddp`, `fsdp2`, ...); `world_size` is the number of ranks, and
+        `samples_together` the samples of all ranks: those in a tensor-parallel group have the same samples.
+    bucket_mb: the size in MiB of the buckets in which DDP reduces gradients, if given; `bucket_view` is true if
+        gradients are views of the buckets.
+    seed: the seed of weights and inputs.
+    backward_from: where backward starts: an expression of the model's output, and why this one.
+    changes: changes to the model's configuration.
     """
 
     model: str | None = None
@@ -503,7 +503,7 @@ class Workload(Record, frozen=True, kw_only=True):
 
 
 class ObservedCall(Record, frozen=True, kw_only=True):
-    """A call whose arguments Kineto drops, with all of them as JSON: a tensor is `{"shape", "dtype", "strides"}`."""
+    """A call whose arguments Kineto omits, with all arguments as JSON: a tensor is `{"shape", "dtype", "strides"}`."""
 
     operator: str
     arguments: str
@@ -512,7 +512,7 @@ class ObservedCall(Record, frozen=True, kw_only=True):
 class ObservedCount(Record, frozen=True, kw_only=True):
     """How often one step called an operator in a phase, as a dispatch mode below autograd saw it.
 
-    `flops` are those of all these calls by a second formula, from `source`; `None` if there is none.
+    `flops` is the total of these calls according to a second formula, from `source`; `None` if there is none.
     """
 
     operator: str
@@ -523,12 +523,12 @@ class ObservedCount(Record, frozen=True, kw_only=True):
 
 
 class SharedWeights(Record, frozen=True, kw_only=True):
-    """Weights that ranks share in the model, from which the communication of one update follows.
+    """Weights that ranks share, which determine the communication of one update.
 
-    DDP reduces the gradients of all together (`module` is empty, nothing is gathered). FSDP gathers the weights of one
-    `module` before its forward, again before its backward if `regathered`, and reduces their gradients and scatters
-    them; its messages are padded so that each of the `ranks` has an equal part. With `replicas` the parts are reduced
-    once more between groups of ranks that have copies.
+    DDP reduces the gradients of all weights together (`module` is empty, nothing is gathered). FSDP gathers the weights
+    of one `module` before its forward, again before its backward if `regathered`, and reduce-scatters their gradients;
+    its messages are padded so that each of the `ranks` has an equal part. With `replicas`, the parts are reduced once
+    more between groups of ranks that hold copies.
     """
 
     module: str
@@ -543,9 +543,9 @@ class SharedWeights(Record, frozen=True, kw_only=True):
 
 
 class Compilation(Record, frozen=True, kw_only=True):
-    """What `torch.compile` took once, and what it changes: wall times of steps with and without it, in turns.
+    """The one-time cost of `torch.compile`, and its effect: wall times of interleaved steps with and without it.
 
-    Without uncompiled steps these did not fit into memory.
+    If there are no uncompiled steps, they did not fit into memory.
     """
 
     compiling_ns: int
@@ -554,7 +554,7 @@ class Compilation(Record, frozen=True, kw_only=True):
 
 
 class SystemUse(Record, frozen=True, kw_only=True):
-    """What a process used of its system: CPU time spent there by all threads, and pages of memory that it was given."""
+    """System usage of a process: CPU time that all threads spent in the system, and memory pages that it received."""
 
     system_ns: int = 0
     page_faults: int = 0
@@ -565,14 +565,14 @@ class SystemUse(Record, frozen=True, kw_only=True):
 
 
 class GraphNode(Record, frozen=True, kw_only=True):
-    """What torch's annotations say of a node of a CUDA graph: its module or marked name, and whether it is backward."""
+    """What torch's annotations say about a CUDA graph node: its module or marked name, and whether it is backward."""
 
     scope: str
     of_backward: bool = False
 
 
 class Capture(Record, frozen=True, kw_only=True):
-    """The metadata of a capture in its trace, under `METADATA_KEY`: all that Kineto does not record."""
+    """The metadata that a capture stores in its trace, under `METADATA_KEY`: everything that Kineto does not record."""
 
     version: str
     command: str

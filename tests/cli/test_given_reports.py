@@ -139,10 +139,10 @@ def test_a_report_that_cannot_be_shown_says_why(
         (("advice", 0, "why"), "it is {gone}", "names {gone}, which is not in `figures` - at `$.advice[0]`"),
         (("advice", 0, "id"), "a<b", "- at `$.advice[0].id`"),
         (("memory", "components", 0, "component"), "", "length >= 1 - at `$.memory.components[0].component`"),
-        (("work", "rows"), 10**12, "a table has 1000000000000 rows, and no column as many - at `$.work`"),
-        (("work", "uncosted_ns"), None, "row 0 has calls, and no uncosted_ns - at `$.work`"),
-        (("work", "phase", "codes"), -1, "row 0 has calls, and no phase - at `$.work`"),
-        (("step_kinds", 0, "wall_ns"), 7, "the report is damaged: `step_kinds[0].wall_ns` is 7, the sum of its parts"),
+        (("work", "rows"), 10**12, "a table claims 1000000000000 rows, but no column has that many - at `$.work`"),
+        (("work", "uncosted_ns"), None, "row 0 has calls but no uncosted_ns - at `$.work`"),
+        (("work", "phase", "codes"), -1, "row 0 has calls but no phase - at `$.work`"),
+        (("step_kinds", 0, "wall_ns"), 7, "the report is damaged: `step_kinds[0].wall_ns` is 7, but its parts sum to"),
         (("estimated",), {"devices": []}, "length >= 1 - at `$.estimated.devices`"),
     ],
     ids=lambda value: ".".join(map(str, value)) if isinstance(value, tuple) else "",
@@ -163,10 +163,10 @@ def test_what_does_not_fit_together_is_named_at_reading(
 def test_figures_of_a_comparison_are_of_each_side(compared: Path, tmp_path: Path) -> None:
     report = json.loads(compared.read_text())
     path = _file(tmp_path, json.dumps({**report, "sides": report["sides"][:1]}))
-    with pytest.raises(opanatomy.OpanatomyError, match=r"`values` of figure .* has 2 values for 1 sides"):
+    with pytest.raises(opanatomy.OpanatomyError, match=r"`values` of .* has 2 values for 1 sides"):
         opanatomy.read(path)
     rows = [{**row, "values": [1, 1, 1], "lower_bounds": [], "at_most": [], "spreads": []} for row in report["figures"]]
-    with pytest.raises(opanatomy.OpanatomyError, match="`decomposition` is of two sides, and there are 3"):
+    with pytest.raises(opanatomy.OpanatomyError, match="`decomposition` requires two sides, but there are 3"):
         opanatomy.read(
             _file(
                 tmp_path,

@@ -78,11 +78,9 @@ def test_a_formula_gets_the_arguments_in_their_order() -> None:
 def test_a_formula_takes_the_place_of_another_only_where_it_says_so(where: dict[str, Any]) -> None:
     formula("mylib::twice", **where)(of(1))
     formula("mylib::twice", **where)(of(2))  # a cell of a notebook that runs again
-    with pytest.raises(
-        UsageError, match=r"mylib::twice already has the formula \S+ \(.*\.py:\d+\) - write replace=True"
-    ):
+    with pytest.raises(UsageError, match=r"mylib::twice already has a formula, \S+ \(.*\.py:\d+\) - pass replace=True"):
         formula("mylib::twice", **where)(lambda signature: THREE)
-    with pytest.raises(UsageError, match=r"aten::mm already has the formula \w+ \(.*contraction\.py:\d+\)"):
+    with pytest.raises(UsageError, match=r"aten::mm already has a formula, \w+ \(.*contraction\.py:\d+\)"):
         formula("aten::mm")(of(3))
     product = Signature((X, Tensor((4, 5), "float32")))
     assert cost("aten::mm", product) == Cost(flops=2 * 8 * 5 * 4, read_bytes=128 + 80, written_bytes=160), "as before"
@@ -134,7 +132,7 @@ def test_an_unknown_figure_is_no_cost(returned: Any) -> None:
         (made(read_bytes=True), "returned read_bytes=True, not an integer"),
         (made(written_bytes="3"), "returned written_bytes='3', not an integer"),
         (made(causal_flops=0.5), "causal_flops=0.5"),
-        (AttributeError("no_such_thing"), "failed on mylib::a: AttributeError"),
+        (AttributeError("no_such_thing"), "raised an error for mylib::a (AttributeError"),
     ],
 )
 def test_a_wrong_result_is_one_line_with_function_and_file(returned: Any, said: str) -> None:

@@ -381,10 +381,13 @@ def test_older_json_shows_the_same_tables_and_pages(name: str) -> None:
             written("llama_on_gpu", "json").replace("tensor_contraction", "tensor_contradiction", 1),
             r"tensor_contradiction.*class_ns",
         ),
-        (json.dumps(json.loads(written("nothing", "json")) | {"work": {}}), "a table has None rows"),
+        (
+            json.dumps(json.loads(written("nothing", "json")) | {"work": {}}),
+            "a table's `rows` is None, not a non-negative integer",
+        ),
         (
             written("llama_on_gpu", "json").replace('"rows": ', '"rows": 1', 1),
-            r"a table has \d+ rows, and no column as many",
+            r"a table claims \d+ rows, but no column has that many",
         ),
     ],
 )

@@ -84,12 +84,12 @@ def test_a_table_comes_back_from_its_plain_values(count: int) -> None:
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ([1], "a table has 2 rows, and no column as many"),
-        ([1, 2.5], "no whole number"),
-        ([1, True], "no whole number"),
-        ("ab", "whole number"),
-        ({"values": ["a"], "codes": [0, 1]}, "none of its values"),
-        ({"values": ["a"], "codes": -2}, "none of its"),
+        ([1], "a table claims 2 rows, but no column has that many"),
+        ([1, 2.5], "not an integer"),
+        ([1, True], "not an integer"),
+        ("ab", "not an integer"),
+        ({"values": ["a"], "codes": [0, 1]}, "a code without a value"),
+        ({"values": ["a"], "codes": -2}, "a code without"),
         ([1, 2**63], "too large"),
     ],
 )
