@@ -378,7 +378,9 @@ def _operator(name: str, report: Report | None) -> Iterator[Fact]:
         below_ns = sum(row.time_ns for row in parts if row.phase is phase)
         time = Time(sum(row.time_ns for row in rows if row.phase is phase) + below_ns)
         said = phrase("{}: {}, {} in total", phase.value, Count(calls, "call"), time)
-        yield Fact(label="report", text=phrase("{}, including {} in its parts", said, Time(below_ns)) if below_ns else said)
+        yield Fact(
+            label="report", text=phrase("{}, including {} in its parts", said, Time(below_ns)) if below_ns else said
+        )
     for part in dict.fromkeys(row.operator for row in parts):
         time = Time(sum(row.time_ns for row in parts if row.operator == part))
         yield Fact(label="part", text=phrase("{}: {}", Name(part), time))
@@ -628,9 +630,7 @@ def unexplained(path: Path) -> tuple[Section, ...]:
 
     def section(name: str, title: str, times: Counter[str]) -> Section:
         share = Share(sum(times.values()), whole_ns)
-        head = (
-            phrase("{}: {}, {} of the time", title, Count(len(times), "name"), share) if times else f"{title}: none"
-        )
+        head = phrase("{}: {}, {} of the time", title, Count(len(times), "name"), share) if times else f"{title}: none"
         rows = tuple(
             Row(cells={"share": Share(ns, whole_ns), "name": operator}) for operator, ns in times.most_common()
         )

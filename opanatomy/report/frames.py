@@ -196,7 +196,8 @@ def _library(name: str) -> Any:
     except ImportError as error:
         why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported ({error})"
         raise OpanatomyError(
-            f"to_{name} needs {name}, which {why} - pip install {name}, or pip install 'opanatomy[data]' for pandas and polars"
+            f"to_{name} needs {name}, which {why} - pip install {name}, or pip install 'opanatomy[data]' for pandas"
+            " and polars"
         ) from error
 
 

@@ -188,7 +188,9 @@ def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of
         if unit == "fraction" and abs(number) > 1:
             _wrong(text, f"{figure} is a fraction and cannot exceed 1 - to give a percentage, add %")
     if small == "pp" and not sign:
-        _wrong(text, f"percentage points are only for a difference - write +{digits}pp, or {digits}% for the share itself")
+        _wrong(
+            text, f"percentage points are only for a difference - write +{digits}pp, or {digits}% for the share itself"
+        )
     return Of.DIFFERENCE if sign else Of.VALUE, number * known[small]
 
 

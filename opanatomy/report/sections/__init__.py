@@ -88,7 +88,7 @@ PAGE: Final[Mapping[type[Report], tuple[PagePart, ...]]] = {
     Comparison: (
         PagePart("verdict", "What changed", ("difference",)),
         PagePart("changes", "Changes"),
-        PagePart("figures", "Figures"),
+        PagePart("figures", "Numbers"),
         PagePart("sources", "How it is known"),
     ),
     Techniques: (

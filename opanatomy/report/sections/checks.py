@@ -129,9 +129,13 @@ def alarm_texts(anatomy: Anatomy) -> Iterator[Phrase]:
         text = phrase("{}{}", may_be_wrong(check, first), _more(others))
         share = Share(check.share(work_ns), 1)
         if all(difference.time_ns is not None for difference in check.unexplained):
-            yield phrase("{}; this affects {} of {}.", text, Share(min(check.share(work_ns) * of_step, 1), 1), whole_of(costs))
+            yield phrase(
+                "{}; this affects {} of {}.", text, Share(min(check.share(work_ns) * of_step, 1), 1), whole_of(costs)
+            )
         else:
-            yield phrase("{}.", text) if check.quantity in _TEXTUAL else phrase("{}; the two differ by {}.", text, share)
+            yield (
+                phrase("{}.", text) if check.quantity in _TEXTUAL else phrase("{}; the two differ by {}.", text, share)
+            )
 
 
 def _more(others: Sequence[Difference]) -> Phrase | str:

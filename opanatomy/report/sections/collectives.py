@@ -105,7 +105,9 @@ def phases(anatomy: Anatomy) -> Section | None:
         if known:
             said = "as measured" if needed == measured else "{} measured"
             sizes = (Exact(needed, "B"),) if needed == measured else (Exact(needed, "B"), Exact(measured, "B"))
-            text = phrase("messages per step and rank: {} by theory, " + said + "; {} on the rank's links", *sizes, wire)
+            text = phrase(
+                "messages per step and rank: {} by theory, " + said + "; {} on the rank's links", *sizes, wire
+            )
         else:
             text = phrase("a step must transfer {} over each rank's links; the trace has no message sizes", wire)
         notes.append(Note(text=text))

@@ -172,7 +172,9 @@ def said_of(group: Group, comparison: Comparison) -> Phrase:
     said, change = sentence_of(group), comparison.clock_change
     if change is None or group.cause is not Cause.SAME_CALLS:
         return said
-    return phrase("{}; the clocks differ by {}, so this is not reported as a kernel difference", said, Change(1 + change, 1))
+    return phrase(
+        "{}; the clocks differ by {}, so this is not reported as a kernel difference", said, Change(1 + change, 1)
+    )
 
 
 # Causes of the difference of two sides, the largest changes, other kernels.

@@ -490,7 +490,9 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
         for group in groups[:_COMPARED_CAUSES]
     ]
     if more := groups[_COMPARED_CAUSES:]:
-        left = phrase("{}, {} in total", Count(len(more), "more cause"), TimeChange(sum(group.change_ns for group in more)))
+        left = phrase(
+            "{}, {} in total", Count(len(more), "more cause"), TimeChange(sum(group.change_ns for group in more))
+        )
         causes.append(("and", left))
     step = [] if parts is None else [("step", headline(comparison, parts))]
     figures = [(row.name, _values(row, comparison)) for row in shown_figures(comparison)]

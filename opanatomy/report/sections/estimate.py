@@ -91,7 +91,10 @@ def estimate(anatomy: Anatomy) -> Section | None:
         title="Estimate",
         facts=facts_of(
             ("time", phrase("{} to {} per step", Time(first.low_ns), Time(first.high_ns))),
-            ("attained", phrase("{} at the fastest rates that anyone measured on this device", Time(first.attained_ns))),
+            (
+                "attained",
+                phrase("{} at the fastest rates that anyone measured on this device", Time(first.attained_ns)),
+            ),
             ("host", host),
             ("together", together),
             ("throughput", throughput),

@@ -206,9 +206,7 @@ def modules(anatomy: Anatomy, page: Page) -> Section | None:
     ]
     if (left := whole - root.whole.time_ns) > 0:
         rows.append(Row(cells={"module": "outside modules", "time": Time(left / steps), "share": Share(left, whole)}))
-    notes = [
-        Note(text="a module includes its submodules; only the most expensive ones are expanded, -f json has all")
-    ]
+    notes = [Note(text="a module includes its submodules; only the most expensive ones are expanded, -f json has all")]
     if Phase.RECOMPUTE in root.phases:
         notes.append(Note(text="backward includes recompute", column="backward"))
     return Section(

@@ -63,8 +63,8 @@ def name_of(rank: Straggler | Rank | RankWaiting) -> str:
 def how_late(straggler: Straggler, waiting: Waiting) -> Phrase:
     """Describe how often a rank comes last, by how much and since when, and what takes it longer than the others.
 
-    `it starts 5 of 8 collectives last, a median of 505 us after the rank before it; 56.4 % of all waiting accrued before
-    its step started, 19.5 % during the step; in its step it is idle 1.14 ms longer than the others`
+    `it starts 5 of 8 collectives last, a median of 505 us after the rank before it; 56.4 % of all waiting accrued
+    before its step started, 19.5 % during the step; in its step it is idle 1.14 ms longer than the others`
     """
     every = Count(waiting.by_number + waiting.by_order + waiting.by_time, "collective")
     last = phrase("it starts {} of {} last", Count(straggler.last), every)
@@ -215,7 +215,9 @@ def _lines(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[tuple[str,
     )
     rest = sum(len(group.ranks) for group in groups[_MAX_RANKS:])
     more = phrase(
-        "not shown: {} in {}, none larger than those shown", Count(rest, "more rank"), Count(len(groups) - _MAX_RANKS, "group")
+        "not shown: {} in {}, none larger than those shown",
+        Count(rest, "more rank"),
+        Count(len(groups) - _MAX_RANKS, "group"),
     )
     return lines, [Note(text=text), *([Note(text=more)] if rest else []), *notes]
 
@@ -251,7 +253,7 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
     if anatomy.waiting is None and own is not None and own.max_ns > own.min_ns:
         name = _name(own.max_rank, own.max_trace, "rank ")
         text = phrase(
-            "{} waits least in communication ({} of its own work per step): if other ranks wait, they wait for this one.",
+            "{} waits least in communication ({} of its own work per step): if other ranks wait, they wait for it.",
             name,
             Time(own.max_ns),
         )

@@ -132,7 +132,10 @@ def _around(anatomy: Anatomy) -> Phrase | None:
     around = anatomy.timeline.around_ns or 0
     if around < _MIN_SHOWN_SHARE * (anatomy.timeline.window_ns + around):
         return None
-    return phrase("another {} of the trace before the first and after the last device work", Time(around / steps_of_window(anatomy)))
+    return phrase(
+        "another {} of the trace before the first and after the last device work",
+        Time(around / steps_of_window(anatomy)),
+    )
 
 
 def label_of(row: IdleRow) -> str:
@@ -514,7 +517,9 @@ def device_state(state: DeviceState | None) -> Phrase | str | None:
             ),
             power,
             None if state.temperature_c is None else phrase("{} degrees C at most", Count(state.temperature_c)),
-            phrase("{} per step", Figure(state.energy_j / state.steps, "J")) if state.energy_j and state.steps else None,
+            phrase("{} per step", Figure(state.energy_j / state.steps, "J"))
+            if state.energy_j and state.steps
+            else None,
         )
     )
 
@@ -551,7 +556,9 @@ def ceilings(anatomy: Anatomy) -> Section | None:
             if name in names
         )
         vector, bandwidth = device.vector_flops_per_second.get("float32"), device.bandwidth_bytes_per_second
-        unsure = phrase("{} of matrix multiplications may be float32 or tf32, so they have no bound", Time(device.unsure_ns))
+        unsure = phrase(
+            "{} of matrix multiplications may be float32 or tf32, so they have no bound", Time(device.unsure_ns)
+        )
         known = joined(
             (
                 *peaks,

@@ -90,7 +90,7 @@ def _gradient_sentences(row: TechniqueRow, underflow: Underflow) -> Iterator[Phr
     first = underflow.at_first_scale
     if first is not None and first.not_finite:
         yield phrase(
-            f"{row.name}: at the scaler's first scale ({{}}), {{}} overflow, so it skips that update and halves the scale",
+            f"{row.name}: at the scaler's first scale ({{}}), {{}} overflow: it skips that update and halves the scale",
             _scale(first),
             Count(first.not_finite, "element"),
         )
