@@ -181,7 +181,7 @@ def test_figures_of_a_comparison_are_of_each_side(compared: Path, tmp_path: Path
         (["analyze", "C", "--section", "idle"], "this needs the report of one run"),
         (["analyze", "C", "--jobs", "2"], "--jobs 2: C is a saved comparison, and this needs the trace of a run"),
         (["analyze", "C", "C"], "C is a saved comparison, which is shown alone"),
-        (["compare", "C", "C"], "C: a saved comparison, which is of several runs - give the report or the trace"),
+        (["compare", "C", "C"], "C: this is a saved comparison and covers several runs - give the report or trace"),
         (["explain", "--unknown", "C"], "C: a saved comparison, which is of several runs"),
     ],
 )
@@ -209,7 +209,7 @@ def test_an_experiment_is_shown_again_as_it_was_written(
     assert main(["analyze", "kept.json", "-f", "json"]) == 0
     assert capsys.readouterr().out == text
     assert main(["analyze", "kept.json", "-o", "kept.html", "--tables", "tables"]) == 0
-    assert "Peak and time of each technique" in Path("kept.html").read_text()
+    assert "Peak memory and step time of each technique" in Path("kept.html").read_text()
     read = opanatomy.read("kept.json")
     assert isinstance(read, opanatomy.Techniques)
     assert read == as_public(experiment())
@@ -340,7 +340,7 @@ def test_what_may_be_wrong_is_among_the_warnings(tmp_path: Path, capsys: pytest.
         trace.run(kernel, 100 * call + 10, 400 * call + 100, 300)
     path = trace.write(tmp_path / "swapped.json")
     assert command(["analyze", str(path), "--check", "--section", "warnings"]) == 3
-    assert "The class of work of relu in forward may be wrong" in " ".join(capsys.readouterr().out.split())
+    assert "The operator class of relu in forward may be wrong" in " ".join(capsys.readouterr().out.split())
     trace.events = trace.events[:-3]
     assert command(["analyze", str(trace.write(tmp_path / "good.json")), "--check", "--section", "warnings"]) == 0
     assert "no warnings" in capsys.readouterr().out

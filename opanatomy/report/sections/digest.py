@@ -332,8 +332,8 @@ def _span(span: Span, name: str, steps: int | None) -> Phrase:
     rate = None if span.bytes_per_second is None else phrase("at {}", ByteRate(span.bytes_per_second))
     others = None
     if span.count is not None and span.count > 1:
-        others = phrase("median {} over {}", Time(span.median_ns), calls_of(span.count / (steps or 1)))
-        others = phrase("{} events" if steps is None else "{} events per step", others)
+        often = "{} events" if steps is None else "{} per step"
+        others = phrase("median {} (" + often + ")", Time(span.median_ns), calls_of(span.count / (steps or 1)))
     place = (
         None if span.rank is None else f"rank {span.rank}",
         None if span.step is None else f"step {span.step}",

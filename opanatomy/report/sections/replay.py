@@ -28,9 +28,7 @@ def replay(anatomy: Anatomy) -> Section | None:
         trust = joined((phrase("not trusted: {}", made.why_not), host), by="; ")
     else:
         off = phrase("off by {} with typical delays", Share(made.error, 1))
-        trust = joined(
-            (off, phrase("{} of the step is delays without a recorded cause", Share(made.unexplained, 1)), host)
-        )
+        trust = joined((off, phrase("no recorded cause for {} of the step", Share(made.unexplained, 1)), host))
     facts = [*facts_of(("decided by", joined(path)), ("replay", trust))]
     for answer in made.answers:
         takes = phrase("{} ({})", Time(answer.step_ns), Change(answer.step_ns, made.step_ns))
