@@ -414,7 +414,7 @@ def _steps(anatomy: Anatomy) -> Any:
 
     steps = anatomy.step.steps
     if len(anatomy.ranks) > 1:
-        raise NoChart("there are several ranks, which are in the chart of ranks")
+        raise NoChart("several ranks are drawn in the chart of ranks")
     if len(steps) < 2:
         raise NoChart("only one step was recorded" if steps else "the times of single steps are unknown")
     rows: list[Datum] = []
@@ -714,7 +714,7 @@ def title_of_lanes(anatomy: Anatomy) -> str:
             said.append("each rank from the start of its own step, since none of their collectives could be matched")
         else:
             how = "aligned by the ends of matched collectives" if clocks.was_set else "as recorded"
-            good = "" if clocks.within_ns is None else f", to within {units.duration(clocks.within_ns)}"
+            good = "" if clocks.within_ns is None else f", accurate to within {units.duration(clocks.within_ns)}"
             said.append(f"all ranks on one clock, {how}{good}")
     if drawn.hidden:
         said.append(f"{drawn.hidden} more lanes are not shown")
@@ -859,7 +859,7 @@ def _classes(anatomy: Anatomy) -> Any:
             alt.Tooltip("expected:N", title="theory"),
         ]
         with_theory = any(ratio["theory"] is not None for ratio in ratios)
-        base = alt.Chart(_values(ratios), title=f"backward / forward{', | by theory' if with_theory else ''}")
+        base = alt.Chart(_values(ratios), title=f"backward / forward{'; ticks: theory' if with_theory else ''}")
         points = base.mark_point(filled=True, size=60, color="#0072b2").encode(
             y=y,
             x=alt.X("measured:Q", title=None, scale=alt.Scale(zero=True)),
@@ -1724,7 +1724,7 @@ def _techniques(report: Techniques) -> Any:
     panels: list[Any] = []
     for figure, text, axis, value_of in (
         ("peak", units.size, _bytes_axis, lambda figures: figures.peak_bytes),
-        ("time of a step", units.duration, None, lambda figures: figures.step_ns),
+        ("step time", units.duration, None, lambda figures: figures.step_ns),
     ):
         rows = list(_dumbbells(report, text, value_of, ranged=axis is None))
         if not rows:

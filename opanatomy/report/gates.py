@@ -125,7 +125,7 @@ def _wrong(text: str, why: str) -> NoReturn:
 def _gate(given: str) -> Gate:
     text = " ".join(given.split())
     if len(text) > _MAX_GATE_LENGTH:
-        _wrong(f"{text[:_MAX_GATE_LENGTH]}...", f"too long for a gate - write FIGURE > VALUE, {_EXAMPLES}")
+        _wrong(f"{text[:_MAX_GATE_LENGTH]}...", f"too long for a gate - write METRIC > VALUE, {_EXAMPLES}")
     plain = text.translate(_PLAIN_SIGNS)
     significant = _SIGNIFICANT.search(plain) is not None
     parts = _GATE.fullmatch(_SIGNIFICANT.sub("", plain))
@@ -135,13 +135,13 @@ def _gate(given: str) -> Gate:
             text,
             "more than one condition - give each as a separate gate"
             if several
-            else f"not a gate - write FIGURE > VALUE, {_EXAMPLES}",
+            else f"not a gate - write METRIC > VALUE, {_EXAMPLES}",
         )
     name, comparison, value = (part.strip() for part in parts.groups())
     if comparison not in COMPARISONS:
         _wrong(text, f"{comparison} is not a comparison operator - use one of {', '.join(COMPARISONS)}")
     if not name:
-        _wrong(text, f"nothing to compare before {comparison} - write FIGURE {comparison} VALUE, {_EXAMPLES}")
+        _wrong(text, f"no metric before {comparison} - write METRIC {comparison} VALUE, {_EXAMPLES}")
     try:
         figure = metric_named(name)
     except UsageError as error:
@@ -164,7 +164,7 @@ def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of
             text,
             f"{value!r} is not a value - use a number with its unit, such as +5%, 1.5ms or 3.2e12"
             if value
-            else f"the value is missing - write FIGURE > VALUE, {_EXAMPLES}",
+            else f"the value is missing - write METRIC > VALUE, {_EXAMPLES}",
         )
     sign, digits, written = parts.groups()
     number = Fraction(digits) * (-1 if sign == "-" else 1)
@@ -281,7 +281,7 @@ def _result(gate: Gate, figures: _Figures) -> GateResult:
         bound = "the value is a lower bound"
         if gate.of is not Of.VALUE:
             after, before = row.lower_bounds[shown], row.lower_bounds[0]
-            one = f"the value {'after' if after else 'before'} is a lower bound"
+            one = f"the {'later' if after else 'earlier'} value is a lower bound"
             bound = "both values are lower bounds" if after and before else one
         return replace(result, met=False, unknown=True, reason=f"{reason}; {bound}{_UNCHECKED}")
     if not failed or not gate.significant:
@@ -354,7 +354,7 @@ def _unlike(gate: Gate, figures: _Figures) -> str | None:
     without = figures.sides[plain.values.index(None)]
     return (
         f"{without} was timed only under the profiler, but another side was timed without the profiler{_UNCHECKED}"
-        " - use profiled instead"
+        " - use the metric profiled"
     )
 
 

@@ -195,7 +195,7 @@ def _text(path: Path) -> bytes:
         text = unpacked.read(most + 1)
     if len(text) > most:
         raise OpanatomyError(
-            f"cannot read {path}: its {packed / 1e6:.2f} MB unpack to over {most / 1e6:.0f} MB, which no report does -"
+            f"cannot read {path}: its {packed / 1e6:.2f} MB unpack to over {most / 1e6:.0f} MB, more than any report -"
             " is it a gzip bomb?"
         )
     return _as_utf8(text)

@@ -375,7 +375,7 @@ def scope_per_step(anatomy: Anatomy) -> str:
     steps, ranks = steps_of(anatomy), len(anatomy.ranks)
     if steps == 1:
         return ""
-    return f"per step of a rank, mean of {steps:,}" if ranks > 1 else f"per step, mean of {steps:,}"
+    return f"per step and rank, mean of {steps:,}" if ranks > 1 else f"per step, mean of {steps:,}"
 
 
 def shares_of_work(anatomy: Anatomy) -> str:

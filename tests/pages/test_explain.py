@@ -310,7 +310,7 @@ def test_a_device_is_known_as_people_call_it(name: str, variants: int, on: str, 
     text = " ".join(explain(name.split()).text.split())
     assert len(variants_called(name)) == variants
     assert all(f"{sheet.device}:" in text for sheet in variants_called(name))
-    assert f"--on selects {on} --for {f'selects {fits}' if fits else 'needs one of them'}" in text
+    assert f"--on selects {on} --for {f'selects {fits}' if fits else 'needs one of these'}" in text
     assert f"{on} (data sheet) matmuls" in text
     assert peak in text
     assert "peaks are dense" in text
@@ -394,7 +394,7 @@ def test_figures_have_the_values_of_the_report(capsys: pytest.CaptureFixture[str
     # Only the meanings that it has are said.
     assert explain(["idle"]).text.count("  means") > 1
     assert explain(["idle"], llama).text.count("  means") == 1
-    assert "has no such figure" in text_of("straggler", anatomies.bert_on_cpu())
+    assert "this number is not in the report" in text_of("straggler", anatomies.bert_on_cpu())
     assert main(["explain", "d.peak", "lora", "--report", str(EXPERIMENT)]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "rows[lora].measured.peak_bytes = 2,446,733,296 B" in text

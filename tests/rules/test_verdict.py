@@ -71,7 +71,7 @@ LATE = Straggler(
     idle_longer_ns=2,
 )
 IDLE, LAUNCHING = "The device is idle", "while the host ran operators and launched kernels"
-NOT_KNOWN = "Framework overhead, with the profiler's (not separable), takes 60.0 % of the step."
+NOT_KNOWN = "Framework and profiler overhead (not separable) takes 60.0 % of the step."
 BOTH = ((CONTRACTION, 90), (ELEMENTWISE, 10))
 HEADLINES: list[tuple[Anatomy, str, str]] = [
     (made((CONTRACTION, 37), operators=63), f"{IDLE} 63.0 % of the step, {LAUNCHING}.", "idle"),

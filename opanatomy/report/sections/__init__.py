@@ -83,18 +83,18 @@ PAGE: Final[Mapping[type[Report], tuple[PagePart, ...]]] = {
         PagePart("memory", "Memory", ("memory", "segments", "components")),
         PagePart("operators", "Operators and kernels"),
         PagePart("ranks", "Ranks", ("ranks",)),
-        PagePart("sources", "How it is known"),
+        PagePart("sources", "Sources and checks"),
     ),
     Comparison: (
         PagePart("verdict", "What changed", ("difference",)),
         PagePart("changes", "Changes"),
         PagePart("figures", "Numbers"),
-        PagePart("sources", "How it is known"),
+        PagePart("sources", "Sources and checks"),
     ),
     Techniques: (
         PagePart("verdict", "What each technique would change", ("techniques",)),
         PagePart("details", "Predicted and measured"),
-        PagePart("sources", "How it is known"),
+        PagePart("sources", "Sources and checks"),
     ),
 }
 #: Sections of each kind of report, in order. Users refer to them by name or heading.

@@ -96,7 +96,7 @@ def phases(anatomy: Anatomy) -> Section | None:
         rows.append(Row(cells={"communication": "together"} | cells_of(times, whole), summary=True))
     notes = [Note(text=f"time includes waiting for other ranks; {note('communication-phases', 'exposed')}")]
     if launching:
-        notes.append(Note(text=phrase("the host took {} to launch them", Time(launching / steps))))
+        notes.append(Note(text=phrase("the host took {} to launch the collectives", Time(launching / steps))))
     if communication.expected:
         # The communication that a step needs by theory, next to the actual one.
         known = [row for row in communication.expected if row.measured_bytes is not None]

@@ -352,7 +352,7 @@ def figures_table(comparison: Comparison) -> Section:
     """Return the figures of one step that differ, and how many do not; for more than two sides all main ones."""
     if len(comparison.sides) > 2:
         return _figures_of_many(comparison)
-    section = _table(comparison, shown_figures(comparison), "Numbers of one step", least=16)
+    section = _table(comparison, shown_figures(comparison), "Numbers per step", least=16)
     note = Note(text="per step, under the names that --fail-if takes; the JSON report has all of them")
     return replace(section, notes=(*section.notes, note))
 
@@ -388,7 +388,7 @@ def _figures_of_many(comparison: Comparison) -> Section:
         for index, side in enumerate(comparison.sides)
     )
     return Section(
-        title="Numbers of one step",
+        title="Numbers per step",
         rows=rows,
         columns=(
             Column(header="side", holds=ColumnKind.NAMES, least=16),

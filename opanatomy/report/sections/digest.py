@@ -187,7 +187,7 @@ def _step(anatomy: Anatomy, room: Room) -> Facts:
         yield from ((fact.label, fact.text) for fact in made.facts)
         return
     step, wall_ns = anatomy.step, anatomy.step.wall_ns
-    ends = ": not annotated, so each is taken to end with Optimizer.step" if are_by_updates(anatomy) else ""
+    ends = ": not annotated, so each is assumed to end with Optimizer.step" if are_by_updates(anatomy) else ""
     yield "profiled steps", phrase("{}{}", Count(step.count), ends)
     yield "excluded steps", joined(left_out(anatomy))
     yield "step, profiled" if not is_whole_trace(anatomy) else "whole trace, counted as one step", _time(wall_ns)
@@ -505,7 +505,7 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
     blocks = (
         ("run", "What is compared", [*reasons, *sides, *step]),
         ("causes", "Where the difference comes from", causes),
-        ("figures", "Numbers of one step, side by side", figures),
+        ("figures", "Numbers per step, side by side", figures),
         ("gates", "Gates", gates),
         ("warnings", "Warnings", warnings),
     )
@@ -539,7 +539,7 @@ def findings_of_comparison(comparison: Comparison, sides: Sequence[str | None] =
             name=group.name,
             text=said_of(group, comparison),
             evidence=phrase(
-                "{} before, {} after, {} of the step before",
+                "{} before, {} after, {} of the step time before",
                 Time(group.before_ns),
                 Time(group.after_ns),
                 Change(parts.before_ns + group.change_ns, parts.before_ns),

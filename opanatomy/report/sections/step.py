@@ -303,7 +303,7 @@ def one_step(anatomy: Anatomy, page: Page) -> Section:
     if step.samples_per_second is not None:
         samples = phrase("{}", Rate(step.samples_per_second, "samples"))
         if (over := rate_of_run(anatomy)) is not None:
-            samples = phrase("{}, over the run {}", samples, Rate(over, "samples"))
+            samples = phrase("{}, {} over the run", samples, Rate(over, "samples"))
 
     # On the CPU: the step's time outside operators and, if that is known, outside the profiler.
     framework = None
@@ -659,7 +659,7 @@ def left_out(anatomy: Anatomy) -> tuple[Phrase, ...]:
     texts = []
     for reason, each in numbers.items():
         if len(each) > _MAX_LEFT_OUT_TIMES:
-            texts.append(phrase("{} excluded where {}", Count(len(each)), reason))
+            texts.append(phrase("{} excluded, each because {}", Count(len(each), "step"), reason))
         else:
             steps = (
                 phrase("{} ({})", "one" if number is None else f"step {number}", Time(ns))

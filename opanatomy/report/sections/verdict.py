@@ -290,7 +290,7 @@ def _snapshot_finding(anatomy: Anatomy) -> Finding:
         return Finding(name="memory-peak", text=phrase(said, "at least " if is_least else "", peak, phase, fills))
     was_peak = phrase(" The peak was {}{}, in {}.", "at least " if is_least else "", peak, phase)
     if peak_bytes is None:
-        was_peak = phrase(" No history was recorded: the peak is unknown.")
+        was_peak = phrase(" No history was recorded, so the peak is unknown.")
     elif peak_bytes == failure.allocated_bytes:
         was_peak = phrase(" That was the peak.")
     text = phrase(
@@ -438,7 +438,7 @@ def _without_operator(step: Step) -> str:
     known = step.profiler_ns is not None and not (plain_ns and (step.framework_ns or 0) > plain_ns)
     if known:
         return "Framework overhead (dispatch, autograd, Python)"
-    return "Framework overhead, with the profiler's (not separable),"
+    return "Framework and profiler overhead (not separable)"
 
 
 def _input(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
