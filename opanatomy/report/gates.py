@@ -257,7 +257,7 @@ def _result(gate: Gate, figures: _Figures) -> GateResult:
     row = figures.rows.get(gate.figure)
     if row is None:
         near = get_close_matches(gate.figure, figures.rows, n=3, cutoff=0.6)
-        instead = f"; did you mean {' or '.join(near)}?" if near else ""
+        instead = f"; similar metrics with a value are {', '.join(near)}" if near else ""
         of = "all sides" if figures.sides[1:] else "the report"
         reason = f"{gate.figure} is unknown for {of}{_UNCHECKED}{instead}"
         return GateResult(gate=gate.text, met=False, unknown=True, reason=reason)

@@ -308,7 +308,7 @@ def test_what_is_counted_has_no_significance() -> None:
 
 def test_a_step_without_the_profiler_is_not_held_against_one_under_it() -> None:
     rows = figure("step_time_ns", 100, 90), figure("step_unprofiled_ns", 100, None), figure("step_profiled_ns", 120, 90)
-    assert result(compared(*rows), "time > +5%").reason.startswith("new was timed under the profiler alone")
+    assert result(compared(*rows), "time > +5%").reason.startswith("new was timed only under the profiler")
     assert result(compared(*rows), "profiled > +5%").met
     assert result(compared(*rows), "time > 1ms").met
 
@@ -592,7 +592,7 @@ GATED = ("--fail-if", "kernel_time > 1ns", "--fail-if", "time > 1h")
             3,
             [
                 "FAILED: time > +5% (is +10 %): step_time_ns: ",
-                "UNKNOWN: waiting > 1ms: waiting_ns is unknown of any side",
+                "UNKNOWN: waiting > 1ms: waiting_ns is unknown for all sides",
             ],
         ),
         (

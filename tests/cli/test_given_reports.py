@@ -97,10 +97,12 @@ def test_gates_hold_for_a_saved_comparison_as_they_do_for_its_sides(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        pytest.param(TEXT[: len(TEXT) // 2], "cut off or damaged", id="cut off"),
-        pytest.param(gzip.compress(TEXT.encode())[:-2000], "cut off or damaged", id="gzip cut off"),
-        pytest.param(gzip.compress(TEXT.encode())[:-8] + b"\0" * 8, "cut off or damaged", id="gzip damaged"),
-        pytest.param(TEXT.replace('"schema": 3', '"schema": 7', 1), "has schema 7, this opanatomy reads", id="schema"),
+        pytest.param(TEXT[: len(TEXT) // 2], "truncated or damaged", id="cut off"),
+        pytest.param(gzip.compress(TEXT.encode())[:-2000], "truncated or damaged", id="gzip cut off"),
+        pytest.param(gzip.compress(TEXT.encode())[:-8] + b"\0" * 8, "truncated or damaged", id="gzip damaged"),
+        pytest.param(
+            TEXT.replace('"schema": 3', '"schema": 7', 1), "has schema 7, but this opanatomy reads", id="schema"
+        ),
         pytest.param(TEXT.replace('"work": {', '"work": 3, "x": {', 1), "not an opanatomy report", id="type"),
         pytest.param(
             '{"schema": 1, "device": "x", "peaks": {}, "bandwidth": {}, "data_sheet": null}',
@@ -112,7 +114,7 @@ def test_gates_hold_for_a_saved_comparison_as_they_do_for_its_sides(
             gzip.compress(b'{"schema": 1, "provenance": {}, "step":' + b" " * (17 << 20)), "gzip bomb", id="bomb"
         ),
         pytest.param(
-            json_report(experiment()).replace('"schema": ', '"schema": 7', 1), "this opanatomy reads", id="old"
+            json_report(experiment()).replace('"schema": ', '"schema": 7', 1), "this opanatomy reads only", id="old"
         ),
         pytest.param('{"comparison_schema": 2, "sides": []}', "not an opanatomy report", id="comparison"),
         pytest.param('{"comparison_schema": 1, "sides": 3}', "not an opanatomy report", id="type of comparison"),

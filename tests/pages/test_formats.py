@@ -713,7 +713,7 @@ def test_memory_has_its_parts_and_a_curve_to_scale() -> None:
     assert lines[top + 7].endswith("B")
     few = terminal_report(replace(anatomies.nothing(), memory=replace(MEMORY, timeline=MEMORY.timeline[:2])))
     assert "allocated over" not in few
-    assert "no room for the curve" in page_of(replace(anatomies.nothing(), memory=MEMORY), width=30)
+    assert "too narrow for the curve" in page_of(replace(anatomies.nothing(), memory=MEMORY), width=30)
 
 
 def test_the_cpu_has_no_rows_of_a_device() -> None:

@@ -234,7 +234,7 @@ def test_a_picture_without_its_data_says_why() -> None:
 
 
 def test_an_unknown_picture() -> None:
-    with pytest.raises(UsageError, match="chart roof: not one of this report - did you mean roofline"):
+    with pytest.raises(UsageError, match="chart roof: this kind of report has no such chart - did you mean roofline"):
         opanatomy.analyze(KEPT[0]).chart("roof")
 
 

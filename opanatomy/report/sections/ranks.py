@@ -294,7 +294,11 @@ def steps(anatomy: Anatomy) -> Section | None:
     texts: list[str | Phrase] = []
     if len(shown) < len(waiting.each):
         texts.append(
-            phrase("only the {} of {} ranks that the others wait for most are shown", Count(len(shown)), Count(len(waiting.each)))
+            phrase(
+                "only the {} of {} ranks that the others wait for most are shown",
+                Count(len(shown)),
+                Count(len(waiting.each)),
+            )
         )
     texts.append(f"means over the steps; {note('waiting-steps', 'transfer and waiting', 'waited for')}")
     if waiting.is_lower_bound:
