@@ -308,9 +308,9 @@ def one_step(anatomy: Anatomy, page: Page) -> Section:
     # On the CPU: the step's time outside operators and, if that is known, outside the profiler.
     framework = None
     if step.framework_ns is not None and not environment.host_only:
-        inside = " (included in the phases)" if phases_of(step) else ""
+        inside = " (part of the phases)" if phases_of(step) else ""
         loading_ns = costs_of(anatomy).input_ns / steps_of_window(anatomy)
-        waiting = phrase(", including {} of waiting for input", Time(loading_ns)) if loading_ns else ""
+        waiting = phrase("; {} is waiting for input", Time(loading_ns)) if loading_ns else ""
         outside = part_of(step.framework_ns, step.wall_ns)
         framework = phrase("{}: dispatch, autograd, Python{}{}", outside, inside, waiting)
     facts = facts_of(
