@@ -185,12 +185,11 @@ def check_facts(anatomy: Anatomy, *, explained: bool) -> Iterator[tuple[str, Phr
     if compared:
         equal = Count(sum(check.equal for check in compared), "number")
         unequal = joined(
-            phrase("{} of {} {}", Count(check.equal), Count(check.compared), check.quantity)
+            phrase("{} only {} of {}", check.quantity, Count(check.equal), Count(check.compared))
             for check in compared
             if check.equal < check.compared
         )
-        only = None if unequal is None else phrase("only {}", unequal)
-        yield "confirmed", joined((phrase("{} by second sources", equal), only), by="; ")
+        yield "confirmed", joined((phrase("{} by second sources", equal), unequal), by="; ")
     work_ns, alarms = total(anatomy.classes).time_ns, anatomy.alarms
     for check in anatomy.checks:
         ranked = sorted(check.unexplained, key=lambda difference: -difference.share(work_ns))

@@ -667,7 +667,7 @@ def sides(comparison: Comparison) -> Section:
             means.append(phrase("{}{}", _numbers(numbers), f" ({count} set aside)" if count else ""))
         others = joined(
             phrase(
-                "{} ({}) against {} ({})",
+                "{} ({}) vs. {} ({})",
                 Time(kind.before_ns),
                 _numbers(kind.before_steps),
                 Time(kind.after_ns),
@@ -675,7 +675,7 @@ def sides(comparison: Comparison) -> Section:
             )
             for kind in comparison.other_kinds
         )
-        text = phrase("{} against {}{}", *means, phrase("; steps of another kind: {}", others) if others else "")
+        text = phrase("{} vs. {}{}", *means, phrase("; steps of another kind: {}", others) if others else "")
         facts.append(Fact(label="steps", text=text))
     return Section(title="What is compared", facts=tuple(facts))
 

@@ -123,7 +123,7 @@ def digest_of(anatomy: Anatomy, room: Room = ROOMS[0]) -> tuple[Section, ...]:
 def _run(anatomy: Anatomy, room: Room) -> Facts:
     environment, workload = anatomy.environment, anatomy.workload
     yield from (("before you read on", text) for text in anatomy.caveats)
-    yield "all figures", _basis(anatomy)
+    yield "all numbers", _basis(anatomy)
     yield "device", _name(environment.device or environment.processor)
     if environment.host_only or room.every_fact:
         yield "kind of device", "not recorded: host times only" if environment.host_only else environment.device_kind
@@ -193,7 +193,7 @@ def _step(anatomy: Anatomy, room: Room) -> Facts:
     yield "step, profiled" if not is_whole_trace(anatomy) else "whole trace, counted as one step", _time(wall_ns)
     yield "step, without the profiler", _time(step.unprofiled_wall_ns)
     yield "samples", None if step.samples_per_second is None else phrase("{}", Rate(step.samples_per_second, "samples"))
-    yield from _phases(step, "" if anatomy.environment.device_kind == "cpu" else "device work of ")
+    yield from _phases(step, "" if anatomy.environment.device_kind == "cpu" else "device work in ")
     if anatomy.environment.device_kind == "cpu":
         yield "framework", _part(step.framework_ns, wall_ns)
     elif not is_whole_trace(anatomy) and not nothing_recorded(anatomy):
