@@ -121,7 +121,7 @@ def test_the_digest_says_them_and_what_its_figures_are_of(tmp_path: Path, capsys
     assert lines[index + 1].startswith("- gap: ")
     assert "- single range: `load`: 200 us, forward, median 200 us (1 per step), step 0 at 10.0 us" in lines
     assert (
-        f"- single kernel: `{GEMM}`: 60.0 us, below `aten::mm`, forward, `float32[8,4], float32[4,2]`,"
+        f"- single kernel: `{GEMM}`: 60.0 us, inside `aten::mm`, forward, `float32[8,4], float32[4,2]`,"
         " median 40.0 us (1 per step), step 1 at 320 us"
     ) in lines
 
