@@ -184,7 +184,7 @@ def test_figures_of_a_comparison_are_of_each_side(compared: Path, tmp_path: Path
         (["analyze", "C", "--jobs", "2"], "--jobs 2: C is a saved comparison, and this needs the trace of a run"),
         (["analyze", "C", "C"], "C is a saved comparison, which is shown alone"),
         (["compare", "C", "C"], "C: this is a saved comparison and covers several runs - give the report or trace"),
-        (["explain", "--unknown", "C"], "C: a saved comparison, which is of several runs"),
+        (["explain", "--unknown", "C"], "C: this is a saved comparison and covers several runs"),
     ],
 )
 def test_what_needs_a_run_is_refused_of_a_comparison(
@@ -226,7 +226,7 @@ def test_an_experiment_is_shown_again_as_it_was_written(
         assert main(["analyze", "kept.json", *words]) == 2
         assert "kept.json is a report of techniques, and this needs" in capsys.readouterr().err
     assert main(["compare", "kept.json", "kept.json"]) == 1
-    assert "as NAME.report.json" in capsys.readouterr().err
+    assert "NAME.report.json" in capsys.readouterr().err
 
 
 @pytest.fixture
