@@ -217,7 +217,7 @@ def test_kernels_at_once_fill_no_more_than_their_device(
 @pytest.mark.parametrize(
     ("names", "known", "unknown", "line"),
     [
-        (("nvjet_tst_128x64_64x4_NNT", MAP, "my_own_gemm"), 61, 12, "61.0 % of kernel time (12.0 % not known)"),
+        (("nvjet_tst_128x64_64x4_NNT", MAP, "my_own_gemm"), 61, 12, "61.0 % of kernel time (12.0 % unknown)"),
         ((MAP, MAP, "my_own_gemm"), None, 12, None),  # no name tells of any
     ],
 )
