@@ -172,7 +172,7 @@ def _terms(name: str, named: Sequence[tuple[Chapter, Term]], report: Report | No
         facts = [Fact(label="means", text=f"{term.meaning}.{f' {term.more}' if term.more else ''}")]
         facts += [Fact(label="formula", text=term.formula)] if term.formula else []
         if report is not None and not figures:
-            facts.append(Fact(label="report", text="does not have this number"))
+            facts.append(Fact(label="report", text="this number is not in the report"))
         with_word = "{}" in term.names[0] and not _ELLIPSIS.search(name)
         title = name.replace("{}", "...") if with_word else term.title
         yield _block(f"{title} ({chapter.title})", [*facts, *figures])
@@ -287,7 +287,7 @@ def _metric(name: str, report: Report | None) -> Iterator[str]:
         values = [] if row is None else [None if value is None else f"{value:,} {row.unit}" for value in row.values]
         texts = [f"{side.name}: {value or 'unknown'}" for side, value in zip(report.sides, values, strict=False)]
     if report is not None:
-        texts = texts or ["does not have this number"]
+        texts = texts or ["this number is not in the report"]
     facts += [Fact(label="" if index else "report", text=text) for index, text in enumerate(texts)]
     yield _block(f"{name.casefold()} (metric)", facts)
 
@@ -307,11 +307,11 @@ def as_operator(name: str) -> list[Fact]:
         return []
     rule = Fact(label="rule", text=classification.rule)
     if classification.operator_class is None:
-        nothing = "does no work of its own: it dispatches, or is a view, an allocation or a range"
+        nothing = "does no work itself: it dispatches to other operators, or is a view, an allocation or a range"
         return [Fact(label="operator", text=nothing), rule]
     facts = [Fact(label="operator", text=_classes(classification)), rule]
     if classification.delegates:
-        facts.append(Fact(label="", text="only where no operator below it computes"))
+        facts.append(Fact(label="", text="only if none of the operators that it calls does the work"))
     return [*facts, *_formula(name)]
 
 
@@ -378,19 +378,21 @@ def _operator(name: str, report: Report | None) -> Iterator[Fact]:
         below_ns = sum(row.time_ns for row in parts if row.phase is phase)
         time = Time(sum(row.time_ns for row in rows if row.phase is phase) + below_ns)
         said = phrase("{}: {}, {} in total", phase.value, Count(calls, "call"), time)
-        yield Fact(label="report", text=phrase("{}, {} of it in its parts", said, Time(below_ns)) if below_ns else said)
+        yield Fact(
+            label="report", text=phrase("{}, including {} in its parts", said, Time(below_ns)) if below_ns else said
+        )
     for part in dict.fromkeys(row.operator for row in parts):
         time = Time(sum(row.time_ns for row in parts if row.operator == part))
         yield Fact(label="part", text=phrase("{}: {}", Name(part), time))
     yield from _rows(name, report, without="operators")
     for row in rows[:2]:
         yield Fact(label="example", text=f"{row.operator}({row.signature})")
-        scope = "in total, without its parts" if parts else "in total"
+        scope = "in total, excluding its parts" if parts else "in total"
         said = phrase("{} in {}, {} {}", Count(row.calls, "call"), row.phase.value, Time(row.time_ns), scope)
         yield Fact(label="", text=said)
-        costs: str | Phrase = "not counted: its formula needs more than these arguments tell"
+        costs: str | Phrase = "not counted: its formula needs more than these arguments provide"
         if row.part_of is not None:
-            costs = f"a part of {row.part_of}: its FLOPs and bytes are counted there"
+            costs = f"part of {row.part_of}, where its FLOPs and bytes are counted"
         elif row.flops is not None and row.read_bytes is not None and row.written_bytes is not None:
             figures = (row.flops, row.read_bytes, row.written_bytes)
             flops, read, written = (Count(value // row.calls) for value in figures)
@@ -398,7 +400,7 @@ def _operator(name: str, report: Report | None) -> Iterator[Fact]:
         yield Fact(label="", text=costs)
     if isinstance(report, Anatomy) and not rows:
         of_trace = f" of {report.provenance.trace}" if report.provenance.trace else ""
-        yield Fact(label="example", text=f"none: the report{of_trace} does not have it")
+        yield Fact(label="example", text=f"none: this operator is not in the report{of_trace}")
 
 
 def _devices(name: str) -> Iterator[str]:
@@ -410,9 +412,9 @@ def _devices(name: str) -> Iterator[str]:
     if len(variants) > 1:
         facts = [Fact(label="" if index else "variants", text=_in_short(each)) for index, each in enumerate(variants)]
         if taken is not None:
-            facts.append(Fact(label="--on", text=f"takes {taken.device}"))
+            facts.append(Fact(label="--on", text=f"selects {taken.device}"))
         one = "needs one of these names, or a memory size such as 80GB"
-        facts.append(Fact(label="--for", text=one if fitting is None else f"takes {fitting.device}"))
+        facts.append(Fact(label="--for", text=one if fitting is None else f"selects {fitting.device}"))
         yield _block(f"{name} (device)", facts)
     sheet = taken or meant[0]
     yield _block(f"{sheet.device} (data sheet)", _sheet(sheet))
@@ -421,9 +423,9 @@ def _devices(name: str) -> Iterator[str]:
 def _in_short(sheet: Sheet) -> str:
     """Return a device's name, its dense peaks in half and single precision, its bandwidth and its memory."""
     half = next((dtype for dtype in ("bfloat16", "float16") if dtype in sheet.matrix), None)
-    peaks = [] if half is None else [f"{sheet.matrix[half]:g} TFLOP/s of {half}"]
+    peaks = [] if half is None else [f"{sheet.matrix[half]:g} TFLOP/s in {half}"]
     single = sheet.matrix.get("float32") or sheet.vector.get("float32")
-    peaks += [] if single is None else [f"{single:g} TFLOP/s of float32"]
+    peaks += [] if single is None else [f"{single:g} TFLOP/s in float32"]
     sizes = [] if sheet.bandwidth is None else [f"{sheet.bandwidth:g} GB/s"]
     sizes += [] if sheet.memory_gib is None else [f"{sheet.memory_gib:g} GiB"]
     return f"{sheet.device}: {', '.join((*peaks, *sizes))}"
@@ -435,7 +437,7 @@ def _sheet(sheet: Sheet) -> Iterator[Fact]:
         for index, (dtype, peak) in enumerate(peaks.items()):
             unit = "TOP/s" if dtype.startswith("int") else "TFLOP/s"
             dense = " (peaks are dense)" if label == "matmuls" and not index else ""
-            yield Fact(label="" if index else label, text=f"{peak:g} {unit} of {dtype}{dense}")
+            yield Fact(label="" if index else label, text=f"{peak:g} {unit} in {dtype}{dense}")
     if sheet.bandwidth is not None:
         yield Fact(label="bandwidth", text=f"{sheet.bandwidth:g} GB/s")
     sizes = [f"{sheet.memory_gib:g} GiB of memory"] if sheet.memory_gib is not None else []
@@ -628,9 +630,7 @@ def unexplained(path: Path) -> tuple[Section, ...]:
 
     def section(name: str, title: str, times: Counter[str]) -> Section:
         share = Share(sum(times.values()), whole_ns)
-        head = (
-            phrase("{}: {}, {} of the time", title, Count(len(times), "name"), share) if times else f"{title}: nothing"
-        )
+        head = phrase("{}: {}, {} of the time", title, Count(len(times), "name"), share) if times else f"{title}: none"
         rows = tuple(
             Row(cells={"share": Share(ns, whole_ns), "name": operator}) for operator, ns in times.most_common()
         )
@@ -639,8 +639,8 @@ def unexplained(path: Path) -> tuple[Section, ...]:
         return Section(name=name, title=title, columns=columns, rows=rows, notes=notes)
 
     return (
-        section("unclassified", "matched by no rule", unclassified(anatomy)),
-        section("uncosted", "counted by no formula, or without arguments in the trace", uncosted(anatomy)),
+        section("unclassified", "not matched by any rule", unclassified(anatomy)),
+        section("uncosted", "without a formula, or without arguments in the trace", uncosted(anatomy)),
     )
 
 
@@ -649,7 +649,7 @@ def _anatomy(path: Path) -> Anatomy:
         text = path.read_bytes()
     except OSError as error:
         raise OpanatomyError(
-            f"cannot read the report {path}: {error.strerror} - give one that -f json wrote"
+            f"cannot read the report {path}: {error.strerror} - give a report written by -f json"
         ) from error
     try:
         return redacted(read_anatomy(text), Redactor())

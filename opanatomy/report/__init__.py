@@ -29,7 +29,7 @@ def format_of(path: str | PurePath) -> str:
         if name.removesuffix(ending) not in (name, ""):
             return of_ending
     endings = ", ".join(ending for ending, _ in formats)
-    raise UsageError(f"no report format has this ending - {path} - end the name in one of {endings}, or say -f FORMAT")
+    raise UsageError(f"{path}: no report format has this file extension - use one of {endings}, or pass -f FORMAT")
 
 
 def terminal_report(

@@ -61,7 +61,7 @@ def chart_of(report: Report, name: str, *, still: bool = False) -> Chart:
     """
     charts = CHARTS[kind_of(report)]
     if name not in charts:
-        raise UsageError(f"chart {name}: not one of this report - {instead_of(name, tuple(charts))}")
+        raise UsageError(f"chart {name}: this kind of report has no such chart - {instead_of(name, tuple(charts))}")
     picture = charts[name]
     made = picture.still(report) if still and picture.still is not None else picture.make(report)
     return _finished(made, report, name, picture.title)
@@ -252,7 +252,7 @@ def _step(anatomy: Anatomy) -> Any:
     parts = list(parts_of_step(anatomy))
     whole = sum(part["ns"] for part in parts)
     if not whole:
-        raise NoChart("no work with a known time")
+        raise NoChart("no work has a known time")
     at = 0.0
     for part in parts:
         part |= {
@@ -292,7 +292,7 @@ def _step(anatomy: Anatomy) -> Any:
             " : datum.room >= length(datum.share) ? datum.share : ''",
         )
     )
-    return (bars + labels).properties(width=_WIDTH, height=44, title=f"{units.duration(whole)} in all")
+    return (bars + labels).properties(width=_WIDTH, height=44, title=f"{units.duration(whole)} in total")
 
 
 def parts_of_step(anatomy: Anatomy) -> Iterator[Datum]:
@@ -330,13 +330,13 @@ def parts_of_step(anatomy: Anatomy) -> Iterator[Datum]:
 # ----- the step after each change
 
 
-_TITLE_OF_ADVICE: Final = "The step now, after each of the first changes, and after all of them together"
+_TITLE_OF_ADVICE: Final = "The step now, after each of the top changes, and after all of them together"
 #: Labels of bars; if a gain is only bounded, the minimum time is drawn as an open bar that still reacts to the pointer.
 _NOW, _REPLAYED, _RANGE, _BOUND = (
     "now",
-    "after it, by replaying the trace",
-    "up to this, by how much recording slows the host",
-    "after it, at least: the gain is a bound",
+    "after the change, by replaying the trace",
+    "up to this, depending on how much recording slows the host",
+    "after the change, at least (the gain is a bound)",
 )
 _OF_AFTER: Final = {_NOW: _GREY, _REPLAYED: "#0072b2", _RANGE: "#a8c8e0", _BOUND: "rgba(138, 138, 138, 0.1)"}
 
@@ -348,7 +348,7 @@ def _advice(anatomy: Anatomy) -> Any:
     first = anatomy.advice[:FIRST]
     timed = [each for each in first if each.gain_ns is not None and each.step_ns]
     if not timed:
-        raise NoChart("no advice says by how much the step would get shorter")
+        raise NoChart("no advice has an estimated time saving")
     now = max(each.step_ns or 0 for each in timed)
     gains = [(word_of(each), each.replayed_ns, each.gain_ns or 0, each.step_ns or 0) for each in timed]
     if (together := gain_together(first, anatomy.replay)) is not None:
@@ -414,9 +414,9 @@ def _steps(anatomy: Anatomy) -> Any:
 
     steps = anatomy.step.steps
     if len(anatomy.ranks) > 1:
-        raise NoChart("with several ranks, see the chart of ranks")
+        raise NoChart("several ranks are drawn in the chart of ranks")
     if len(steps) < 2:
-        raise NoChart("only one step was recorded" if steps else "the single steps are unknown")
+        raise NoChart("only one step was recorded" if steps else "the times of single steps are unknown")
     rows: list[Datum] = []
     lines: list[Datum] = []
     longest = max(step.wall_ns for step in steps)
@@ -492,7 +492,7 @@ def _steps(anatomy: Anatomy) -> Any:
         x="end:Q", y=alt.Y("middle:Q", **down), text="says:N", tooltip=["label:N", "says:N"]
     )
     counted = sum(step.set_aside is None for step in steps)
-    said = f"{counted} of {len(steps)} steps count" + ("; the hatched ones are set aside" if lines else "")
+    said = f"{counted} of {len(steps)} steps are counted" + ("; hatched ones are set aside" if lines else "")
     said += f"; the first {_MOST_STEPS_DRAWN} are drawn" if len(steps) > _MOST_STEPS_DRAWN else ""
     return (bars + hatch + names + ends).properties(width=_WIDTH - 400, height=high, title=said)
 
@@ -591,9 +591,9 @@ def _run(anatomy: Anatomy) -> Any:
                 x=alt.X("from:Q", **x),
                 x2="to:Q",
                 y2="high:Q",
-                y=alt.Y("low:Q", axis=alt.Axis(**_time_axis("on top of it", most)), scale=alt.Scale(domain=[0, most])),
+                y=alt.Y("low:Q", axis=alt.Axis(**_time_axis("added time", most)), scale=alt.Scale(domain=[0, most])),
                 color=_coloured("part", looks, symbolType="square"),
-                tooltip=["steps:N", "part:N", alt.Tooltip("text:N", title="of a step")],
+                tooltip=["steps:N", "part:N", alt.Tooltip("text:N", title="per step")],
                 description="part:N",
             )
             .properties(width=_WIDTH - 200, height=110)
@@ -612,7 +612,7 @@ def _run(anatomy: Anatomy) -> Any:
             )
             .properties(width=_WIDTH - 200, height=90)
         )
-    said = f"{sum(series.steps):,} steps around the recorded ones; below, what comes on top of the usual step"
+    said = f"{sum(series.steps):,} steps outside the recording; below, the time added to the usual step"
     return alt.vconcat(*panels, spacing=14).resolve_scale(color="independent").properties(title=said)
 
 
@@ -666,7 +666,7 @@ def _lanes(anatomy: Anatomy, most: int = _MOST_DRAWN) -> Any:
         ""
         if not put
         else (
-            f"; within intervals of {widest}, times of one kind are drawn together, in no order:"
+            f"; grouped into bins of up to {widest}, in which the order is not real:"
             f" {', '.join(lane.name for lane in put)}"
         )
     )
@@ -707,17 +707,17 @@ def title_of_lanes(anatomy: Anatomy) -> str:
     number = "the step" if drawn.step is None else f"step {drawn.step}"
     said = [f"{number}, {units.duration(drawn.wall_ns)}"]
     if anatomy.step.count > 1 and anatomy.step.wall_ns:
-        said[0] += f" (the mean of {anatomy.step.count}: {units.duration(anatomy.step.wall_ns)})"
+        said[0] += f" (mean of {anatomy.step.count} steps: {units.duration(anatomy.step.wall_ns)})"
     clocks = None if anatomy.waiting is None else anatomy.waiting.clocks
     if len(anatomy.ranks) > 1:
         if not drawn.on_one_clock or clocks is None:
             said.append("each rank from the start of its own step, since none of their collectives could be matched")
         else:
-            how = "set by the ends of matched collectives" if clocks.was_set else "as recorded"
-            good = "" if clocks.within_ns is None else f", right within {units.duration(clocks.within_ns)}"
+            how = "aligned by the ends of matched collectives" if clocks.was_set else "as recorded"
+            good = "" if clocks.within_ns is None else f", accurate to within {units.duration(clocks.within_ns)}"
             said.append(f"all ranks on one clock, {how}{good}")
     if drawn.hidden:
-        said.append(f"{drawn.hidden} more have no lane")
+        said.append(f"{drawn.hidden} more lanes are not shown")
     return "; ".join(said)
 
 
@@ -793,7 +793,7 @@ def _classes(anatomy: Anatomy) -> Any:
                         }
                     )
     if not rows:
-        raise NoChart("no work of a known class ran")
+        raise NoChart("no work has a known class")
     classes = [LABEL[item] for item, _ in by_class(anatomy)]
     phases = [phase for phase in PHASES if any(row["phase"] == phase.value for row in rows)]
     colour = _by_phase(phases)
@@ -859,7 +859,7 @@ def _classes(anatomy: Anatomy) -> Any:
             alt.Tooltip("expected:N", title="theory"),
         ]
         with_theory = any(ratio["theory"] is not None for ratio in ratios)
-        base = alt.Chart(_values(ratios), title=f"backward / forward{', | by theory' if with_theory else ''}")
+        base = alt.Chart(_values(ratios), title=f"backward / forward{'; ticks: theory' if with_theory else ''}")
         points = base.mark_point(filled=True, size=60, color="#0072b2").encode(
             y=y,
             x=alt.X("measured:Q", title=None, scale=alt.Scale(zero=True)),
@@ -892,7 +892,7 @@ def _roofline(anatomy: Anatomy) -> Any:
 
     device, steps = anatomy.device, steps_of(anatomy)
     if device.bandwidth_bytes_per_second is None:
-        raise NoChart(device.no_ceilings or "the bandwidth of the device is unknown")
+        raise NoChart(device.no_ceilings or "the device's bandwidth is unknown")
     points: list[Datum] = []
     whole = total(anatomy.classes).time_ns
     for group, rows in grouped(anatomy.operators).items():
@@ -917,7 +917,7 @@ def _roofline(anatomy: Anatomy) -> Any:
             }
         )
     if not points:
-        raise NoChart("no operator whose FLOPs and bytes are known")
+        raise NoChart("no operator has known FLOPs and bytes")
     points = sorted(points, key=lambda point: -point["ns"])[:_MOST_POINTS]
     lines = list(_ceilings(anatomy, [point["intensity"] for point in points]))
     classes = [item for item in OperatorClass if any(point["class"] == LABEL[item] for point in points)]
@@ -937,7 +937,9 @@ def _roofline(anatomy: Anatomy) -> Any:
         axis=alt.Axis(title=None, labelExpr=_si("FLOP/s"), values=_decades(lowest / 2, highest * 2)),
     )
     drawn = units.share(sum(point["ns"] for point in points) * steps, whole)
-    said = f"points have {drawn} of the time; the others have hardly any FLOPs, no formula, or hardly any time"
+    said = (
+        f"points cover {drawn} of the time; the other operators have hardly any FLOPs, no formula, or hardly any time"
+    )
     roofs = (
         alt.Chart(_values(lines))
         .mark_line(color=_INK, opacity=0.6, strokeWidth=1.2, clip=True)
@@ -1037,7 +1039,7 @@ def _ceilings(anatomy: Anatomy, intensities: Sequence[float]) -> Iterator[Datum]
     known += [(f"vector {name}", peak) for name, peak in device.vector_flops_per_second.items() if name == "float32"]
     peaks: dict[str, float] = {}
     for peak in sorted({peak for _, peak in known}, reverse=True):
-        peaks[f"peak of {' and '.join(name for name, one in known if one == peak)}"] = peak
+        peaks[f"{' and '.join(name for name, one in known if one == peak)} peak"] = peak
     highest = max(peaks.values(), default=max(intensities) * bandwidth)
     least, most = min(intensities) / 3, max(max(intensities), highest / bandwidth) * 4
     ends = {"least": least, "most": most}
@@ -1117,7 +1119,7 @@ def _icicle(anatomy: Anatomy, root: Node, name: str, what: str) -> Any:
             at += wide.of(root) / whole if whole else 0
     rows += _activations(anatomy) if what == "module" else ()
     if not rows:
-        raise NoChart(f"no time is known of any {what}")
+        raise NoChart(f"no {what} has a known time")
     rows = [row | {"ink": _ink_on(_OF_PHASE.get(Phase(row["phase"]), _GREY))} for row in _largest(rows)]
     measures = [measure for measure in ("time", "FLOPs", "memory") if any(row["measure"] == measure for row in rows)]
     deepest = max(row["depth"] for row in rows) + 1
@@ -1130,8 +1132,8 @@ def _icicle(anatomy: Anatomy, root: Node, name: str, what: str) -> Any:
         scale=alt.Scale(domainMin=alt.expr("low"), domainMax=alt.expr("high"), nice=False, zero=False),
         axis=None,
     )
-    said = f"the whole width is {' or '.join(map(wholes.__getitem__, measures))}"
-    said += f"; without {what}s of less than {units.share(_LEAST_MODULE, 1)}, and FLOPs that are unknown"
+    said = f"the full width is {' or '.join(map(wholes.__getitem__, measures))}"
+    said += f"; {what}s below {units.share(_LEAST_MODULE, 1)} and unknown FLOPs are not drawn"
     base = alt.Chart(_values(rows)).transform_filter("datum.measure == measure")
     kind = [alt.Tooltip("kind:N", title="kind")] if what == "module" else []
     tip = [
@@ -1386,10 +1388,10 @@ def _memory(anatomy: Anatomy) -> Any:
         )
     )
     every = len(anatomy.memory.timeline)
-    said = f"{len(points)} of {every:,} points, the highest of each part of the window" if len(points) < every else ""
+    said = f"{len(points)} of {every:,} points, the highest of each interval" if len(points) < every else ""
     layers = [areas, peak]
     if held:
-        said += f"{'; ' if said else ''}the dashed line is what the allocator holds"
+        said += f"{'; ' if said else ''}the dashed line is the memory that the allocator holds"
         layers.append(
             alt.Chart(_values(held))
             .mark_line(
@@ -1415,7 +1417,7 @@ def _segments(anatomy: Anatomy) -> Any:
 
     spans = anatomy.memory.spans
     if not spans:
-        raise NoChart("the segments are known of a memory snapshot alone")
+        raise NoChart("only a memory snapshot has segments")
     whole = sum(span.bytes for span in spans)
     wide = -(-whole // _MAP_ROWS)
     rows: list[Datum] = []
@@ -1446,7 +1448,7 @@ def _segments(anatomy: Anatomy) -> Any:
     held = anatomy.memory.held_bytes or whole
     moment = {"peak": "at the peak", "end": "at the end", "oom": "where memory ran out"}
     when = moment.get(anatomy.memory.moment or "", f"at {anatomy.memory.moment}")
-    said = f"{when} {units.size(whole)}, a row {units.size(wide)}, the largest segments first"
+    said = f"{units.size(whole)} {when}, {units.size(wide)} per row, the largest segments first"
     said += f"; {units.size(held - whole)} in smaller segments are not drawn" if held > whole else ""
     return (
         alt.Chart(_values(rows), title=said)
@@ -1506,12 +1508,12 @@ def _components(anatomy: Anatomy) -> Any:
         if size
     ]
     if not rows:
-        raise NoChart("no component of the memory is known")
+        raise NoChart("no component of the memory has a known size")
     most = max(row["bytes"] for row in rows)
     names = list(dict.fromkeys(row["component"] for row in rows if row["bytes"] >= _LEAST_COMPONENT * most))
     small = len({row["component"] for row in rows}) - len(names)
     rows = [row for row in rows if row["component"] in names]
-    said = f"without {small} of less than {units.share(_LEAST_COMPONENT, 1)} of the largest" if small else ""
+    said = f"not drawn: {small} below {units.share(_LEAST_COMPONENT, 1)} of the largest" if small else ""
     return (
         alt.Chart(_values(rows), title=said)
         .mark_bar()
@@ -1542,7 +1544,7 @@ def _ranks(anatomy: Anatomy) -> Any:
     import altair as alt
 
     if len(anatomy.ranks) < 2:
-        raise NoChart("the report is of one rank")
+        raise NoChart("the report has only one rank")
     rows: list[Datum] = []
     if anatomy.waiting is not None and any(rank.steps for rank in anatomy.waiting.each):
         each = _spread_out(anatomy.waiting.each, _MOST_RANKS, lambda rank: sum(step.wall_ns for step in rank.steps))
@@ -1585,7 +1587,7 @@ def _ranks(anatomy: Anatomy) -> Any:
             for name, rank in ((name_of(rank), rank) for rank in known)
         ]
     if not rows:
-        raise NoChart("no rank's step is known")
+        raise NoChart("no rank has a known step time")
     names = list(dict.fromkeys(row["rank"] for row in rows))
     steps = list(dict.fromkeys(row["step"] for row in rows if row["step"] != "all"))
     said = []
@@ -1671,7 +1673,7 @@ def _difference(comparison: Comparison) -> Any:
         text, text_of_change, less, more = units.duration, units.duration_change, "shorter", "longer"
         axis = None
     else:
-        raise NoChart("this needs two sides with like steps")
+        raise NoChart("this chart needs two sides with similar steps")
     whole = sum(size for _, size in groups)
     groups = sorted(groups, key=lambda group: -abs(group[1]))
     largest = max((abs(size) for _, size in groups), default=0)
@@ -1690,8 +1692,8 @@ def _difference(comparison: Comparison) -> Any:
     ends = [row["to"] for row in rows]
     least, most = min(ends), max(ends)
     begin = max(0, least - (most - least) // 2) if least > 2 * (most - least) else 0
-    said = [f"the axis begins at {text(begin)}"] if begin else []
-    said += [] if claimed else [f"not claimed: {comparison.no_claim}"]
+    said = [f"the axis starts at {text(begin)}"] if begin else []
+    said += [] if claimed else [f"not tested for significance: {comparison.no_claim}"]
     base = alt.Chart(_values(rows))
     y = alt.Y("what:N", sort=names, title=None, axis=alt.Axis(labelLimit=360))
     shown = _time_axis(None, most) if axis is None else axis(None)
@@ -1722,7 +1724,7 @@ def _techniques(report: Techniques) -> Any:
     panels: list[Any] = []
     for figure, text, axis, value_of in (
         ("peak", units.size, _bytes_axis, lambda figures: figures.peak_bytes),
-        ("time of a step", units.duration, None, lambda figures: figures.step_ns),
+        ("step time", units.duration, None, lambda figures: figures.step_ns),
     ):
         rows = list(_dumbbells(report, text, value_of, ranged=axis is None))
         if not rows:
@@ -1798,22 +1800,22 @@ class Picture(Struct, frozen=True):
 
 CHARTS: Final[Mapping[type[Report], Mapping[str, Picture]]] = {
     Anatomy: {
-        "step": Picture(_step, "The step in parts that sum to it"),
+        "step": Picture(_step, "The parts of the step"),
         "advice": Picture(_advice, _TITLE_OF_ADVICE),
-        "steps": Picture(_steps, "Every step of the recording"),
+        "steps": Picture(_steps, "All recorded steps"),
         "run": Picture(_run, "The run, step by step"),
         "lanes": Picture(_lanes, "One step over time", still=partial(_lanes, most=_MOST_STILL)),
         "classes": Picture(_classes, "Classes by phase: time, FLOPs, bytes, backward/forward ratio"),
-        "roofline": Picture(_roofline, "Operators below the roofline of the device"),
+        "roofline": Picture(_roofline, "Operators under the roofline of the device"),
         "modules": Picture(_modules, "Modules: forward on the left, backward on the right"),
         "lines": Picture(_lines, "Lines of code by what they call: forward on the left, backward on the right"),
         "memory": Picture(_memory, "Allocated memory over the step, by component"),
-        "segments": Picture(_segments, "Memory that the allocator held at the moment shown, by component"),
-        "components": Picture(_components, "Components of the memory"),
+        "segments": Picture(_segments, "Memory held by the allocator at the moment shown, by component"),
+        "components": Picture(_components, "Memory by component"),
         "ranks": Picture(_ranks, "Time of each rank and step"),
     },
-    Comparison: {"difference": Picture(_difference, "How the step before becomes the step after")},
-    Techniques: {"techniques": Picture(_techniques, "Peak and time of each technique")},
+    Comparison: {"difference": Picture(_difference, "From the step before to the step after")},
+    Techniques: {"techniques": Picture(_techniques, "Peak memory and step time of each technique")},
 }
 
 

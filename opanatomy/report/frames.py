@@ -97,7 +97,7 @@ def columns_of(report: Report, table: str | None, function: str) -> list[Column]
     names |= {_word(name): path for name, path in _short(kind).items()}
     path = names.get(_word(table))
     if path is None:
-        raise UsageError(f"{function}: table={table!r}: unknown - {instead_of(table, table_names(kind))}")
+        raise UsageError(f"{function}: unknown table {table!r} - {instead_of(table, table_names(kind))}")
     if path == METRICS and not isinstance(report, Techniques):
         metrics = metrics_of_comparison(report) if isinstance(report, Comparison) else metrics_of(report)
         name = Column(name="metric", kind="str", values=list(metrics))
@@ -196,7 +196,8 @@ def _library(name: str) -> Any:
     except ImportError as error:
         why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported ({error})"
         raise OpanatomyError(
-            f"to_{name} needs {name}, which {why} - pip install {name}, or 'opanatomy[data]' for pandas and polars"
+            f"to_{name} needs {name}, which {why} - pip install {name}, or pip install 'opanatomy[data]' for pandas"
+            " and polars"
         ) from error
 
 

@@ -97,7 +97,7 @@ _NAMED_UNITS: Final = {
     "ns": "ns, us, ms, s, min or h",
     "bytes": "B, kB, MB, GB, TB, KiB, MiB, GiB or TiB",
     "flop": "none, FLOP, kFLOP, MFLOP, GFLOP, TFLOP or PFLOP",
-    "fraction": "%, of a difference pp (percentage points), or none for a fraction",
+    "fraction": "%, pp (percentage points) for a difference, or none for a fraction",
 }
 
 
@@ -113,7 +113,7 @@ def gates_of_one(texts: Iterable[str]) -> tuple[Gate, ...]:
         if gate.of is not Of.VALUE:
             _wrong(
                 gate.text,
-                "a change needs two reports, and there is only one - leave the sign out, or use opanatomy compare",
+                "a change needs two reports, but there is only one - leave out the sign, or use opanatomy compare",
             )
     return gates
 
@@ -125,7 +125,7 @@ def _wrong(text: str, why: str) -> NoReturn:
 def _gate(given: str) -> Gate:
     text = " ".join(given.split())
     if len(text) > _MAX_GATE_LENGTH:
-        _wrong(f"{text[:_MAX_GATE_LENGTH]}...", f"too long for a gate - {_EXAMPLES}")
+        _wrong(f"{text[:_MAX_GATE_LENGTH]}...", f"too long for a gate - write METRIC > VALUE, {_EXAMPLES}")
     plain = text.translate(_PLAIN_SIGNS)
     significant = _SIGNIFICANT.search(plain) is not None
     parts = _GATE.fullmatch(_SIGNIFICANT.sub("", plain))
@@ -135,13 +135,13 @@ def _gate(given: str) -> Gate:
             text,
             "more than one condition - give each as a separate gate"
             if several
-            else f"not a gate - write FIGURE > VALUE, {_EXAMPLES}",
+            else f"not a gate - write METRIC > VALUE, {_EXAMPLES}",
         )
     name, comparison, value = (part.strip() for part in parts.groups())
     if comparison not in COMPARISONS:
-        _wrong(text, f"{comparison} is not a comparison of a gate - one of {', '.join(COMPARISONS)}")
+        _wrong(text, f"{comparison} is not a comparison operator - use one of {', '.join(COMPARISONS)}")
     if not name:
-        _wrong(text, f"no figure before {comparison} - write FIGURE {comparison} VALUE, {_EXAMPLES}")
+        _wrong(text, f"no metric before {comparison} - write METRIC {comparison} VALUE, {_EXAMPLES}")
     try:
         figure = metric_named(name)
     except UsageError as error:
@@ -150,7 +150,7 @@ def _gate(given: str) -> Gate:
     unit = "" if definition is None else definition.unit
     of, number = _value(text, name, figure, unit, value)
     if significant and of is Of.VALUE:
-        _wrong(text, "only a change is tested - give the value a sign, such as +5%, or leave out if significant")
+        _wrong(text, "'if significant' applies only to a change - give the value a sign, such as +5%, or leave it out")
     return Gate(
         text=text, figure=figure, unit=unit, of=of, comparison=comparison, value=number, significant=significant
     )
@@ -162,9 +162,9 @@ def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of
     if parts is None:
         _wrong(
             text,
-            f"{value!r} is not a value - a number with its unit, such as +5%, 1.5ms or 3.2e12"
+            f"{value!r} is not a value - use a number with its unit, such as +5%, 1.5ms or 3.2e12"
             if value
-            else f"has no value - {_EXAMPLES}",
+            else f"the value is missing - write METRIC > VALUE, {_EXAMPLES}",
         )
     sign, digits, written = parts.groups()
     number = Fraction(digits) * (-1 if sign == "-" else 1)
@@ -172,7 +172,7 @@ def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of
     if small == "%" and sign:
         return Of.CHANGE, number * _PERCENT
     if small == "%" and unit != "fraction":
-        _wrong(text, f"{figure} is not a share - a change has a sign: {name} > +{digits}%")
+        _wrong(text, f"{figure} is not a share - for a change in %, write the sign, such as {name} > +{digits}%")
     # A count takes its own name and prefixes.
     own = {f"{prefix}{ending}": factor for prefix, factor in _DECIMAL.items() for ending in ("", unit, f" {unit}")}
     known: Mapping[str, Fraction] = _UNITS.get(unit, own)
@@ -180,15 +180,17 @@ def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of
         known = {"": Fraction(1), **known}
     if small not in known:
         named = _NAMED_UNITS.get(unit, f"none, or {unit}")
-        _wrong(text, f"{written!r} is not a unit of {figure} - its units: {named}; a change may be in %, with its sign")
+        _wrong(text, f"{written!r} is not a unit of {figure} - its units are {named}; a signed change may be in %")
     if not small and number:
         # Refuse a number without a unit if it may be meant in another.
         if unit in ("ns", "bytes") and not re.search(rf"(?:^|[_.\s-]){unit}$", name.strip().casefold()):
-            _wrong(text, f"{figure} needs a unit: {_NAMED_UNITS[unit]}, or % for a change - such as {name} > +5%")
+            _wrong(text, f"{figure} needs a unit - use {_NAMED_UNITS[unit]}, or % for a change, such as {name} > +5%")
         if unit == "fraction" and abs(number) > 1:
             _wrong(text, f"{figure} is a fraction and cannot exceed 1 - to give a percentage, add %")
     if small == "pp" and not sign:
-        _wrong(text, f"percentage points are for a difference - write +{digits}pp, or {digits}% for the share itself")
+        _wrong(
+            text, f"percentage points are only for a difference - write +{digits}pp, or {digits}% for the share itself"
+        )
     return Of.DIFFERENCE if sign else Of.VALUE, number * known[small]
 
 
@@ -255,8 +257,8 @@ def _result(gate: Gate, figures: _Figures) -> GateResult:
     row = figures.rows.get(gate.figure)
     if row is None:
         near = get_close_matches(gate.figure, figures.rows, n=3, cutoff=0.6)
-        instead = f"; known are {', '.join(near)}" if near else ""
-        of = "any side" if figures.sides[1:] else "the report"
+        instead = f"; similar metrics with a value are {', '.join(near)}" if near else ""
+        of = "all sides" if figures.sides[1:] else "the report"
         reason = f"{gate.figure} is unknown for {of}{_UNCHECKED}{instead}"
         return GateResult(gate=gate.text, met=False, unknown=True, reason=reason)
     unlike = _unlike(gate, figures)
@@ -272,15 +274,15 @@ def _result(gate: Gate, figures: _Figures) -> GateResult:
         return GateResult(gate=gate.text, met=False, unknown=True, reason=reason)
     undecided = [side for side in sides if held[side] is None]
     shown = (failed or undecided or sides)[0]
-    basis = ", of all steps, unlike ones too" if row.all_steps else ""
+    basis = ", over all steps, including dissimilar ones" if row.all_steps else ""
     reason = f"{_shown(gate, row, figures, shown)}{basis}{_evidence(gate, row, figures)}"
     result = GateResult(gate=gate.text, met=not failed, reason=reason, measured=_measured(gate, row, shown))
     if undecided and not failed:
-        bound = "this is a lower bound"
+        bound = "the value is a lower bound"
         if gate.of is not Of.VALUE:
             after, before = row.lower_bounds[shown], row.lower_bounds[0]
-            one = f"the one {'after' if after else 'before'} is a lower bound"
-            bound = "both are lower bounds" if after and before else one
+            one = f"the {'later' if after else 'earlier'} value is a lower bound"
+            bound = "both values are lower bounds" if after and before else one
         return replace(result, met=False, unknown=True, reason=f"{reason}; {bound}{_UNCHECKED}")
     if not failed or not gate.significant:
         return result
@@ -332,7 +334,7 @@ def _measured(gate: Gate, row: FigureRow, side: int) -> str | None:
     if gate.of is Of.DIFFERENCE:
         return bound + _signed(value - before, row.unit)
     if not before:
-        return "the same" if value == before else None
+        return "unchanged" if value == before else None
     change = 100 * (value - before) / abs(before)
     text = units.figure(change, "%", sign="+")
     if text == units.figure(float(100 * gate.value), "%", sign="+") and Fraction(
@@ -350,7 +352,10 @@ def _unlike(gate: Gate, figures: _Figures) -> str | None:
     if gate.of is Of.VALUE or gate.figure not in _EITHER or plain is None or None not in plain.values:
         return None
     without = figures.sides[plain.values.index(None)]
-    return f"{without} was timed only under the profiler, another side without it{_UNCHECKED} - use the figure profiled"
+    return (
+        f"{without} was timed only under the profiler, but another side was timed without the profiler{_UNCHECKED}"
+        " - use the metric profiled"
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- the claim
@@ -370,11 +375,12 @@ def _evidence(gate: Gate, row: FigureRow, figures: _Figures) -> str:
     parts = [""]
     first, second = row.spreads if len(row.spreads) == 2 else (None, None)
     if row.ranges is not None and first is not None and second is not None:
-        parts.append(f"ranges {row.ranges} ({_range(first, row.unit)} and {_range(second, row.unit)})")
+        relation = "do not overlap" if row.ranges == "apart" else "overlap"
+        parts.append(f"the ranges {relation} ({_range(first, row.unit)} and {_range(second, row.unit)})")
     claimed = _claim(row, figures)
     if claimed is None:
-        why = figures.no_claim or f"unknown in some of the {RUNS_NEEDED} runs of each side"
-        parts.append(f"not called significant: {why}")
+        why = figures.no_claim or f"its value is unknown in some of the {RUNS_NEEDED} runs per side"
+        parts.append(f"not tested for significance: {why}")
     else:
         parts.append(f"{'significant' if claimed else 'not significant'} (p = {row.p:.2g})")
     return "; ".join(parts)

@@ -70,7 +70,7 @@ _KINDS: Final = (
             )
         ),
         ("schema", "peaks"),
-        refusal="measured peaks, not a report of a run - give a file that `opanatomy profile ... -f json` wrote",
+        refusal="measured peaks, not a report of a run - give a file written by `opanatomy profile ... -f json`",
     ),
 )
 
@@ -81,11 +81,12 @@ def report_in(path: Path) -> Anatomy | None:
     if document is None or isinstance(document, Anatomy):
         return document
     again = as_asked(f"opanatomy analyze {shlex.quote(str(path))}", "opanatomy.read")
-    of_one = "the report or the trace of one of them"
+    of_one = "the report or trace of one run"
     if isinstance(document, Techniques):
-        of_one = "the report of one of them: each is in the folder of the experiment, as NAME.report.json"
+        of_one = "the report of one run, NAME.report.json in the folder of the experiment"
     raise OpanatomyError(
-        f"{path}: {kind_in_words(document)}, which is of several runs - give {of_one}; to see it again: {again}"
+        f"{path}: this is {kind_in_words(document)} and covers several runs - give {of_one}; to show it again, use"
+        f" {again}"
     )
 
 
@@ -138,7 +139,7 @@ def _read(path: Path, text: bytes, kind: _Kind, *, certain: bool) -> Report | No
 
 
 def _damaged(path: Path, what: str) -> OpanatomyError:
-    return OpanatomyError(f"cannot read the report {path}: it is cut off or damaged ({what}) - write it again")
+    return OpanatomyError(f"cannot read the report {path}: it is truncated or damaged ({what}) - write it again")
 
 
 def _kind_of(keys: list[str]) -> _Kind | None:
@@ -194,8 +195,8 @@ def _text(path: Path) -> bytes:
         text = unpacked.read(most + 1)
     if len(text) > most:
         raise OpanatomyError(
-            f"cannot read {path}: {packed / 1e6:.2f} MB of it unpack to more than {most / 1e6:.0f} MB, as no report"
-            " does - is this a gzip bomb?"
+            f"cannot read {path}: its {packed / 1e6:.2f} MB unpack to over {most / 1e6:.0f} MB, more than any report -"
+            " is it a gzip bomb?"
         )
     return _as_utf8(text)
 

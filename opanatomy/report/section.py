@@ -275,7 +275,7 @@ class Fact(Struct, frozen=True, kw_only=True):
 
 
 #: Stands before options to type with a command that cannot be written whole.
-WITH: Final = "the report with"
+WITH: Final = "show the report with"
 
 
 class NoteKind(Enum):
@@ -375,7 +375,7 @@ def scope_per_step(anatomy: Anatomy) -> str:
     steps, ranks = steps_of(anatomy), len(anatomy.ranks)
     if steps == 1:
         return ""
-    return f"per step of a rank, mean of {steps:,}" if ranks > 1 else f"per step, mean of {steps:,}"
+    return f"per step and rank, mean of {steps:,}" if ranks > 1 else f"per step, mean of {steps:,}"
 
 
 def shares_of_work(anatomy: Anatomy) -> str:
@@ -386,8 +386,8 @@ def shares_of_work(anatomy: Anatomy) -> str:
 def work_of(anatomy: Anatomy) -> str:
     """Return what the time of all classes is called: device work, on the CPU operator time, else host time."""
     if anatomy.environment.host_only:
-        return "host's time in operators"
-    return "operators' time" if anatomy.environment.device_kind == "cpu" else "device work"
+        return "host time in operators"
+    return "operator time" if anatomy.environment.device_kind == "cpu" else "device work"
 
 
 def whole_of(costs: Costs) -> str:

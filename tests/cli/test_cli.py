@@ -142,7 +142,7 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("profile",), 2, "the following arguments are required: MODEL"),
     (("profile", "gpt2", "--trace", "x.txt"), 2, "must end in .json or .json.gz"),
     (("profile", "gpt2", "-f", "xml"), 2, "not known - "),
-    (("profile", "gpt2", "-o", "report.docx"), 2, "no report format has this ending"),
+    (("profile", "gpt2", "-o", "report.docx"), 2, "no report format has this file extension"),
     (("profile", "gpt2", "--inference", "--optimizer", "adamw"), 2, "--inference has no backward"),
     ((*BERT, "--device", "tpu"), 2, "--device tpu: torch does not know this device"),
     ((*BERT, "--device", "meta"), 2, "--device meta: steps cannot run on meta"),

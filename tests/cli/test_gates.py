@@ -165,8 +165,8 @@ def test_a_gate_is_a_figure_a_comparison_and_a_value(text: str, figure: str, of:
         ("tim > +5%", "did you mean time"),
         ("peak_memroy > 1GB", "did you mean peak_memory_bytes"),
         ("class.copies.time > 3ms", "metric 'class.copies.time': not known"),
-        ("time > 5%", "a change has a sign: time > +5%"),
-        ("memory > 3 ms", "'ms' is not a unit of peak_memory_bytes - its units: B, kB, MB"),
+        ("time > 5%", "for a change in %, write the sign, such as time > +5%"),
+        ("memory > 3 ms", "'ms' is not a unit of peak_memory_bytes - its units are B, kB, MB"),
         ("flops > 3 TFLOP/s", "'TFLOP/s' is not a unit of flops"),
         ("kernels > 3 ms", "'ms' is not a unit of kernels"),
         ("time > +5pp", "'pp' is not a unit of step_time_ns"),
@@ -174,12 +174,12 @@ def test_a_gate_is_a_figure_a_comparison_and_a_value(text: str, figure: str, of:
         ("memory > +16", "peak_memory_bytes needs a unit"),
         ("idle_share > 40", "cannot exceed 1 - to give a percentage, add %"),
         ("idle_share > 5pp", "write +5pp, or 5% for the share itself"),
-        ("time == 5ms", "== is not a comparison of a gate - one of >, >=, <, <="),
+        ("time == 5ms", "== is not a comparison operator - use one of >, >=, <, <="),
         ("time => +5%", "=> is not a comparison"),
-        ("time", "write FIGURE > VALUE"),
-        ("", "write FIGURE > VALUE"),
-        ("> +5%", "names no figure"),
-        ("time >", "has no value"),
+        ("time", "write METRIC > VALUE"),
+        ("", "write METRIC > VALUE"),
+        ("> +5%", "no metric before >"),
+        ("time >", "the value is missing"),
         ("time > much", "'much' is not a value"),
         ("time > +1,5%", "'+1,5%' is not a value"),
         ("time > 1.5.2ms", "is not a value"),
@@ -187,8 +187,8 @@ def test_a_gate_is_a_figure_a_comparison_and_a_value(text: str, figure: str, of:
         ("time > 1e999s", "is not a value"),
         (f"time > {'9' * 100}ms", "is not a value"),
         (f"time > {'9' * 10_000}ms", "too long for a gate"),
-        ("time > +5% and memory > 1GB", "give each as a gate of its own"),
-        ("time > 5ms if significant", "only a change is tested"),
+        ("time > +5% and memory > 1GB", "give each as a separate gate"),
+        ("time > 5ms if significant", "'if significant' applies only to a change"),
         ("time > +5%\x1b[31m", r"'%\x1b[31m' is not a unit"),
     ],
 )
@@ -198,7 +198,7 @@ def test_what_is_no_gate_is_said_in_one_line(text: str, says: str) -> None:
     assert says in str(caught.value)
     assert str(caught.value).startswith("gate ")
     assert str(caught.value).isprintable()
-    with pytest.raises(UsageError, match=r"a change needs two reports, and there is only one"):
+    with pytest.raises(UsageError, match=r"a change needs two reports, but there is only one"):
         gates_of_one(["time > 5ms", "time > +5%"])
 
 
@@ -251,7 +251,7 @@ def result(comparison: Comparison, text: str) -> GateResult:
             None,
             "UNKNOWN: time > 5ms: step_time_ns is unknown for new, so it cannot be checked",
         ),
-        ("idle > +5%", 1, 1, "UNKNOWN: idle > +5%: idle_ns is unknown for any side, so it cannot be checked"),
+        ("idle > +5%", 1, 1, "UNKNOWN: idle > +5%: idle_ns is unknown for all sides, so it cannot be checked"),
     ],
 )
 def test_values_are_compared_exactly_and_a_gate_speaks_of_its_condition(
@@ -273,8 +273,8 @@ def test_the_reason_has_both_values_the_change_the_ranges_and_that_nothing_is_cl
         gate="time > +5%",
         met=False,
         measured="+7 %",
-        reason="step_time_ns: 100 ms before, 107 ms after, +7 %; ranges overlapping (99.0 ms to 102 ms and 101 ms to"
-        " 109 ms); not called significant: one run",
+        reason="step_time_ns: 100 ms before, 107 ms after, +7 %; the ranges overlap (99.0 ms to 102 ms and 101 ms to"
+        " 109 ms); not tested for significance: one run",
     )
     reason = result(compared(figure("step_time_ns", 250_000_000, 250_000_001)), "time > +0ns").reason
     assert reason.startswith("step_time_ns: 250,000,000 ns before, 250,000,001 ns after, +1 ns, +4e-07 %")
@@ -308,7 +308,7 @@ def test_what_is_counted_has_no_significance() -> None:
 
 def test_a_step_without_the_profiler_is_not_held_against_one_under_it() -> None:
     rows = figure("step_time_ns", 100, 90), figure("step_unprofiled_ns", 100, None), figure("step_profiled_ns", 120, 90)
-    assert result(compared(*rows), "time > +5%").reason.startswith("new was timed under the profiler alone")
+    assert result(compared(*rows), "time > +5%").reason.startswith("new was timed only under the profiler")
     assert result(compared(*rows), "profiled > +5%").met
     assert result(compared(*rows), "time > 1ms").met
 
@@ -336,7 +336,7 @@ def test_of_several_sides_each_is_held_against_the_first() -> None:
         (
             "mfu < 40%",
             (False, True),
-            "UNKNOWN: mfu < 40% (is at least 36.9 %): mfu is 36.9 %; this is a lower bound, so",
+            "UNKNOWN: mfu < 40% (is at least 36.9 %): mfu is 36.9 %; the value is a lower bound, so",
         ),
         ("mfu > 30%", (False, True), "FAILED: mfu > 30% (is at least 36.9 %): "),
         ("mfu > 40%", (False, True), "UNKNOWN: mfu > 40% (is at least 36.9 %): "),
@@ -534,7 +534,7 @@ def test_junit_has_a_case_for_each_gate() -> None:
     assert hostile[1].attrib["time"] == "0"
     none = junit(compared())
     assert (none.attrib["tests"], none.findall("testcase")) == ("0", [])
-    assert none.findtext("system-out") == "no gate was given: each --fail-if is a test case"
+    assert none.findtext("system-out") == "no gate was given: each --fail-if becomes a test case"
     assert [format_of(name) for name in ("gates.xml", "a.benchmark.json", "a.json")] == ["junit", "benchmark", "json"]
 
 
@@ -592,7 +592,7 @@ GATED = ("--fail-if", "kernel_time > 1ns", "--fail-if", "time > 1h")
             3,
             [
                 "FAILED: time > +5% (is +10 %): step_time_ns: ",
-                "UNKNOWN: waiting > 1ms: waiting_ns is unknown for any side",
+                "UNKNOWN: waiting > 1ms: waiting_ns is unknown for all sides",
             ],
         ),
         (

@@ -98,10 +98,12 @@ def test_gates_hold_for_a_saved_comparison_as_they_do_for_its_sides(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        pytest.param(TEXT[: len(TEXT) // 2], "cut off or damaged", id="cut off"),
-        pytest.param(gzip.compress(TEXT.encode())[:-2000], "cut off or damaged", id="gzip cut off"),
-        pytest.param(gzip.compress(TEXT.encode())[:-8] + b"\0" * 8, "cut off or damaged", id="gzip damaged"),
-        pytest.param(TEXT.replace('"schema": 3', '"schema": 7', 1), "has schema 7, this opanatomy reads", id="schema"),
+        pytest.param(TEXT[: len(TEXT) // 2], "truncated or damaged", id="cut off"),
+        pytest.param(gzip.compress(TEXT.encode())[:-2000], "truncated or damaged", id="gzip cut off"),
+        pytest.param(gzip.compress(TEXT.encode())[:-8] + b"\0" * 8, "truncated or damaged", id="gzip damaged"),
+        pytest.param(
+            TEXT.replace('"schema": 3', '"schema": 7', 1), "has schema 7, but this opanatomy reads", id="schema"
+        ),
         pytest.param(TEXT.replace('"work": {', '"work": 3, "x": {', 1), "not an opanatomy report", id="type"),
         pytest.param(
             '{"schema": 1, "device": "x", "peaks": {}, "bandwidth": {}, "data_sheet": null}',
@@ -113,7 +115,7 @@ def test_gates_hold_for_a_saved_comparison_as_they_do_for_its_sides(
             gzip.compress(b'{"schema": 1, "provenance": {}, "step":' + b" " * (17 << 20)), "gzip bomb", id="bomb"
         ),
         pytest.param(
-            json_report(experiment()).replace('"schema": ', '"schema": 7', 1), "this opanatomy reads", id="old"
+            json_report(experiment()).replace('"schema": ', '"schema": 7', 1), "this opanatomy reads only", id="old"
         ),
         pytest.param('{"comparison_schema": 2, "sides": []}', "not an opanatomy report", id="comparison"),
         pytest.param('{"comparison_schema": 1, "sides": 3}', "not an opanatomy report", id="type of comparison"),
@@ -182,8 +184,8 @@ def test_figures_of_a_comparison_are_of_each_side(compared: Path, tmp_path: Path
         (["analyze", "C", "--section", "idle"], "this needs the report of one run"),
         (["analyze", "C", "--jobs", "2"], "--jobs 2: C is a saved comparison, and this needs the trace of a run"),
         (["analyze", "C", "C"], "C is a saved comparison, which is shown alone"),
-        (["compare", "C", "C"], "C: a saved comparison, which is of several runs - give the report or the trace"),
-        (["explain", "--unknown", "C"], "C: a saved comparison, which is of several runs"),
+        (["compare", "C", "C"], "C: this is a saved comparison and covers several runs - give the report or trace"),
+        (["explain", "--unknown", "C"], "C: this is a saved comparison and covers several runs"),
     ],
 )
 def test_what_needs_a_run_is_refused_of_a_comparison(
@@ -210,7 +212,7 @@ def test_an_experiment_is_shown_again_as_it_was_written(
     assert main(["analyze", "kept.json", "-f", "json"]) == 0
     assert capsys.readouterr().out == text
     assert main(["analyze", "kept.json", "-o", "kept.html", "--tables", "tables"]) == 0
-    assert "Peak and time of each technique" in Path("kept.html").read_text()
+    assert "Peak memory and step time of each technique" in Path("kept.html").read_text()
     read = opanatomy.read("kept.json")
     assert isinstance(read, opanatomy.Techniques)
     assert read == as_public(experiment())
@@ -225,7 +227,7 @@ def test_an_experiment_is_shown_again_as_it_was_written(
         assert main(["analyze", "kept.json", *words]) == 2
         assert "kept.json is a report of techniques, and this needs" in capsys.readouterr().err
     assert main(["compare", "kept.json", "kept.json"]) == 1
-    assert "as NAME.report.json" in capsys.readouterr().err
+    assert "NAME.report.json" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -366,7 +368,7 @@ def test_what_may_be_wrong_is_among_the_warnings(tmp_path: Path, capsys: pytest.
         trace.run(kernel, 100 * call + 10, 400 * call + 100, 300)
     path = trace.write(tmp_path / "swapped.json")
     assert command(["analyze", str(path), "--check", "--section", "warnings"]) == 3
-    assert "The class of work of relu in forward may be wrong" in " ".join(capsys.readouterr().out.split())
+    assert "The operator class of relu in forward may be wrong" in " ".join(capsys.readouterr().out.split())
     trace.events = trace.events[:-3]
     assert command(["analyze", str(trace.write(tmp_path / "good.json")), "--check", "--section", "warnings"]) == 0
     assert "no warnings" in capsys.readouterr().out

@@ -68,7 +68,7 @@ def test_what_cannot_be_named_gets_options_alone(
     found = commands_in(page)
     assert found
     for options in found:
-        options = options.removeprefix("the report with ")
+        options = options.removeprefix("show the report with ")
         shown = page_of(capsys, "analyze", str(TRACE), *words_of(options))
         assert "nothing: this report does not have" not in shown
 
@@ -115,7 +115,7 @@ def test_a_notebook_names_no_file() -> None:
     anatomy = anatomies.llama_on_gpu()
     assert anatomy.provenance.trace is not None
     html = notebook_html(anatomy)
-    assert '<p class="next">next: the report with <code class="command">--section ' in html
+    assert '<p class="next">next: show the report with <code class="command">--section ' in html
     assert "opanatomy analyze" not in html
 
 

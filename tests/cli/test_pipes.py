@@ -116,7 +116,7 @@ def test_a_side_of_a_comparison_on_stdin(
         (b'{"a": 1}', 'it has no "traceEvents" - give a torch.profiler trace'),
         (gzip.compress(b"{}" * 50)[:12], "stdin"),
         (b"PK\x03\x04 cut", "stdin"),
-        (b'{"schema": 1, "provenance": {', "cannot read the report stdin: it is cut off or damaged"),
+        (b'{"schema": 1, "provenance": {', "cannot read the report stdin: it is truncated or damaged"),
         (b'{"comparison_schema": 1, "sides": [', "stdin"),
     ],
     ids=["empty", "message", "JSON", "cut gzip", "cut zip", "cut report", "cut comparison"],

@@ -639,7 +639,7 @@ def test_formats_for_machines_have_each_nanosecond() -> None:
         ((10, 12, 10.000_001), "The step is shortest on A and C, 10.0 ms, and longest on B, 12.0 ms."),
         ((12, 10, 12, 12, 12), "The step is shortest on B, 10.0 ms, and longest on A, C, D and 1 more, 12.0 ms."),
         ((10, 12, None), "The step is shortest on A, 10.0 ms, and longest on B, 12.0 ms."),
-        ((10, 10, None), "The step takes 10.0 ms on all 2 sides that have its time."),
+        ((10, 10, None), "The step takes 10.0 ms on all 2 sides whose step time is known."),
     ],
 )
 def test_sides_that_are_shown_equal_are_called_equal(
@@ -742,7 +742,7 @@ def test_figures_that_no_like_step_has_are_marked_where_steps_are_set_aside(on_d
         "steps",
     }
     (gate,) = opanatomy.compare(aside(on_device), on_device, fail_if="exposed_memcpy > 1s").gates
-    assert gate.reason.endswith(", of all steps, unlike ones too")
+    assert gate.reason.endswith(", over all steps, including dissimilar ones")
     for other in (aside(on_device, "it contains a pause"), on_device):
         assert not any(row.all_steps for row in opanatomy.compare(other, on_device).figures)
     # Shares are those of the times of the like steps; where no step is set aside they are the report's, too.

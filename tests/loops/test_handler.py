@@ -48,7 +48,7 @@ def test_each_cycle_has_a_trace_a_digest_and_its_figures(tmp_path: Path) -> None
         assert lines[0].startswith(f"step {step}: ")
         assert " a step" in lines[1]
         assert known["steps"] == 1 or f"{known['steps']} steps" in lines[1]  # a pause sets one aside
-        assert lines[2].startswith("  operators' time: forward ")
+        assert lines[2].startswith("  operator time: forward ")
         assert f"{path}; training was paused for" in lines[-1]
     copies = list((tmp_path / "board").iterdir())
     assert len(copies) == 3

@@ -122,7 +122,7 @@ def test_the_trace_alone_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert share is not None
     walls = sum(step.wall_ns for step in anatomy.step.steps)  # how busy the machine is is in both
     assert float(share[1]) == pytest.approx(100 * 1e9 * sum(waits[5:9]) / walls, rel=0.05)
-    assert "of it waiting for input" in text
+    assert "is waiting for input" in text
 
 
 @pytest.mark.parametrize(("share", "named"), [(0.019, False), (0.021, True)])

@@ -223,8 +223,8 @@ def test_the_lists_of_a_page_are_current(page: str) -> None:
     [
         ("aten::addmm", ["tensor contraction", "rule operators/", "2 * b * m * n * k", "Source:"]),
         *((name, ["aten::addmm", "tensor contraction"]) for name in ("addmm", "ADDMM", "addmm forward")),
-        ("aten::view", ["does no work of its own"]),
-        ("AddmmBackward0", ["does no work of its own"]),
+        ("aten::view", ["does no work itself"]),
+        ("AddmmBackward0", ["does no work itself"]),
         ("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT", ["kernel tensor contraction", "rule kernels/"]),
         ("flash_fwd_kernel", ["tensor contraction, containing statistical normalization"]),
         ("Memcpy HtoD (Pageable -> Device)", ["kernel data movement"]),
@@ -248,8 +248,8 @@ def test_the_lists_of_a_page_are_current(page: str) -> None:
             (name, ["aten::_safe_softmax"])
             for name in ("_safe_soft… forward", "_SAFE_SOFT… forward", "_safe_soft... forward")
         ),
-        ("NVIDIA A100-SXM4-40GB", ["312 TFLOP/s of bfloat16", "1555 GB/s", "https://"]),
-        ("H100 SXM", ["989.4 TFLOP/s of float16", "https://"]),
+        ("NVIDIA A100-SXM4-40GB", ["312 TFLOP/s in bfloat16", "1555 GB/s", "https://"]),
+        ("H100 SXM", ["989.4 TFLOP/s in float16", "https://"]),
         ("Operator classes", ["tensor contraction: products summed over an index"]),
         ("saved-activations", ["made by: operator that produced the tensor"]),
         ("class.tensor_contraction.time_ns", ["(metric)", "device work of the class"]),
@@ -298,10 +298,10 @@ def test_words_of_the_pages_are_explained() -> None:
 @pytest.mark.parametrize(
     ("name", "variants", "on", "fits", "peak"),
     [
-        ("A100", 4, "A100 SXM4 80 GB", None, "312 TFLOP/s of bfloat16"),
-        ("4090", 2, "GeForce RTX 4090", "GeForce RTX 4090", "165.2 TFLOP/s of bfloat16"),
+        ("A100", 4, "A100 SXM4 80 GB", None, "312 TFLOP/s in bfloat16"),
+        ("4090", 2, "GeForce RTX 4090", "GeForce RTX 4090", "165.2 TFLOP/s in bfloat16"),
         ("RTX 4090", 2, "GeForce RTX 4090", "GeForce RTX 4090", "24 GiB"),
-        ("h100", 3, "H100 SXM", "H100 PCIe", "989.4 TFLOP/s of bfloat16"),
+        ("h100", 3, "H100 SXM", "H100 PCIe", "989.4 TFLOP/s in bfloat16"),
         ("NVIDIA A100 80GB", 2, "A100 SXM4 80 GB", "A100 SXM4 80 GB", "2039 GB/s"),
     ],
 )
@@ -310,7 +310,7 @@ def test_a_device_is_known_as_people_call_it(name: str, variants: int, on: str, 
     text = " ".join(explain(name.split()).text.split())
     assert len(variants_called(name)) == variants
     assert all(f"{sheet.device}:" in text for sheet in variants_called(name))
-    assert f"--on takes {on} --for {f'takes {fits}' if fits else 'needs one of them'}" in text
+    assert f"--on selects {on} --for {f'selects {fits}' if fits else 'needs one of these'}" in text
     assert f"{on} (data sheet) matmuls" in text
     assert peak in text
     assert "peaks are dense" in text
@@ -394,7 +394,7 @@ def test_figures_have_the_values_of_the_report(capsys: pytest.CaptureFixture[str
     # Only the meanings that it has are said.
     assert explain(["idle"]).text.count("  means") > 1
     assert explain(["idle"], llama).text.count("  means") == 1
-    assert "does not have this number" in text_of("straggler", anatomies.bert_on_cpu())
+    assert "this number is not in the report" in text_of("straggler", anatomies.bert_on_cpu())
     assert main(["explain", "d.peak", "lora", "--report", str(EXPERIMENT)]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "rows[lora].measured.peak_bytes = 2,446,733,296 B" in text
@@ -406,13 +406,13 @@ def test_figures_have_the_values_of_the_report(capsys: pytest.CaptureFixture[str
     [
         (
             (UNKNOWN, UNKNOWN.upper(), "CppNode<MyLookUp_Op>", "CppNode<...>", "CppNode", "torch::a…kUp_Op>"),
-            (UNKNOWN, "class unknown", "rule no rule", "backward: 3 calls, 47.0 ms in all", "kernels kernel void at"),
+            (UNKNOWN, "class unknown", "rule no rule", "backward: 3 calls, 47.0 ms in total", "kernels kernel void at"),
         ),
         (
             (LONG, cut(LONG, 30), "my_odd_thing", "my_odd_thing<float, 4>(int, float*)"),
             ("in the report", "operator class unknown", "count 3", UNKNOWN),
         ),
-        (("model.layers.0", "layers.0", "model.layers.0-2"), ("kind MLP", "5.00 ms in all 2 rows")),
+        (("model.layers.0", "layers.0", "model.layers.0-2"), ("kind MLP", "5.00 ms in total, 2 rows")),
     ],
 )
 def test_names_of_a_report(names: tuple[str, ...], words: tuple[str, ...], with_unknown: Anatomy) -> None:
@@ -434,8 +434,8 @@ def test_the_time_of_an_operator_has_its_parts_in_it() -> None:
     """On the GPU all of the time of `aten::relu_` is in the kernels of the `aten::clamp_min_` that it calls."""
     anatomy = opanatomy.analyze(TRACES / "gpu_a100_alexnet.json.gz")
     text = text_of("aten::relu_", anatomy)
-    assert "forward: 14 calls, 683 us in all, 683 us of it in its parts part aten::clamp_min_: 683 us" in text
-    assert "14 calls in forward, 0 ns in all, its parts apart" in text
+    assert "forward: 14 calls, 683 us in total, including 683 us in its parts part aten::clamp_min_: 683 us" in text
+    assert "14 calls in forward, 0 ns in total, excluding its parts" in text
 
 
 def test_a_name_of_several_is_said_to_be_of_several() -> None:

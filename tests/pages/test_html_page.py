@@ -130,9 +130,9 @@ def bars_of(report: Anatomy) -> dict[str, list[tuple[str, int, int]]]:
 
 NOW, REPLAYED, RANGE, BOUND = (
     "now",
-    "after it, by replaying the trace",
-    "up to this, by how much recording slows the host",
-    "after it, at least: the gain is a bound",
+    "after the change, by replaying the trace",
+    "up to this, depending on how much recording slows the host",
+    "after the change, at least (the gain is a bound)",
 )
 
 
@@ -154,7 +154,7 @@ def test_the_step_after_each_change_is_that_of_the_json_report() -> None:
     }
     (alt,) = [value for name, value in Elements(page_of(anatomy)).attributes if value.startswith("The step now")]
     assert alt == (
-        "The step now, after each of the first changes, and after all of them together: now 187 ms; input 134 ms"
+        "The step now, after each of the top changes, and after all of them together: now 187 ms; input 134 ms"
         " (-28.4 %) to 135 ms (-27.6 %); float32 167 ms (-10.7 %) to 174 ms (-6.9 %); launches at least 172 ms (-8.1 %)"
         "; together at least 98.8 ms (-47.2 %)"
     )
@@ -180,7 +180,7 @@ def test_the_step_after_changes_without_a_replay() -> None:
         "pages": [(BOUND, 0, 800)],
         "together": [(BOUND, 0, 500)],
     }
-    with pytest.raises(NoChart, match="no advice says by how much the step would get shorter"):
+    with pytest.raises(NoChart, match="no advice has an estimated time saving"):
         chart_of(replace(anatomy, advice=anatomy.advice[2:]), "advice")
 
 
@@ -234,7 +234,7 @@ def test_a_picture_without_its_data_says_why() -> None:
 
 
 def test_an_unknown_picture() -> None:
-    with pytest.raises(UsageError, match="chart roof: not one of this report - did you mean roofline"):
+    with pytest.raises(UsageError, match="chart roof: this kind of report has no such chart - did you mean roofline"):
         opanatomy.analyze(KEPT[0]).chart("roof")
 
 

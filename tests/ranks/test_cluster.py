@@ -416,7 +416,7 @@ def test_a_report_of_hundreds_of_ranks_can_be_read(folder: Path) -> None:
     assert any(line.startswith("A: 511 ranks ") for line in lines), text
     assert any(line.startswith("300 ") for line in lines)
     assert "A: ranks 0-299, 301-511" in text
-    assert "The longest step is that of rank 300" in text
+    assert "The longest step is on rank 300" in text
     assert len(text.splitlines()) < 150
     assert len(json.loads(json_report(anatomy))["ranks"]) == 512
     assert sum(row.time_ns for row in anatomy.operators) == 256 * sum(

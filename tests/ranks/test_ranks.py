@@ -158,8 +158,8 @@ def test_the_spread_names_the_slowest_and_the_one_the_others_wait_for(four: opan
     assert (spread["own"].max_ns, spread["own"].max_rank) == (890_000, 2)
     assert (spread["step"].max_ns, spread["step"].max_rank) == (900_000, 0)
     text = page(four)
-    assert "The longest step is that of rank 0: 900 us" in text
-    assert "no straggler named: the ranks hardly wait for each other" in text
+    assert "The longest step is on rank 0: 900 us" in text
+    assert "no straggler is named: the ranks hardly wait for each other" in text
     told = json.loads(four.to_json())
     assert [row["rank"] for row in told["ranks"]] == [0, 1, 2, 3]
     assert (told["spread"][0]["figure"], told["collectives"][0]["collective"]) == ("step", "all_reduce")

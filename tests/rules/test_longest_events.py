@@ -114,15 +114,15 @@ def test_the_digest_says_them_and_what_its_figures_are_of(tmp_path: Path, capsys
     trace = steps()
     trace.metadata["distributedInfo"] = {"rank": 0, "world_size": 8}
     lines = digest_of(trace, tmp_path, capsys).splitlines()
-    assert "- all figures: of one step, the mean of 2" in lines
+    assert "- all numbers: for one step, the mean of 2" in lines
     assert "- rank: 0 of 8" in lines  # it communicates nothing that waits
     assert "- copies between host and device: 1 copy, 2.00 us (3.8 %), 4.00 kB, 2.00 GB/s" in lines
     index = lines.index("## Longest gaps and events")
     assert lines[index + 1].startswith("- gap: ")
-    assert "- single range: `load`: 200 us, forward, median 200 us of 1 a step, step 0 at 10.0 us" in lines
+    assert "- single range: `load`: 200 us, forward, median 200 us (1 per step), step 0 at 10.0 us" in lines
     assert (
-        f"- single kernel: `{GEMM}`: 60.0 us, below `aten::mm`, forward, `float32[8,4], float32[4,2]`,"
-        " median 40.0 us of 1 a step, step 1 at 320 us"
+        f"- single kernel: `{GEMM}`: 60.0 us, inside `aten::mm`, forward, `float32[8,4], float32[4,2]`,"
+        " median 40.0 us (1 per step), step 1 at 320 us"
     ) in lines
 
 

@@ -222,7 +222,7 @@ def test_utilization_leaves_recompute_to_hfu() -> None:
             product(31, None, None),
             None,
             30 / 61,
-            "reached no MFU: FLOPs are known for only 49.2 % of the contractions' time",
+            "reached no MFU: FLOPs are known for only 49.2 % of the contraction time",
         ),
         # What no rule knows may be a contraction.
         (
@@ -321,7 +321,7 @@ def test_where_no_name_tells_the_setting_does_or_nobody(
     found = with_roofline(anatomy, CEILINGS)
     assert (found.operators[0].bound_ns, found.device.unsure_ns) == (bound, 30 if bound is None else 0)
     assert (found.device.mfu is None) is (bound is None)
-    assert ("30 ns of matrix multiplications may be float32 or tf32 and have no bound" in page(found)) is (
+    assert ("30 ns of matrix multiplications may be float32 or tf32, so they have no bound" in page(found)) is (
         bound is None
     )
     without = replace(CEILINGS, matrix_flops_per_second={"float32": 10e9})  # a device without tf32
@@ -608,10 +608,10 @@ def test_a_ceiling_of_the_users_own_that_the_trace_is_above(
     require_agreement(anatomy)
     text = page(anatomy)
     for _, option, _, _, name in above:
-        said = f"{option} is below what was measured in this trace: {name.removeprefix('aten::')}"
+        said = f"{option} is lower than a rate measured in this trace: {name.removeprefix('aten::')}"
         assert text.count(said) == 1
         assert said in terminal_report(anatomy, width=200).split("\n\n")[0]
-    assert ("is below what was measured" in text) == bool(above)
+    assert ("is lower than a rate measured" in text) == bool(above)
     assert "may be wrong" not in text
 
 
@@ -650,7 +650,7 @@ def test_a_low_peak_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> N
     trace = str(SHARED / "more_traces/compare/train_h100_compile_gpt_rank0of8_before.json.gz")
     assert main(["analyze", trace, "--peak", "100T", "--check"]) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines()[1].startswith("--peak 100T is below what was measured in this trace: _scaled_mm in")
+    assert out.splitlines()[1].startswith("--peak 100T is lower than a rate measured in this trace: _scaled_mm in")
     assert "may be wrong" not in out
     assert "--peak 100T; else data sheet of H100 SXM" in out
     assert err.count("check: --peak 100T is below what was measured in the trace") == 1
@@ -754,8 +754,8 @@ def test_what_the_cache_serves_is_said(tmp_path: Path) -> None:
     small = one_call("aten::add", [[1024, 1024], [1024, 1024], []], ["", "", "1"], 2, "float").analyze(tmp_path)
     share = f"{100 * 3 * 4 * 1024**2 / H100_BANDWIDTH / 2e-6:.1f} %"
     text = page(small, brief=True)
-    assert f"at {share} of peak (the cache may serve the tensors)" in text
-    assert "above 100 %, the cache may serve the tensors: element-wise, total" in text
+    assert f"at {share} of peak (tensors may be read from the cache)" in text
+    assert "above 100 %, tensors may be read from the cache: element-wise, total" in text
     large = one_call("aten::add", [[10240, 10240], [10240, 10240], []], ["", "", "1"], 200, "float").analyze(tmp_path)
     assert large.device.above == ()
     assert "may be wrong" in page(large, brief=True)
@@ -776,7 +776,7 @@ def test_mfu_of_several_data_types_says_what_it_is_of_their_own_peaks() -> None:
     """4,000 FLOPs in 100 ns at 100 a ns; of their own peaks 3,000 take 30 ns and 1,000 take 100."""
     mixed = bounded(product(30, 3000), product(30, 1000, dtype="float32", compute_type="float32"))
     assert (mixed.device.mfu, mixed.device.own_peaks_mfu) == (0.4, pytest.approx(1.3))
-    assert "MFU 130.0 % with each data type against its own peak; 25.0 % of the FLOPs in float32" in page(mixed)
+    assert "MFU 130.0 % with each data type relative to its own peak; 25.0 % of the FLOPs in float32" in page(mixed)
     assert bounded(product(30, 3000)).device.own_peaks_mfu is None
     unknown = bounded(product(30, 3000), product(30, 1000, dtype="float64"))
     assert (unknown.device.mfu, unknown.device.own_peaks_mfu) == (0.4, None)

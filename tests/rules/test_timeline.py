@@ -425,7 +425,7 @@ def test_a_graph_whose_nodes_were_not_recorded_is_no_idle_time(
     timeline = anatomy.timeline
     assert (timeline.unrecorded_ns, timeline.idle_ns) == (unrecorded * US, idle * US)
     assert timeline.busy_ns + timeline.unrecorded_ns + timeline.idle_ns == timeline.window_ns == 10_000 * US
-    share = f"{unrecorded / 100:.1f} % not recorded: launches whose work is not in the trace"
+    share = f"{unrecorded / 100:.1f} % not recorded: the work of some launches is not in the trace"
     assert share in page(anatomy, brief=True)
 
 
@@ -572,7 +572,7 @@ def test_a_host_only_trace_of_a_gpu_is_none_of_a_cpu(operator: str, host_only: b
     anatomy = trace.analyze(tmp_path)
     assert (anatomy.environment.host_only, bool(anatomy.caveats)) == (host_only, host_only)
     text = page(anatomy)
-    said = f"only the host was recorded: the trace has {operator}", "What the device did is unknown. The host spent"
+    said = f"only the host was recorded: the trace has {operator}", "Device activity is unknown. The host spent"
     for words in said:
         assert (words in text) is host_only
     assert ("no GPU used" in text) is not host_only
@@ -807,7 +807,7 @@ def test_a_step_with_a_pause_is_named_and_gives_no_figure(tmp_path: Path) -> Non
     )
     assert (anatomy.ledger.outside_window_ns, anatomy.ledger.set_aside_ns) == (800 * US, 800 * US)
     screen = page(anatomy, brief=True)
-    for words in ("without step 2 (9.00 ms): it contains a pause", "1.05 ms a step, 2 steps", "idle 23.8 %"):
+    for words in ("step 2 (9.00 ms) excluded: it contains a pause", "1.05 ms a step, 2 steps", "idle 23.8 %"):
         assert words in screen
 
 
@@ -1039,7 +1039,7 @@ def test_what_the_profiler_costs(
     text = page(anatomy, width=80)
     assert ("smaller than step-to-step variation" in text) is ((count or 0) > 1 and expected is None)
     assert ("not measurable (" in text) is (count == 1)
-    assert ("estimated time of its own outside operators" in text) is (expected is not None)
+    assert ("its estimated own time outside operators" in text) is (expected is not None)
     assert ("counted under framework" in text) is (expected is None)
 
 

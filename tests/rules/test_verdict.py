@@ -71,13 +71,12 @@ LATE = Straggler(
     idle_longer_ns=2,
 )
 IDLE, LAUNCHING = "The device is idle", "while the host ran operators and launched kernels"
-NOT_KNOWN = "Framework overhead, with the profiler's (not separable), takes 60.0 % of the step."
+NOT_KNOWN = "Framework and profiler overhead (not separable) takes 60.0 % of the step."
 BOTH = ((CONTRACTION, 90), (ELEMENTWISE, 10))
 HEADLINES: list[tuple[Anatomy, str, str]] = [
     (made((CONTRACTION, 37), operators=63), f"{IDLE} 63.0 % of the step, {LAUNCHING}.", "idle"),
     (made((CONTRACTION, 40), operators=20, stream=40),
-     f"{IDLE} 60.0 % of the step, mostly while another stream was waited"
-     " for.", "idle"),
+     f"{IDLE} 60.0 % of the step, mostly while work waited for another stream.", "idle"),
     (made((CONTRACTION, 40), operators=24, stream=16, unknown=20),
      f"{IDLE} 60.0 % of the step, 24.0 % {LAUNCHING},"
      " 20.0 % while the trace shows nothing on the host.", "idle"),
@@ -138,7 +137,7 @@ def test_nothing_to_explain() -> None:
     assert headline(made())[0] == "There is no device work in this trace: nothing to explain."
     failure = MemoryFailure(phase=Phase.BACKWARD, message="", requested_bytes=8_000_000_000)
     failed = replace(made(), memory=Memory(failure=failure))
-    assert headline(failed)[0].startswith("The step does not fit.")
+    assert headline(failed)[0].startswith("The step does not fit into memory.")
 
 
 def test_the_commands() -> None:

@@ -225,9 +225,9 @@ def test_when_the_straggler_lost_its_time(
     assert straggler.computing_longer_ns == computes
     assert straggler.idle_longer_ns == pytest.approx(idle, abs=6 * 300)
     text = page(anatomy, "waiting")
-    assert "it begins 6 of 6 collectives last, a median of 2.00 ms after the rank before it" in text
-    assert ("was there when its steps began" in text) is (before > 0)
-    assert ("in its steps it computes 12.0 ms longer than the others in all" in text) is (computes > 0)
+    assert "it starts 6 of 6 collectives last, a median of 2.00 ms after the rank before it" in text
+    assert ("accrued before its steps started" in text) is (before > 0)
+    assert ("in its steps it computes 12.0 ms longer than the others in total" in text) is (computes > 0)
 
 
 @pytest.mark.parametrize(("waits", "before"), [(False, 6 * 3_000_000), (True, 6 * 2_000_000)])

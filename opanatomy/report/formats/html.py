@@ -154,7 +154,7 @@ def _shortened(section: Section) -> Section:
     """Return a section limited to a readable number of notes."""
     if len(section.notes) <= _NOTES:
         return section
-    more = Note(text=f"and {len(section.notes) - _NOTES:,} more, in the JSON report", kind=NoteKind.REMARK)
+    more = Note(text=f"and {len(section.notes) - _NOTES:,} more in the JSON report", kind=NoteKind.REMARK)
     return replace(section, notes=(*section.notes[:_NOTES], more))
 
 
@@ -289,12 +289,10 @@ def _figure(report: Report, name: str, specs: dict[str, Any]) -> _Figure:
     said = []
     if kept:
         said.append(
-            f"{', '.join(kept)}: more spans than the page holds, sums of parts of the step are drawn;"
-            " `opanatomy analyze TRACE --timeline full -o page.html` has them all"
+            f"{', '.join(kept)}: more spans than this page holds, so sums over intervals of the step are drawn;"
+            " `opanatomy analyze TRACE --timeline full -o page.html` draws all spans"
         )
-    said.append(
-        "drag to move, turn the wheel with shift to zoom, a click keeps a span, arrow keys go from one to the next"
-    )
+    said.append("drag to move, Shift and the wheel to zoom, click to keep a span, arrow keys to go from span to span")
     description = f"{picture.title}: {title_of_lanes(report)}"
     trace = report.provenance.trace if len(report.ranks) < 2 else None
     command = f"opanatomy analyze {shlex.quote(trace)} --trace annotated.json.gz" if trace else ""
@@ -307,7 +305,7 @@ def _figure(report: Report, name: str, specs: dict[str, Any]) -> _Figure:
 def _name_of(report: Report) -> str:
     """Return the report's subject for the window title."""
     if isinstance(report, Comparison):
-        return " against ".join(side.name for side in report.sides)
+        return " vs. ".join(side.name for side in report.sides)
     name = report.workload.model or (report.provenance.trace if isinstance(report, Anatomy) else None)
     return name or "a training step"
 

@@ -106,7 +106,7 @@ def read_report(text: str | bytes) -> Report:
         try:
             check_steps(report.work, report.step_kinds)
         except ValueError as error:
-            raise OpanatomyError(f"the report is damaged: {error} - write it again from its trace") from error
+            raise OpanatomyError(f"the report is damaged: {error} - create it again from its trace") from error
     return report
 
 
@@ -127,13 +127,13 @@ def _decoded_report(text: str | bytes) -> Report:
             return _from_schema_2(_from_schema_1(older) if schema == 1 else older)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise OpanatomyError(
-            f"not an opanatomy report - {error} - give a file that `opanatomy ... -f json` wrote"
+            f"not an opanatomy report ({error}) - give a file written by `opanatomy ... -f json`"
         ) from error
     if schema is None:
-        raise OpanatomyError("not an opanatomy report - give a file that `opanatomy ... -f json` wrote")
+        raise OpanatomyError("not an opanatomy report - give a file written by `opanatomy ... -f json`")
     raise OpanatomyError(
-        f"the report has schema {schema}, this opanatomy reads schema {SCHEMA} and older ones -"
-        " use the opanatomy that wrote it, or write it again from its trace"
+        f"the report has schema {schema}, but this opanatomy reads only schema {SCHEMA} and older -"
+        " use the opanatomy that wrote it, or create it again from its trace"
     )
 
 
@@ -141,7 +141,7 @@ def read_anatomy(text: str | bytes) -> Anatomy:
     """Return the report of one run in a JSON text; raise `OpanatomyError` for any other text."""
     report = read_report(text)
     if not isinstance(report, Anatomy):
-        raise OpanatomyError("not a report of one run - give a file that `opanatomy analyze ... -f json` wrote")
+        raise OpanatomyError("not a report of one run - give a file written by `opanatomy analyze ... -f json`")
     return report
 
 

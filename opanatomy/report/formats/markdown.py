@@ -39,7 +39,7 @@ def markdown_report(report: Report, page: Page) -> str:
 def _left_out(titles: Sequence[str]) -> list[str]:
     if not titles:
         return []
-    return [f"Left out, for GitHub takes no more than 65,536 characters: {markdown_text(', '.join(titles))}.\n"]
+    return [f"Left out because GitHub accepts at most 65,536 characters: {markdown_text(', '.join(titles))}.\n"]
 
 
 def _section(section: Section) -> str:

@@ -43,7 +43,7 @@ window.opanatomy.shown = (async () => {
   const view = figure.querySelector(".view"), told = figure.querySelector("output"), tip = document.getElementById("span");
   Object.assign(canvas, { tabIndex: 0, role: "application", ariaLabel:
     "One step over time. Left and right go from span to span, up and down from lane to lane, Enter shows a span in full,"
-    + " L goes to what it comes from, plus and minus zoom." });
+    + " L goes to its cause, plus and minus zoom." });
   view.replaceChildren(canvas);
   let from = 0, to = wall, picked = -1, under = -1, found = new Set(), left = 150, wide = 800;
   const x = (ns) => left + ((ns - from) / (to - from)) * (wide - left);
@@ -68,15 +68,15 @@ window.opanatomy.shown = (async () => {
   const describe = (row) => {
     const lane = lanes[numberOf(row)], name = text("name", row);
     const lines = [...new Set([name || word(row), word(row)]), `${time(length[row])}, from ${time(begin[row])}`];
-    if (lane.bin) return [...lines, `a sum: ${lane.count} spans of this lane are not in the page`];
+    if (lane.bin) return [...lines, `a sum: ${lane.count} spans of this lane are not in this page`];
     lines.push(...NAMED.filter((each) => text(each, row)).map((each) => `${each}: ${text(each, row)}`));
     if (cause[row] < 0 || causeAt[row] === null) return lines;
     const who = texts.cause[cause[row]], since = time(causeAt[row]), source = sourceOf(row);
     const other = `${(source >= 0 && text("name", source)) || "work"} on ${who}`;
     if (word(row).startsWith("idle")) return [...lines, `until ${other}`];
     if (lane.of === "host") return [...lines, `waits for ${other}, from ${since}`];
-    if (lane.of === "device") return [...lines, `for ${who}, which came at ${since}`];
-    return [...lines, `launched by ${who} at ${since}, ${time(begin[row] - causeAt[row])} before`];
+    if (lane.of === "device") return [...lines, `for ${who}, which arrived at ${since}`];
+    return [...lines, `launched by ${who} at ${since}, ${time(begin[row] - causeAt[row])} earlier`];
   };
 
   const drawLane = (lane, y, style) => {
@@ -216,7 +216,7 @@ window.opanatomy.shown = (async () => {
     rows.forEach((row) => { const { of } = lanes[numberOf(row)]; sums[of] = (sums[of] || 0) + length[row]; });
     found = new Set(rows);
     const parts = Object.entries(sums).map(([of, sum]) => `${time(sum)} in ${WHERE[of]}`).join(", ");
-    told.textContent = wanted && (rows.length ? `${rows.length} spans: ${parts}; Enter goes to the next` : "nothing in the lanes is called so");
+    told.textContent = wanted && (rows.length ? `${rows.length} spans: ${parts}; Enter goes to the next` : "no span has this name");
     pick(-1);
   });
   search.addEventListener("keydown", (event) => {

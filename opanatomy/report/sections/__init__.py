@@ -83,18 +83,18 @@ PAGE: Final[Mapping[type[Report], tuple[PagePart, ...]]] = {
         PagePart("memory", "Memory", ("memory", "segments", "components")),
         PagePart("operators", "Operators and kernels"),
         PagePart("ranks", "Ranks", ("ranks",)),
-        PagePart("sources", "How it is known"),
+        PagePart("sources", "Sources and checks"),
     ),
     Comparison: (
         PagePart("verdict", "What changed", ("difference",)),
         PagePart("changes", "Changes"),
-        PagePart("figures", "Figures"),
-        PagePart("sources", "How it is known"),
+        PagePart("figures", "Numbers"),
+        PagePart("sources", "Sources and checks"),
     ),
     Techniques: (
-        PagePart("verdict", "What each would change", ("techniques",)),
+        PagePart("verdict", "What each technique would change", ("techniques",)),
         PagePart("details", "Predicted and measured"),
-        PagePart("sources", "How it is known"),
+        PagePart("sources", "Sources and checks"),
     ),
 }
 #: Sections of each kind of report, in order. Users refer to them by name or heading.
@@ -274,7 +274,7 @@ def in_lines(anatomy: Anatomy) -> tuple[str | Phrase, ...]:
         phases = [phrase("{}: {}", work_of(anatomy), known or "")]
     shares = sorted(costs.classes.items(), key=lambda item: -item[1])
     classes = joined(phrase("{} {}", LABEL[item], Share(ns, costs.whole_ns)) for item, ns in shares if ns)
-    advice = [fact.whole for fact in screen["advice"].facts[:1]] if "advice" in screen else ["nothing to advise"]
+    advice = [fact.whole for fact in screen["advice"].facts[:1]] if "advice" in screen else ["no advice"]
     return *notes, *phases, *([classes] if classes else []), *advice
 
 

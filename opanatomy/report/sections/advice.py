@@ -69,9 +69,9 @@ def _no_advice(anatomy: Anatomy) -> Section | None:
     inside = ledger.device_work_ns - ledger.outside_window_ns
     if anatomy.advice or anatomy.environment.host_only or not inside:
         return None
-    text = phrase("no rule finds a change that gains {} of the step", Share(WORTH, 1, decimals=0))
+    text = phrase("no rule finds a change that could save {} or more of the step", Share(WORTH, 1, decimals=0))
     if inside - ledger.costed_ns > WORTH * inside:
-        rest = "{}; FLOPs and bytes of {} of the device work are unknown"
+        rest = "{}; FLOPs and bytes are unknown for {} of device work"
         text = phrase(rest, text, Share(inside - ledger.costed_ns, inside))
     return Section(title="What to try", notes=(Note(text=phrase("{}.", text)),))
 
@@ -81,7 +81,7 @@ def more_advice(anatomy: Anatomy, page: Page) -> Section | None:
     more = anatomy.advice[FIRST:]
     if not more:
         return None
-    notes = [Note(text="each is the gain of that change alone")]
+    notes = [Note(text="each gain assumes that only this change is made")]
     facts = tuple(fact_of(advice, of_profile=is_run_of_profile(anatomy)) for advice in more)
     return Section(title="What else to try", facts=facts, notes=tuple(notes))
 
@@ -139,7 +139,7 @@ def gain_of(advice: Advice) -> Phrase | None:
         parts.append(
             phrase("{} less memory ({})", Bytes(advice.gain_bytes), Share(advice.gain_bytes, advice.peak_bytes))
         )
-    fits = {True: "fits then", False: "does not fit then either", None: None}[advice.fits]
+    fits = {True: "then it fits", False: "still does not fit", None: None}[advice.fits]
     return joined((*parts, fits))
 
 

@@ -63,9 +63,9 @@ _FIGURE: Final[Mapping[str, str]] = {
     "operator times": "The time of {}",
     "annotated phases": "The time {}",
     "ceiling": "The time or the cost of {}",
-    CLASSES: "The class of work of {}",
+    CLASSES: "The operator class of {}",
     ORDER: "The operators and phases of {}",
-    CLOCKS: "When {} began and ended, idle time and its causes",
+    CLOCKS: "The start and end times of {}, the idle time and its causes",
     LAUNCHES: "The time of {}",
     WAITS: "The busy time of the device",
     EVENTS: "The time of {}",
@@ -93,26 +93,26 @@ def given_ceilings(anatomy: Anatomy) -> Section | None:
     for option, ceilings in options.items():
         of_products = any(one.ceiling != BANDWIDTH for one in ceilings)
         text = phrase(
-            "{} is below what was measured in this trace: {}. It is most likely too low, which makes bounds,"
-            " their shares{} and headroom wrong.",
+            "{} is lower than a rate measured in this trace: {}. It is most likely too low, which makes bounds,"
+            " shares of peak{} and headroom wrong.",
             option,
             joined((_reached(one) for one in ceilings), "; ") or "",
             ", MFU" if of_products else "",
         )
         notes.append(Note(text=text, kind=NoteKind.WARNING))
-    return Section(title="Peaks that were given", notes=tuple(notes))
+    return Section(title="Given peaks", notes=tuple(notes))
 
 
 def exceeded_texts(anatomy: Anatomy) -> Iterator[Phrase]:
     """Yield a sentence for each of the user's ceilings that the trace exceeds, the furthest first."""
     for one in anatomy.device.exceeded:
-        yield phrase("{} is below what was measured: {}", one.option, _reached(one))
+        yield phrase("{} is lower than a measured rate: {}", one.option, _reached(one))
 
 
 def _reached(one: ExceededCeiling) -> Phrase:
     """Return the rate an operator reached, and the device's known value without the option."""
     rate = ByteRate if one.ceiling == BANDWIDTH else FlopRate
-    of = "" if one.ceiling == BANDWIDTH else f" of {one.ceiling}"
+    of = "" if one.ceiling == BANDWIDTH else f" in {one.ceiling}"
     known: Phrase | str = ""
     if one.known_per_second is not None:
         known = phrase(" (peak without the option: {})", rate(one.known_per_second))
@@ -129,13 +129,23 @@ def alarm_texts(anatomy: Anatomy) -> Iterator[Phrase]:
         text = phrase("{}{}", may_be_wrong(check, first), _more(others))
         share = Share(check.share(work_ns), 1)
         if all(difference.time_ns is not None for difference in check.unexplained):
-            yield phrase("{}; {} of {}.", text, Share(min(check.share(work_ns) * of_step, 1), 1), whole_of(costs))
+            yield phrase(
+                "{}; this affects {} of {}.", text, Share(min(check.share(work_ns) * of_step, 1), 1), whole_of(costs)
+            )
         else:
-            yield phrase("{}.", text) if check.quantity in _TEXTUAL else phrase("{}; {} of the figure.", text, share)
+            yield (
+                phrase("{}.", text) if check.quantity in _TEXTUAL else phrase("{}; the two differ by {}.", text, share)
+            )
 
 
 def _more(others: Sequence[Difference]) -> Phrase | str:
-    return phrase(", with {} more", Count(len(others), "figure")) if others else ""
+    return phrase(", and {}", Count(len(others), "more number")) if others else ""
+
+
+def _extent(differences: Iterable[Difference], share: float) -> Phrase:
+    """Return how much the differences matter: the affected part of the work, or of numbers without a time how far."""
+    timed = all(difference.time_ns is not None for difference in differences)
+    return phrase("this affects {} of the work" if timed else "the two differ by {}", Share(share, 1))
 
 
 def may_be_wrong(check: Check, difference: Difference) -> Phrase:
@@ -152,7 +162,7 @@ def may_be_wrong(check: Check, difference: Difference) -> Phrase:
         if make is not None and text_of(make(difference.ours)) != text_of(make(difference.other)):
             figures = make(difference.ours), make(difference.other)
         ours, other = (quantity if is_known(quantity) else "unknown" for quantity in figures)
-        by = phrase("{} here, {} by {}", ours, other, check.source)
+        by = phrase("{} here, {} according to {}", ours, other, check.source)
     return phrase("{}{} may be wrong: {}", subject, in_phase, by)
 
 
@@ -162,8 +172,8 @@ def disagreements(anatomy: Anatomy) -> Section | None:
     if not texts:
         return None
     if len(texts) > _MAX_SENTENCES:
-        checks = Count(len(texts) - _MAX_SENTENCES, "check")
-        texts[_MAX_SENTENCES:] = [phrase("{} more disagree: see --section ledger", checks)]
+        more = Count(len(texts) - _MAX_SENTENCES, "more disagreement")
+        texts[_MAX_SENTENCES:] = [phrase("see --section ledger for {}", more)]
     notes = tuple(Note(text=text, kind=NoteKind.WARNING) for text in texts)
     return Section(title="What may be wrong", notes=notes)
 
@@ -173,26 +183,26 @@ def check_facts(anatomy: Anatomy, *, explained: bool) -> Iterator[tuple[str, Phr
     `explained` also each difference and its cause."""
     compared = [check for check in anatomy.checks if check.compared]
     if compared:
-        equal = Count(sum(check.equal for check in compared), "figure")
+        equal = Count(sum(check.equal for check in compared), "number")
         unequal = joined(
-            phrase("{} of {} {}", Count(check.equal), Count(check.compared), check.quantity)
+            phrase("{} only {} of {}", check.quantity, Count(check.equal), Count(check.compared))
             for check in compared
             if check.equal < check.compared
         )
-        yield "confirmed", joined((phrase("{} by second sources", equal), unequal), by=": ")
+        yield "confirmed", joined((phrase("{} by second sources", equal), unequal), by="; ")
     work_ns, alarms = total(anatomy.classes).time_ns, anatomy.alarms
     for check in anatomy.checks:
         ranked = sorted(check.unexplained, key=lambda difference: -difference.share(work_ns))
         if ranked and check not in alarms:
-            share = Share(check.share(work_ns), 1)
-            yield "below 1 %", phrase("{}{}; {}", may_be_wrong(check, ranked[0]), _more(ranked[1:]), share)
+            extent = _extent(ranked, check.share(work_ns))
+            yield "below 1 %", phrase("{}{}; {}", may_be_wrong(check, ranked[0]), _more(ranked[1:]), extent)
         elif explained:
             for difference in ranked[:_MAX_DIFFERENCES]:
-                share = Share(difference.share(work_ns), 1)
+                extent = _extent([difference], difference.share(work_ns))
                 evidence = (
                     "" if check.quantity in _TEXTUAL else f"; {difference.evidence}" if difference.evidence else ""
                 )
-                yield "uncertain", phrase("{}; {}{}", may_be_wrong(check, difference), share, evidence)
+                yield "uncertain", phrase("{}; {}{}", may_be_wrong(check, difference), extent, evidence)
             if ranked[_MAX_DIFFERENCES:]:
                 yield "uncertain", phrase("{}{}", check.quantity, _more(ranked[_MAX_DIFFERENCES:]))
     yield from _explained(anatomy) if explained else ()
@@ -244,7 +254,7 @@ def ledger(anatomy: Anatomy, page: Page) -> Section:
         inside_ns = account.device_work_ns - account.outside_window_ns
         whole = work_of(anatomy) if anatomy.environment.host_only else "device work"
         linked = joined((phrase("{} {}", Time(ns), name) for name, ns in parts if ns), by=" + ")
-        known = (("classed", account.classed_ns), ("costed", account.costed_ns), ("unknown", account.unknown_ns))
+        known = (("classified", account.classed_ns), ("costed", account.costed_ns), ("unknown", account.unknown_ns))
         counted = (f"{name.replace('_', '-')}: {value}" for name, value in anatomy.conventions.items())
         work = [
             ("work", phrase("{} {} = {}", whole, Time(account.device_work_ns), linked or "")),
@@ -254,7 +264,7 @@ def ledger(anatomy: Anatomy, page: Page) -> Section:
             ("counting", "; ".join(counted)),
         ]
     return Section(
-        title="The ledger of device work",
+        title="Ledger of the device work",
         scope=scope_all_steps(anatomy),
         facts=facts_of(*work, *check_facts(anatomy, explained=bool(page.sections))),
     )

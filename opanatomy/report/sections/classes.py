@@ -116,7 +116,7 @@ def classes(anatomy: Anatomy) -> Section | None:
         notes=(
             *why_above(anatomy, [(item or "total", (item, None, None)) for item, _ in groups]),
             *(_notes([line.part for line in lines]) if computes else ()),
-            *([Note(text="work that ran at the same time counts in each class")] if at_once else ()),
+            *([Note(text="overlapping work counts in each class")] if at_once else ()),
         ),
     )
 
@@ -129,8 +129,7 @@ def _notes(parts: list[Total]) -> tuple[Note, ...]:
     elif any(not part.flops_are_all or part.costed_ns < part.time_ns for part in covered if part.bytes_cover):
         notes.append(Note(text=note("classes", "≥"), column="FLOP"))
     if covered and any(part.flops is not None and not part.flops_cover for part in parts):
-        text = "- most of it has none" if notes else "- most of the time has no formula"
-        notes.append(Note(text=text, column="FLOP"))
+        notes.append(Note(text="- most of the time has no formula", column="FLOP"))
     if any(part.reached is not None and part.covered != 1 for part in parts):
         notes.append(Note(text=PARTLY, column="of peak"))
     return tuple(notes)
@@ -141,10 +140,10 @@ _WHY: Final = {
     ExcessCause.CAUSAL_MASK: "under the causal mask",
     ExcessCause.UNRECORDED_MASK: "flex attention's mask is not recorded, so its FLOPs are an upper bound",
     ExcessCause.FUSED: "fused kernels may touch only part of their tensors",
-    ExcessCause.LOOK_UPS: "look-ups may read fewer rows",
-    ExcessCause.WINOGRAD: "Winograd's algorithm needs fewer products",
-    ExcessCause.CACHE: "the cache may serve the tensors",
-    ExcessCause.SEVERAL: "for several reasons: see --section ledger",
+    ExcessCause.LOOK_UPS: "look-ups may read fewer rows than counted",
+    ExcessCause.WINOGRAD: "Winograd's algorithm needs fewer multiplications",
+    ExcessCause.CACHE: "tensors may be read from the cache",
+    ExcessCause.SEVERAL: "for several reasons (see --section ledger)",
 }
 #: Class, phase and operator of work; `None` matches all.
 Work: TypeAlias = tuple[OperatorClass | None, Phase | None, str | None]

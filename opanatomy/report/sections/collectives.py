@@ -94,20 +94,22 @@ def phases(anatomy: Anatomy) -> Section | None:
             exposed_ns=communication.exposed_ns,
         )
         rows.append(Row(cells={"communication": "together"} | cells_of(times, whole), summary=True))
-    notes = [Note(text=f"waiting for other ranks included; {note('communication-phases', 'exposed')}")]
+    notes = [Note(text=f"time includes waiting for other ranks; {note('communication-phases', 'exposed')}")]
     if launching:
-        notes.append(Note(text=phrase("the host took {} to launch them", Time(launching / steps))))
+        notes.append(Note(text=phrase("the host took {} to launch the collectives", Time(launching / steps))))
     if communication.expected:
         # The communication that a step needs by theory, next to the actual one.
         known = [row for row in communication.expected if row.measured_bytes is not None]
         needed, measured = sum(row.expected_bytes for row in known), sum(row.measured_bytes or 0 for row in known)
         wire = Bytes(sum(row.wire_bytes for row in communication.expected))
         if known:
-            said = "as measured" if needed == measured else "measured are {}"
+            said = "as measured" if needed == measured else "{} measured"
             sizes = (Exact(needed, "B"),) if needed == measured else (Exact(needed, "B"), Exact(measured, "B"))
-            text = phrase("messages per step and rank by theory: {}, " + said + "; {} on its links", *sizes, wire)
+            text = phrase(
+                "messages per step and rank: {} by theory, " + said + "; {} on the rank's links", *sizes, wire
+            )
         else:
-            text = phrase("a step must put {} on each rank's links; the trace has no message sizes", wire)
+            text = phrase("a step must transfer {} over each rank's links; the trace has no message sizes", wire)
         notes.append(Note(text=text))
     return Section(
         title="Communication",
@@ -132,7 +134,7 @@ def modules(anatomy: Anatomy, page: Page) -> Section | None:
     ordered = sorted(communication.modules, key=lambda row: -row.running_ns)
     rows = tuple(Row(cells=cells_of(columns, row)) for row in ordered[: page.top])
     left = len(ordered) - len(rows)
-    notes = (Note(text=phrase("and {} more, all in -f json", Count(left))),) if left else ()
+    notes = (Note(text=phrase("and {} more; -f json has all", Count(left))),) if left else ()
     return Section(
         title="Communication by module", scope=scope_per_step(anatomy), columns=tuple(columns), rows=rows, notes=notes
     )

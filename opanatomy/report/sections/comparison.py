@@ -151,7 +151,7 @@ def sentence_of(group: Group) -> Phrase:
         return head
     if group.cause is Cause.MOVED:
         calls = round(sum(part.after.calls for part in group.parts if part.after is not None))
-        return phrase("{} by {} of {}", head, Count(calls, "call"), Time(group.after_ns))
+        return phrase("{} ({}, {})", head, Count(calls, "call"), Time(group.after_ns))
     changes: dict[str, int] = {}
     for part in group.parts:
         if part.change_ns:
@@ -164,7 +164,7 @@ def sentence_of(group: Group) -> Phrase:
         :_MAX_NAMED_OPERATORS
     ]
     largest = joined(phrase("{} {}", Name(name), TimeChange(change)) for name, change in most)
-    return phrase("{}, of it {}", head, largest) if largest else head
+    return phrase("{}, including {}", head, largest) if largest else head
 
 
 def said_of(group: Group, comparison: Comparison) -> Phrase:
@@ -172,14 +172,16 @@ def said_of(group: Group, comparison: Comparison) -> Phrase:
     said, change = sentence_of(group), comparison.clock_change
     if change is None or group.cause is not Cause.SAME_CALLS:
         return said
-    return phrase("{}; clocks differ by {}, so no kernel difference is reported", said, Change(1 + change, 1))
+    return phrase(
+        "{}; the clocks differ by {}, so this is not reported as a kernel difference", said, Change(1 + change, 1)
+    )
 
 
 # Causes of the difference of two sides, the largest changes, other kernels.
 
 
 _ELSEWHERE: Final = (
-    "calls of 0 ns ran before or after the step on the device: only the part of an event within the step counts"
+    "calls with 0 ns ran on the device before or after the step: only the part of an event inside the step counts"
 )
 #: Causes that change less than this part of the largest change are one row.
 _MIN_CAUSE_SHARE: Final = 1e-3
@@ -208,7 +210,7 @@ def causes_table(parts: Decomposition, page: Page) -> Section:
             before, after = sum(group.before_ns for group in members), sum(group.after_ns for group in members)
             rows.append(Row(cells=cells_of(columns, (name, before, after))))
     rows.append(Row(cells=cells_of(columns, ("step", parts.before_ns, parts.after_ns)), summary=True))
-    notes = (Note(text="of the mean step; overlapping work counts in each part, and is subtracted once"),)
+    notes = (Note(text="times are of the mean step; overlapping work counts in each part and is subtracted once"),)
     return Section(title="Where the difference comes from", columns=tuple(columns), rows=tuple(rows), notes=notes)
 
 
@@ -301,7 +303,7 @@ def kernels_table(parts: Decomposition, top: int) -> Section:
 
 def _more_rows(count: int) -> tuple[Note, ...]:
     """Return a note on the number of omitted rows."""
-    text = phrase("and {} more, in the JSON report", Count(count))
+    text = phrase("and {} more in the JSON report", Count(count))
     return (Note(text=text, kind=NoteKind.REMARK),) if count > 0 else ()
 
 
@@ -350,8 +352,8 @@ def figures_table(comparison: Comparison) -> Section:
     """Return the figures of one step that differ, and how many do not; for more than two sides all main ones."""
     if len(comparison.sides) > 2:
         return _figures_of_many(comparison)
-    section = _table(comparison, shown_figures(comparison), "Figures of one step", least=16)
-    note = Note(text="of one step, called what --fail-if takes; all of them are in the JSON report")
+    section = _table(comparison, shown_figures(comparison), "Numbers per step", least=16)
+    note = Note(text="per step, under the names that --fail-if takes; the JSON report has all of them")
     return replace(section, notes=(*section.notes, note))
 
 
@@ -386,13 +388,13 @@ def _figures_of_many(comparison: Comparison) -> Section:
         for index, side in enumerate(comparison.sides)
     )
     return Section(
-        title="Figures of one step",
+        title="Numbers per step",
         rows=rows,
         columns=(
             Column(header="side", holds=ColumnKind.NAMES, least=16),
             *(Column(header=header, drop_order=index) for index, header in enumerate(shown)),
         ),
-        notes=(Note(text="of one step; all figures are in the JSON report"),),
+        notes=(Note(text="per step; the JSON report has all numbers"),),
     )
 
 
@@ -433,7 +435,7 @@ def _table(comparison: Comparison, rows: Sequence[FigureRow], title: str, *, lea
     if any(row.p is not None and row.p >= SIGNIFICANT for row in changed):
         notes.append(Note(text=f"{_NOT_CLAIMED}: no difference beyond chance (p >= {SIGNIFICANT})"))
     if same := len(rows) - len(changed):
-        notes.append(Note(text=phrase("{} without a difference", Count(same, "figure"))))
+        notes.append(Note(text=phrase("{} without a difference", Count(same, "number"))))
     cells = tuple(Row(cells=cells_of(columns, row)) for row in changed)
     return Section(title=title, columns=tuple(columns), rows=cells, notes=tuple(notes))
 
@@ -472,7 +474,7 @@ IN_SENTENCES: Final = 3
 def title(comparison: Comparison) -> Section:
     """Return the title: the sides by name."""
     names = [Name(side.name) for side in comparison.sides]
-    text = phrase(" against ".join("{}" for _ in names), *names)
+    text = phrase(" vs. ".join("{}" for _ in names), *names)
     return Section(title="Comparison", notes=(Note(text=text, kind=NoteKind.TITLE),))
 
 
@@ -542,7 +544,7 @@ def memory_changes(comparison: Comparison, top: int) -> Section | None:
     name = "all that is allocated then" if comparison.peak_moments else "the peak"
     rows.append(Row(cells={"line of code": name, "change": whole}, summary=True))
     return Section(
-        title="What the memory gained and lost" if comparison.peak_moments else "What the peak gained and lost",
+        title="What changed in memory" if comparison.peak_moments else "What changed at the peak",
         columns=tuple(columns),
         rows=tuple(rows),
     )
@@ -562,7 +564,7 @@ def _extremes(comparison: Comparison) -> tuple[Note, ...]:
     least, most = min(known)[0], max(known)[0]
     shortest, longest = ([name for value, name in known if duration(value) == duration(end)] for end in (least, most))
     if len(shortest) == len(known):
-        which = "" if len(known) == len(comparison.sides) else " that have its time"
+        which = "" if len(known) == len(comparison.sides) else " whose step time is known"
         text = phrase("The step takes {} on all {} sides{}.", Time(least), Count(len(known)), which)
     else:
         text = phrase(
@@ -616,12 +618,12 @@ def headline(comparison: Comparison, parts: Decomposition) -> Phrase:
 def _profiled(subject: str, parts: Decomposition, row: FigureRow | None) -> Phrase:
     """Return the change of the step that is divided into parts."""
     if not parts.change_ns:
-        same = ", and so does each part of it" if not any(part.change_ns for part in parts.parts) else ""
+        same = ", and so does each of its parts" if not any(part.change_ns for part in parts.parts) else ""
         return phrase(subject + " takes {} on both sides{}", Time(parts.before_ns), same)
     how = "longer" if parts.change_ns > 0 else "shorter"
     said: Phrase | str = "" if row is None else _tested(row)
     if not said and any(len(steps) == 1 for steps in (parts.before_steps, parts.after_steps)):
-        said = "; one step cannot distinguish a change from chance"
+        said = "; a single step on a side cannot distinguish a change from chance"
     return phrase(
         subject + " is {} {} ({}): {} before, {} after{}",
         Time(abs(parts.change_ns)),
@@ -636,7 +638,7 @@ def _profiled(subject: str, parts: Decomposition, row: FigureRow | None) -> Phra
 def _tested(row: FigureRow) -> Phrase | str:
     """Return the evidence of the difference: by the runs, else by the ranges of the like steps."""
     if row.p is not None:
-        return f"; over the runs p = {row.p:.2g}{'' if row.p < SIGNIFICANT else ', which may be chance'}"
+        return f"; p = {row.p:.2g} over the runs{'' if row.p < SIGNIFICANT else ', so it may be chance'}"
     overlap = {"apart": "do not overlap", "overlapping": "overlap"}
     return f"; the step times of the two sides {overlap[row.ranges]}" if row.ranges else ""
 
@@ -665,7 +667,7 @@ def sides(comparison: Comparison) -> Section:
             means.append(phrase("{}{}", _numbers(numbers), f" ({count} set aside)" if count else ""))
         others = joined(
             phrase(
-                "{} ({}) against {} ({})",
+                "{} ({}) vs. {} ({})",
                 Time(kind.before_ns),
                 _numbers(kind.before_steps),
                 Time(kind.after_ns),
@@ -673,7 +675,7 @@ def sides(comparison: Comparison) -> Section:
             )
             for kind in comparison.other_kinds
         )
-        text = phrase("{} against {}{}", *means, phrase("; of another kind: {}", others) if others else "")
+        text = phrase("{} vs. {}{}", *means, phrase("; steps of another kind: {}", others) if others else "")
         facts.append(Fact(label="steps", text=text))
     return Section(title="What is compared", facts=tuple(facts))
 

@@ -123,7 +123,7 @@ def digest_of(anatomy: Anatomy, room: Room = ROOMS[0]) -> tuple[Section, ...]:
 def _run(anatomy: Anatomy, room: Room) -> Facts:
     environment, workload = anatomy.environment, anatomy.workload
     yield from (("before you read on", text) for text in anatomy.caveats)
-    yield "all figures", _basis(anatomy)
+    yield "all numbers", _basis(anatomy)
     yield "device", _name(environment.device or environment.processor)
     if environment.host_only or room.every_fact:
         yield "kind of device", "not recorded: host times only" if environment.host_only else environment.device_kind
@@ -167,7 +167,7 @@ def _basis(anatomy: Anatomy) -> str | None:
         return "for the whole trace, as no step is annotated"
     steps, several = steps_of(anatomy), len(anatomy.ranks) > 1
     whose = "one step of one rank" if several else "one step"
-    return f"of {whose}" if steps == 1 else f"of {whose}, the mean of {steps:,}"
+    return f"for {whose}" if steps == 1 else f"for {whose}, the mean of {steps:,}"
 
 
 def _rank(anatomy: Anatomy) -> Phrase | None:
@@ -187,13 +187,13 @@ def _step(anatomy: Anatomy, room: Room) -> Facts:
         yield from ((fact.label, fact.text) for fact in made.facts)
         return
     step, wall_ns = anatomy.step, anatomy.step.wall_ns
-    ends = ": not annotated, so each is taken to end with Optimizer.step" if are_by_updates(anatomy) else ""
+    ends = ": not annotated, so each is assumed to end with Optimizer.step" if are_by_updates(anatomy) else ""
     yield "profiled steps", phrase("{}{}", Count(step.count), ends)
-    yield "steps that are excluded", joined(left_out(anatomy))
+    yield "excluded steps", joined(left_out(anatomy))
     yield "step, profiled" if not is_whole_trace(anatomy) else "whole trace, counted as one step", _time(wall_ns)
     yield "step, without the profiler", _time(step.unprofiled_wall_ns)
     yield "samples", None if step.samples_per_second is None else phrase("{}", Rate(step.samples_per_second, "samples"))
-    yield from _phases(step, "" if anatomy.environment.device_kind == "cpu" else "device work of ")
+    yield from _phases(step, "" if anatomy.environment.device_kind == "cpu" else "device work in ")
     if anatomy.environment.device_kind == "cpu":
         yield "framework", _part(step.framework_ns, wall_ns)
     elif not is_whole_trace(anatomy) and not nothing_recorded(anatomy):
@@ -221,7 +221,7 @@ def _time_by_part(anatomy: Anatomy, room: Room) -> Iterator[tuple[str, str | Phr
         in_window, costs, unknown = steps_of_window(anatomy), costs_of(anatomy), nothing_recorded(anatomy)
         whole_ns = costs.whole_ns / in_window
         yield "mean step" if not costs.of_trace else "from the first to the last device work", _time(whole_ns)
-        yield "not in it, other steps' work", _time((timeline.outside_ns or 0) / in_window or None)
+        yield "excluded work of other steps", _time((timeline.outside_ns or 0) / in_window or None)
         for label, part_ns in (
             ("device busy", None if unknown else timeline.busy_ns),
             ("device idle", None if unknown else costs.idle_ns),
@@ -301,12 +301,12 @@ def _spans(anatomy: Anatomy, room: Room) -> Facts:
 
 def _gap(gap: Gap, steps: int | None) -> Phrase:
     """Return a gap's duration, count, host activity, and the work that follows."""
-    often = None if steps is None and gap.count == 1 else phrase("{} of them", calls_of(gap.count))
+    often = None if steps is None and gap.count == 1 else phrase("{} times", calls_of(gap.count))
     said = (
         phrase("{} idle", Time(gap.time_ns)),
-        often if steps is None else phrase("{} a step", calls_of(gap.count)),
+        often if steps is None else phrase("{} per step", calls_of(gap.count)),
         _on_host(gap),
-        "begun while the host waited for the device" if gap.drained else None,
+        "started while the host waited for the device" if gap.drained else None,
         None if gap.before is None else phrase("before {}", Name(cut(gap.before, NAME_WIDTH))),
         None if gap.launch_ns is None else phrase("whose launch took {}", Time(gap.launch_ns)),
         joined((None if gap.step is None else f"step {gap.step}", phrase("at {}", Time(gap.begin_ns))), by=" "),
@@ -317,7 +317,7 @@ def _gap(gap: Gap, steps: int | None) -> Phrase:
 def _on_host(gap: Gap) -> Phrase | str:
     """Return the host activity in a gap: a call inside an operator or range, either alone, else the gap's cause."""
     if gap.name is not None and gap.call is not None:
-        return phrase("in {} below {}", Name(gap.call), said(gap.name))
+        return phrase("in {} inside {}", Name(gap.call), said(gap.name))
     name = gap.name or gap.call
     return label_of_cause(gap.cause) if name is None else phrase("in {}", said(name))
 
@@ -327,13 +327,13 @@ def _span(span: Span, name: str, steps: int | None) -> Phrase:
     own = (
         None
         if span.own_ns is None or span.own_ns > 0.99 * span.duration_ns
-        else phrase("{} its own", Time(span.own_ns))
+        else phrase("{} self time", Time(span.own_ns))
     )
     rate = None if span.bytes_per_second is None else phrase("at {}", ByteRate(span.bytes_per_second))
     others = None
     if span.count is not None and span.count > 1:
-        others = phrase("median {} of {}", Time(span.median_ns), calls_of(span.count / (steps or 1)))
-        others = others if steps is None else phrase("{} a step", others)
+        often = "{} events" if steps is None else "{} per step"
+        others = phrase("median {} (" + often + ")", Time(span.median_ns), calls_of(span.count / (steps or 1)))
     place = (
         None if span.rank is None else f"rank {span.rank}",
         None if span.step is None else f"step {span.step}",
@@ -341,7 +341,7 @@ def _span(span: Span, name: str, steps: int | None) -> Phrase:
     )
     said = (
         phrase("{}", Time(span.duration_ns)), own,
-        None if span.operator in (None, span.name) else phrase("below {}", Name(span.operator or "")),
+        None if span.operator in (None, span.name) else phrase("inside {}", Name(span.operator or "")),
         None if span.phase in (None, Phase.OTHER) else span.phase,
         phrase("{}", Name(short_signature(span.signature))) if span.signature else None,
         joined((None if span.bytes is None else phrase("{}", Bytes(span.bytes)), rate), by=" "),
@@ -490,7 +490,9 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
         for group in groups[:_COMPARED_CAUSES]
     ]
     if more := groups[_COMPARED_CAUSES:]:
-        left = phrase("{}: {}", Count(len(more), "cause"), TimeChange(sum(group.change_ns for group in more)))
+        left = phrase(
+            "{}, {} in total", Count(len(more), "more cause"), TimeChange(sum(group.change_ns for group in more))
+        )
         causes.append(("and", left))
     step = [] if parts is None else [("step", headline(comparison, parts))]
     figures = [(row.name, _values(row, comparison)) for row in shown_figures(comparison)]
@@ -499,11 +501,11 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
     warnings = [("warning", text) for text in comparison.warnings]
     reasons = [("not comparable", why) for why in comparison.not_comparable]
     if comparison.no_claim is not None and not reasons:
-        warnings.insert(0, ("nothing is called significant", comparison.no_claim))
+        warnings.insert(0, ("not tested for significance", comparison.no_claim))
     blocks = (
         ("run", "What is compared", [*reasons, *sides, *step]),
         ("causes", "Where the difference comes from", causes),
-        ("figures", "Figures of one step, side by side", figures),
+        ("figures", "Numbers per step, side by side", figures),
         ("gates", "Gates", gates),
         ("warnings", "Warnings", warnings),
     )
@@ -513,7 +515,7 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
 def _values(row: FigureRow, comparison: Comparison) -> Phrase:
     """Return a figure on every side, and the change from first to last if these are comparable."""
     if comparison.not_comparable:
-        return joined((with_bound(row, index) for index in range(len(row.values))), " against ") or phrase("")
+        return joined((with_bound(row, index) for index in range(len(row.values))), " vs. ") or phrase("")
     values = joined((with_bound(row, index) for index in range(len(row.values))), " -> ") or ""
     return phrase("{} ({})", values, Change(row.values[-1], row.values[0]))
 
@@ -537,7 +539,7 @@ def findings_of_comparison(comparison: Comparison, sides: Sequence[str | None] =
             name=group.name,
             text=said_of(group, comparison),
             evidence=phrase(
-                "{} before, {} after, {} of the step before",
+                "{} before, {} after, {} of the step time before",
                 Time(group.before_ns),
                 Time(group.after_ns),
                 Change(parts.before_ns + group.change_ns, parts.before_ns),
@@ -665,8 +667,8 @@ def _finding(row: TechniqueRow, base: StepFigures, report: Techniques) -> Findin
         evidence=joined(
             (
                 "predicted" if row.measured is None else "measured",
-                phrase("peak {} for {}", Bytes(figures.peak_bytes), Bytes(base.peak_bytes)),
-                phrase("step {} for {}", Time(figures.step_ns), Time(base.step_ns)),
+                phrase("peak {} instead of {}", Bytes(figures.peak_bytes), Bytes(base.peak_bytes)),
+                phrase("step {} instead of {}", Time(figures.step_ns), Time(base.step_ns)),
             )
         ),
         next=_next_of_technique(row, report),

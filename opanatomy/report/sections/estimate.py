@@ -52,7 +52,7 @@ def estimate(anatomy: Anatomy) -> Section | None:
     kind = "inference" if workload.inference else f"training{optimizer}"
     host = None
     if first.host_ns >= first.as_is_ns:
-        host = phrase("{} to launch all work: this is the length of the step", Time(first.host_ns))
+        host = phrase("{} to launch all work, which determines the step time", Time(first.host_ns))
     rows = estimated.devices
     varies = {name for name in ("batch", "sequence_length") if len({getattr(row, name) for row in rows}) > 1}
     batches: Columns[DeviceEstimate] = {Column(header="batch"): lambda row: Count(row.batch or 0)}
@@ -72,7 +72,7 @@ def estimate(anatomy: Anatomy) -> Section | None:
     together = None
     if first.ranks > 1 and first.link_bytes_per_second:
         together = phrase(
-            f"{first.ranks} devices, {workload.parallel}: collectives of {{}} over a link of {{}}, hidden or exposed",
+            f"{first.ranks} devices, {workload.parallel}: collectives take {{}} over a link of {{}}, hidden or exposed",
             Time(first.transfer_ns),
             ByteRate(first.link_bytes_per_second),
         )
@@ -80,18 +80,21 @@ def estimate(anatomy: Anatomy) -> Section | None:
     amount, unit = (first.tokens, "tokens a second") if first.tokens else (first.samples, "samples a second")
     if amount:
         low, high = (round(amount * _NS / ns) for ns in (first.high_ns, first.low_ns))
-        of_all = f", of all {first.ranks} devices" if first.ranks > 1 else ""
+        of_all = f", over all {first.ranks} devices" if first.ranks > 1 else ""
         throughput = phrase(f"{{}} to {{}} {unit}{of_all}", Count(low), Count(high))
     mfu = None
     if first.mfu is not None:  # that of the step as is, by the ends of the range
         least, most = (first.mfu * first.as_is_ns / ns for ns in (first.high_ns, first.low_ns))
-        mfu = phrase(f"MFU {{}} to {{}} of {first.mfu_dtype}", Share(least, 1), Share(most, 1))
+        mfu = phrase(f"MFU {{}} to {{}} of the {first.mfu_dtype} peak", Share(least, 1), Share(most, 1))
     precision = f"autocast to {workload.amp}" if workload.amp else f"{workload.dtype or 'float32'}"
     return Section(
         title="Estimate",
         facts=facts_of(
-            ("time", phrase("{} to {} a step", Time(first.low_ns), Time(first.high_ns))),
-            ("attained", phrase("{}: at the fastest rates anyone measured there", Time(first.attained_ns))),
+            ("time", phrase("{} to {} per step", Time(first.low_ns), Time(first.high_ns))),
+            (
+                "attained",
+                phrase("{} at the fastest rates that anyone measured on this device", Time(first.attained_ns)),
+            ),
             ("host", host),
             ("together", together),
             ("throughput", throughput),
@@ -121,11 +124,11 @@ def conventions(anatomy: Anatomy) -> Section | None:
         Column(header="leaves out", drop_order=2): lambda row: row.leaves_out,
     }
     given, first = estimated.tokens_per_second, estimated.devices[0]
-    at = "the middle of the estimate"
+    at = "the middle of the estimated range"
     if given is not None and first.tokens:
         spent = first.tokens / first.ranks * _NS / given
         where = "inside" if first.low_ns <= spent <= first.high_ns else "outside"
-        at = f"{given:,g} tokens/s of a device, {where} the range of the estimate"
+        at = f"{given:,g} tokens/s per device, {where} the estimated range"
     return Section(
         title="MFU by formula",
         facts=facts_of(("at", at)),

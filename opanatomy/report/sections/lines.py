@@ -100,12 +100,16 @@ def lines(anatomy: Anatomy, page: Page) -> Section | None:
     for text, ns in ((f"and {len(working) - len(shown):,} more", rest), ("no line known", whole - known)):
         if ns > 0:
             rows.append(Row(cells={"line": text, "time": Time(ns / steps), "share": Share(ns, whole)}))
-    notes = [Note(text="backward counts for the line of its forward, library functions for the line that calls them")]
+    notes = [
+        Note(text="backward counts toward the line of its forward, library functions toward the line that calls them")
+    ]
     if anatomy.step.by_line_ns is not None and anatomy.step.wall_ns is not None:
-        words = "the step traced line by line took {}, a step without tracing {}: it only assigns work to lines"
+        words = "the step traced line by line took {}, an untraced step {}; tracing only assigns work to lines"
         notes.append(Note(text=phrase(words, Time(anatomy.step.by_line_ns), Time(anatomy.step.wall_ns))))
     else:
-        notes.append(Note(text="from the recorded Python stack, which has only the line where a function begins"))
+        notes.append(
+            Note(text="lines come from the recorded Python stack, which has only the first line of each function")
+        )
     return Section(
         title="Time by line",
         scope=shares_of_work(anatomy),

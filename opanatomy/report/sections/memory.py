@@ -111,7 +111,7 @@ def _how_it_is_known(memory: Memory) -> tuple[Note, ...]:
     by = "allocated" if memory.peak_bytes is None else "peak"
     texts: list[str | Phrase] = [f"{by}: {memory.measured_by}"] if memory.measured_by else []
     if memory.requested_peak_bytes is not None:
-        texts.append(phrase("requested at one time: {} at most", Bytes(memory.requested_peak_bytes)))
+        texts.append(phrase("at most {} requested at one time", Bytes(memory.requested_peak_bytes)))
     texts += dict.fromkeys(f"inferred {_words(item.component)}: {item.rule}" for item in memory.inferences)
     return tuple(Note(text=text, kind=NoteKind.REMARK) for text in texts)
 
@@ -255,7 +255,7 @@ def snapshots(anatomy: Anatomy) -> Section | None:
 def remarks(anatomy: Anatomy) -> Section:
     """Return what could not be measured, and why."""
     notes = tuple(Note(text=note, kind=NoteKind.REMARK) for note in anatomy.memory.notes)
-    return Section(title="What of the memory is unknown", notes=notes)
+    return Section(title="What is unknown about the memory", notes=notes)
 
 
 def _on_cpu(anatomy: Anatomy) -> bool:
@@ -315,8 +315,8 @@ def failure(anatomy: Anatomy) -> Section | None:
         sizes["reserved then"] = event.reserved_bytes
         sizes["of it unused"] = event.unused_bytes
         sizes["free on the device then"] = event.device_free_bytes
-    text = event.message if event.seen else f"{event.message} - did not happen again in a second step"
-    text += "" if event.line is None else f", by {event.line}"
+    text = event.message if event.seen else f"{event.message} - it did not happen again in a second step"
+    text += "" if event.line is None else f", at {event.line}"
     rows = tuple(Row(cells={header: name, "bytes": Bytes(size)}) for name, size in sizes.items())
     return Section(
         title="Out of memory",
@@ -349,7 +349,7 @@ def curve_lines(points: Sequence[MemoryPoint], width: int) -> tuple[list[str], s
     if len(points) < _FEWEST_POINTS or highest <= 0:
         return [], ""
     if across < _MIN_CURVE_WIDTH:
-        return [], "no room for the curve of allocated bytes"
+        return [], "too narrow for the curve of allocated bytes"
     columns = _sampled(points, across)
     names = [name for name in _LETTERS if any(point.components.get(name) for point in points)]
     stacks = [_stack(point, names, highest) for point in columns]

@@ -206,11 +206,9 @@ def modules(anatomy: Anatomy, page: Page) -> Section | None:
     ]
     if (left := whole - root.whole.time_ns) > 0:
         rows.append(Row(cells={"module": "outside modules", "time": Time(left / steps), "share": Share(left, whole)}))
-    notes = [
-        Note(text="a module includes its submodules; the most expensive ones are shown in parts, all are in -f json")
-    ]
+    notes = [Note(text="a module includes its submodules; only the most expensive ones are expanded, -f json has all")]
     if Phase.RECOMPUTE in root.phases:
-        notes.append(Note(text="backward: recompute included", column="backward"))
+        notes.append(Note(text="backward includes recompute", column="backward"))
     return Section(
         title="Time and FLOPs by module",
         scope=shares_of_work(anatomy),

@@ -80,9 +80,9 @@ def operators(anatomy: Anatomy, page: Page) -> Section | None:
     for label, ns in (("launched by graphs", graphs), ("without an operator", unlaunched)):
         if ns > 0:
             rows.append(Row(cells={"operator": label, "time": Time(ns / steps), "share": Share(ns / steps, whole_ns)}))
-    order = "" if page.sort == "time" else f"by {page.sort}"
+    order = "" if page.sort == "time" else f"sorted by {page.sort}"
     return Section(
-        title="The operators that take most",
+        title="Operators that take the most time",
         scope="; ".join(filter(None, (shares_of_work(anatomy), order))),
         columns=(
             Column(header="operator", holds=ColumnKind.NAMES, least=18),
@@ -148,7 +148,7 @@ def kernels(anatomy: Anatomy, page: Page) -> Section | None:
             Row(cells={"kernel": "without a kernel", "time": Time(left / steps), "share": Share(left, whole_ns)})
         )
     return Section(
-        title="The kernels that take most",
+        title="Kernels that take the most time",
         scope=shares_of_work(anatomy),
         columns=(
             Column(header="kernel", holds=ColumnKind.NAMES, least=18),
@@ -157,7 +157,7 @@ def kernels(anatomy: Anatomy, page: Page) -> Section | None:
             Column(header="launched by", holds=ColumnKind.NAMES, drop_order=3),
         ),
         rows=tuple(rows),
-        notes=(Note(text="whole names: -f json"),),
+        notes=(Note(text="full names are in -f json"),),
     )
 
 

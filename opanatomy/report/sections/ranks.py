@@ -63,11 +63,11 @@ def name_of(rank: Straggler | Rank | RankWaiting) -> str:
 def how_late(straggler: Straggler, waiting: Waiting) -> Phrase:
     """Describe how often a rank comes last, by how much and since when, and what takes it longer than the others.
 
-    `it begins 5 of 8 collectives last, a median of 505 us after the rank before it; 56.4 % of all waiting was there
-    when its step began, 19.5 % came within it; in its step it is idle 1.14 ms longer than the others`
+    `it starts 5 of 8 collectives last, a median of 505 us after the rank before it; 56.4 % of all waiting accrued
+    before its step started, 19.5 % during the step; in its step it is idle 1.14 ms longer than the others`
     """
     every = Count(waiting.by_number + waiting.by_order + waiting.by_time, "collective")
-    last = phrase("it begins {} of {} last", Count(straggler.last), every)
+    last = phrase("it starts {} of {} last", Count(straggler.last), every)
     by = phrase("a median of {} after the rank before it", Time(straggler.lead_ns))
     several = max(len(rank.steps) for rank in waiting.each) > 1
 
@@ -75,8 +75,8 @@ def how_late(straggler: Straggler, waiting: Waiting) -> Phrase:
     since, before = None, straggler.before_ns
     if before is not None and before >= _MIN_WAITING_SHARE * straggler.charged_ns:
         shares = (Share(ns, straggler.waiting_ns) for ns in (before, straggler.charged_ns - before))
-        its = "its steps began, {} came within them" if several else "its step began, {} came within it"
-        since = phrase("{} of all waiting was there when " + its, *shares)
+        its = "its steps started, {} during the steps" if several else "its step started, {} during the step"
+        since = phrase("{} of all waiting accrued before " + its, *shares)
 
     # What it does longer than the others; nothing if it was late before its steps began.
     longer, within = None, straggler.charged_ns - (before or 0)
@@ -84,7 +84,7 @@ def how_late(straggler: Straggler, waiting: Waiting) -> Phrase:
     if max(computing, idle) > 0 and within >= WITHIN * straggler.charged_ns:
         does, ns = ("computes", computing) if computing >= idle else ("is idle", idle)
         its = (
-            "its steps it {} {} longer than the others in all"
+            "its steps it {} {} longer than the others in total"
             if several
             else "its step it {} {} longer than the others"
         )
@@ -215,7 +215,9 @@ def _lines(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[tuple[str,
     )
     rest = sum(len(group.ranks) for group in groups[_MAX_RANKS:])
     more = phrase(
-        "not shown: {} in {}, none larger", Count(rest, "more rank"), Count(len(groups) - _MAX_RANKS, "group")
+        "not shown: {} in {}, none larger than those shown",
+        Count(rest, "more rank"),
+        Count(len(groups) - _MAX_RANKS, "group"),
     )
     return lines, [Note(text=text), *([Note(text=more)] if rest else []), *notes]
 
@@ -226,7 +228,7 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
     sized = sorted((rank for rank in anatomy.ranks if rank.host_bytes), key=lambda rank: rank.host_bytes or 0)
     if len(sized) > 1:
         text = phrase(
-            "Host memory over the run is {} to {} a rank, most on {}.",
+            "Host memory over the run is {} to {} per rank, highest on {}.",
             Bytes(sized[0].host_bytes),
             Bytes(sized[-1].host_bytes),
             _name(sized[-1].rank, sized[-1].trace, "rank "),
@@ -236,7 +238,7 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
     if step is not None:
         # A rank that waits has a long step without being the slow one.
         text = phrase(
-            "The longest step is that of {}: {}, {} to the median",
+            "The longest step is on {}: {}, {} relative to the median",
             _name(step.max_rank, step.max_trace, "rank "),
             Time(step.max_ns),
             Change(step.max_ns, step.median_ns),
@@ -246,12 +248,12 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
         waits_ns = fmean(part.waiting_ns for row in slowest for part in row.steps or ()) if each else 0
         if waits_ns and anatomy.waiting is not None:
             least = "at least " if anatomy.waiting.is_lower_bound else ""
-            text = phrase("{}; it waits " + least + "{} of it for others", text, Time(waits_ns))
+            text = phrase("{}; " + least + "{} of that is waiting for others", text, Time(waits_ns))
         notes.append(Note(text=phrase("{}.", text), kind=NoteKind.CONCLUSION))
     if anatomy.waiting is None and own is not None and own.max_ns > own.min_ns:
         name = _name(own.max_rank, own.max_trace, "rank ")
         text = phrase(
-            "{} waits least in communication ({} of its own work a step): if other ranks wait, they wait for this one.",
+            "{} waits least in communication ({} of its own work per step): if other ranks wait, they wait for it.",
             name,
             Time(own.max_ns),
         )
@@ -292,9 +294,13 @@ def steps(anatomy: Anatomy) -> Section | None:
     texts: list[str | Phrase] = []
     if len(shown) < len(waiting.each):
         texts.append(
-            phrase("the {} of {} ranks that the others wait for most", Count(len(shown)), Count(len(waiting.each)))
+            phrase(
+                "only the {} of {} ranks that the others wait for most are shown",
+                Count(len(shown)),
+                Count(len(waiting.each)),
+            )
         )
-    texts.append(f"means of the steps; {note('waiting-steps', 'transfer and waiting', 'waited for')}")
+    texts.append(f"means over the steps; {note('waiting-steps', 'transfer and waiting', 'waited for')}")
     if waiting.is_lower_bound:
         given = Count(waiting.ranks), Count(waiting.world_size)
         texts.append(phrase("{} of {} ranks were given: waiting is a lower bound", *given))
@@ -309,23 +315,23 @@ def steps(anatomy: Anatomy) -> Section | None:
     )
     if matched is not None:
         clocks = waiting.clocks
-        agree = phrase("aligned by the ends of collectives" if clocks.was_set else "agree")
+        agree = phrase("are aligned by the ends of collectives" if clocks.was_set else "agree")
         if clocks.within_ns is not None:
             agree = phrase("{}, to within {}", agree, Time(clocks.within_ns))
         if clocks.ended_too_early:
             agree = phrase(
-                "{}; ended before it had begun on every rank: {}", agree, Count(clocks.ended_too_early, "collective")
+                "{}; {} ended before starting on every rank", agree, Count(clocks.ended_too_early, "collective")
             )
-        texts.append(phrase("collectives matched: {}; clocks: {}", matched, agree))
+        texts.append(phrase("collectives matched: {}; clocks {}", matched, agree))
     notes = [Note(text=text) for text in texts]
     straggler = waiting.straggler
     if straggler is not None:
         share = Share(straggler.charged_ns, straggler.waiting_ns)
         late = how_late(straggler, waiting)
-        text = phrase("The others wait for {}, {} of all waiting: {}.", name_of(straggler), share, late)
+        text = phrase("The others wait for {} ({} of all waiting): {}.", name_of(straggler), share, late)
         notes.append(Note(text=text, kind=NoteKind.CONCLUSION))
     elif waiting.no_straggler:
-        notes.append(Note(text=f"no straggler named: {waiting.no_straggler}"))
+        notes.append(Note(text=f"no straggler is named: {waiting.no_straggler}"))
     return Section(
         title="Waiting",
         columns=tuple(columns),

@@ -23,19 +23,19 @@ def replay(anatomy: Anatomy) -> Section | None:
     # How far the replay is right, and whose host it has.
     host = None
     if made.host_factor is not None:
-        host = phrase("host time x {}, as without the profiler", Share(made.host_factor, 1, 0))
+        host = phrase("host time scaled to {}, as without the profiler", Share(made.host_factor, 1, 0))
     if made.why_not is not None:
         trust = joined((phrase("not trusted: {}", made.why_not), host), by="; ")
     else:
-        off = phrase("off by {} with usual delays", Share(made.error, 1))
-        trust = joined((off, phrase("no cause recorded for {}", Share(made.unexplained, 1)), host))
+        off = phrase("off by {} with typical delays", Share(made.error, 1))
+        trust = joined((off, phrase("no recorded cause for {} of the step", Share(made.unexplained, 1)), host))
     facts = [*facts_of(("decided by", joined(path)), ("replay", trust))]
     for answer in made.answers:
         takes = phrase("{} ({})", Time(answer.step_ns), Change(answer.step_ns, made.step_ns))
         # A range where the host may be faster than it was recorded.
         if answer.least_ns is not None and made.least_ns:
             fast = phrase("{} ({})", Time(answer.least_ns), Change(answer.least_ns, made.least_ns))
-            takes = phrase("{}; with a host that recording does not slow down {}", takes, fast)
+            takes = phrase("{}; {} if recording did not slow down the host", takes, fast)
         facts.append(Fact(label="what if", text=phrase("{}: {}", ", ".join(answer.changes), takes)))
     scope = f"per step, mean of {made.steps}" if made.steps > 1 else scope_per_step(anatomy)
     return Section(title="The step, replayed", scope=scope, facts=tuple(facts))

@@ -111,8 +111,8 @@ def what_ran(anatomy: Anatomy, page: Page) -> Section:
         ranks = joined(
             (
                 phrase("{} over {}", workload.parallel or "shared", Count(workload.world_size, "rank")),
-                None if batch is None else phrase("{} a rank", Count(batch, "sample")),
-                None if together is None else phrase("{} together", Count(together)),
+                None if batch is None else phrase("{} per rank", Count(batch, "sample")),
+                None if together is None else phrase("{} in total", Count(together)),
                 f"buckets of {bucket:g} MiB" if bucket else None,
                 "gradients are views of the buckets" if workload.bucket_view else None,
             )
@@ -213,7 +213,7 @@ def _device(anatomy: Anatomy) -> str | Phrase | None:
     environment = anatomy.environment
     if environment.host_only:
         if environment.device is not None:
-            return phrase("{}, whose rows are not read: host times only", Name(environment.device))
+            return phrase("{}, but its events are not read: host times only", Name(environment.device))
         return "a GPU without recorded work: host times only"
     if environment.device_kind == "cpu":
         threads = environment.host_threads
@@ -251,24 +251,24 @@ def texts(anatomy: Anatomy) -> Section | None:
     source = "opanatomy's sample texts" if figures.file is None else figures.file
     column = f" (column {figures.column})" if figures.column else ""
     count = phrase(
-        "{} of {} tokens or more, median {}",
+        f"{'the first ' if figures.more else ''}{{}} of {{}} tokens or more, median {{}}",
         Count(figures.count, "text"),
         Count(figures.shortest),
         Count(figures.median),
     )
-    cut = phrase("{} cut at {}", Count(figures.cut), Count(figures.maximum)) if figures.cut else None
+    cut = phrase("{} cut to {} tokens", Count(figures.cut), Count(figures.maximum)) if figures.cut else None
 
     useful = phrase(
-        "{}: {} of the tokens are of texts, in {}",
+        "{}: {} of the tokens are text, in {}",
         _PADDED.get(figures.padding, figures.padding),
         Share(figures.all_useful_tokens, figures.all_tokens),
         Count(figures.all_batches, "batch"),
     )
     wasted, padding = None, figures.padding_flops
     if padding is not None and padding.flops:
-        unknown = phrase("; {} have shapes that do not say", Flops(padding.flops - padding.assigned_flops))
+        unknown = phrase("; unknown for {}, whose shapes do not show it", Flops(padding.flops - padding.assigned_flops))
         wasted = phrase(
-            "{} of the contractions ({}) are on padding, in the profiled batch{}",
+            "{} of the contractions ({}) are spent on padding in the profiled batch{}",
             Flops(padding.padding_flops),
             Share(padding.padding_flops, padding.flops),
             unknown if padding.assigned_flops < padding.flops else "",
@@ -283,15 +283,15 @@ def texts(anatomy: Anatomy) -> Section | None:
             (
                 phrase("mean {} ({})", Time(figures.mean_step_ns), spread),
                 phrase("{}", Rate(samples, "samples")),
-                phrase("{} of texts", Rate(tokens, "tokens")),
+                phrase("{} of text", Rate(tokens, "tokens")),
             )
         )
     facts = facts_of(
-        ("texts", joined((f"{source}{column}", "the first" if figures.more else None, count, cut))),
+        ("texts", joined((f"{source}{column}", count, cut))),
         ("padding", useful),
         ("wasted", wasted),
         ("steps", steps),
-        ("memory", phrase("of the longest batch, {}", Count(figures.memory_length, "token"))),
+        ("memory", phrase("for the longest batch, {}", Count(figures.memory_length, "token"))),
     )
     tokenizers = tuple(
         Fact(label="tokenizer", text=_tokenizer(row), warning=bool(row.used and row.holds_back))
@@ -330,5 +330,5 @@ def _tokenizer(row: TokenizerRow) -> Phrase | str:
     trained = f"trained on the texts: {row.trained_because}" if row.trained_because and row.used else None
     rate = None if row.tokens_per_second is None else phrase("{}", Rate(row.tokens_per_second, "tokens"))
     held = {True: "the device would wait for it", False: "faster than the steps", None: None}[row.holds_back]
-    other = None if row.same_ids else "other ids than the one used"
+    other = None if row.same_ids else "different token ids from the one used"
     return joined((kind, rate, held, other, trained)) or kind

@@ -62,7 +62,7 @@ _WHILE: Final = {
     IdleCause.COLLECTIVE: "while the host called collectives",
     IdleCause.OPERATORS: "while the host ran operators and launched kernels",
     IdleCause.PYTHON: "while the host was between operators, in Python",
-    IdleCause.STREAM: "while another stream was waited for",
+    IdleCause.STREAM: "while work waited for another stream",
     IdleCause.DEVICE: "in gaps between kernels already queued",
     IdleCause.UNKNOWN: "while the trace shows nothing on the host",
 }
@@ -86,16 +86,16 @@ def busy(anatomy: Anatomy) -> Phrase | None:
     if costs.of_trace:
         whole = phrase("the {} from the first to the last device work", long)
     elif has_foreign_work(anatomy):
-        whole = phrase("the {} without other steps' work", long)
+        whole = phrase("the {} excluding other steps' work", long)
 
     exposed, busy_ns = None, anatomy.timeline.busy_ns
     # The profiler slows the host, so that the device idles more: its work is not longer.
     if unprofiled_ns is not None and (work_ns := busy_ns / steps_of_window(anatomy)) <= unprofiled_ns:
-        without = phrase("the same work is {} of the unprofiled step", Share(work_ns, unprofiled_ns))
+        without = phrase("the same work takes {} of the unprofiled step", Share(work_ns, unprofiled_ns))
     if costs.exposed_ns >= _MIN_SHOWN_SHARE * costs.whole_ns:
         waiting = None
         if costs.waiting_ns:
-            waiting = phrase(", in it waiting for other ranks {}", Share(costs.waiting_ns, costs.whole_ns))
+            waiting = phrase(", including {} waiting for other ranks", Share(costs.waiting_ns, costs.whole_ns))
         exposed = phrase(
             " (compute and copies {}, exposed communication {}{})",
             Share(busy_ns - costs.exposed_ns, costs.whole_ns),
@@ -112,7 +112,7 @@ def busy(anatomy: Anatomy) -> Phrase | None:
 
     unrecorded = None
     if costs.unrecorded_ns and costs.unrecorded_ns >= _MIN_SHOWN_SHARE * costs.whole_ns:
-        why = "launches whose work is not in the trace"
+        why = "the work of some launches is not in the trace"
         if 2 * costs.awaited_ns > costs.unrecorded_ns:
             why = "the host waited for work that is not in the trace"
         unrecorded = phrase("{} not recorded: {}", Share(costs.unrecorded_ns, costs.whole_ns), why)
@@ -132,7 +132,10 @@ def _around(anatomy: Anatomy) -> Phrase | None:
     around = anatomy.timeline.around_ns or 0
     if around < _MIN_SHOWN_SHARE * (anatomy.timeline.window_ns + around):
         return None
-    return phrase("{} before and after it", Time(around / steps_of_window(anatomy)))
+    return phrase(
+        "another {} of the trace before the first and after the last device work",
+        Time(around / steps_of_window(anatomy)),
+    )
 
 
 def label_of(row: IdleRow) -> str:
@@ -217,7 +220,7 @@ def idle(anatomy: Anatomy) -> Section | None:
         ("idle", _parts(anatomy, kinds, costs)),
         *causes,
         ("drained", drained),
-        ("phases", phrase("{}, busy", phases) if (phases := phases_of(anatomy.step)) else None),
+        ("phases", phrase("busy time: {}", phases) if (phases := phases_of(anatomy.step)) else None),
         ("overlap", _parts(anatomy, overlap, costs)),
         ("launches", _launches(anatomy)),
         ("estimates", joined(estimates)),
@@ -236,7 +239,7 @@ def _window(anatomy: Anatomy, costs: Costs) -> Phrase | None:
     if not has_foreign_work(anatomy):
         return window
     other, own = (timeline.outside_ns or 0) / steps, Time(costs.whole_ns / steps)
-    return phrase("{}, other steps' work {}, without it {}", window, Time(other), own)
+    return phrase("{}, including {} of other steps' work; {} without that work", window, Time(other), own)
 
 
 def _parts(anatomy: Anatomy, parts: Iterable[tuple[str, float | None]], costs: Costs) -> Phrase | None:
@@ -267,7 +270,7 @@ def _launches(anatomy: Anatomy) -> Phrase | None:
         return None
     mean_ns = launching.delay_ns // launching.delayed if launching.delayed else None
     tiny = phrase(
-        "{} of the kernels below {} take {} of their time",
+        "{} of the kernels are shorter than {} and take {} of the kernel time",
         Share(launching.tiny_kernels, launching.kernels),
         Time(launching.tiny_below_ns),
         Share(launching.tiny_kernel_ns, launching.kernel_ns),
@@ -275,7 +278,7 @@ def _launches(anatomy: Anatomy) -> Phrase | None:
     number: Quantity = calls_of(launching.calls / steps)
     return joined(
         (
-            phrase("{} in {} on the host", number, Time(launching.call_ns / steps)),
+            phrase("{} taking {} on the host", number, Time(launching.call_ns / steps)),
             None if mean_ns is None else phrase("mean delay {}", Time(mean_ns)),
             tiny if launching.kernels else None,
         )
@@ -300,14 +303,14 @@ def one_step(anatomy: Anatomy, page: Page) -> Section:
     if step.samples_per_second is not None:
         samples = phrase("{}", Rate(step.samples_per_second, "samples"))
         if (over := rate_of_run(anatomy)) is not None:
-            samples = phrase("{}, over the run {}", samples, Rate(over, "samples"))
+            samples = phrase("{}, {} over the run", samples, Rate(over, "samples"))
 
     # On the CPU: the step's time outside operators and, if that is known, outside the profiler.
     framework = None
     if step.framework_ns is not None and not environment.host_only:
-        inside = " (inside the phases)" if phases_of(step) else ""
+        inside = " (part of the phases)" if phases_of(step) else ""
         loading_ns = costs_of(anatomy).input_ns / steps_of_window(anatomy)
-        waiting = phrase(", {} of it waiting for input", Time(loading_ns)) if loading_ns else ""
+        waiting = phrase("; {} is waiting for input", Time(loading_ns)) if loading_ns else ""
         outside = part_of(step.framework_ns, step.wall_ns)
         framework = phrase("{}: dispatch, autograd, Python{}{}", outside, inside, waiting)
     facts = facts_of(
@@ -335,11 +338,11 @@ def _compiling(anatomy: Anatomy) -> Phrase | None:
     if not made.uncompiled_step_ns:
         return joined((once, "an uncompiled step does not fit into memory"), by="; ")
     plain, compiled = median(made.uncompiled_step_ns), median(made.compiled_step_ns)
-    beside = phrase("a step takes {}, without compiling {}", Time(compiled), Time(plain))
+    beside = phrase("a compiled step takes {}, an uncompiled one {}", Time(compiled), Time(plain))
     if min(made.uncompiled_step_ns) > max(made.compiled_step_ns):
-        pays = phrase("paid for after {}", Count(ceil(made.compiling_ns / (plain - compiled)), "step"))
+        pays = phrase("pays off after {}", Count(ceil(made.compiling_ns / (plain - compiled)), "step"))
     else:
-        pays = phrase("never paid for" if plain <= compiled else "which is not a clear difference")
+        pays = phrase("never pays off" if plain <= compiled else "not a clear difference")
     return joined((once, beside, pays), by="; ")
 
 
@@ -370,7 +373,7 @@ def _whole_run(anatomy: Anatomy) -> Phrase | None:
     ]
     for name, ns, count in times:
         if ns >= _LEAST_OF_RUN * run.wall_ns:
-            each = phrase(" ({} of {})", Count(count), Time(ns / count)) if count else ""
+            each = phrase(" ({}, {} each)", Count(count), Time(ns / count)) if count else ""
             shown.append(phrase("{} {}{}", name, Share(ns, run.wall_ns), each))
     return joined((*shown, *(phrase("{}", Count(number, what)) for number, what in events if number)))
 
@@ -383,21 +386,21 @@ def whole_run(anatomy: Anatomy) -> Section | None:
     rate = None if trends is None else trends.samples_per_second
     growth = [
         phrase(
-            "{} grows by {} a step, from {} to {} in {}{}",
+            "{} grows by {} per step, from {} to {} in {}{}",
             _KINDS.get(grown.kind, grown.kind),
             Bytes(grown.bytes_per_step),
             Bytes(grown.first_bytes),
             Bytes(grown.last_bytes),
             Count(grown.steps, "step"),
-            "" if grown.confirmed else ": a trend so far",
+            "" if grown.confirmed else "; only a trend so far",
         )
         for grown in (() if trends is None else trends.growth)
     ]
     varies = None
     if trends is not None and trends.peak is not None:
         varies = phrase(
-            "the peak rises from {} to {}, but the memory that stays after a step does not ({}): it varies, so this"
-            " is not a leak",
+            "the peak rises from {} to {}, but the memory that remains after a step does not ({}): this is variation,"
+            " not a leak",
             Bytes(trends.peak.first_bytes),
             Bytes(trends.peak.last_bytes),
             Bytes(trends.peak.base_bytes),
@@ -441,9 +444,9 @@ def _host_time(run: RunClock) -> Phrase | None:
     rest = run.wall_ns - sum(parts.values())
     if rest < 0:  # what compiled inside of backward is in both
         parts["backward"], rest = max(parts["backward"] + rest, 0), 0
-    shown = [(name, ns) for name, ns in parts.items() if ns] + [("forward, loss and all else", rest)]
+    shown = [(name, ns) for name, ns in parts.items() if ns] + [("forward, loss and everything else", rest)]
     shares = joined(phrase("{} {}", name, Share(ns, run.wall_ns)) for name, ns in shown)
-    return phrase("of {}: {}", Time(run.wall_ns), shares or "")
+    return phrase("{} in total: {}", Time(run.wall_ns), shares or "")
 
 
 #: Parts of a step that are shown by name, in this order.
@@ -461,7 +464,7 @@ _OF_DRIFT: Final = (
     ("garbage collection", "collecting"),
     ("the rest", "rest"),
 )
-_KINDS: Final = {"allocated": "what is allocated", "reserved": "what is reserved", "host": "that of the host"}
+_KINDS: Final = {"allocated": "allocated memory", "reserved": "reserved memory", "host": "host memory"}
 
 
 def _apart(said: str, step: SlowStep) -> Phrase | None:
@@ -479,7 +482,7 @@ def _drift(drift: Drift) -> Phrase:
         if abs(ns := drift.parts.get(field, 0)) >= _MUCH_OF_DRIFT * abs(change)
     )
     return phrase(
-        "the usual step from {} in the first tenth to {} in the last ({}); by the host's clock {}",
+        "the usual step goes from {} in the first tenth of the run to {} in the last ({}); on the host's clock, {}",
         Time(drift.first_ns),
         Time(drift.last_ns),
         Change(drift.last_ns, drift.first_ns),
@@ -514,7 +517,9 @@ def device_state(state: DeviceState | None) -> Phrase | str | None:
             ),
             power,
             None if state.temperature_c is None else phrase("{} degrees C at most", Count(state.temperature_c)),
-            phrase("{} a step", Figure(state.energy_j / state.steps, "J")) if state.energy_j and state.steps else None,
+            phrase("{} per step", Figure(state.energy_j / state.steps, "J"))
+            if state.energy_j and state.steps
+            else None,
         )
     )
 
@@ -535,7 +540,7 @@ def _slow(step: SlowStep, median_ns: int) -> Phrase:
         "{}, {} times the median: {}",
         Time(step.wall_ns),
         Ratio(step.wall_ns / max(median_ns, 1)),
-        known or "cause unknown: not input, evaluation, saving, garbage collection or compiling",
+        known or "unknown cause (not input, evaluation, saving, garbage collection or compiling)",
     )
 
 
@@ -551,7 +556,9 @@ def ceilings(anatomy: Anatomy) -> Section | None:
             if name in names
         )
         vector, bandwidth = device.vector_flops_per_second.get("float32"), device.bandwidth_bytes_per_second
-        unsure = phrase("{} of matrix multiplications may be float32 or tf32 and have no bound", Time(device.unsure_ns))
+        unsure = phrase(
+            "{} of matrix multiplications may be float32 or tf32, so they have no bound", Time(device.unsure_ns)
+        )
         known = joined(
             (
                 *peaks,
@@ -564,7 +571,7 @@ def ceilings(anatomy: Anatomy) -> Section | None:
 
     covered, why_no_mfu = device.mfu_covered, None
     if device.mfu is None and covered is not None and covered < MIN_COVERED and device.peak_flops_per_second:
-        why_no_mfu = phrase("no MFU: FLOPs are known for only {} of the contractions' time", Share(covered, 1))
+        why_no_mfu = phrase("no MFU: FLOPs are known for only {} of the contraction time", Share(covered, 1))
     facts = facts_of(("peaks", known), ("reached", why_no_mfu))
     return Section(title="What the device can do", facts=facts)
 
@@ -598,12 +605,12 @@ def _profiler(step: Step) -> Phrase | None:
         own = part_of(step.profiler_ns, step.wall_ns)
         inside_ns = (step.wall_ns or 0) - (step.unprofiled_wall_ns or 0) - step.profiler_ns
         more = phrase("; {} more inside operators", Time(inside_ns)) if inside_ns > 0 else ""
-        return phrase("{}: estimated time of its own outside operators, not in framework{}", own, more)
+        return phrase("{}: its estimated own time outside operators, not included in framework{}", own, more)
     if step.wall_ns is None or step.profiler_ns is not None:
         return None
     inside = "counted under framework" if step.framework_ns is not None else None
     if step.unprofiled_wall_ns is None:
-        why = "no unprofiled step shows how much" if inside else None
+        why = "unknown without an unprofiled step" if inside else None
     elif step.unprofiled_count in (None, 1):
         slower = step.unprofiled_wall_ns > step.wall_ns
         why = f"not measurable ({'the one unprofiled step was slower' if slower else 'one unprofiled step is too few'})"
@@ -652,14 +659,14 @@ def left_out(anatomy: Anatomy) -> tuple[Phrase, ...]:
     texts = []
     for reason, each in numbers.items():
         if len(each) > _MAX_LEFT_OUT_TIMES:
-            texts.append(phrase("without {} where {}", Count(len(each)), reason))
+            texts.append(phrase("{} excluded, each because {}", Count(len(each), "step"), reason))
         else:
             steps = (
                 phrase("{} ({})", "one" if number is None else f"step {number}", Time(ns))
                 for number, ns in each.items()
             )
             named = joined(steps, by=" and ")
-            texts.append(phrase("without {}: {}", named or "", reason))
+            texts.append(phrase("{} excluded: {}", named or "", reason))
     return tuple(texts)
 
 
@@ -684,7 +691,7 @@ def _reached(anatomy: Anatomy) -> Phrase | None:
     )
     unprofiled = "unprofiled step" if anatomy.step.unprofiled_wall_ns is not None else None
     of = joined((device.mfu_dtype and f"{device.mfu_dtype} peak", unprofiled))
-    known = phrase("FLOPs known for {} of the contractions' time", Share(device.mfu_covered, 1)) if partly else None
+    known = phrase("FLOPs known for {} of the contraction time", Share(device.mfu_covered, 1)) if partly else None
     return joined(
         (phrase("{}{}", shares or "", "" if of is None else phrase(" ({})", of)), known, *remarks_on_mfu(anatomy)),
         by="; ",
@@ -724,7 +731,7 @@ def remarks_on_mfu(anatomy: Anatomy) -> Iterator[Phrase | None]:
         yield phrase(text, Share(device.unmasked_share, 1))
     if abs((device.own_peaks_mfu or 0) - (device.mfu or 0)) >= _OTHER_TYPES * (device.own_peaks_mfu or inf):
         own_peaks = Share(device.own_peaks_mfu, 1, at_least=at_least)
-        yield phrase("MFU {} with each data type against its own peak", own_peaks)
+        yield phrase("MFU {} with each data type relative to its own peak", own_peaks)
     # Data types that have a peak of their own, as float8 has.
     done: Counter[str] = Counter()
     for row in anatomy.operators:
@@ -753,7 +760,7 @@ def generation(anatomy: Anatomy) -> Section | None:
     pace = None
     if made.token_ns is not None:
         rate = None if made.tokens_per_second is None else phrase("{}", Rate(made.tokens_per_second, "tokens"))
-        pace = joined((phrase("{} a token", Time(made.token_ns)), rate))
+        pace = joined((phrase("{} per token", Time(made.token_ns)), rate))
     cost = None
     if made.token_read_bytes is not None or made.token_flops is not None:
         partly = bool(made.uncosted_ns)
@@ -762,7 +769,7 @@ def generation(anatomy: Anatomy) -> Section | None:
             Bytes(made.token_read_bytes, at_least=partly),
             Bytes(made.token_written_bytes, at_least=partly),
             Flops(made.token_flops, at_least=partly),
-            "" if batch in (None, 1) and made.beams == 1 else ", for one of every sample and beam",
+            "" if batch in (None, 1) and made.beams == 1 else ", for one token of every sample and beam",
         )
     facts = facts_of(
         ("generation", joined((tokens, search))),

@@ -79,10 +79,10 @@ def _gradient_sentences(row: TechniqueRow, underflow: Underflow) -> Iterator[Phr
     """Yield sentences on the counts."""
     zeros, nonzero = underflow.unscaled.zeros, underflow.nonzero
     if not zeros:
-        yield phrase(f"{row.name}: none of {{}} becomes zero without scaling either", Count(nonzero, "element"))
+        yield phrase(f"{row.name}: even without scaling, none of {{}} becomes zero", Count(nonzero, "element"))
     else:
         yield phrase(
-            f"{row.name}: without scaling {{}} of {{}} become zero, with it {{}}",
+            f"{row.name}: without scaling, {{}} of {{}} become zero; with scaling, {{}}",
             Share(zeros, nonzero, decimals=2),
             Count(nonzero, "element"),
             Share(underflow.scaled.zeros, nonzero, decimals=2),
@@ -90,7 +90,7 @@ def _gradient_sentences(row: TechniqueRow, underflow: Underflow) -> Iterator[Phr
     first = underflow.at_first_scale
     if first is not None and first.not_finite:
         yield phrase(
-            f"{row.name}: at the scaler's first scale, {{}}, {{}} overflow: it skips that update and halves the scale",
+            f"{row.name}: at the scaler's first scale ({{}}), {{}} overflow: it skips that update and halves the scale",
             _scale(first),
             Count(first.not_finite, "element"),
         )
@@ -198,7 +198,7 @@ def _found(found: Found | None) -> tuple[str, Phrase | None]:
         if not found.value:
             return "recompute", phrase("nothing: it already fits")
         return "recompute", phrase(
-            f"with {found.option}: {{}} of forward's FLOPs again (takes {{}}; {{}} tried)",
+            f"with {found.option}: {{}} of the forward FLOPs are recomputed (takes {{}}; {{}} tried)",
             Share(found.recomputed, 1),
             Bytes(found.peak_bytes),
             Count(found.tried, "step"),
@@ -206,7 +206,7 @@ def _found(found: Found | None) -> tuple[str, Phrase | None]:
     name = "largest batch" if found.what == "batch" else "longest"
     if not found.value:
         return name, phrase("none: even the smallest does not fit")
-    ended = "; longer ones cannot be predicted" if found.ended_by else ""
+    ended = "; larger values cannot be predicted" if found.ended_by else ""
     return name, phrase(f"{{}} (takes {{}}){ended}", Count(found.value), Bytes(found.peak_bytes))
 
 
@@ -357,7 +357,7 @@ def _verdict(sameness: Sameness) -> str:
     if sameness.first_operator is not None:
         verdict += f", first in {sameness.first_operator}"
     if sameness.not_compared:
-        verdict += f"; {len(sameness.not_compared)} of the parameters only one of the two has or trains"
+        verdict += f"; only one side has or trains {len(sameness.not_compared)} of the parameters"
     return verdict
 
 
@@ -399,7 +399,7 @@ def offenders(report: Techniques) -> Section:
         if time_agrees(row, report.baseline) is False and row.offenders:
             words = [
                 phrase(
-                    "{} ({}) {} for {}",
+                    "{} ({}) took {}, predicted {}",
                     error.operator,
                     str(error.phase),
                     Time(error.measured_ns),

@@ -251,7 +251,7 @@ def _without_work(anatomy: Anatomy) -> Finding | None:
     if failure is None:
         text = phrase("There is no device work in this trace{}.", "" if anatomy.caveats else ": nothing to explain")
         return Finding(name="nothing", text=text, evidence=joined((*anatomy.caveats, *anatomy.warnings)[:1]))
-    text = phrase("The step does not fit.")
+    text = phrase("The step does not fit into memory.")
     asked = None if failure.requested_bytes is None else Bytes(failure.requested_bytes)
     evidence = None if asked is None else phrase("{} more were requested in {}", asked, failure.phase.value)
     return Finding(name="out-of-memory", text=text, evidence=evidence)
@@ -262,7 +262,7 @@ def _snapshot_finding(anatomy: Anatomy) -> Finding:
     memory, failure = anatomy.memory, anatomy.memory.failure
     most = max(memory.components, key=_shown, default=MemoryComponent(component="other"))
     lines = [part for part in memory.parts if part.of == "line" and part.component == most.component]
-    by = phrase(", {} by {}", Bytes(lines[0].bytes), lines[0].name) if lines and lines[0].name else ""
+    by = phrase(", {} allocated by {}", Bytes(lines[0].bytes), lines[0].name) if lines and lines[0].name else ""
     share = Share(_shown(most), memory.allocated_then)
     name = most.component.replace("_", " ").capitalize().replace("Blas ", "BLAS ")
     fills = phrase(f"{{}} take{'' if name.endswith('s') else 's'} {{}} of it{{}}.", name, share, by)
@@ -271,8 +271,8 @@ def _snapshot_finding(anatomy: Anatomy) -> Finding:
     peak_bytes = memory.devices[0].peak_bytes if memory.devices else memory.peak_bytes
     if memory.moment is not None and peak_bytes is None and failure is None:
         text = phrase(
-            "No history was recorded: {} live at the end, with {} held, and the peak is unknown."
-            " torch.cuda.memory._record_memory_history(max_entries=500_000) records one.{}",
+            "No history was recorded, so the peak is unknown; at the end, {} are live and {} reserved."
+            " To record one, call torch.cuda.memory._record_memory_history(max_entries=500_000).{}",
             Bytes(memory.shown_bytes),
             Bytes(sum(pool.reserved_bytes for pool in memory.pools if pool.device == memory.devices[0].device)),
             phrase(" {}", fills) if lines else "",
@@ -290,7 +290,7 @@ def _snapshot_finding(anatomy: Anatomy) -> Finding:
         return Finding(name="memory-peak", text=phrase(said, "at least " if is_least else "", peak, phase, fills))
     was_peak = phrase(" The peak was {}{}, in {}.", "at least " if is_least else "", peak, phase)
     if peak_bytes is None:
-        was_peak = phrase(" No history was recorded: the peak is unknown.")
+        was_peak = phrase(" No history was recorded, so the peak is unknown.")
     elif peak_bytes == failure.allocated_bytes:
         was_peak = phrase(" That was the peak.")
     text = phrase(
@@ -315,7 +315,7 @@ def _host_finding(anatomy: Anatomy) -> Finding:
     """Return the finding if the device's work was not recorded."""
     step_ns, ns = anatomy.step.wall_ns or 0, total(anatomy.classes).time_ns / steps_of(anatomy)
     text = phrase(
-        "What the device did is unknown. The host spent {} of {} in operators, launching and waiting.",
+        "Device activity is unknown. The host spent {} of {} in operators, launching and waiting.",
         Time(ns),
         Time(step_ns),
     )
@@ -332,7 +332,7 @@ def _memory(anatomy: Anatomy) -> Finding | None:
     return Finding(
         name="memory",
         text=phrase("Memory is nearly full: {} of the device's {}.", Bytes(peak), Bytes(limit)),
-        evidence=phrase("the peak is {} of it", Share(peak, limit)),
+        evidence=phrase("the peak is {} of the device memory", Share(peak, limit)),
         further=NextCommand(section="memory"),
     )
 
@@ -357,7 +357,7 @@ def _idle(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
         return
     share, slowed = costs.idle_ns / costs.whole_ns, _profilers_idle(anatomy, costs)
     text = phrase("The device is idle {} of {}{}", Share(share, 1), whole_of(costs), _mostly(anatomy, costs))
-    ends = phrase(", up to {} for the profiler.", Share(slowed * share, 1)) if slowed >= _MIN_ITEM_SHARE else "."
+    ends = phrase(", up to {} because of the profiler.", Share(slowed * share, 1)) if slowed >= _MIN_ITEM_SHARE else "."
     yield Finding(
         name="idle",
         text=phrase("{}{}", text, ends),
@@ -375,7 +375,7 @@ def _unrecorded(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     lost = 0 if anatomy.timeline.launching is None else anatomy.timeline.launching.lost_calls
     lacking = phrase("the work of {}", Count(lost, "launch")) if lost else "work that the host waited for"
     text = phrase(
-        "What the device did in {} of {} is unknown: the trace lacks {}.", Share(share, 1), whole_of(costs), lacking
+        "Device activity is unknown for {} of {}: the trace lacks {}.", Share(share, 1), whole_of(costs), lacking
     )
     yield Finding(name="not-recorded", text=text, further=NextCommand(section="idle"), share=share)
 
@@ -416,12 +416,12 @@ def _too_slow(anatomy: Anatomy, costs: Costs) -> Phrase | None:
         tiny = Share(launching.tiny_kernels, launching.kernels)
         number = Count(round(launching.calls / steps), "launch")
         parts.append(
-            phrase("{} a step, {} of the kernels shorter than {}", number, tiny, Time(launching.tiny_below_ns))
+            phrase("{} per step, {} of the kernels are shorter than {}", number, tiny, Time(launching.tiny_below_ns))
         )
     drained = anatomy.timeline.drained_ns or 0
     if drained >= _MIN_ITEM_SHARE * costs.idle_ns:
-        gaps = "of it in gaps that began while the host waited for the device"
-        parts.append(phrase("{} " + gaps, Share(drained, costs.idle_ns)))
+        gaps = "{} of the idle time is in gaps that began while the host waited for the device"
+        parts.append(phrase(gaps, Share(drained, costs.idle_ns)))
     if step.wall_ns and step.unprofiled_wall_ns and step.wall_ns > _SLOWED * step.unprofiled_wall_ns:
         parts.append(
             phrase("without the profiler the step takes {}, not {}", Time(step.unprofiled_wall_ns), Time(step.wall_ns))
@@ -438,7 +438,7 @@ def _without_operator(step: Step) -> str:
     known = step.profiler_ns is not None and not (plain_ns and (step.framework_ns or 0) > plain_ns)
     if known:
         return "Framework overhead (dispatch, autograd, Python)"
-    return "Framework overhead, with the profiler's (not separable),"
+    return "Framework and profiler overhead (not separable)"
 
 
 def _input(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
@@ -460,7 +460,7 @@ def _framework(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     yield Finding(
         name="framework",
         text=phrase("{} takes {} of the step.", _without_operator(anatomy.step), Share(share, 1)),
-        evidence=phrase("{} of operators a step", Count(calls, "call")),
+        evidence=phrase("{} per step", Count(calls, "operator call")),
         further=NextCommand(section="operators", options="--sort calls"),
         share=share,
     )
@@ -481,13 +481,13 @@ def _communication(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
         apart.append(phrase("{} waiting for other ranks", Share(waiting, costs.whole_ns)))
     share, all_ns = exposed / costs.whole_ns, anatomy.timeline.communication_ns or 0
     if all_ns - costs.exposed_ns >= LEAST * costs.whole_ns:
-        apart.append(phrase("{} with what other work hides", Share(all_ns, costs.whole_ns)))
+        apart.append(phrase("{} including hidden communication", Share(all_ns, costs.whole_ns)))
     longest = max(communication.phases, key=lambda row: row.exposed_ns, default=None) if communication else None
     evidence = (
         None
         if longest is None
         else phrase(
-            "{} of it in {}",
+            "{} of the exposed time is in {}",
             Share(longest.exposed_ns, sum(row.exposed_ns for row in communication.phases)),
             longest.phase.value,
         )
