@@ -132,7 +132,7 @@ def test_a_wait_for_a_copy_of_the_batch_is_no_matter_of_workers(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("maker", "copy", "first"),
     [
-        ("aten::normal_", PAGEABLE, 'Make the tensor on the device: pass device="cuda"'),
+        ("aten::normal_", PAGEABLE, 'Create the tensor on the device: pass device="cuda"'),
         ("aten::normal_", None, "Shorten what the host does there"),
         ("aten::mm", PAGEABLE, "Shorten what the host does there"),
     ],
@@ -175,7 +175,7 @@ def test_gaps_of_one_kind_are_one_piece_of_advice(tmp_path: Path) -> None:
     assert advice.subject == "at::native::vectorized_elementwise_kernel"
     assert advice.figures["all"].value == (2_000 + 1_490) * US
     assert advice.figures["gaps"].value == 2
-    assert "behind copies to the host; no event of the host is recorded" in advice.why
+    assert "after copies to the host; the trace shows no host event there" in advice.why
     assert " a step" not in advice.why
     assert advice.tries[0].startswith("Work on the results on the device")
     one = advised(waiting_for("aten::mul", "cpu_op"), tmp_path)["gap"]
@@ -356,7 +356,7 @@ def test_communication_that_nothing_hides(tmp_path: Path) -> None:
     assert advice.gain_ns == 300 * US
     assert any("bucket_cap_mb" in text for text in advice.tries)
     alone = advised(reducing(410), tmp_path)["communication"]  # nothing in it says DDP, and it may be a wait
-    assert alone.tries == ("Give the traces of all ranks, which tell waiting from transfer: opanatomy analyze FOLDER.",)
+    assert alone.tries == ("Analyze the traces of all ranks, to tell waiting from transfer: opanatomy analyze FOLDER.",)
     assert "communication" not in advised(reducing(100), tmp_path)
 
 
@@ -1062,7 +1062,7 @@ def test_temporary_buffers_of_inference_name_their_line(tmp_path: Path) -> None:
     [
         ({}, 9, "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."),
         ({"max_split_size": "-1"}, 9, "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."),
-        ({"max_split_size": str(16 * MIB)}, 9, "Replace max_split_size_mb by expandable_segments:True"),
+        ({"max_split_size": str(16 * MIB)}, 9, "Replace max_split_size_mb with expandable_segments:True"),
         ({"expandable_segments": "True"}, 9, None),
         ({"expandable_segments": "True", "max_split_size": str(16 * MIB)}, 9, "Drop max_split_size_mb"),
         ({"expandable_segments": "True", "max_split_size": str(16 * MIB)}, 17, None),  # not a smaller request
@@ -1152,7 +1152,7 @@ def test_the_first_screen_has_three_lines_and_the_command(tmp_path: Path, capsys
     trace = launch_bound().write(tmp_path / "trace.json")
     assert main(["analyze", str(trace), "--brief"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "launches up to 936 us (93.6 %): 10 launches a step leave the device idle for 95.0 us each" in text
+    assert "launches up to 936 us (93.6 %): the device idles 95.0 us per launch on average (10 launches a step)" in text
     command = text.split("next: ")[1].replace("\\ ", "")
     assert command.startswith(f"opanatomy analyze {trace} --section host")
 
