@@ -272,8 +272,7 @@ def _launches(view: View) -> Iterator[Advice]:
         gain_ns=gain,
         changes=("host x0",),
         is_bound=True,
-        why="the device idles {each} per launch on average ({calls} a step); {tiny_share} of the kernels are shorter"
-        " than {tiny}",
+        why="the device idles {each} for each of {calls} a step; {tiny_share} of the kernels are shorter than {tiny}",
         figures={
             "calls": count(calls, "launch"),
             "each": ns(gain / max(calls, 1)),
@@ -1813,7 +1812,7 @@ def _graph_breaks(view: View) -> Iterator[Advice]:
             id="",
             gain_ns=gain or None,
             subject=most.place,
-            why="torch.compile breaks its graph in {places}, at {place}: {reason}",
+            why=f"torch.compile breaks its graph in {{places}}, {'most often ' if others else ''}at {{place}}: {{reason}}",
             figures={
                 "places": count(1 + len(others), "place"),
                 "place": name(most.place),

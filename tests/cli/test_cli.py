@@ -148,7 +148,7 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     ((*BERT, "--device", "meta"), 2, "--device meta: steps cannot run on meta"),
     ((*BERT, "-o", ""), 2, "-o: the name is empty"),
     ((*BERT, "--trace", "x.json", "-o", "./x.json"), 2, "that is the trace - choose another name for the report"),
-    ((*BERT, "--set", "hidden"), 2, "--set hidden: not of the form key=value"),
+    ((*BERT, "--set", "hidden"), 2, "--set hidden: must have the form key=value"),
     ((*BERT, "--set", "model_type=gpt2"), 2, "name another MODEL"),
     ((*BERT, "--set", "dtype=float16"), 2, "use --dtype"),
     ((*BERT, "--set", "_attn_implementation=eager"), 2, "use --attention"),

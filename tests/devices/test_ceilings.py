@@ -449,7 +449,7 @@ def test_the_command_takes_given_ceilings(
         (["--dtype", "fp33"], "no peak for data type 'fp33'"),
         (["--peak", "fast"], "--peak fast: 'fast' is not a number"),
         (["--bandwidth", "12"], "--bandwidth 12"),
-        (["-f", "xml"], "--format xml: not known - one of terminal, json"),
+        (["-f", "xml"], "--format xml: unknown - use one of terminal, json"),
         (["--device", "tpu"], "--device tpu"),
     ],
 )

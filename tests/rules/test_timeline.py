@@ -674,7 +674,7 @@ def test_steps_that_are_not_annotated_end_with_the_optimizers_updates(name: str,
         return
     assert rows == [(number, wall * US) for number, wall in enumerate(walls, 1)]
     assert anatomy.step.count == len(walls)
-    assert anatomy.conventions["steps"] == "not annotated: each is taken to end with Optimizer.step"
+    assert anatomy.conventions["steps"] == "not annotated: each is assumed to end with Optimizer.step"
     assert f"{len(walls)} steps by Optimizer.step" in page(anatomy, brief=True)
     assert "no step is annotated, so steps end with Optimizer.step" in page(anatomy)
     assert anatomy.ledger.outside_window_ns >= 30 * US
