@@ -201,13 +201,13 @@ def _difference(key: Group, rows: Sequence[OperatorRow], by: Bounding) -> Differ
     if explained is not None:
         cause = explained.text
     elif name in by.ceilings.disturbed:
-        cause = f"the {name} was measured while something else was running: measure the peaks again"
+        cause = f"the {name} was measured while something else was running - measure the peaks again"
     elif given is not None and given.known_per_second is None:
-        cause = f"{given.option} is below what was measured, and nothing else is known about the device"
+        cause = f"{given.option} is below the measured rate, and no other limit of the device is known"
     whole = [row for row in rows if row.part_of is None]
     moved = sum((row.read_bytes or 0) + (row.written_bytes or 0) for row in whole)
     a_call = f"{moved // max(sum(row.calls for row in whole), 1):,} bytes per call"
-    times = f"{bound / time:.2f} x" if time else f"{bound:,} ns of work in no time,"
+    times = f"{bound / time:.2f} x" if time else f"{bound:,} ns of work in 0 ns,"
     limit = f"what {by.ceilings.device} can do" if given is None else f"what {given.option} allows"
     size = by.ceilings.cache_bytes
     cache = "of unknown size" if size is None else f"of {size / _MIB:g} MiB"
@@ -329,7 +329,7 @@ def _bound_without(rows: Sequence[OperatorRow], without: _Without, by: Bounding)
     words += [f"{' and '.join(named)} need at least {sure:,} of {counted:,} bytes"] if sure < counted else []
     words += [f"Winograd's algorithm may save {spared:,} convolution FLOPs"] if spared else []
     size = "unknown size" if without.cache is None else f"{without.cache:,} bytes"
-    words += [f"a cache of {size} can serve {cached:,} of the bytes"] if cached else []
+    words += [f"a cache of {size} can serve {cached:,} of these bytes"] if cached else []
     return bound_ns, f"{', '.join(words)}: at least {bound_ns:,} ns"
 
 

@@ -204,7 +204,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("seed", 2**32, f"must be at most {2**32 - 1}"),
     ("amp", "bf61", "unknown - did you mean bf16? Use one of bf16, fp16"),
     ("dtype", "flaot32", "unknown - did you mean float32? Use one of float32, bfloat16, float16, float64"),
-    ("task", "seq-classification", "not known - did you mean sequence-classification?"),
+    ("task", "seq-classification", "unknown - did you mean sequence-classification?"),
     ("checkpointing", "some", "unknown - use one of non-reentrant, reentrant"),
     ("weights", "none", "unknown - use one of random, pretrained"),
 ]

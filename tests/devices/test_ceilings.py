@@ -369,8 +369,8 @@ def test_a_machine_is_busy_before_or_after(load: MachineLoad, busy: bool, text: 
         (
             {"before": 0.04, "after": 0.48},
             (
-                "the machine was busy: other work took 4 % before and 48 % after the steps. All times are"
-                " longer than without it, and it is unknown by how much - run again when the machine is idle",
+                "the machine was busy: utilization by other work was 4 % before and 48 % after the steps. All"
+                " times are longer than on an idle machine, by an unknown amount - run again when the machine is idle",
             ),
         ),
     ],

@@ -261,7 +261,7 @@ def test_long_steps_may_be_among_the_recorded(monkeypatch: pytest.MonkeyPatch) -
     run = made.run(400, lambda number: 3200 * MS if number % 40 == 0 else STEP)
     found = trends_of(run, (STEP, STEP, STEP), (2 * STEP, 3200 * MS, 2 * STEP), 8)
     (text,) = caveats_of(found)
-    assert text.endswith("; 1 of the 3 recorded are")
+    assert text.endswith("; they include 1 of the 3 recorded ones")
 
 
 def test_updates_of_a_network_that_none_of_the_recorded_makes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -271,7 +271,7 @@ def test_an_id_of_0_is_none(tmp_path: Path) -> None:
     assert links(anatomy) == (35, 0, 40, 0)
     assert {row.operator: row.time_ns for row in anatomy.operators if row.phase == "forward"} == {"aten::mm": 10_000}
     (warning,) = anatomy.warnings
-    assert warning.startswith("1 device event (0.040 ms, 53.3%) without a launch in the trace")
+    assert warning.startswith("1 device event (0.040 ms, 53.3%) have no launch in the trace")
 
 
 def test_launches_of_one_number_are_told_apart_by_external_ids(tmp_path: Path) -> None:
