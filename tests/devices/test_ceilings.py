@@ -205,7 +205,7 @@ def test_a_measurement_on_a_busy_machine_is_named() -> None:
     assert measured_ceilings(slower).disturbed == ()
     both = measured_ceilings(replace(MEASURED, peaks={"float32": busy}, bandwidths={"read": busy}))
     assert both.disturbed == ("float32", "bandwidth", "vector float32")
-    assert "float32 and bandwidth while something else was running on it" in both.source
+    assert "float32 and bandwidth while other work was running on it" in both.source
 
 
 def test_kept_for_one_machine(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_an_accelerator_has_those_of_its_sheet_unless_measured(tmp_path: Path) -
 def test_an_unknown_device_has_a_line_or_the_given_ones(tmp_path: Path) -> None:
     environment = Environment(device="Frobnicator 9000", device_kind="cuda")
     assert ceilings_for(environment, folder=tmp_path).why_not == (
-        "the table has no data sheet for Frobnicator 9000 - run `opanatomy peaks` on the device, or give --peak"
+        "opanatomy has no data sheet for Frobnicator 9000 - run `opanatomy peaks` on the device, or give --peak"
         " and --bandwidth"
     )
     given = ceilings_for(environment, overrides=parse_overrides("1P", "1T"), folder=tmp_path).ceilings

@@ -393,7 +393,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "twice": (lambda: opanatomy.analyze([BERT, BERT]), "bert_cpu.json.gz"),
     "comparison": (lambda: opanatomy.compare(compared("two"), REPORT), "compare"),  # type: ignore[arg-type]
     "write address": (lambda: MADE[2].to_json("gs://bucket/r.json"), "gs://"),
-    "check": (lambda: require_agreement(as_public(anatomies.llama_on_gpu())), "leave check out"),
+    "check": (lambda: require_agreement(as_public(anatomies.llama_on_gpu())), "leave out check"),
 }  # fmt: skip
 
 
