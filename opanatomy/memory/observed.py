@@ -672,7 +672,7 @@ def _without_blocks(step: StepObservations, observations: MemoryObservations) ->
     return Memory(
         peak_bytes=figures.peak_bytes,
         allocator_peak_bytes=figures.peak_bytes,
-        measured_by=f"the peak that {step.allocator.name} of {step.device} reports",
+        measured_by=f"{step.allocator.name} of {step.device}, the peak that it reports",
         components=tuple(MemoryComponent(component=name, measured_bytes=size) for name, size in sizes if size),
         allocator=figures,
         snapshots=(*observations.snapshots, MemorySnapshot(name=PEAK, allocated_bytes=figures.peak_bytes)),
@@ -717,7 +717,7 @@ def _memory_of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot])
         [(component, None) for component in COMPONENTS],
     )
     timeline = points_of(curve, table.events.total_reserved, measured.passes) if measured.blocks.events else ()
-    measured_by = f"every allocation of one step in {step.allocator.name} of {step.device}"
+    measured_by = f"every allocation of one step in the {step.allocator.name} of {step.device}"
     if step.device == CPU:
         measured_by = (
             "every allocation of one step in torch's CPU allocator, on top of the weights, optimizer state and inputs"

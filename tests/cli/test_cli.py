@@ -143,7 +143,7 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("profile", "gpt2", "--trace", "x.txt"), 2, "must end in .json or .json.gz"),
     (("profile", "gpt2", "-f", "xml"), 2, "not known - "),
     (("profile", "gpt2", "-o", "report.docx"), 2, "no report format has this ending"),
-    (("profile", "gpt2", "--inference", "--optimizer", "adamw"), 2, "--inference has no backward"),
+    (("profile", "gpt2", "--inference", "--optimizer", "adamw"), 2, "--inference runs no backward"),
     ((*BERT, "--device", "tpu"), 2, "--device tpu: torch does not know this device"),
     ((*BERT, "--device", "meta"), 2, "--device meta: steps cannot run on meta"),
     ((*BERT, "-o", ""), 2, "-o: the name is empty"),

@@ -114,7 +114,7 @@ def test_links(link: str | None, device: str, rate: float) -> None:
         ("--devices 4 --parallel pp", "--parallel pp: not known"),
         ("--devices 4 --parallel ep", "--parallel ep: not known"),
         ("--devices 4 --link banana", "--link banana: 'banana' is not a number"),
-        ("--devices 3 --parallel tp", "num_attention_heads is 2, not a multiple of 3 devices"),
+        ("--devices 3 --parallel tp", "num_attention_heads is 2, which is not a multiple of 3"),
     ],
 )
 def test_what_is_not_estimated_is_one_line(
