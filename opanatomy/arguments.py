@@ -54,7 +54,9 @@ def path_of(what: str, name: object) -> Path:
     if not os.fspath(name):
         raise UsageError(f"{what}: the name is empty - give a file name")
     if "\0" in os.fspath(name):
-        raise UsageError(f"{what}: {os.fspath(name)!r} contains a zero byte, which file names cannot - give a file name")
+        raise UsageError(
+            f"{what}: {os.fspath(name)!r} contains a zero byte, which file names cannot - give a file name"
+        )
     return Path(name)
 
 

@@ -151,7 +151,9 @@ def _has_layers(context: Context) -> str | None:
 
 
 def _has_two_layers(context: Context) -> str | None:
-    return "the model has only one layer, so no segment can hold several" if context.layers == 1 else _has_layers(context)
+    return (
+        "the model has only one layer, so no segment can hold several" if context.layers == 1 else _has_layers(context)
+    )
 
 
 def _compiles(context: Context) -> str | None:
@@ -404,7 +406,11 @@ LEVERS: Final[tuple[Lever, ...]] = (
     _optimizer("adafactor", "second moments kept as one row and one column per matrix", relieves=Relief.STATE, fits=7),
     _padding("dynamic-padding", "longest", "pad each batch to its longest text"),
     _padding("sorted-padding", "sorted", "pad each batch to its longest text, with texts sorted by length"),
-    _padding("grouped-padding", "grouped", "pad each batch to its longest text, with texts grouped by length as the Trainer does"),
+    _padding(
+        "grouped-padding",
+        "grouped",
+        "pad each batch to its longest text, with texts grouped by length as the Trainer does",
+    ),
     Lever(
         name="slow-tokenizer",
         title="tokenizer in Python",

@@ -408,7 +408,9 @@ def frozen_parts(text: str) -> str:
         if name is None:
             raise ValueError(f"{word.strip()!r} is not a part - {instead_of(part, FROZEN_PARTS)}")
         if (name == "layers") is not bool(colon) or (colon and not number.strip().isdecimal()):
-            raise ValueError(f"{word.strip()!r} is not a part - write {name}{':N for the lowest N' if name == 'layers' else ''}")
+            raise ValueError(
+                f"{word.strip()!r} is not a part - write {name}{':N for the lowest N' if name == 'layers' else ''}"
+            )
         if colon and not int(number):
             raise ValueError(f"{word.strip()!r} freezes nothing - give 1 or more")
         parts.append(f"{name}:{int(number)}" if colon else name)
@@ -508,8 +510,8 @@ SUMMARIES: Final = Option(
     group=_RANKS,
     metavar="DIR",
     python=("analyze",),
-    help="folder or URL (s3://...) for summaries of the ranks, so that unchanged traces are not read again (default: the"
-    " user's cache folder)",
+    help="folder or URL (s3://...) for summaries of the ranks, so that unchanged traces are not read again (default:"
+    " the user's cache folder)",
 )
 DASK: Final = Option(
     name="dask",
@@ -715,8 +717,8 @@ LIMIT: Final = Option(
     group=_FITS,
     metavar="MEMORY",
     help="don't run; predict peak memory and whether it fits into a size (80GB, 24GiB), a GPU (H100, 4090) or cpu (this"
-    " machine); counts weights in --dtype, gradients, activations, the state of --optimizer (default: adamw), the allocator's"
-    " rounding and the CUDA context; if not, suggest what would make it fit and exit 3",
+    " machine); counts weights in --dtype, gradients, activations, the state of --optimizer (default: adamw), the"
+    " allocator's rounding and the CUDA context; if not, suggest what would make it fit and exit 3",
 )
 OOM: Final = Option(
     name="oom",
@@ -906,12 +908,15 @@ RATE: Final = Option(
     metavar="N",
     help="measured tokens/s of one device: show its MFU by each formula, and where it lies in the predicted range",
 )
-ALLOW_TF32: Final = Option(name="tf32", group=_STEP, kind=Kind.SWITCH, default=False, help="use TF32 for float32 matmuls")
+ALLOW_TF32: Final = Option(
+    name="tf32", group=_STEP, kind=Kind.SWITCH, default=False, help="use TF32 for float32 matmuls"
+)
 ESTIMATE: Final = (
     *(option for option in RUN
       if option.name not in _NO_SWITCH_OF_ONE - {each.name for each in OF_RANKS} and option.name != "device"),
     Option(name="on", group=_FITS, kind=Kind.TEXTS, metavar="DEVICE",
-           help="device: H100, A100, 4090, ...; separate several with commas; repeatable; the report is about the first"),
+           help="device: H100, A100, 4090, ...; separate several with commas; repeatable; the report"
+           " describes the first"),
     SWEEP,
     DEVICES,
     LINK,
@@ -963,7 +968,9 @@ _TABLE_OR_JSON: Final = Option(
 )
 
 CATALOG: Final = (
-    Option(name="word", positional="*", metavar="WORD", help="list only models with this word in their name, kind or task"),
+    Option(
+        name="word", positional="*", metavar="WORD", help="list only models with this word in their name, kind or task"
+    ),
     _TABLE_OR_JSON,
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )
@@ -1006,8 +1013,7 @@ def check_together(options: Any, spelled: Spelling) -> None:
         raise UsageError(f"{spelled(BEAMS, options.beams)} works only with generation: give {needed} too")
     if options.generate is not None and options.compile:
         raise UsageError(
-            f"{spelled(GENERATE, options.generate)} runs the uncompiled model: leave out"
-            f" {spelled(COMPILE, True)}"
+            f"{spelled(GENERATE, options.generate)} runs the uncompiled model: leave out {spelled(COMPILE, True)}"
         )
 
     _check_ranks(options, spelled)
@@ -1015,7 +1021,8 @@ def check_together(options: Any, spelled: Spelling) -> None:
         raise UsageError(f"{spelled(COMPILE_MODE, options.compile_mode)} needs {spelled(COMPILE, True)}: add it")
     if options.lora is not None and options.freeze is not None:
         raise UsageError(
-            f"{spelled(LORA, options.lora)} freezes everything but the adapters: leave out {spelled(FREEZE, options.freeze)}"
+            f"{spelled(LORA, options.lora)} freezes everything but the adapters: leave out"
+            f" {spelled(FREEZE, options.freeze)}"
         )
     if options.clip is not None and options.optimizer is None:
         raise UsageError(
@@ -1035,7 +1042,8 @@ def _check_ranks(options: Any, spelled: Spelling) -> None:
     for option in (BUCKET_MB, BUCKET_VIEW):
         if getattr(options, option.name) != option.default:
             raise UsageError(
-                f"{spelled(option, getattr(options, option.name))} works only with DDP: leave out {spelled(PARALLEL, parallel)}"
+                f"{spelled(option, getattr(options, option.name))} works only with DDP: leave out"
+                f" {spelled(PARALLEL, parallel)}"
             )
     if options.generate is not None:
         raise UsageError(

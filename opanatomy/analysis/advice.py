@@ -618,8 +618,8 @@ def _allocator(view: View) -> Iterator[Advice]:
             id="",
             gain_ns=every,
             step_ns=whole,
-            why="in {steps} of {all}, which the other numbers leave out, the allocator's driver calls take {aside} a step;"
-            " the mean over all steps is {whole}",
+            why="in {steps} of {all}, which the other numbers leave out, the allocator's driver calls take {aside} a"
+            " step; the mean over all steps is {whole}",
             figures={
                 "aside": ns(aside_ns),
                 "steps": count(step.aside_count, "step"),
@@ -705,7 +705,8 @@ def _compilation(view: View) -> Iterator[Advice]:
             gain_ns=gain,
             step_ns=_in_mean_step(run, run.wall_ns),
             subject=most.place,
-            why="compiling takes {gain} a step, averaged over {steps}; the code at {place} was recompiled {times}: {reason}",
+            why="compiling takes {gain} a step, averaged over {steps}; the code at {place} was recompiled {times}:"
+            " {reason}",
             figures={
                 "gain": ns(gain),
                 "steps": count(run.steps, "step"),
@@ -811,7 +812,13 @@ def _exposed(view: View) -> Iterator[Advice]:
             if one_by_one
             else "{gain} of communication is exposed" + launched
         )
-        + ("; this includes waiting for other ranks" if alone else ", excluding waits for other ranks" if waiting else "")
+        + (
+            "; this includes waiting for other ranks"
+            if alone
+            else ", excluding waits for other ranks"
+            if waiting
+            else ""
+        )
         + (" (bus bandwidth {rate})" if alone and rate is not None else ""),
         figures={
             "gain": ns(gain),
@@ -878,7 +885,9 @@ def _hides(view: View, collective: str | None, phase: Phase, gain: int) -> Itera
         yield "Tune DDP(bucket_cap_mb=...): smaller buckets start earlier, larger ones transfer faster."
         yield "Pass gradient_as_bucket_view=True and static_graph=True to DDP."
     elif collective == "broadcast" and situation.ddp:
-        yield "Pass broadcast_buffers=False to DDP, if ranks need not have equal buffers (such as batch norm statistics)."
+        yield (
+            "Pass broadcast_buffers=False to DDP, if ranks need not have equal buffers (such as batch norm statistics)."
+        )
     elif collective in ("all_gather", "reduce_scatter") and situation.fsdp:
         yield from _fsdp_remedies(view, collective, gain)
     elif collective == "reduce_scatter" and phase is Phase.OPTIMIZER:
@@ -1041,8 +1050,8 @@ def _spilled(view: View) -> Iterator[Advice]:
         subject=longest.operator,
         is_bound=True,
         changes=_faster(view, ((row, row.time_ns * saved / spent) for row in rows)),
-        why="large element-wise operators and normalizations take {time} at only {rate}, as if memory had spilled to the"
-        " host",
+        why="large element-wise operators and normalizations take {time} at only {rate}, as if memory had spilled to"
+        " the host",
         figures={
             "time": ns(view.per_step(spent)),
             "rate": Evidence(value=moved / spent * _NS, unit="byte/s"),
@@ -1812,7 +1821,8 @@ def _graph_breaks(view: View) -> Iterator[Advice]:
             id="",
             gain_ns=gain or None,
             subject=most.place,
-            why=f"torch.compile breaks its graph in {{places}}, {'most often ' if others else ''}at {{place}}: {{reason}}",
+            why=f"torch.compile breaks its graph in {{places}}, {'most often ' if others else ''}at {{place}}:"
+            f" {{reason}}",
             figures={
                 "places": count(1 + len(others), "place"),
                 "place": name(most.place),
@@ -1971,7 +1981,9 @@ def _lowered_by(view: View, sizes: dict[str, int], *, at_failure: bool) -> dict[
 def _fuses_attention(function: str) -> str:
     """Return what fuses attention, by the function that allocates most of its scores."""
     if function == "_scaled_dot_product_attention_math":
-        return "Force a fused kernel: torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) warns why it cannot run."
+        return (
+            "Force a fused kernel: torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) warns why it cannot run."
+        )
     if function == "eager_attention_forward":  # of transformers
         return f"Use fused attention, which keeps no scores: {LEVER['sdpa'].python}."
     return "Call torch.nn.functional.scaled_dot_product_attention, which keeps no scores when fused."
@@ -1999,8 +2011,8 @@ RULES: Final = (
         id="launches", title="launch-bound", find=_launches, takes=Takes.IDLE,
         looks_for="device idle time in gaps below 1 ms while the host ran operators or Python, with small kernels",
         bound="that idle time; where the unprofiled step time is known, no more than its excess over the busy time",
-        silent="where most idle time lies in longer gaps, where kernels take 100 us or more on average, on the CPU, and in"
-        " traces without launches",
+        silent="where most idle time lies in longer gaps, where kernels take 100 us or more on average, on the CPU,"
+        " and in traces without launches",
     ),
     Rule(
         id="gap", title="long gap", find=_gap, takes=Takes.IDLE,
@@ -2031,8 +2043,8 @@ RULES: Final = (
     Rule(
         id="synchronization", title="synchronizations", find=_synchronizations, takes=Takes.IDLE,
         looks_for="calls in an operator or a range that wait for the device, and short gaps that start in a wait",
-        bound="the idle time in the waits and, in the short gaps after them, the time that operators and launches take; no"
-        " more than the work of the device or of the host",
+        bound="the idle time in the waits and, in the short gaps after them, the time that operators and launches"
+        " take; no more than the work of the device or of the host",
         silent="where only the end of the step waits",
     ),
     Rule(
@@ -2069,7 +2081,8 @@ RULES: Final = (
     Rule(
         id="outside", title="outside", find=_outside,
         looks_for="in a trace without steps, time before the device's first work and after its last",
-        bound="unknown: no number includes it", silent="where steps are annotated, or where this time is shorter than the rest",
+        bound="unknown: no number includes it",
+        silent="where steps are annotated, or where this time is shorter than the rest",
     ),
     Rule(
         id="waiting", title="waiting for a rank", find=_waiting, takes=lambda view: None,
@@ -2084,9 +2097,10 @@ RULES: Final = (
     ),
     Rule(
         id="spilled", title="spilled memory", find=_spilled, takes=Takes.KERNELS, covers=_spilled_rows,
-        looks_for="element-wise operators and normalizations that move 8 MiB or more per call, most of them slower than a"
-        " tenth of the bandwidth and than 16 GB/s",
-        bound="their time minus the time to move their bytes at full bandwidth", silent="where bytes or bandwidth are unknown",
+        looks_for="element-wise operators and normalizations that move 8 MiB or more per call, most of them slower"
+        " than a tenth of the bandwidth and than 16 GB/s",
+        bound="their time minus the time to move their bytes at full bandwidth",
+        silent="where bytes or bandwidth are unknown",
     ),
     Rule(
         id="attention", title="unfused attention", find=_attention, takes=Takes.KERNELS,
@@ -2181,19 +2195,19 @@ RULES: Final = (
     ),
     Rule(
         id="fragmentation", title="fragmented memory", find=_fragmentation,
-        looks_for="a request in a snapshot that failed although as much memory was reserved but unused, and the allocator's"
-        " settings",
+        looks_for="a request in a snapshot that failed although as much memory was reserved but unused, and the"
+        " allocator's settings",
         bound="the memory that was reserved but unused",
         silent="where segments expand, unless max_split_size_mb keeps a free block from a smaller request",
     ),
     Rule(
         id="what_fills", title="largest components", find=_what_fills,
-        looks_for="components that a change lowers by at least 5 % of a snapshot's peak: attention scores (what one function"
-        " allocates from the matmul before a softmax to the next matmul), components of memory, and temporary"
+        looks_for="components that a change lowers by at least 5 % of a snapshot's peak: attention scores (what one"
+        " function allocates from the matmul before a softmax to the next matmul), components of memory, and temporary"
         " buffers if no backward ran",
         bound="all scores, other activations and autocast copies, three quarters of the optimizer state, and half of"
         " the weights and temporary buffers",
-        silent="about scores where stacks name no operators, about gradients where the peak is not in forward, and about"
-        " temporary buffers where a backward ran",
+        silent="about scores where stacks name no operators, about gradients where the peak is not in forward, and"
+        " about temporary buffers where a backward ran",
     ),
 )  # fmt: skip

@@ -579,14 +579,18 @@ def _iterations(first: tuple[str, Breakdown], second: tuple[str, Breakdown]) -> 
         times = middle if whole[1] else 1 / middle
         one, other = (second[0], first[0]) if whole[1] else (first[0], second[0])
         if max(times, 1 / times) >= _NO_STEP:
-            yield f"{one} is an entire trace taken as one step: it makes {float(times):.3g} times as many calls as {other}"
+            yield (
+                f"{one} is an entire trace taken as one step: it makes {float(times):.3g} times as many calls as"
+                f" {other}"
+            )
         return
     (most, count) = Counter(ratio for ratio, _ in ratios).most_common(1)[0]
     times = max(most, 1 / most)
     if times > 1 and times.denominator == 1 and count >= _ITERATIONS * len({**calls[0], **calls[1]}):
         more, less = (second[0], first[0]) if most > 1 else (first[0], second[0])
         yield (
-            f"a step of {more} makes every call {times} times as often as a step of {less}, so it spans {times} iterations"
+            f"a step of {more} makes every call {times} times as often as a step of {less}, so it spans {times}"
+            " iterations"
         )
 
 

@@ -452,7 +452,8 @@ def _other_time(candidates: Sequence[Candidate]) -> Finding | None:
         first,
         second,
         # A little above the longest.
-        f"the second starts {gap / 1e9:,.1f} s after the first ended, but no trace lasts {longest / 1e9 + 0.001:,.3f} s",
+        f"the second starts {gap / 1e9:,.1f} s after the first ended, but no trace lasts {longest / 1e9 + 0.001:,.3f}"
+        " s",
     )
 
 

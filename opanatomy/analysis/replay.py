@@ -579,7 +579,11 @@ class StepGraph:
         near = get_close_matches(of, [*words, *names], n=3, cutoff=0.5)
         raise UsageError(
             f"what-if {of!r}: no such part of the step - "
-            + (f"did you mean {', '.join(near)}?" if near else "give a kind of host time, a class, an operator or a kernel")
+            + (
+                f"did you mean {', '.join(near)}?"
+                if near
+                else "give a kind of host time, a class, an operator or a kernel"
+            )
         )
 
     @cached_property

@@ -83,7 +83,9 @@ def caveats_of(trends: RunTrends | None) -> Iterator[str]:
         longer = "" if out.optimizer else " and are more than twice as long as the recorded ones"
         share = 100 * out.wall_ns / out.of_ns
         among = (
-            f"they include {out.recorded} of the {out.of_recorded} recorded ones" if out.recorded else "none of them was recorded"
+            f"they include {out.recorded} of the {out.of_recorded} recorded ones"
+            if out.recorded
+            else "none of them was recorded"
         )
         yield f"{steps}{by} take {share:.1f} % of the run{longer}; {among}"
 

@@ -85,8 +85,8 @@ def caveats_of(trace: Trace, calls: CallTable) -> tuple[str, ...]:
     load = trace.environment.load
     if load is not None and load.busy:
         lines.append(
-            f"the machine was busy: utilization by other work was {load.text} the steps. All times are longer than on an idle"
-            " machine, by an unknown amount - run again when the machine is idle"
+            f"the machine was busy: utilization by other work was {load.text} the steps. All times are longer than on"
+            " an idle machine, by an unknown amount - run again when the machine is idle"
         )
     return tuple(lines)
 
@@ -124,7 +124,8 @@ def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]
 
     for rule in attribution.unused_rules:
         lines.append(
-            f"no annotation in the trace matches {rule.pattern.pattern!r}, so the rule adds nothing to the phase {rule.phase}"
+            f"no annotation in the trace matches {rule.pattern.pattern!r}, so the rule adds nothing to the phase"
+            f" {rule.phase}"
         )
     for difference in attribution.annotated.unexplained if attribution.annotated else ():
         elsewhere = (difference.other or 0) - (difference.ours or 0)

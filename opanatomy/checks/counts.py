@@ -400,7 +400,10 @@ def check_times(calls: TraceCalls, table: CallTable, capture: Capture | None) ->
         return None
     if not capture.profiler_times_ns:
         return Check(
-            quantity="operator times", source=PROFILER, unit="ns", not_checked="the capture did not save the profiler's sums"
+            quantity="operator times",
+            source=PROFILER,
+            unit="ns",
+            not_checked="the capture did not save the profiler's sums",
         )
     called = table.host_row >= 0
     host, names = calls.host, calls.names
@@ -641,4 +644,7 @@ def below_alarm(anatomy: Anatomy) -> str:
     if not count:
         return ""
     one = count == 1
-    return f"{count:,} {'number that affects' if one else 'numbers that affect'} less than 1 % of the work {'is' if one else 'are'} not confirmed"
+    return (
+        f"{count:,} {'number that affects' if one else 'numbers that affect'} less than 1 % of the work"
+        f" {'is' if one else 'are'} not confirmed"
+    )

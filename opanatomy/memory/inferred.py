@@ -113,7 +113,10 @@ RULES: Final = {
     Rule.MOVED_MODULE: (WEIGHTS, "allocated while a module was built or moved, never freed"),
     Rule.WEIGHT_CAST: (WEIGHT_CASTS, "allocated by autocast in forward, freed later, half as large as a weight"),
     Rule.WEIGHT_SIZED: (WEIGHTS, "allocated before the first forward, never freed, as large as a gradient"),
-    Rule.WEIGHTS_BEFORE: (WEIGHTS, "allocated before the recording, never freed, the first block as large as each gradient"),
+    Rule.WEIGHTS_BEFORE: (
+        WEIGHTS,
+        "allocated before the recording, never freed, the first block as large as each gradient",
+    ),
     Rule.STATE_REPLACED: (OPTIMIZER_STATE, "allocated in the optimizer, freed in a later optimizer step"),
     Rule.STATE_BEFORE: (OPTIMIZER_STATE, "allocated before the recording, freed in the optimizer"),
     Rule.STATE_UPDATED: (
@@ -175,7 +178,10 @@ class Ruling(Struct, frozen=True):
         index = self.components.index(OTHER_BLOCKS)
         return Ruling(
             (*self.components[:index], *new, *self.components[index:]),
-            (*self.rules, *((name, "allocated under a frame that matches one of your categories") for name in categories)),
+            (
+                *self.rules,
+                *((name, "allocated under a frame that matches one of your categories") for name in categories),
+            ),
         )
 
 

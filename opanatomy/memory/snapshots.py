@@ -410,8 +410,10 @@ def categories_of(where: str, given: Iterable[tuple[str, str]]) -> tuple[Categor
     made = []
     for name, text in given:
         if not re.fullmatch(r"[A-Za-z][\w ]*", name):
-            raise UsageError(f"{where}{name!r}: the name must start with a letter and contain only letters, digits, _ and"
-                " spaces - give NAME=REGEX")
+            raise UsageError(
+                f"{where}{name!r}: the name must start with a letter and contain only letters, digits, _ and"
+                " spaces - give NAME=REGEX"
+            )
         if not text:
             raise UsageError(f"{where}{name!r}: the regular expression is missing - give NAME=REGEX")
         try:
@@ -1216,6 +1218,9 @@ def _notes(
         )
     if history is not None and row.peak_open_bytes != 0:
         least = "" if row.peak_open_bytes is None else f", and at most {row.peak_open_bytes:,} B more"
-        yield f"{label}: it is unknown how the allocator rounded freed blocks: the true peak is at least the given one{least}"
+        yield (
+            f"{label}: it is unknown how the allocator rounded freed blocks: the true peak is at least the given"
+            f" one{least}"
+        )
     if snapshot.unknown_actions:
         yield f"{label}: unknown actions: {', '.join(snapshot.unknown_actions)}"

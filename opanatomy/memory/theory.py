@@ -173,7 +173,9 @@ def state_theory(workload: Workload, parameters: ParameterBytes | None = None) -
         return tuple(rows)
     rows.append(_theory("gradients", parameters.trained // shards, f"{each}trainable parameters{part}"))
     if parameters.buckets is not None:
-        size, text = (parameters.trained, "gradients") if parameters.buckets else (0, "gradients are views of the buckets")
+        size, text = (
+            (parameters.trained, "gradients") if parameters.buckets else (0, "gradients are views of the buckets")
+        )
         rows.append(_theory("ddp_buckets", size, text))
     optimizer = BY_NAME.get(workload.optimizer or "")
     if optimizer is None or optimizer.factored:

@@ -94,7 +94,9 @@ _STREAMS: Final = 0.92
 #: count (torch 2.13) in steps of GPT-2, a Llama and BERT. The fraction of host time is assumed.
 _FUSED: Final = 0.54
 _LAUNCHED: Final = 0.3
-_COMPILED: Final = "with torch.compile, 54 % of the bytes outside matmuls, 30 % of the host time, memory as in eager mode"
+_COMPILED: Final = (
+    "with torch.compile, 54 % of the bytes outside matmuls, 30 % of the host time, memory as in eager mode"
+)
 #: How far from "as is" the ends of the range are: all of the runs it was fitted on are inside.
 _RANGE: Final = 1.26
 #: Parts of operator names that identify fused attention and convolution, forward or backward.

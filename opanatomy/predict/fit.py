@@ -404,7 +404,9 @@ def besides_allocator(ranks: int) -> tuple[int, int]:
 def assumptions(limit: Limit, ranks: int = 1) -> Iterator[str]:
     """Yield the assumptions about a GPU, one of this many that train together."""
     if limit.capability is None:
-        yield f"the operators that PyTorch runs on an NVIDIA GPU of compute capability {'.'.join(map(str, _CAPABILITY))}"
+        yield (
+            f"the operators that PyTorch runs on an NVIDIA GPU of compute capability {'.'.join(map(str, _CAPABILITY))}"
+        )
     with_nccl = " including NCCL" if ranks > 1 else ""
     yield "a CUDA context of {} to {}".format(*map(size, besides_allocator(ranks))) + with_nccl
 

@@ -799,20 +799,20 @@ WHOLE: Final = {"steps": 30, "annotated": False}
         (
             (STEP, {"annotated": False}),
             (STEP, WHOLE),
-            "a step of b.json makes every call 30 times as often as a step of a.json: it is 30 iterations",
+            "a step of b.json makes every call 30 times as often as a step of a.json, so it spans 30 iterations",
         ),
         (
             (STEP, {"steps": 2, "annotated": False}),
             (STEP, {"annotated": False}),
-            "a step of a.json makes every call 2 times as often as a step of b.json: it is 2 iterations",
+            "a step of a.json makes every call 2 times as often as a step of b.json, so it spans 2 iterations",
         ),
         (
             (STEP, {"annotated": False}),
             (STEP, {"steps": 2, "annotated": False}),
-            "a step of b.json makes every call 2 times as often as a step of a.json: it is 2 iterations",
+            "a step of b.json makes every call 2 times as often as a step of a.json, so it spans 2 iterations",
         ),
-        ((STEP, {}), (CONV, {}), "0.0 % of the work of a.json is also on the other side: these are different"),
-        ((STEP, {}), (CONV, {"model": "b"}), "0.0 % of the work of a.json is also on the other side: these"),
+        ((STEP, {}), (CONV, {}), "only 0.0 % of the work of a.json is also on the other side: these are different"),
+        ((STEP, {}), (CONV, {"model": "b"}), "only 0.0 % of the work of a.json is also on the other side: these"),
         # What is to stay silent.
         ((STEP, {}), (STEP, {"steps": 3}), None),
         ((STEP, {"annotated": False}), (STEP, {}), None),

@@ -165,7 +165,9 @@ def test_clipping_is_of_the_optimizer_phase() -> None:
     anatomy = captured(BERT, "--optimizer", "adamw", "--clip", "1.0", "--amp", "fp16", "--accumulate", "2")
     assert [row.phase for row in anatomy.operators if "_foreach_norm" in row.operator] == [Phase.OPTIMIZER]
     assert anatomy.workload.clip == 1.0
-    with pytest.raises(UsageError, match=r"^clip=1.0 clips before an optimizer update, and this run has none - add optimizer='ada"):
+    with pytest.raises(
+        UsageError, match=r"^clip=1.0 clips before an optimizer update, and this run has none - add optimizer='ada"
+    ):
         opanatomy.profile(nn.Linear(2, 2), torch.ones(2, 2), clip=1.0)
 
 
@@ -361,7 +363,9 @@ def test_only_adapters_and_the_head_of_a_classifier_are_trained(name: str) -> No
     for kind in ("non-reentrant", "reentrant"):
         prepared = prepare(tiny_request(name, lora=RANK, checkpointing=kind))
         assert gradients_of(prepared).keys() == names
-    with pytest.raises(UsageError, match=r"^lora=4 freezes everything but the adapters: leave out freeze='embeddings'$"):
+    with pytest.raises(
+        UsageError, match=r"^lora=4 freezes everything but the adapters: leave out freeze='embeddings'$"
+    ):
         RunOptions(lora=RANK, freeze="embeddings")
 
 
