@@ -314,7 +314,7 @@ def _gap(view: View) -> Iterator[Advice]:
         gain = view.host_bound(round(sum(gap.cause_ns * gap.count for gap in gaps)))
         if _PREPARES.search(longest.name or ""):  # the one that prepares in parallel takes as long for each step
             gain = min(gain, view.step_ns - round(sum(gap.time_ns * gap.count for gap in gaps)))
-        where = " while the host is in {name}" if longest.name else ""
+        where = ", with the host in {name}" if longest.name else ""
         idles = f"the device idles for {{each}} {_often(view, number)}{where}"
         if len(gaps) > 1:
             idles = f"the device idles for {{all}} in {{gaps}} of up to {{each}}{where}"
@@ -742,7 +742,7 @@ def _profiler(view: View) -> Iterator[Advice]:
         return
     stack = any(row.name == PYTHON_STACK for row in rows)
     of_stack = "recording Python stacks keeps the device waiting for up to {gain}"
-    why = of_stack if stack else "the device waits {gain} while the profiler writes its records"
+    why = of_stack if stack else "for {gain} the device waits for the profiler to write its records"
     yield Advice(
         id="",
         gain_ns=gain,
@@ -949,7 +949,7 @@ def _waiting(view: View) -> Iterator[Advice]:
         why = ", mostly because it starts its step late"
         tries = "Look at what it does between steps: input, logging, checkpoints.", *again
     elif gap is not None:
-        why = ": its device idles for {idle} a step" + (" while its host is in {where}" if gap.name else "")
+        why = ": its device idles for {idle} a step" + (" with its host in {where}" if gap.name else "")
         tries = (f"Look at what the host of {who} does there: add torch.profiler.record_function, or record stacks.",)
     elif computes and straggler.computing_longer_ns:
         why, tries = (

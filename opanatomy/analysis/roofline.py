@@ -201,7 +201,8 @@ def _difference(key: Group, rows: Sequence[OperatorRow], by: Bounding) -> Differ
     if explained is not None:
         cause = explained.text
     elif name in by.ceilings.disturbed:
-        cause = f"the {name} was measured while something else was running - measure the peaks again"
+        of_peak = name if name == BANDWIDTH else f"{name} peak"
+        cause = f"the {of_peak} was measured while other work was running - measure the peaks again"
     elif given is not None and given.known_per_second is None:
         cause = f"{given.option} is below the measured rate, and no other limit of the device is known"
     whole = [row for row in rows if row.part_of is None]
@@ -329,7 +330,7 @@ def _bound_without(rows: Sequence[OperatorRow], without: _Without, by: Bounding)
     words += [f"{' and '.join(named)} need at least {sure:,} of {counted:,} bytes"] if sure < counted else []
     words += [f"Winograd's algorithm may save {spared:,} convolution FLOPs"] if spared else []
     size = "unknown size" if without.cache is None else f"{without.cache:,} bytes"
-    words += [f"a cache of {size} can serve {cached:,} of these bytes"] if cached else []
+    words += [f"a cache of {size} can serve {cached:,} of the bytes"] if cached else []
     return bound_ns, f"{', '.join(words)}: at least {bound_ns:,} ns"
 
 

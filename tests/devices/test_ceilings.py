@@ -88,7 +88,7 @@ def test_devices_with_a_sheet(name: str, memory: int | None, multiprocessors: in
         ("NVIDIA H100", None, None, "could be H100 PCIe or H100 SXM"),
         ("NVIDIA H100", 100_000_000_000, 132, "93.1 GiB here but 80 GiB"),
         ("AMD Radeon Graphics", None, 104, "could be any of several"),
-        ("AMD Radeon Graphics", 25_753_026_560, 96, "not in the table"),
+        ("AMD Radeon Graphics", 25_753_026_560, 96, "no data sheet fits"),
         ("GRID A100D-80C", None, None, "virtual GPU"),
         ("NVIDIA H100 80GB HBM2e", None, None, "no data sheet"),
         ("Intel(R) Data Center GPU Max 1550", None, None, "no data sheet"),
@@ -167,7 +167,7 @@ def test_a_given_ceiling_goes_before_a_known_one() -> None:
         disturbed=("bfloat16", "float32", "bandwidth"),
     )
     over = parse_overrides("bf16=100T,fp32=30T,fp16=50T", "2T").over(known, "x")
-    assert over.source == "--peak bf16=100T,fp32=30T,fp16=50T and --bandwidth 2T; else measured"
+    assert over.source == "--peak bf16=100T,fp32=30T,fp16=50T and --bandwidth 2T; otherwise measured"
     assert over.matrix_flops_per_second == {"bfloat16": 100e12, "float32": 30e12, "float16": 50e12}
     assert over.disturbed == ("bfloat16",)
     assert over.reference.matrix_flops_per_second == {"bfloat16": 300e12, "float32": 30e12, "float16": 50e12}
@@ -277,7 +277,7 @@ def test_an_accelerator_has_those_of_its_sheet_unless_measured(tmp_path: Path) -
     measured = ceilings_for(replace(H100, torch="2.13", driver="5"), multiprocessors=132, folder=tmp_path).ceilings
     assert measured is not None
     assert (measured.matrix_peak("bfloat16"), measured.matrix_peak("float64")) == (700e12, 66.9e12)
-    assert measured.source.startswith(f"measured {now()[:10]}, torch 2.13, driver 5; else data sheet of H100 SXM, ")
+    assert measured.source.startswith(f"measured {now()[:10]}, torch 2.13, driver 5; otherwise data sheet of H100 SXM, ")
 
 
 def test_an_unknown_device_has_a_line_or_the_given_ones(tmp_path: Path) -> None:

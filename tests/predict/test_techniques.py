@@ -55,7 +55,7 @@ def test_every_technique_switches_options_that_there_are() -> None:
         ({"batch": 1}, "accumulation", "batch of 1"),
         ({}, "amp-fp16", "use --only to run it"),
         ({"on_cpu": False}, "amp-fp16", None),
-        ({}, "sdpa", "the baseline has it"),
+        ({}, "sdpa", "the baseline already uses it"),
         ({"layers": 1}, "checkpointing-segments", "the model has only one layer, so no segment can hold several"),
         ({}, "checkpointing", None),
     ],

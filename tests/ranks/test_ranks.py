@@ -239,7 +239,7 @@ def test_a_folder_of_folders(tmp_path: Path) -> None:
     ]
     for index in range(2):
         (tmp_path / f"rank{index}" / "trace.json").rename(tmp_path / f"node{index}" / "gpu0.json")
-    assert any("rank 0 is in 2 files" in text for text in opanatomy.analyze(tmp_path).warnings)
+    assert any("rank 0 has 2 files" in text for text in opanatomy.analyze(tmp_path).warnings)
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])

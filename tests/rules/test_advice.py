@@ -179,7 +179,7 @@ def test_gaps_of_one_kind_are_one_piece_of_advice(tmp_path: Path) -> None:
     assert " a step" not in advice.why
     assert advice.tries[0].startswith("Process the results on the device")
     one = advised(waiting_for("aten::mul", "cpu_op"), tmp_path)["gap"]
-    assert "once a step while the host is in {name}" in one.why
+    assert "once a step, with the host in {name}" in one.why
     assert "behind" not in one.why
 
 
