@@ -252,7 +252,7 @@ def test_one_step_of_forty_takes_most_of_the_time(monkeypatch: pytest.MonkeyPatc
     (text,) = caveats_of(trends(run))
     assert text.startswith("10 of the 399 other steps take 8")
     assert text.endswith(
-        "% of the run and are more than twice as long as the recorded ones; none of them were recorded"
+        "% of the run and are more than twice as long as the recorded ones; none of them was recorded"
     )
 
 

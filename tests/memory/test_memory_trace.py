@@ -122,7 +122,7 @@ def test_frees_of_blocks_from_before_count_into_it(tmp_path: Path) -> None:
     assert (row.unmatched_frees, row.unmatched_free_bytes, row.before_window_bytes) == (2, 4196, 4196)
     assert (row.never_freed, row.never_freed_bytes) == (1, 512)
     assert components(memory) == {"before_window": 4196}
-    assert "excluding what was allocated before it" in (memory.measured_by or "")
+    assert "excluding blocks allocated before the trace" in (memory.measured_by or "")
     (row,) = memory_of(recorded((20, 1, 512)), tmp_path).devices
     assert row.before_window_bytes is None  # nothing says it
 

@@ -141,7 +141,7 @@ def test_a_device_is_found_by_its_name(name: str, device: str) -> None:
 
 @pytest.mark.parametrize("name", ["banana", "80GB", ""])
 def test_what_is_no_device_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="no device of this name has a data sheet"):
+    with pytest.raises(UsageError, match="opanatomy has no data sheet for this device"):
         sheet_limit(name)
 
 
