@@ -148,7 +148,7 @@ def with_advice(anatomy: Anatomy) -> Anatomy:
         worth = ordered(replace(each, step_ns=view.step_ns) for each in of_step)
         takes = rule.takes if isinstance(rule.takes, Takes) else rule.takes(view)
         if starved and takes in (Takes.BUSY, Takes.KERNELS):  # a device that is faster waits longer for the loader
-            worth = tuple(replace(each, why=f"{each.why}; it gains once the loader keeps up") for each in worth)
+            worth = tuple(replace(each, why=f"{each.why}; this helps only once the loader keeps up") for each in worth)
         starved |= rule.id == "input" and situation.loader == "workers" and bool(worth)
         found += [(None, each) for each in ordered(of_run)] + [(takes, each) for each in worth]
         if worth:
@@ -234,7 +234,7 @@ _GRAPHS: Final = 'Use CUDA graphs: torch.compile(model, mode="reduce-overhead").
 _COMPILE: Final = LEVER["compile"].python
 _FUSES: Final = f"Launch fewer kernels: {_COMPILE}."
 _INDUCTOR: Final = 'Compile with backend="inductor", which fuses: the trace has compiled code but no Inductor kernels.'
-_IN_PYTHON: Final = "Do less in Python between operators, such as loops over tensors, logging and metrics."
+_IN_PYTHON: Final = "Do less in Python between operators: fewer loops over tensors, less logging, fewer metrics."
 #: Launch-bound: the mean kernel is shorter than this, and the step has more launches than a handful.
 _SMALL_KERNEL_NS: Final = 100_000
 _SEVERAL_LAUNCHES: Final = 5
@@ -348,7 +348,7 @@ def _often(view: View, number: float) -> str:
     if view.costs.of_trace:
         return "once" if number < 1.5 else "{times}"
     if number < 0.75:
-        return "once a step on one of {ranks}" if view.situation.ranks > 1 else "once in {steps}"
+        return "once a step on one of {ranks}" if view.situation.ranks > 1 else "once every {steps}"
     return "once a step" if number < 1.5 else "{times} a step"
 
 

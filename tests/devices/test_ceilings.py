@@ -277,7 +277,9 @@ def test_an_accelerator_has_those_of_its_sheet_unless_measured(tmp_path: Path) -
     measured = ceilings_for(replace(H100, torch="2.13", driver="5"), multiprocessors=132, folder=tmp_path).ceilings
     assert measured is not None
     assert (measured.matrix_peak("bfloat16"), measured.matrix_peak("float64")) == (700e12, 66.9e12)
-    assert measured.source.startswith(f"measured {now()[:10]}, torch 2.13, driver 5; otherwise data sheet of H100 SXM, ")
+    assert measured.source.startswith(
+        f"measured {now()[:10]}, torch 2.13, driver 5; otherwise data sheet of H100 SXM, "
+    )
 
 
 def test_an_unknown_device_has_a_line_or_the_given_ones(tmp_path: Path) -> None:

@@ -504,7 +504,8 @@ EXPLAINED: list[tuple[OperatorRow, Ceilings, str | None]] = [
     (operator("aten::add", ADD, 100, 10, 1000), disturbed("bandwidth"),
      "the bandwidth was measured while other work was running"),
     (operator("aten::add", ADD, 100, 10, 1000), disturbed("float32"), None),
-    (operator("aten::add", ADD, 1, 100_000, 1), disturbed("vector float32"), "the vector float32 peak was measured while"),
+    (operator("aten::add", ADD, 1, 100_000, 1), disturbed("vector float32"), "the vector float32 peak was measured"
+    " while"),
     (operator("aten::add", ADD, 1, 100_000, 1), disturbed("float32", "bfloat16"), None),
     (product(100, 40_000, dtype="float32", compute_type="tf32"), disturbed("tf32", ceilings=CEILINGS),
      "the tf32 peak was measured while"),
