@@ -310,7 +310,7 @@ def test_a_stream_whose_launches_are_not_recorded_is_in_the_step(of_all: bool, t
     unlaunched = 75 if of_all else 40
     assert links(anatomy) == (75 - unlaunched, 0, unlaunched, 0)
     assert anatomy.timeline.communication_ns == 40_000
-    said = f"({unlaunched / 1e3:.3f} ms, {unlaunched / 75:.1%}) without a launch"
+    said = f"({unlaunched / 1e3:.3f} ms, {unlaunched / 75:.1%}) have no launch"
     assert any(said in text for text in anatomy.warnings)
 
 
