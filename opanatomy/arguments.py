@@ -50,11 +50,13 @@ def check_switch(name: str, value: object) -> None:
 def path_of(what: str, name: object) -> Path:
     """Return the path for a name; raise `UsageError` that begins with `what` for anything else."""
     if not isinstance(name, (str, os.PathLike)) or not isinstance(os.fspath(name), str):
-        raise UsageError(f"{what}: a path is text, not {kind_of(name)} - give the name of a file")
+        raise UsageError(f"{what}: a path must be text, but this is {kind_of(name)} - give a file name")
     if not os.fspath(name):
-        raise UsageError(f"{what}: the name is empty - give the name of a file")
+        raise UsageError(f"{what}: the name is empty - give a file name")
     if "\0" in os.fspath(name):
-        raise UsageError(f"{what}: {os.fspath(name)!r} has a zero byte, which no file has - give the name of a file")
+        raise UsageError(
+            f"{what}: {os.fspath(name)!r} contains a zero byte, which file names cannot - give a file name"
+        )
     return Path(name)
 
 

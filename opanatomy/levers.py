@@ -138,7 +138,7 @@ def _first(*reasons: Callable[[Context], str | None]) -> Callable[[Context], str
 
 
 def _trains(context: Context) -> str | None:
-    return "the baseline is inference: there is no backward" if context.run.inference else None
+    return "the baseline runs inference, which has no backward" if context.run.inference else None
 
 
 def _splits(context: Context) -> str | None:
@@ -146,11 +146,13 @@ def _splits(context: Context) -> str | None:
 
 
 def _has_layers(context: Context) -> str | None:
-    return None if context.layers else "the model has no known stack of equal layers"
+    return None if context.layers else "no stack of equal layers was found in the model"
 
 
 def _has_two_layers(context: Context) -> str | None:
-    return "a model of one layer has no segment of several" if context.layers == 1 else _has_layers(context)
+    return (
+        "the model has only one layer, so no segment can hold several" if context.layers == 1 else _has_layers(context)
+    )
 
 
 def _compiles(context: Context) -> str | None:
@@ -163,7 +165,7 @@ def is_wide(dtype: str | None) -> bool:
 
 
 def _has_wide_weights(context: Context) -> str | None:
-    return None if is_wide(context.run.dtype) else "the baseline's weights take two bytes already"
+    return None if is_wide(context.run.dtype) else "the baseline's weights already take two bytes each"
 
 
 def _casts_help(context: Context) -> bool:
@@ -178,7 +180,7 @@ def _has_texts(context: Context) -> str | None:
 
 def _left_to_a_gpu(context: Context) -> str | None:
     if context.on_cpu:
-        return "skipped on the CPU: without float16 arithmetic a step takes many times as long - name it to run it"
+        return "skipped on the CPU: without float16 arithmetic a step takes many times as long - use --only to run it"
     return None
 
 
@@ -197,8 +199,8 @@ def _lower_layers(context: Context) -> Mapping[str, Any]:
 def _attention(name: str, title: str, what: str, **more: Any) -> Lever:
     def blocked_because(context: Context) -> str | None:
         if context.attention is None:
-            return "the model does not use the library's attention"
-        return "the baseline has it already" if context.attention == name else None
+            return "the model does not use the attention of Transformers"
+        return "the baseline already uses it" if context.attention == name else None
 
     return Lever(
         name=name,
@@ -215,7 +217,7 @@ def _attention(name: str, title: str, what: str, **more: Any) -> Lever:
 def _padding(name: str, padding: str, what: str) -> Lever:
     def blocked_because(context: Context) -> str | None:
         is_so = getattr(context.run, "padding", None) == padding
-        return "the baseline has it already" if is_so else _has_texts(context)
+        return "the baseline already uses it" if is_so else _has_texts(context)
 
     return Lever(
         name=name,
@@ -251,7 +253,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
     Lever(
         name="accumulation",
         title="gradient accumulation",
-        what="split the batch, update once: only one part's activations live at a time",
+        what="split the batch and update once: only one part's activations are alive at a time",
         changes=_micro_batches,
         loop=lambda context: "{accumulate} micro-batches of {size}".format(
             **_micro_batches(context), size=context.batch // _micro_batches(context)["accumulate"]
@@ -307,7 +309,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
     Lever(
         name="amp-fp16",
         title="mixed precision, fp16",
-        what="matrix multiplications in float16 (autocast), the loss scaled so that small gradients survive",
+        what="matrix multiplications in float16 (autocast), with the loss scaled so that small gradients survive",
         changes=_sets(amp="fp16"),
         skipped_by_default=_left_to_a_gpu,
     ),
@@ -329,7 +331,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
         suggested=1,
     ),
     _attention(
-        "eager", "attention written out", "attention as matrix multiplications and a softmax: the score matrix is kept"
+        "eager", "unfused attention", "attention as matrix multiplications and a softmax: the score matrix is kept"
     ),
     Lever(
         name="fused-loss",
@@ -344,7 +346,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
     Lever(
         name="freeze-embeddings",
         title="embeddings frozen",
-        what="train no embeddings: no gradients or optimizer state for them",
+        what="do not train the embeddings: they need no gradients or optimizer state",
         changes=_sets(freeze="embeddings"),
         blocked_because=_trains,
     ),
@@ -389,7 +391,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
     ),
     _optimizer(
         "adamw",
-        "one kernel updates a whole list of tensors",
+        "one kernel updates an entire list of tensors",
         keeps_result=True,
         relieves=Relief.STATE,
         suggested=5,
@@ -402,8 +404,12 @@ LEVERS: Final[tuple[Lever, ...]] = (
     _optimizer("sgd", "one moment: half the state of AdamW", relieves=Relief.STATE),
     _optimizer("adafactor", "second moments kept as one row and one column per matrix", relieves=Relief.STATE, fits=7),
     _padding("dynamic-padding", "longest", "pad each batch to its longest text"),
-    _padding("sorted-padding", "sorted", "the same, with texts sorted by length"),
-    _padding("grouped-padding", "grouped", "the same, with texts grouped by length as the Trainer does"),
+    _padding("sorted-padding", "sorted", "pad each batch to its longest text, with texts sorted by length"),
+    _padding(
+        "grouped-padding",
+        "grouped",
+        "pad each batch to its longest text, with texts grouped by length as the Trainer does",
+    ),
     Lever(
         name="slow-tokenizer",
         title="tokenizer in Python",

@@ -133,7 +133,7 @@ def from_text(option: Option, text: str) -> Any:
     if option.kind is Kind.PAIRS:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise UsageError(f"{as_flag(option, text)}: not of the form key=value")
+            raise UsageError(f"{as_flag(option, text)}: must have the form key=value")
         return key, value
     if option.kind is Kind.NUMBER:
         try:
@@ -172,7 +172,7 @@ def checked(option: Option, value: Any, spelled: Spelling) -> Any:
         if amount is None:
             raise UsageError(f"{spelled(option, value)}: must be a number")
         if not 0 < amount < math.inf:
-            raise UsageError(f"{spelled(option, value)}: must be above 0, and finite")
+            raise UsageError(f"{spelled(option, value)}: must be positive and finite")
         return amount
     if option.kind is Kind.SWITCH and not (isinstance(value, int) and value in (0, 1)):
         raise UsageError(f"{spelled(option, value)}: must be {option.kind.value}")
@@ -214,7 +214,7 @@ def instead_of(value: object, names: Iterable[str]) -> str:
 
     plain = {_plain(name): name for name in names}
     near = get_close_matches(_plain(str(value)), plain, n=1, cutoff=0.6)
-    return (f"did you mean {plain[near[0]]}? It is " if near else "") + f"one of {', '.join(plain.values())}"
+    return (f"did you mean {plain[near[0]]}? Use " if near else "use ") + f"one of {', '.join(plain.values())}"
 
 
 def _plain(name: str) -> str:
@@ -286,7 +286,7 @@ CHECKPOINTING: Final = Option(
     metavar="KIND",
     bare="non-reentrant",
     recorded="checkpointing",
-    help="recompute activations in backward instead of keeping them; KIND is non-reentrant (the default) or reentrant",
+    help="recompute activations in backward instead of keeping them; KIND is non-reentrant (default) or reentrant",
     choices=(Choice("non-reentrant"), Choice("reentrant")),
 )
 CHECKPOINT_EVERY: Final = Option(
@@ -296,7 +296,7 @@ CHECKPOINT_EVERY: Final = Option(
     minimum=1,
     metavar="N",
     recorded="checkpoint_every",
-    help="checkpoint N layers at a time: only the input of the first one is kept",
+    help="checkpoint N layers at a time: only the first one's input is kept",
 )
 CHECKPOINT_LAYERS: Final = Option(
     name="checkpoint_layers",
@@ -321,15 +321,15 @@ COMPILE_MODE: Final = Option(
     group=_STEP,
     metavar="MODE",
     python=("profile",),
-    help="torch.compile mode: {choices}; with CUDA graphs, kernels are assigned to modules only where torch"
-    " annotates the graph",
+    help="torch.compile mode: {choices}; with CUDA graphs, kernels can be assigned to modules only if torch annotates"
+    " the graph",
     choices=tuple(Choice(name) for name in ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")),
 )
 OPTIMIZER: Final = Option(
     name="optimizer",
     group=_STEP,
     metavar="NAME",
-    help="also take an optimizer step: {choices} (default: none; adamw in estimate, in techniques and with --for)",
+    help="also run an optimizer step: {choices} (default: none; adamw in estimate, in techniques and with --for)",
     python=("profile",),
     recorded="optimizer",
     choices=tuple(Choice(optimizer.name, optimizer.aliases) for optimizer in OPTIMIZERS),
@@ -350,7 +350,7 @@ TEXTS: Final = Option(
     group=_BATCH,
     metavar="FILE",
     bare=SAMPLE,
-    help="use real texts instead of random tokens: FILE with a text per line, or FILE:COLUMN of JSON Lines, CSV or"
+    help="use real texts instead of random tokens: FILE with one text per line, or FILE:COLUMN of JSON Lines, CSV or"
     " Parquet; without FILE, the sample that opanatomy includes (sample)",
 )
 PADDING: Final = Option(
@@ -371,7 +371,7 @@ TOKENIZER: Final = Option(
     group=_BATCH,
     metavar="KIND",
     choices=(Choice("fast"), Choice("slow", ("python",))),
-    help="fast: the Rust tokenizer, the default if there is one; slow: the Python tokenizer",
+    help="fast, the Rust tokenizer (default if the model has one), or slow, the Python tokenizer",
 )
 #: Options on batching texts, without effect if there are no texts.
 OF_TEXTS: Final = (PADDING, TOKENIZER)
@@ -384,7 +384,7 @@ ACCUMULATE: Final = Option(
     metavar="N",
     python=("profile",),
     recorded="accumulate",
-    help="gradient accumulation: split the batch into N micro-batches, with one update (default: {default})",
+    help="gradient accumulation: split the batch into N micro-batches per update (default: {default})",
 )
 CLIP: Final = Option(
     name="clip",
@@ -408,12 +408,14 @@ def frozen_parts(text: str) -> str:
         if name is None:
             raise ValueError(f"{word.strip()!r} is not a part - {instead_of(part, FROZEN_PARTS)}")
         if (name == "layers") is not bool(colon) or (colon and not number.strip().isdecimal()):
-            raise ValueError(f"{word.strip()!r} is not a part - {name}{':N, the lowest N' if name == 'layers' else ''}")
+            raise ValueError(
+                f"{word.strip()!r} is not a part - write {name}{':N for the lowest N' if name == 'layers' else ''}"
+            )
         if colon and not int(number):
             raise ValueError(f"{word.strip()!r} freezes nothing - give 1 or more")
         parts.append(f"{name}:{int(number)}" if colon else name)
     if not parts:
-        raise ValueError(f"no part is named - one of {', '.join(FROZEN_PARTS)}")
+        raise ValueError(f"names no part - give one of {', '.join(FROZEN_PARTS)}")
     if {"all-but-biases", "all-but-head"} <= set(parts):
         raise ValueError("all-but-biases and all-but-head exclude each other - leave one out")
     return ",".join(dict.fromkeys(parts))
@@ -425,8 +427,7 @@ FREEZE: Final = Option(
     metavar="PARTS",
     recorded="frozen",
     canonical=frozen_parts,
-    help="train only a part: freeze these, separated by commas: embeddings, layers:N (the lowest N), all-but-biases,"
-    " all-but-head",
+    help="parts to freeze, separated by commas: embeddings, layers:N (the lowest N), all-but-biases, all-but-head",
 )
 LORA: Final = Option(
     name="lora",
@@ -443,7 +444,7 @@ FUSED_LOSS: Final = Option(
     kind=Kind.SWITCH,
     default=False,
     recorded="fused_loss",
-    help="compute a language model's head and cross entropy together, in chunks (needs torch 2.13)",
+    help="compute a language model's head and cross entropy together, in chunks (needs torch 2.13 or later)",
 )
 GENERATE: Final = Option(
     name="generate",
@@ -453,7 +454,7 @@ GENERATE: Final = Option(
     metavar="N",
     python=("profile",),
     recorded="generate",
-    help="make the step a generation of N new tokens per sample, with prefill and decoding as phases",
+    help="generate N new tokens per sample in each step, with prefill and decoding as phases",
 )
 BEAMS: Final = Option(
     name="beams",
@@ -509,8 +510,8 @@ SUMMARIES: Final = Option(
     group=_RANKS,
     metavar="DIR",
     python=("analyze",),
-    help="folder or URL (s3://...) that keeps a summary of each rank, so that unchanged traces are not read again"
-    " (default: the user's cache folder)",
+    help="folder or URL (s3://...) for summaries of the ranks, so that unchanged traces are not read again (default:"
+    " the user's cache folder)",
 )
 DASK: Final = Option(
     name="dask",
@@ -526,7 +527,7 @@ JOBS: Final = Option(
     minimum=1,
     metavar="N",
     python=("analyze",),
-    help="processes that read the ranks (default: one per core, or none for little data)",
+    help="number of processes that read the ranks (default: one per core; little data is read without extra processes)",
 )
 PROCESSES: Final = Option(
     name="processes",
@@ -535,7 +536,7 @@ PROCESSES: Final = Option(
     minimum=1,
     metavar="N",
     python=("profile",),
-    help="run on N processes, started by Accelerate's launcher; torchrun and accelerate launch work too",
+    help="run N processes, started by Accelerate's launcher; torchrun and accelerate launch work too",
 )
 DDP, FSDP2, CHECKPOINTED, HSDP, TP = "ddp", "fsdp2", "fsdp2+checkpointing", "hsdp", "tp"
 #: Kinds of parallelism in which each rank has its own samples.
@@ -568,7 +569,7 @@ BUCKET_VIEW: Final = Option(
     kind=Kind.SWITCH,
     default=False,
     python=("profile",),
-    help="make gradients views of DDP's buckets, not copies",
+    help="make gradients views of DDP's buckets instead of copies",
 )
 #: Options of how ranks train together, without effect on one process.
 OF_RANKS: Final = (PARALLEL, BUCKET_MB, BUCKET_VIEW)
@@ -610,7 +611,7 @@ RUN: Final = (
            help="random, or pretrained: from the Hub or the folder (default: {default})",
            choices=(Choice("random"), Choice("pretrained"))),
     Option(name="hub", group=_MODEL, kind=Kind.SWITCH, default=False,
-           help="look on the Hub even for a name in the catalog"),
+           help="get the model from the Hub even if its name is in the catalog"),
     Option(name="trust_remote_code", group=_MODEL, kind=Kind.SWITCH, default=False,
            help="run code from the model's repository"),
     DEVICE,
@@ -630,7 +631,7 @@ RUN: Final = (
     GENERATE,
     BEAMS,
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record", "TrainerCallback"),
-           help="record every allocation and free of one extra step"),
+           help="record every allocation and free in one extra step"),
     Option(name="lines", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record", "TrainerCallback"),
            help="measure one extra step line by line: time, FLOPs and bytes of each line of code"),
     Option(name="check", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record", "TrainerCallback"),
@@ -650,7 +651,7 @@ SECTION: Final = Option(
     group=_REPORT,
     kind=Kind.TEXTS,
     metavar="NAME",
-    help="show only this section of the terminal report, by its heading; several with commas; repeatable",
+    help="show only the section with this heading in the terminal report; separate several with commas; repeatable",
 )
 SORT: Final = Option(
     name="sort",
@@ -661,7 +662,7 @@ SORT: Final = Option(
     choices=tuple(map(Choice, ("time", "flops", "bytes", "calls", "headroom", "name"))),
 )
 FULL: Final = Option(
-    name="full", group=_REPORT, kind=Kind.SWITCH, default=False, help="everything (default for pipes and files)"
+    name="full", group=_REPORT, kind=Kind.SWITCH, default=False, help="show everything (default for pipes and files)"
 )
 #: The parts of a report that a reader wants to see.
 TOP: Final = Option(
@@ -679,7 +680,7 @@ PAGE: Final = (
         group=_REPORT,
         kind=Kind.SWITCH,
         default=False,
-        help="first screen only (default in a terminal)",
+        help="show the first screen only (default in a terminal)",
     ),
     FULL,
     SECTION,
@@ -691,18 +692,18 @@ PAGE: Final = (
 REPORT: Final = (
     Option(name="output", short_flag="-o", group=_REPORT, metavar="FILE",
            help="report file; its extension sets the format (.html: interactive page, .md: for an issue or pull"
-           " request,"
-           " .digest.md: for agents, at most 4 kB); or a folder; - is stdout"),
+           " request, .digest.md: for agents, at most 4 kB); or a folder; - is stdout"),
     Option(name="format", short_flag="-f", group=_REPORT, metavar="FORMAT",
            help="report format: {formats} (default: from the extension of -o, else terminal)"),
     Option(name="chart", group=_REPORT, metavar="NAME",
            help="with -o FILE.svg or FILE.png: draw this chart: step, advice, lanes, steps, run, classes, roofline,"
-           " modules, lines, memory, segments, components, ranks; of compare: difference; of techniques: techniques"),
+           " modules, lines, memory, segments, components, ranks; for compare: difference; for techniques: techniques"),
     Option(name="tables", group=_REPORT, metavar="DIR",
            help="also write every table of the report to this folder, as CSV and, with pyarrow, as Parquet"),
     Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False,
            python=("profile", "record", "TrainerCallback"),
-           help="overwrite existing files (otherwise a name you gave is refused, a default name is numbered)"),
+           help="overwrite existing files (otherwise an existing file that you name is an error, and a default name is"
+           " numbered)"),
     DEBUG,
     Option(name="peak", group=_CEILINGS, metavar="RATE",
            help="peak FLOP/s to use instead of the known one: 312T, or bf16=312T,fp32=19.5T"),
@@ -716,8 +717,8 @@ LIMIT: Final = Option(
     group=_FITS,
     metavar="MEMORY",
     help="don't run; predict peak memory and whether it fits into a size (80GB, 24GiB), a GPU (H100, 4090) or cpu (this"
-    " machine): weights in --dtype, gradients, activations, the state of --optimizer (default: adamw), the allocator's"
-    " rounding and the CUDA context; if not, suggest what would make it fit and exit 3",
+    " machine); counts weights in --dtype, gradients, activations, the state of --optimizer (default: adamw), the"
+    " allocator's rounding and the CUDA context; if not, suggest what would make it fit and exit 3",
 )
 OOM: Final = Option(
     name="oom",
@@ -727,15 +728,15 @@ OOM: Final = Option(
     default=False,
     python=("profile", "record", "TrainerCallback"),
     help="record the allocator's history; if a GPU runs out of memory, write a snapshot and a page that shows what"
-    " filled it",
+    " filled its memory",
 )
 FIND: Final = Option(
     name="find",
     group=_FITS,
     metavar="WHAT",
     choices=(Choice("batch"), Choice("seq", ("length",)), Choice("checkpointing")),
-    help="with --for: find the largest batch or seq that fits even at the upper end of the prediction; or"
-    " checkpointing, the fewest layers to recompute",
+    help="with --for: find the largest batch or seq that fits even at the upper end of the prediction, or with"
+    " checkpointing the fewest layers to recompute",
 )
 
 FAIL_IF: Final = Option(
@@ -749,9 +750,9 @@ FAIL_IF: Final = Option(
 #: How `run` follows a script; step options are the same as for `profile`.
 SCRIPT: Final = (
     Option(name="script", positional="...", metavar="SCRIPT",
-           help="the script and its arguments, or with -m a module and its arguments, as for python"),
+           help="the script and its arguments, or, with -m, a module and its arguments, as for python"),
     Option(name="module", flag="-m", kind=Kind.SWITCH, default=False,
-           help="SCRIPT is the name of a module, run as with python -m"),
+           help="run SCRIPT as a module, like python -m"),
     Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=3, minimum=1, maximum=1000, metavar="N",
            help="steps to record (default: {default})"),
     Option(name="after", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N",
@@ -760,7 +761,7 @@ SCRIPT: Final = (
     Option(name="stop", group=_STEP, kind=Kind.SWITCH, default=False,
            help="end the script when its steps are recorded (exit code 0)"),
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False,
-           help="record every allocation of one extra step: the memory curve, and what fills its peak"),
+           help="record every allocation in one extra step: the memory curve and what fills its peak"),
     Option(name="lines", group=_STEP, kind=Kind.SWITCH, default=False,
            help="measure one extra step line by line: time, FLOPs and bytes of each line of code"),
     Option(name="no_check", group=_STEP, kind=Kind.SWITCH, default=False,
@@ -787,15 +788,15 @@ ANALYZE: Final = (
            help="memory snapshot: the moment to show: peak, end, or a time like 120ms (default: where memory ran out,"
            " else the peak)"),
     Option(name="categories", flag="--category", kind=Kind.TEXTS, metavar="NAME=REGEX", python=("analyze",),
-           help="memory snapshot: a component of your own, of blocks allocated below a frame like 'attention.py:31"
-           " forward' that REGEX matches; repeatable"),
+           help="memory snapshot: define your own component NAME, of blocks allocated under a stack frame (such as"
+           " 'attention.py:31 forward') that REGEX matches; repeatable"),
     Option(name="what_if", kind=Kind.TEXTS, metavar="CHANGE", python=("analyze",),
            help="predict the step time after a change, by replaying the trace, such as 'aten::mm x0.5', 'elementwise"
            " x0.8', 'synchronization 0' (no waits for the device) or 'host 0' (an infinitely fast host); repeatable,"
-           " then also for all together"),
+           " which also predicts all changes together"),
     Option(name="timeline", choices=(Choice("full"),), python=("analyze",),
-           help="keep every event of the step in the page, however many (default: 100,000 kernels and 30,000 others;"
-           " beyond that, sums of parts of the step)"),
+           help="keep every event of the step in the page, however many (default: at most 100,000 kernels and 30,000"
+           " other events; above that, events are summed over intervals)"),
     Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 if a check fails: an independent source"
            " disagrees with the report"),
     FAIL_IF,
@@ -831,11 +832,11 @@ TURNS_SEED: Final = Option(
 RUNS_FOLDER: Final = Option(name="folder", group=_RUNS, metavar="DIR", help="keep the runs' reports in this new folder")
 COMPARE: Final = (
     Option(name="sides", positional="*", metavar="SIDE",
-           help="a JSON report, a trace or a memory snapshot, - is stdin; or a folder with the ranks of one run, or"
-           " with the reports of several runs"),
+           help="a JSON report, a trace or a memory snapshot (- is stdin), or a folder with the ranks of one run or the"
+           " reports of several runs"),
     Option(name="run", group=_RUNS, kind=Kind.TEXTS, metavar="CMD",
            help="run a side instead of reading it: 'profile MODEL ...', or a script that records its steps, '--"
-           " [NAME=VALUE ...] python train.py ...'; the sides are run interleaved, each time in a fresh process;"
+           " [NAME=VALUE ...] python train.py ...'; runs of the sides are interleaved, each in a fresh process;"
            " repeatable"),
     TIMES,
     TURNS_SEED,
@@ -856,18 +857,18 @@ TECHNIQUES: Final = (
     *(structs.replace(option, positional="?") if option.name == "model" else option
       for option in RUN if option.name not in _NO_SWITCH_OF_ONE),
     Option(name="list", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
-           help="list each technique, its option and what it does; with MODEL also why one cannot run; nothing is"
-           " measured"),
+           help="list the techniques, their options and what they do, and with MODEL which ones cannot run and why;"
+           " measures nothing"),
     Option(name="only", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="TECHNIQUE",
-           help="only this technique, or several with commas; repeatable"),
+           help="try only this technique; separate several with commas; repeatable"),
     Option(name="skip", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="TECHNIQUE",
-           help="leave out this technique, or several with commas; repeatable"),
+           help="leave out this technique; separate several with commas; repeatable"),
     Option(name="combine", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="A+B",
            help="also try these techniques together, such as amp+checkpointing; repeatable"),
     Option(name="predict_only", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
            help="run only the baseline, and rank the techniques by predicted savings"),
     Option(name="repetitions", group=_EXPERIMENT, kind=Kind.NUMBER, minimum=1, metavar="N",
-           help="how often to time each technique, alternating (default: 3; up to 10 for steps below 0.3 s)"),
+           help="how often to time each technique, interleaved (default: 3; up to 10 for steps below 0.3 s)"),
     Option(name="loss_steps", group=_EXPERIMENT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
            help="steps over which to compare losses, for techniques that change them (default: {default})"),
     Option(name="folder", group=_EXPERIMENT, metavar="DIR",
@@ -905,14 +906,17 @@ RATE: Final = Option(
     group=_REPORT,
     kind=Kind.AMOUNT,
     metavar="N",
-    help="measured tokens/s of one device: shows its MFU by each formula, and where it lies in the predicted range",
+    help="measured tokens/s of one device: show its MFU by each formula, and where it lies in the predicted range",
 )
-ALLOW_TF32: Final = Option(name="tf32", group=_STEP, kind=Kind.SWITCH, default=False, help="float32 matmuls use TF32")
+ALLOW_TF32: Final = Option(
+    name="tf32", group=_STEP, kind=Kind.SWITCH, default=False, help="use TF32 for float32 matmuls"
+)
 ESTIMATE: Final = (
     *(option for option in RUN
       if option.name not in _NO_SWITCH_OF_ONE - {each.name for each in OF_RANKS} and option.name != "device"),
     Option(name="on", group=_FITS, kind=Kind.TEXTS, metavar="DEVICE",
-           help="device: H100, A100, 4090, ...; several with commas, or repeated: the report is about the first"),
+           help="device: H100, A100, 4090, ...; separate several with commas; repeatable; the report"
+           " describes the first"),
     SWEEP,
     DEVICES,
     LINK,
@@ -927,7 +931,7 @@ EXPLAIN: Final = (
         name="name",
         positional="*",
         metavar="TERM",
-        help="a line of the report (MFU, headroom), an operator, a kernel, a technique or a device (A100, 4090);"
+        help="a term of the report (MFU, headroom), an operator, a kernel, a technique or a device (A100, 4090);"
         " names may be shortened",
     ),
     Option(
@@ -964,18 +968,20 @@ _TABLE_OR_JSON: Final = Option(
 )
 
 CATALOG: Final = (
-    Option(name="word", positional="*", metavar="WORD", help="only models with this word in their name, kind or task"),
+    Option(
+        name="word", positional="*", metavar="WORD", help="list only models with this word in their name, kind or task"
+    ),
     _TABLE_OR_JSON,
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )
 
 CEILINGS: Final = (
     Option(name="device", default="auto", metavar="DEVICE", help=DEVICE.help),
-    Option(name="dtype", metavar="TYPES", help="only these data types, such as float32,bf16"),
-    Option(name="peak", metavar="RATE", help="keep this peak instead of measuring it: 312T, or bf16=312T,fp32=19.5T"),
-    Option(name="bandwidth", metavar="RATE", help="keep this bandwidth instead of measuring it: 2.04T, 900G"),
+    Option(name="dtype", metavar="TYPES", help="measure only these data types, such as float32,bf16"),
+    Option(name="peak", metavar="RATE", help="use this peak instead of measuring it: 312T, or bf16=312T,fp32=19.5T"),
+    Option(name="bandwidth", metavar="RATE", help="use this bandwidth instead of measuring it: 2.04T, 900G"),
     _TABLE_OR_JSON,
-    Option(name="refresh", kind=Kind.SWITCH, default=False, help="measure again instead of using kept results"),
+    Option(name="refresh", kind=Kind.SWITCH, default=False, help="measure again instead of using stored results"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )
 
@@ -990,12 +996,12 @@ def check_together(options: Any, spelled: Spelling) -> None:
         for option in OF_BACKWARD:
             value = getattr(options, option.name)
             if value != option.default:
-                raise UsageError(f"{forward_only} has no backward: leave out {spelled(option, value)}")
+                raise UsageError(f"{forward_only} runs no backward: leave out {spelled(option, value)}")
 
     texts = getattr(options, TEXTS.name, None)
     if texts is not None and options.generate is not None:
         raise UsageError(
-            f"{spelled(GENERATE, options.generate)} needs prompts of one length: leave out {spelled(TEXTS, texts)}"
+            f"{spelled(GENERATE, options.generate)} needs prompts of equal length: leave out {spelled(TEXTS, texts)}"
         )
     for option in OF_TEXTS:
         value = getattr(options, option.name, None)
@@ -1004,11 +1010,10 @@ def check_together(options: Any, spelled: Spelling) -> None:
 
     if options.generate is None and options.beams is not None:
         needed = spelled(GENERATE, 32)
-        raise UsageError(f"{spelled(BEAMS, options.beams)} needs a generation: give {needed} too")
+        raise UsageError(f"{spelled(BEAMS, options.beams)} works only with generation: give {needed} too")
     if options.generate is not None and options.compile:
         raise UsageError(
-            f"{spelled(GENERATE, options.generate)} runs the model's own forward, not a compiled one: leave out"
-            f" {spelled(COMPILE, True)}"
+            f"{spelled(GENERATE, options.generate)} runs the uncompiled model: leave out {spelled(COMPILE, True)}"
         )
 
     _check_ranks(options, spelled)
@@ -1016,16 +1021,17 @@ def check_together(options: Any, spelled: Spelling) -> None:
         raise UsageError(f"{spelled(COMPILE_MODE, options.compile_mode)} needs {spelled(COMPILE, True)}: add it")
     if options.lora is not None and options.freeze is not None:
         raise UsageError(
-            f"{spelled(LORA, options.lora)} freezes all but its adapters: leave out {spelled(FREEZE, options.freeze)}"
+            f"{spelled(LORA, options.lora)} freezes everything but the adapters: leave out"
+            f" {spelled(FREEZE, options.freeze)}"
         )
     if options.clip is not None and options.optimizer is None:
         raise UsageError(
-            f"{spelled(CLIP, options.clip)} is a part of the update, and there is none - add"
+            f"{spelled(CLIP, options.clip)} clips before an optimizer update, and this run has none - add"
             f" {spelled(OPTIMIZER, OPTIMIZERS[0].name)}"
         )
     if getattr(options, NO_TRACE.name, False) and options.trace is not None:
         raise UsageError(
-            f"{spelled(NO_TRACE, True)} keeps no trace, {spelled(TRACE, options.trace)} does - leave one out"
+            f"{spelled(NO_TRACE, True)} contradicts {spelled(TRACE, options.trace)} - leave one of them out"
         )
 
 
@@ -1036,11 +1042,12 @@ def _check_ranks(options: Any, spelled: Spelling) -> None:
     for option in (BUCKET_MB, BUCKET_VIEW):
         if getattr(options, option.name) != option.default:
             raise UsageError(
-                f"{spelled(option, getattr(options, option.name))} is for DDP: leave out {spelled(PARALLEL, parallel)}"
+                f"{spelled(option, getattr(options, option.name))} works only with DDP: leave out"
+                f" {spelled(PARALLEL, parallel)}"
             )
     if options.generate is not None:
         raise UsageError(
-            f"{spelled(GENERATE, options.generate)} runs on each rank by itself: leave out"
+            f"{spelled(GENERATE, options.generate)} runs on each rank separately: leave out"
             f" {spelled(PARALLEL, parallel)}"
         )
     if parallel == CHECKPOINTED and options.checkpointing is not None:
@@ -1063,7 +1070,7 @@ def check_fit(options: Any, spelled: Spelling) -> None:
             raise UsageError(f"{spelled(LIMIT, options.limit)} runs nothing: leave out {spelled(option, given)}")
     if options.find is not None and options.texts is not None:
         raise UsageError(
-            f"{spelled(FIND, options.find)} is for batches of one length: leave out {spelled(TEXTS, options.texts)}"
+            f"{spelled(FIND, options.find)} needs batches of fixed length: leave out {spelled(TEXTS, options.texts)}"
         )
 
 
@@ -1074,13 +1081,13 @@ def check_estimate(options: Any, spelled: Spelling) -> None:
         if value != option.default and options.devices == 1:
             raise UsageError(f"{spelled(option, value)} needs several devices: add {spelled(DEVICES, 8)}")
     if options.parallel == HSDP:
-        raise UsageError(f"{spelled(PARALLEL, HSDP)} is not estimated: use {spelled(PARALLEL, FSDP2)}")
+        raise UsageError(f"{spelled(PARALLEL, HSDP)} cannot be estimated: use {spelled(PARALLEL, FSDP2)}")
     on_cpu = any("cpu" in names.casefold().split(",") for names in options.on or ())
     if on_cpu and options.devices > 1:
-        raise UsageError(f"{spelled(DEVICES, options.devices)} is for GPUs: leave it out")
+        raise UsageError(f"{spelled(DEVICES, options.devices)} works only for GPUs: leave it out")
     if options.sweep is not None and options.texts is not None:
         raise UsageError(
-            f"{spelled(SWEEP, options.sweep)} is for batches of one length: leave out {spelled(TEXTS, options.texts)}"
+            f"{spelled(SWEEP, options.sweep)} needs batches of fixed length: leave out {spelled(TEXTS, options.texts)}"
         )
 
 
@@ -1095,8 +1102,8 @@ def check_several(options: Any, processes: int, spelled: Spelling) -> None:
             )
     if options.parallel == HSDP and (processes < 4 or processes % 2):
         raise UsageError(
-            f"{spelled(PARALLEL, HSDP)} shards in two groups, each with a copy of the weights: {processes} processes"
-            " make no two groups of several - start 4, 6, 8, ..."
+            f"{spelled(PARALLEL, HSDP)} shards within two groups of at least two processes, not possible with"
+            f" {processes} {'process' if processes == 1 else 'processes'} - start 4, 6, 8, ..."
         )
 
 

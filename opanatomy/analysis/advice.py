@@ -148,7 +148,7 @@ def with_advice(anatomy: Anatomy) -> Anatomy:
         worth = ordered(replace(each, step_ns=view.step_ns) for each in of_step)
         takes = rule.takes if isinstance(rule.takes, Takes) else rule.takes(view)
         if starved and takes in (Takes.BUSY, Takes.KERNELS):  # a device that is faster waits longer for the loader
-            worth = tuple(replace(each, why=f"{each.why}; it gains once the loader keeps up") for each in worth)
+            worth = tuple(replace(each, why=f"{each.why}; this helps only once the loader keeps up") for each in worth)
         starved |= rule.id == "input" and situation.loader == "workers" and bool(worth)
         found += [(None, each) for each in ordered(of_run)] + [(takes, each) for each in worth]
         if worth:
@@ -229,12 +229,12 @@ def name(text: str) -> Evidence:
 
 
 #: The gain applies to this step; per sample, a larger batch also amortizes the fixed cost of each operator.
-_LARGER: Final = "Use a larger batch: the gain per sample may be larger than this."
-_GRAPHS: Final = 'Launch CUDA graphs: torch.compile(model, mode="reduce-overhead").'
+_LARGER: Final = "Use a larger batch: the gain per sample may be even larger."
+_GRAPHS: Final = 'Use CUDA graphs: torch.compile(model, mode="reduce-overhead").'
 _COMPILE: Final = LEVER["compile"].python
 _FUSES: Final = f"Launch fewer kernels: {_COMPILE}."
-_INDUCTOR: Final = 'Compile with backend="inductor", which fuses: the trace has compiled code but none of its kernels.'
-_IN_PYTHON: Final = "Do less in Python between operators: loops over tensors, logging, metrics."
+_INDUCTOR: Final = 'Compile with backend="inductor", which fuses: the trace has compiled code but no Inductor kernels.'
+_IN_PYTHON: Final = "Do less in Python between operators: fewer loops over tensors, less logging, fewer metrics."
 #: Launch-bound: the mean kernel is shorter than this, and the step has more launches than a handful.
 _SMALL_KERNEL_NS: Final = 100_000
 _SEVERAL_LAUNCHES: Final = 5
@@ -272,7 +272,7 @@ def _launches(view: View) -> Iterator[Advice]:
         gain_ns=gain,
         changes=("host x0",),
         is_bound=True,
-        why="{calls} a step leave the device idle for {each} each; {tiny_share} of the kernels are shorter than {tiny}",
+        why="the device idles {each} for each of {calls} a step; {tiny_share} of the kernels are shorter than {tiny}",
         figures={
             "calls": count(calls, "launch"),
             "each": ns(gain / max(calls, 1)),
@@ -314,14 +314,14 @@ def _gap(view: View) -> Iterator[Advice]:
         gain = view.host_bound(round(sum(gap.cause_ns * gap.count for gap in gaps)))
         if _PREPARES.search(longest.name or ""):  # the one that prepares in parallel takes as long for each step
             gain = min(gain, view.step_ns - round(sum(gap.time_ns * gap.count for gap in gaps)))
-        where = " in {name}" if longest.name else ""
-        idles = f"the device idles {{each}} {_often(view, number)}{where}"
+        where = ", with the host in {name}" if longest.name else ""
+        idles = f"the device idles for {{each}} {_often(view, number)}{where}"
         if len(gaps) > 1:
-            idles = f"the device idles {{all}} in {{gaps}} of up to {{each}}{where}"
+            idles = f"the device idles for {{all}} in {{gaps}} of up to {{each}}{where}"
         before = ", before {before}" if longest.before and len(gaps) == 1 else ""
         if longest.name is None and longest.cause is IdleCause.UNKNOWN:
-            behind = " behind copies to the host" if _behind_copies(gaps) else ""
-            before += f"{behind}; no event of the host is recorded"
+            behind = " after copies to the host" if _behind_copies(gaps) else ""
+            before += f"{behind}; the trace shows no host event there"
         yield Advice(
             id="",
             gain_ns=gain,
@@ -348,7 +348,7 @@ def _often(view: View, number: float) -> str:
     if view.costs.of_trace:
         return "once" if number < 1.5 else "{times}"
     if number < 0.75:
-        return "once a step on one of {ranks}" if view.situation.ranks > 1 else "once in {steps}"
+        return "once a step on one of {ranks}" if view.situation.ranks > 1 else "once every {steps}"
     return "once a step" if number < 1.5 else "{times} a step"
 
 
@@ -386,18 +386,18 @@ def _shorter(gaps: Sequence[Gap]) -> Iterator[str]:
     """Yield what may shorten long gaps with this name."""
     gap = max(gaps, key=lambda gap: gap.time_ns)
     if _makes_on_host(gap):
-        yield 'Make the tensor on the device: pass device="cuda" to the call.'
-        yield "Make it ahead, in a worker of the loader."
+        yield 'Create the tensor on the device: pass device="cuda" to the call.'
+        yield "Or create it ahead of time, in a DataLoader worker."
     elif _PREPARES.search(gap.name or ""):
-        yield "Prepare the next input while the device works: in a DataLoader's worker or a thread."
+        yield "Prepare the next input while the device is busy, in a DataLoader worker or a thread."
     elif gap.cause is IdleCause.UNKNOWN and gap.name is None:
         if _behind_copies(gaps):
-            yield "Work on the results on the device, or hand them to a thread that works while the device goes on."
-        yield "Name the host's work there with torch.profiler.record_function, then shorten it or move it to a thread."
+            yield "Process the results on the device, or in a separate thread, so that the device does not wait for it."
+        yield "Name the host code there with torch.profiler.record_function, then shorten it or move it to a thread."
     elif gap.count >= _SEVERAL_LAUNCHES:
-        yield "Shorten what the host does before each of these launches: checks, autotuning, Python around the call."
+        yield "Reduce the host work before each of these launches: checks, autotuning, Python around the call."
     else:
-        yield "Shorten what the host does there, or move it to a thread."
+        yield "Reduce the host work there, or move it to a thread."
 
 
 def _makes_on_host(gap: Gap) -> bool:
@@ -422,7 +422,7 @@ def _framework(view: View) -> Iterator[Advice]:
     yield Advice(
         id="",
         gain_ns=gain,
-        why="{calls} a step, {each} each, {between} apart",
+        why="{calls} a step take {each} each, with {between} between calls",
         figures={
             "calls": count(calls, "operator call"),
             "each": ns(work / max(calls, 1)),
@@ -456,11 +456,12 @@ def _pages(view: View) -> Iterator[Advice]:
         gain_ns=min(spent, plain),
         step_ns=plain,
         is_bound=True,
-        why="each step gets {pages} of memory from the system again, which takes {time} of CPU time on all threads",
+        why="each step requests {pages} of memory from the operating system again, which takes {time} of CPU time"
+        " across all threads",
         figures={"pages": count(step.page_faults or 0, "page"), "time": ns(spent)},
         tries=(
-            "Set MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 before Python starts, so that glibc keeps what"
-            " is freed. Or preload jemalloc or tcmalloc.",
+            "Set MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 before Python starts, so that glibc keeps"
+            " freed memory, or preload jemalloc or tcmalloc.",
         ),
         section="host",
     )
@@ -470,7 +471,7 @@ def _pages(view: View) -> Iterator[Advice]:
 _COPIES: Final = regex(r"copy|to_(?:gpu|device|cuda)|h2d|htod", re.IGNORECASE)
 #: Sending a batch from a worker costs about this much (tensors of 16 kB between two processes of one machine).
 _SENDING_NS: Final = 1_000_000
-_ON_A_STREAM: Final = "Copy the next batch on a stream of its own."
+_ON_A_STREAM: Final = "Copy the next batch on a separate stream."
 _PINNED: Final = "Pin the batch and copy it without blocking: pin_memory=True, .to(device, non_blocking=True)."
 
 
@@ -543,12 +544,12 @@ def _faster_input(view: View, call: str, gain: int) -> Iterator[str]:
             yield f"Use workers: DataLoader(num_workers={workers}, persistent_workers=True)."
     elif "MultiProcessing" in call or situation.loader == "workers":
         most = f" ({cores})." if cores else "."
-        small = "Compare with num_workers=0: a batch as small as this may cost more to send than to make."
+        small = "Compare with num_workers=0: a batch this small may cost more to send than to make."
         yield small if gain < _SENDING_NS else f"Use more workers in the DataLoader, up to the number of cores{most}"
     else:
-        yield "Prepare the next batch in a thread or a DataLoader's worker."
+        yield "Prepare the next batch in a thread or a DataLoader worker."
     if gain >= _SENDING_NS:
-        yield "Do less work for each batch."
+        yield "Do less work per batch."
 
 
 def _synchronizations(view: View) -> Iterator[Advice]:
@@ -573,7 +574,7 @@ def _synchronizations(view: View) -> Iterator[Advice]:
         gain_ns=gain,
         subject=caller,
         changes=(f"{IdleCause.SYNCHRONIZATION} x0",),
-        why="the host waits for the device {calls} a step, mostly in {caller}, and has nothing queued then",
+        why="the host waits for the device {calls} a step, mostly in {caller}, which leaves the device's queue empty",
         figures={
             "calls": count(view.per_step(sum(sums[0] for sums in callers.values())), "time"),
             "caller": name(caller.removeprefix("aten::")),
@@ -586,12 +587,12 @@ def _synchronizations(view: View) -> Iterator[Advice]:
 
 
 _KEEP_ON_DEVICE: Final = "Keep the value on the device; read it every N steps."
-_NO_ITEM: Final = "Keep values on the device (no .item(), float() or if on a tensor); read them every N steps."
-_NO_INDICES: Final = "Use masks instead of indices: torch.where(mask, a, b) for x[mask]."
+_NO_ITEM: Final = "Keep values on the device (no .item(), no float(), no `if` on a tensor); read them every N steps."
+_NO_INDICES: Final = "Use masks instead of indices: torch.where(mask, a, b) instead of x[mask]."
 _NON_BLOCKING: Final = "Copy with non_blocking=True, from and to pinned memory."
 _INSTEAD: Final = {
     "item": _NO_ITEM, "_local_scalar_dense": _NO_ITEM,
-    "is_nonzero": "Replace if on a tensor by torch.where, which stays on the device.",
+    "is_nonzero": "Replace `if` on a tensor with torch.where, which stays on the device.",
     "nonzero": _NO_INDICES, "index": _NO_INDICES, "masked_select": _NO_INDICES,
     "copy_": _NON_BLOCKING, "to": _NON_BLOCKING, "_to_copy": _NON_BLOCKING,
 }  # fmt: skip
@@ -602,7 +603,7 @@ _UNCACHED: Final = 100
 #: A step is stalled by the allocator if its stall is at least this fraction of the worst step's.
 _BURST: Final = 0.2
 _EXPANDABLE: Final = "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
-_CACHING: Final = "Unset PYTORCH_NO_CUDA_MEMORY_CACHING (or _HIP_), if it is set, so that torch keeps its memory."
+_CACHING: Final = "If PYTORCH_NO_CUDA_MEMORY_CACHING (or _HIP_) is set, unset it so that torch caches memory."
 
 
 def _allocator(view: View) -> Iterator[Advice]:
@@ -617,15 +618,15 @@ def _allocator(view: View) -> Iterator[Advice]:
             id="",
             gain_ns=every,
             step_ns=whole,
-            why="in {steps} of {all}, left out of the other figures, the allocator's calls to the driver take {aside};"
-            " all steps together average {whole}",
+            why="in {steps} of {all}, which the other numbers leave out, the allocator's driver calls take {aside} a"
+            " step; the mean over all steps is {whole}",
             figures={
                 "aside": ns(aside_ns),
                 "steps": count(step.aside_count, "step"),
                 "whole": ns(whole),
                 "all": Evidence(value=round(like + step.aside_count), unit=""),
             },
-            tries=(_EXPANDABLE, "Use a smaller batch if memory runs out and the cache is given back."),
+            tries=(_EXPANDABLE, "If memory runs out, so that torch empties its cache, use a smaller batch."),
             section="step",
         )
         return
@@ -635,7 +636,9 @@ def _allocator(view: View) -> Iterator[Advice]:
     frees = "Free" in (row.name or "")
     calls = (row.events or 0) / like
     cached = (
-        "Drop torch.cuda.empty_cache() from the loop." if frees else "Run a step before measuring: it reserves memory."
+        "Remove torch.cuda.empty_cache() from the loop."
+        if frees
+        else "Run a warm-up step first: it reserves the memory."
     )
     # Frees in operators come from an allocator that had no room left: it gives its cache back and asks again.
     callers: dict[str | None, int] = {}
@@ -647,7 +650,7 @@ def _allocator(view: View) -> Iterator[Advice]:
     if frees:
         tries = _CACHING if calls >= _UNCACHED else _EXPANDABLE, cached
     if frees and caller and "::" in caller:
-        full = "Leave memory free: use a smaller batch, or what lowers the peak; here it runs full."
+        full = "Memory runs full: use a smaller batch, or lower the peak in another way."
         tries = (_CACHING,) if calls >= _UNCACHED else (_EXPANDABLE, full)
     spent = [each.idle_causes.get(IdleCause.ALLOCATOR, 0) for each in step.steps if each.set_aside is None]
     much = sum(ns >= _BURST * max(spent) for ns in spent)
@@ -659,7 +662,7 @@ def _allocator(view: View) -> Iterator[Advice]:
         changes=(f"{IdleCause.ALLOCATOR} x0",),
         why=f"the allocator calls the driver {{every}}{'' if like == 1 else in_steps} ({{call}}"
         + (" in {caller}" if frees and caller else "")
-        + "), {gain} of idle time",
+        + "), which leaves the device idle for {gain} a step",
         figures={
             "calls": count(calls, "time"),
             "every": count(row.events or 0, "time"),
@@ -684,8 +687,8 @@ def _cold_start(view: View) -> Iterator[Advice]:
         gain_ns=gain,
         subject=row.name,
         changes=(f"{IdleCause.SLOW_LAUNCH} x0",),
-        why="loading kernels, launching them for the first time and starting libraries takes {gain} that later steps"
-        " do not" + (", mostly {call}" if row.name else ""),
+        why="loading kernels, launching them for the first time and starting libraries take {gain}, which later steps"
+        " do not need" + (", mostly in {call}" if row.name else ""),
         figures={"gain": ns(gain), "call": name(row.name or "")},
         tries=("Record later steps: schedule(wait=1, warmup=3, active=3).",),
         section="idle",
@@ -702,7 +705,8 @@ def _compilation(view: View) -> Iterator[Advice]:
             gain_ns=gain,
             step_ns=_in_mean_step(run, run.wall_ns),
             subject=most.place,
-            why="compiling takes {gain} a step, averaged over {steps}; {times} at {place}: {reason}",
+            why="compiling takes {gain} a step, averaged over {steps}; the code at {place} was recompiled {times}:"
+            " {reason}",
             figures={
                 "gain": ns(gain),
                 "steps": count(run.steps, "step"),
@@ -710,7 +714,7 @@ def _compilation(view: View) -> Iterator[Advice]:
                 "reason": name(most.reason),
                 "place": name(most.place),
             },
-            tries=("Mark varying sizes: torch.compile(dynamic=True).", "Pad inputs to a few sizes."),
+            tries=("Mark varying sizes: torch.compile(dynamic=True).", "Pad inputs to a few fixed sizes."),
             section="whole-run",
         )
         return
@@ -724,8 +728,8 @@ def _compilation(view: View) -> Iterator[Advice]:
         why="compiling takes {gain} of the step",
         figures={"gain": ns(gain)},
         tries=(
-            "Record later steps, when nothing compiles.",
-            "Set TORCH_LOGS=recompiles to see what compiles again.",
+            "Record later steps, in which nothing is compiled.",
+            "Set TORCH_LOGS=recompiles to see what is recompiled.",
             "Mark varying sizes: torch.compile(dynamic=True).",
         ),
         section="idle",
@@ -737,8 +741,8 @@ def _profiler(view: View) -> Iterator[Advice]:
     if not gain:
         return
     stack = any(row.name == PYTHON_STACK for row in rows)
-    of_stack = "recording Python's stack keeps the device waiting for up to {gain}"
-    why = of_stack if stack else "for {gain} the device waits for the profiler's records"
+    of_stack = "recording Python stacks keeps the device waiting for up to {gain}"
+    why = of_stack if stack else "for {gain} the device waits for the profiler to write its records"
     yield Advice(
         id="",
         gain_ns=gain,
@@ -753,10 +757,10 @@ def _profiler(view: View) -> Iterator[Advice]:
 
 
 _OVERLAP: Final = {
-    "all_to_all": "Start work that does not need its result between the all-to-all and its wait.",
+    "all_to_all": "Between the all-to-all and its wait, start work that does not need its result.",
     "broadcast": "Broadcast once, before the loop.",
 }
-_ALL_RANKS: Final = "Give the traces of all ranks, which tell waiting from transfer: opanatomy analyze FOLDER."
+_ALL_RANKS: Final = "Analyze the traces of all ranks, to tell waiting from transfer: opanatomy analyze FOLDER."
 #: A twentieth of the slowest link between devices in use (PCIe 3.0 x16, 15.75 GB/s): below it a collective waits.
 _WAITS_BELOW: Final = 15.75e9 / 20
 #: Collectives with this share of a phase's exposed time get remedies too.
@@ -804,12 +808,18 @@ def _exposed(view: View) -> Iterator[Advice]:
         changes=() if one_by_one else ("communication x0",),
         is_bound=True,
         why=(
-            "gradients are reduced one by one: {calls} a step take {gain}, and the device idles {idle} around them"
+            "gradients are reduced one by one: {calls} a step take {gain}, and the device idles for {idle} around them"
             if one_by_one
             else "{gain} of communication is exposed" + launched
         )
-        + ("; it includes waiting for other ranks" if alone else ", besides waiting for other ranks" if waiting else "")
-        + (" (bus {rate})" if alone and rate is not None else ""),
+        + (
+            "; this includes waiting for other ranks"
+            if alone
+            else ", excluding waits for other ranks"
+            if waiting
+            else ""
+        )
+        + (" (bus bandwidth {rate})" if alone and rate is not None else ""),
         figures={
             "gain": ns(gain),
             "phase": name(phase.phase.value),
@@ -868,20 +878,22 @@ def _hides(view: View, collective: str | None, phase: Phase, gain: int) -> Itera
     """Yield what overlaps a collective with compute, given the parallelism of the ranks."""
     situation = view.situation
     if _one_by_one(view, collective, phase):
-        yield "Reduce gradients together: DistributedDataParallel, or one all-reduce of a flat buffer."
+        yield "Reduce gradients together: use DistributedDataParallel, or all-reduce one flat buffer."
     elif collective == "all_reduce" and situation.tensor_parallel and phase is not Phase.OPTIMIZER:
-        yield "Use sequence parallelism, which splits the all-reduce, or overlap it with async tensor parallelism."
+        yield "Use sequence parallelism, which splits the all-reduce, or async tensor parallelism, which overlaps it."
     elif collective == "all_reduce" and situation.ddp and situation.backward:
-        yield "Tune DDP(bucket_cap_mb=...): smaller buckets begin earlier, larger ones transfer faster."
+        yield "Tune DDP(bucket_cap_mb=...): smaller buckets start earlier, larger ones transfer faster."
         yield "Pass gradient_as_bucket_view=True and static_graph=True to DDP."
     elif collective == "broadcast" and situation.ddp:
-        yield "Pass broadcast_buffers=False to DDP, if ranks need not have equal buffers (batch norm's statistics)."
+        yield (
+            "Pass broadcast_buffers=False to DDP, if ranks need not have equal buffers (such as batch norm statistics)."
+        )
     elif collective in ("all_gather", "reduce_scatter") and situation.fsdp:
         yield from _fsdp_remedies(view, collective, gain)
     elif collective == "reduce_scatter" and phase is Phase.OPTIMIZER:
-        yield "Start each reduce-scatter in backward, as soon as its gradients are there."
+        yield "Start each reduce-scatter in backward, as soon as its gradients are ready."
     elif collective and phase is Phase.OPTIMIZER:  # what is gathered there is needed by the next step at the earliest
-        yield f"Wait for the {collective.replace('_', '-')} where its result is first used (async_op=True)."
+        yield f"Pass async_op=True, and wait for the {collective.replace('_', '-')} where its result is first used."
     elif collective in _OVERLAP:
         yield _OVERLAP[collective]
 
@@ -891,13 +903,13 @@ def _fsdp_remedies(view: View, collective: str, gain: int) -> Iterator[str]:
     one = sum(row.time_ns for row in rows) / max(sum(row.calls for row in rows), 1)
     if collective == "reduce_scatter":
         if view.situation.backward:
-            yield "Use larger or fewer FSDP groups, so that each reduce-scatter hides behind the next one's backward."
+            yield "Use fewer, larger FSDP groups, so that the next group's backward hides each reduce-scatter."
     elif gain <= 1.25 * one:  # one call alone: the first of a step, which nothing runs beside
-        yield "Call model.unshard(async_op=True) before the step: nothing runs beside the first all-gather."
+        yield "Call model.unshard(async_op=True) before the step: nothing overlaps the first all-gather."
     else:
-        yield "Prefetch: FSDP's set_modules_to_forward_prefetch and set_modules_to_backward_prefetch."
+        yield "Prefetch with FSDP's set_modules_to_forward_prefetch and set_modules_to_backward_prefetch."
         if view.situation.backward:
-            yield "Pass reshard_after_forward=False, which keeps gathered weights, where memory is free."
+            yield "If memory allows, pass reshard_after_forward=False, which keeps the gathered weights."
 
 
 def _outside(view: View) -> Iterator[Advice]:
@@ -908,10 +920,10 @@ def _outside(view: View) -> Iterator[Advice]:
     seen = loader.get(view.situation.loader or "")
     yield Advice(
         id="",
-        why="{around} of the trace lie before and after the device's work, and no other number counts them"
-        + ("; {loader} runs there or in it" if seen else ""),
+        why="{around} of the trace lies before the first or after the last device work, and no other number counts it"
+        + ("; the trace shows a {loader}" if seen else ""),
         figures={"around": ns(around), "loader": name(seen or "")},
-        tries=("Record whole steps: schedule(wait=1, warmup=1, active=3), with profiler.step() in the loop.",),
+        tries=("Record complete steps: schedule(wait=1, warmup=1, active=3), with profiler.step() in the loop.",),
         section="step",
     )
 
@@ -933,19 +945,19 @@ def _waiting(view: View) -> Iterator[Advice]:
     computes = straggler.computing_longer_ns >= straggler.idle_longer_ns
     if early:
         alone = steps_of(view.anatomy) <= view.situation.ranks
-        again = ("Record several steps: ranks begin to record at different times.",) if alone else ()
+        again = ("Record several steps: ranks start recording at different times.",) if alone else ()
         why = ", mostly because it starts its step late"
         tries = "Look at what it does between steps: input, logging, checkpoints.", *again
     elif gap is not None:
-        why = ": its device idles {idle} a step" + (" in {where}" if gap.name else "")
-        tries = (f"Look at what the host of {who} does there, with torch.profiler.record_function or recorded stacks.",)
+        why = ": its device idles for {idle} a step" + (" with its host in {where}" if gap.name else "")
+        tries = (f"Look at what the host of {who} does there: add torch.profiler.record_function, or record stacks.",)
     elif computes and straggler.computing_longer_ns:
         why, tries = (
             "; it computes longer than the others",
-            ("Share the work out evenly: lengths of samples, tables, experts.",),
+            ("Balance the work across ranks: sample lengths, embedding tables, experts.",),
         )
     else:
-        why, tries = "", ("Look at what its host does while the others wait: opanatomy analyze on its trace.",)
+        why, tries = "", ("Look at what its host does while the others wait: run opanatomy analyze on its trace.",)
     yield Advice(
         id="",
         gain_ns=gain,
@@ -1038,16 +1050,16 @@ def _spilled(view: View) -> Iterator[Advice]:
         subject=longest.operator,
         is_bound=True,
         changes=_faster(view, ((row, row.time_ns * saved / spent) for row in rows)),
-        why="large element-wise operators and normalizations take {time} at {rate}, the speed of memory that has"
-        " spilled to the host",
+        why="large element-wise operators and normalizations take {time} at only {rate}, as if memory had spilled to"
+        " the host",
         figures={
             "time": ns(view.per_step(spent)),
             "rate": Evidence(value=moved / spent * _NS, unit="byte/s"),
             "operator": name(longest.operator),
         },
         tries=(
-            "Need less memory: a smaller batch, or checkpointing.",
-            "On Windows turn off CUDA's fallback to system memory, so that what does not fit fails.",
+            "Use less memory: a smaller batch, or checkpointing.",
+            "On Windows, turn off CUDA's fallback to system memory, so that allocations that do not fit fail.",
         ),
         section="roofline",
     )
@@ -1078,9 +1090,9 @@ def _clock_share(view: View) -> float:
 
 #: What restores the clock, by the reason for throttling.
 _RELEASED: Final = {
-    "heat": "Cool the device: its fans, the air before it, its neighbours.",
-    "hardware slowdown": "Look at its power cables and cooling: nvidia-smi -q -d PERFORMANCE.",
-    "power brake": "Look at the machine's power supply: it asks the device to brake.",
+    "heat": "Cool the device: check its fans, the intake air and the devices beside it.",
+    "hardware slowdown": "Check its power cables and cooling: nvidia-smi -q -d PERFORMANCE.",
+    "power brake": "Check the machine's power supply: it triggers the device's power brake.",
     "set clocks": "Release locked clocks (nvidia-smi --reset-gpu-clocks), or set higher ones (--applications-clocks).",
 }
 
@@ -1095,8 +1107,8 @@ def _clock(view: View) -> Iterator[Advice]:
         id="",
         gain_ns=gain,
         changes=_faster(view, ((row, (1 - share) * row.bounded_ns) for row in rows)),
-        why="{reason} holds the device at {clock} of its {limit} in {held} of the readings, and {time} a step is work"
-        " that the clock bounds",
+        why="the clock is held at {clock} of {limit} by {reason} in {held} of the driver's readings; {time} a step is"
+        " compute-bound",
         figures={
             "reason": name(state.held_by),
             "clock": name(f"{state.clock_mhz:,} MHz"),
@@ -1172,7 +1184,7 @@ def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
     compiled = view.situation.compiled or largest.operator.startswith("triton")
     if largest.operator_class is not CLASS.TENSOR_CONTRACTION:
         if not compiled and not any(True for _ in _in_chains(view)):  # which have the same cure
-            yield f"Fuse it with its neighbours: {_COMPILE}."
+            yield f"Fuse it with its neighbors: {_COMPILE}."
         return
     narrow = min((size for tensor in tensors if len(tensor.shape) == 3 for size in tensor.shape[1:]), default=_TILE)
     if "bmm" in largest.operator and narrow < _TILE and not view.on_cpu:
@@ -1185,11 +1197,11 @@ def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
     if "conv" in largest.operator and not view.on_cpu:
         yield _CHANNELS_LAST
     if view.on_cpu and "_slow_conv" in largest.operator:
-        yield "Let oneDNN convolve: leave torch.backends.mkldnn enabled, and use float32 or bfloat16."
+        yield "Let oneDNN run the convolution: leave torch.backends.mkldnn enabled, and use float32 or bfloat16."
     blocks = _blocks_per_sm(view, largest)
     small = (largest.bound_ns or 0) / max(largest.calls, 1) < _SHORT_NS if blocks is None else blocks < _FILLED
     if small and not view.on_cpu:
-        yield "Use a larger batch: its calls are too small to fill the device."
+        yield "Use a larger batch: the calls are too small to fill the device."
     if "attention" in largest.operator:
         fused = "flash" in largest.operator or any(_FLASH.search(kernel.kernel) for kernel in view.anatomy.kernels)
         if "cudnn" in largest.operator:
@@ -1259,9 +1271,9 @@ def _float32(view: View) -> Iterator[Advice]:
     if not gain:
         return
     scaled = ", with a GradScaler" if half == "float16" and view.situation.backward else ""
-    tries = [f'Multiply in {half}: torch.autocast("{"cpu" if view.on_cpu else "cuda"}", torch.{half}){scaled}.']
+    tries = [f'Use {half} matmuls: torch.autocast("{"cpu" if view.on_cpu else "cuda"}", torch.{half}){scaled}.']
     if peaks.get(TF32) and 2 * kinds.get(FLOAT32, 0) >= sum(kinds.values()):
-        tries.append('Multiply in tf32: torch.set_float32_matmul_precision("high").')
+        tries.append('Use TF32 matmuls: torch.set_float32_matmul_precision("high").')
     most = max(kinds, key=lambda kind: kinds[kind])
     others = "" if len(kinds) == 1 else ", mostly {most}"
     yield Advice(
@@ -1362,12 +1374,12 @@ def _attention(view: View) -> Iterator[Advice]:
     dropped = view.per_step(sum(row.time_ns for row in draws))
     pulled: dict[str, Any] = {}
     if workload.attention is not None and workload.attention != "sdpa":
-        tries: tuple[str, ...] = (f"Use fused attention, without the matrix of scores: {LEVER['sdpa'].python}.",)
+        tries: tuple[str, ...] = (f"Use fused attention, which keeps no score matrix: {LEVER['sdpa'].python}.",)
         pulled = view.lever("sdpa")
     elif draws and situation.backward:
         dropout = _dropout_of(workload)
         named = "" if dropout else " (dropout_p=0)"
-        tries = (f"This changes the training: turn off attention dropout{named}.",)
+        tries = (f"Turn off attention dropout{named}, so that a fused kernel can run; this changes the training.",)
         pulled = {"option": f"--set {dropout}=0"} if dropout else {}
     else:
         masked = ", with is_causal=True if the mask is causal" if situation.score_mask else ""
@@ -1378,7 +1390,7 @@ def _attention(view: View) -> Iterator[Advice]:
         changes=_faster(view, saved),
         why="attention is unfused: {scores} go into the score matrices ({shape})"
         + (", {dropped} of that into dropout" if draws else "")
-        + (", {products} into its matmuls" if products else ""),
+        + (", and {products} into its matmuls" if products else ""),
         figures={
             "scores": ns(view.per_step(spent)),
             "shape": name(" x ".join(map(str, largest_shape(rows[0])))),
@@ -1403,7 +1415,7 @@ def _casts(view: View) -> Iterator[Advice]:
         id="",
         gain_ns=gain,
         changes=_faster(view, ((row, row.time_ns) for row in rows)),
-        why="{calls} a step cast float32 operands of matmuls to half precision, which takes {gain}",
+        why="casting float32 operands of matmuls to half precision takes {gain} ({calls} a step)",
         figures={"calls": count(view.per_step(sum(row.calls for row in rows)), "copy"), "gain": ns(gain)},
         tries=(f"{keeps}; this changes the training." if view.situation.backward else f"{keeps}.",),
         section="operators",
@@ -1467,13 +1479,13 @@ def _loss(view: View) -> Iterator[Advice]:
         gain_ns=view.per_step(saved),
         is_bound=True,
         changes=_faster(view, ((row, row.time_ns * saved / whole) for rows in losses.values() for row in rows)),
-        why="cross entropy over a vocabulary of {classes} takes {time}; one kernel for it needs {least}",
+        why="cross entropy over a vocabulary of {classes} takes {time}; one fused kernel needs {least}",
         figures={
             "classes": name(f"{largest[1]:,}"),
             "time": ns(view.per_step(whole)),
             "least": ns(view.per_step(whole - saved)),
         },
-        tries=("Take the loss and its gradient in one kernel: LigerCrossEntropyLoss of liger-kernel.",),
+        tries=("Compute the loss and its gradient in one kernel: LigerCrossEntropyLoss of liger-kernel.",),
         section="operators",
     )
 
@@ -1486,8 +1498,8 @@ def _training_mode(view: View) -> Iterator[Advice]:
     yield Advice(
         id="",
         gain_ns=gain if gain >= WORTH * view.step_ns else None,
-        why="nothing is trained in these steps, and "
-        + ("dropout takes {gain}" if gain else "batch norm computes statistics of the batch"),
+        why="nothing is trained in these steps, but "
+        + ("dropout takes {gain}" if gain else "batch norm computes batch statistics"),
         figures={"gain": ns(gain)},
         tries=("Call model.eval() and run under torch.inference_mode().",),
         section="operators",
@@ -1524,7 +1536,8 @@ def _chains(view: View) -> Iterator[Advice]:
         gain_ns=gain,
         subject=longest.operator,
         changes=_faster(view, ((row, row.time_ns * kept.get(row.phase, 0)) for row, kept in chained)),
-        why="{calls} ({chains}) take {time}; {share} of it moves {saved} of intermediates that a fused kernel keeps",
+        why="{calls} ({chains}) take {time}; {share} of that moves {saved} of intermediates that a"
+        " fused kernel would keep in registers",
         figures={
             "calls": count(view.per_step(sum(row.calls for row in rows)), "unfused element-wise call"),
             "chains": count(view.per_step(sum(row.chains for row in rows)), "chain"),
@@ -1555,7 +1568,7 @@ def _fusing(view: View) -> Iterator[str]:
     elif not situation.inductor:
         yield _INDUCTOR
     else:
-        yield "Compile this part too: these operators run outside of what torch.compile fused."
+        yield "Compile this part too: these operators run outside the code that torch.compile fused."
     seen = {view.anatomy.operators[index].operator for index in _in_chains(view)}
     layers = [layer for layer, operators in _LAYERS if operators <= seen]
     if layers:
@@ -1584,10 +1597,10 @@ def _zero_grad(view: View) -> Iterator[Advice]:
             f"{part} x0"
             for part in dict.fromkeys((*(row.name for row in (*ranges, *added)), *(row.operator for row in filled)))
         ),
-        why="zero_grad fills gradients with zeros ({calls} a step, {spent} of the host), and backward adds to them in"
-        " {adding}",
+        why="zero_grad fills gradients with zeros ({calls} a step, {spent} of host time), and adding to them in"
+        " backward takes {adding}",
         figures={"calls": count(calls, "call"), "spent": ns(spent), "adding": ns(adding)},
-        tries=("Call zero_grad(set_to_none=True): backward keeps what it makes.",),
+        tries=("Call zero_grad(set_to_none=True): backward then stores gradients without adding.",),
         section="host",
     )
 
@@ -1652,11 +1665,11 @@ def _optimizer(view: View) -> Iterator[Advice]:
         gain_ns=gain,
         changes=(f"optimizer x{_ONE_PASS}",),
         why=(
-            "the device idles {idle} a step in the update, {calls}"
+            "the device idles for {idle} a step during the update, which makes {calls}"
             if idle
             else f"the optimizer takes {{spent}}{when} in {{calls}}"
         )
-        + (", one for each operation" if listed else ", tensor by tensor"),
+        + (", one per operation" if listed else ", tensor by tensor"),
         figures={
             "spent": ns(spent),
             "calls": count(calls, "operator call"),
@@ -1707,7 +1720,7 @@ def _layout(view: View) -> Iterator[Advice]:
     yield Advice(
         id="",
         gain_ns=gain,
-        why="{kernels} a step only change the layout of images, which takes {gain}",
+        why="converting image layouts takes {gain} ({kernels} a step)",
         figures={"kernels": count(view.per_step(sum(row.count for row in rows)), "kernel"), "gain": ns(gain)},
         tries=(_CHANNELS_LAST,),
         section="kernels",
@@ -1725,13 +1738,13 @@ def _padding(view: View) -> Iterator[Advice]:
     kind = "longest" if texts.padding == "max_length" else "sorted"
     if texts.padding == kind:
         return
-    by_length = "Batch texts of like length.", "sorted-padding"
+    by_length = "Batch texts of similar length.", "sorted-padding"
     to_longest = 'Pad to the longest text of the batch: padding="longest" in the collator.', "dynamic-padding"
     how, technique = to_longest if kind == "longest" else by_length
     yield Advice(
         id="",
         gain_ns=gain,
-        why="{padded} of all tokens are padding (padded to {kind})",
+        why="{padded} of all tokens are padding (strategy: {kind})",
         figures={"padded": part(padded), "kind": name(texts.padding)},
         tries=(how,),
         **view.lever(technique),
@@ -1751,13 +1764,13 @@ def _recomputation(view: View) -> Iterator[Advice]:
     yield Advice(
         id="",
         gain_ns=gain,
-        why="recomputing activations takes {gain}, though the peak is {peak} of {limit}",
+        why="recomputing activations takes {gain}, although peak memory is only {peak} of {limit}",
         figures={
             "gain": ns(gain),
             "peak": Evidence(value=peak, unit="bytes"),
             "limit": Evidence(value=limit, unit="bytes"),
         },
-        tries=("Turn off checkpointing, or checkpoint every second layer.",),
+        tries=("Turn off checkpointing, or checkpoint only every second layer.",),
         section="memory",
     )
 
@@ -1774,11 +1787,11 @@ def _collections(view: View) -> Iterator[Advice]:
         id="",
         gain_ns=gain,
         step_ns=_in_mean_step(run, run.wall_ns),
-        why="Python's garbage collector runs {times} in {steps}: {gain} a step on average",
+        why="Python's garbage collector runs {times} in {steps}, which takes {gain} a step on average",
         figures={"times": count(run.collections, "time"), "steps": count(run.steps, "step"), "gain": ns(gain)},
         tries=(
-            "Call gc.freeze() before the loop: what exists is not scanned again.",
-            "Call gc.disable(), and gc.collect() every N steps.",
+            "Call gc.freeze() before the loop: existing objects are then not scanned again.",
+            "Or call gc.disable(), and gc.collect() every N steps.",
         ),
         section="whole-run",
     )
@@ -1808,13 +1821,14 @@ def _graph_breaks(view: View) -> Iterator[Advice]:
             id="",
             gain_ns=gain or None,
             subject=most.place,
-            why="torch.compile breaks its graph in {places}, at {place}: {reason}",
+            why=f"torch.compile breaks its graph in {{places}}, {'most often ' if others else ''}at {{place}}:"
+            f" {{reason}}",
             figures={
                 "places": count(1 + len(others), "place"),
                 "place": name(most.place),
                 "reason": name(most.reason),
             },
-            tries=("Move that code out of what is compiled.", "Find breaks with torch.compile(fullgraph=True)."),
+            tries=("Move that code out of the compiled function.", "Find breaks with torch.compile(fullgraph=True)."),
             section="whole-run",
         )
         return
@@ -1823,7 +1837,7 @@ def _graph_breaks(view: View) -> Iterator[Advice]:
     yield Advice(
         id="",
         gain_ns=gain,
-        why="a step runs {regions}, with {gain} of idle time in Python between operators",
+        why="each step runs {regions}, and the device idles for {gain} while Python runs between operators",
         figures={"regions": count(_regions(view), "compiled region"), "gain": ns(gain)},
         tries=(
             "Set TORCH_LOGS=graph_breaks to see what breaks the graph.",
@@ -1844,16 +1858,16 @@ def _fragmentation(view: View) -> Iterator[Advice]:
         # torch gives no free block of the limit and more to a smaller request, whether segments expand or not.
         if limit is None or not asked < limit <= max(pool.largest_free_bytes for pool in memory.pools):
             return
-        why = "max_split_size_mb keeps it from using blocks of {limit} or more"
-        cure = "Drop max_split_size_mb from PYTORCH_CUDA_ALLOC_CONF; keep expandable_segments:True."
+        why = "max_split_size_mb keeps the request from using blocks of {limit} or more"
+        cure = "Remove max_split_size_mb from PYTORCH_CUDA_ALLOC_CONF; keep expandable_segments:True."
     elif limit is not None:
         why = "memory is fragmented, and blocks of {limit} or more are not split"
-        cure = "Replace max_split_size_mb by expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF."
+        cure = "Replace max_split_size_mb with expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF."
     yield Advice(
         id="",
         gain_bytes=unused,
         peak_bytes=failure.reserved_bytes,
-        why="{asked} did not fit although {unused} was reserved and unused: " + why,
+        why="{asked} did not fit although {unused} was reserved but unused: " + why,
         figures={"asked": _size(asked), "unused": _size(unused), "limit": _size(limit or 0)},
         tries=(cure,),
         section="memory",
@@ -1868,9 +1882,9 @@ def _size(value: float) -> Evidence:
 #: A change that lowers a snapshot's peak by less than this part of it is not worth it.
 _LEAST_OF_PEAK: Final = 0.05
 _CHECKPOINTS: Final = "Checkpoint each layer (torch.utils.checkpoint): only its input is kept."
-_INFERENCE: Final = "If nothing is trained, run under torch.inference_mode(): nothing is kept for a backward."
-_UNCACHED_CASTS: Final = "Pass cache_enabled=False to torch.autocast: each copy is freed after its use."
-_SHARDS: Final = "shard them over ranks (torch.distributed.fsdp)."
+_INFERENCE: Final = "If nothing is trained, run under torch.inference_mode(), which keeps nothing for backward."
+_UNCACHED_CASTS: Final = "Pass cache_enabled=False to torch.autocast: it then frees each copy after use."
+_SHARDS: Final = "shard them across ranks (torch.distributed.fsdp)."
 
 
 def _what_fills(view: View) -> Iterator[Advice]:
@@ -1895,7 +1909,7 @@ def _what_fills(view: View) -> Iterator[Advice]:
             "attention scores",
             in_scores,
             whole,
-            "unfused attention holds {size} of {peak}, {most} by {line}",
+            "unfused attention holds {size} of {peak}, {most} of it allocated by {line}",
             (_fuses_attention(most.function or ""),),
             size=in_scores,
             most=most.bytes,
@@ -1917,10 +1931,10 @@ def _what_fills(view: View) -> Iterator[Advice]:
             component.replace("_", " "),
             gain,
             whole,
-            "{size} of {peak} is {component}"
-            + (" besides attention's scores" if beside else "")
-            + (", and {casts} autocast's copies of them" if casts else "")
-            + ("" if most_of is None else ", {most} by {line}"),
+            "{size} of {peak} holds {component}"
+            + (" other than attention scores" if beside else "")
+            + (", and {casts} holds autocast's copies of them" if casts else "")
+            + ("" if most_of is None else ", {most} of it allocated by {line}"),
             tries,
             size=size,
             casts=casts,
@@ -1947,17 +1961,17 @@ def _lowered_by(view: View, sizes: dict[str, int], *, at_failure: bool) -> dict[
         activations = _CHECKPOINTS, _INFERENCE
     weights: tuple[str, ...] = (f"Keep weights in bfloat16{changing}, or {_SHARDS}",)
     if sizes.get(_WEIGHT_CASTS):
-        weights = f"Keep weights in bfloat16, so that autocast copies none{changing}.", f"Or {_SHARDS}"
+        weights = f"Keep weights in bfloat16, so that autocast makes no copies{changing}.", f"Or {_SHARDS}"
     lowered: dict[str, tuple[float, tuple[str, ...]]] = {
         "forward_activations": (1.0, activations),
-        "optimizer_state": (0.75, ("Use an optimizer with 8-bit state: AdamW8bit of bitsandbytes or torchao.",)),
+        "optimizer_state": (0.75, ("Use an optimizer with 8-bit state: AdamW8bit from bitsandbytes or torchao.",)),
         "weights": (0.5, weights),
     }
     of_backward = any(part.of == "phase" and part.name == Phase.BACKWARD for part in memory.parts)
     if of_backward and phase == Phase.FORWARD:
         lowered["gradients"] = 1.0, ("Call optimizer.zero_grad(set_to_none=True) before forward, not before backward.",)
     if not trains:
-        lowered[_TEMPORARY] = 0.5, ("Use half the batch, or do the work of that line in chunks.",)
+        lowered[_TEMPORARY] = 0.5, ("Halve the batch, or split the work of that line into chunks.",)
         if not sizes.get("weights"):
             uncached = () if trains is False else (_UNCACHED_CASTS,)  # else autograd keeps them, cached or not
             lowered[_WEIGHT_CASTS] = 1.0, ("Convert the model once: model.to(torch.bfloat16).", *uncached)
@@ -1967,10 +1981,12 @@ def _lowered_by(view: View, sizes: dict[str, int], *, at_failure: bool) -> dict[
 def _fuses_attention(function: str) -> str:
     """Return what fuses attention, by the function that allocates most of its scores."""
     if function == "_scaled_dot_product_attention_math":
-        return "Force a fused kernel: torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) warns what it lacks."
+        return (
+            "Force a fused kernel: torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) warns why it cannot run."
+        )
     if function == "eager_attention_forward":  # of transformers
         return f"Use fused attention, which keeps no scores: {LEVER['sdpa'].python}."
-    return "Call torch.nn.functional.scaled_dot_product_attention: fused, it keeps no scores."
+    return "Call torch.nn.functional.scaled_dot_product_attention, which keeps no scores when fused."
 
 
 def _peak_advice(subject: str, gain: int, whole: int, why: str, tries: tuple[str, ...], **figures: int | str) -> Advice:
@@ -1993,102 +2009,104 @@ def _peak_advice(subject: str, gain: int, whole: int, why: str, tries: tuple[str
 RULES: Final = (
     Rule(
         id="launches", title="launch-bound", find=_launches, takes=Takes.IDLE,
-        looks_for="device idle time in gaps below 1 ms while the host ran operators or Python; small kernels",
-        bound="that idle time; where the unprofiled step is known, its time beyond the busy time",
-        silent="where most of it lies in longer gaps, where kernels take 100 us or more, on the CPU, in a trace without"
-        " launches",
+        looks_for="device idle time in gaps below 1 ms while the host ran operators or Python, with small kernels",
+        bound="that idle time; where the unprofiled step time is known, no more than its excess over the busy time",
+        silent="where most idle time lies in longer gaps, where kernels take 100 us or more on average, on the CPU,"
+        " and in traces without launches",
     ),
     Rule(
         id="gap", title="long gap", find=_gap, takes=Takes.IDLE,
         looks_for="gaps of 1 ms or more while the host ran operators, Python or something unrecorded",
-        bound="the time of this cause in all such gaps",
-        silent="where other rules cover them: input, allocator, waits",
+        bound="the time that this cause takes in all such gaps",
+        silent="where other rules cover the gaps: input, allocator, waits",
     ),
     Rule(
         id="framework", title="framework-bound", find=_framework, takes=Takes.IDLE,
         looks_for="step time on the CPU that no operator explains: dispatch, autograd, Python",
-        bound="that time; where the unprofiled step is known, its time beyond the operators",
-        silent="on an accelerator, where idle time has its causes",
+        bound="that time; where the unprofiled step time is known, no more than its excess over the operators' time",
+        silent="on an accelerator, where other rules divide idle time by cause",
     ),
     Rule(
         id="pages", title="memory from the system", find=_pages, takes=lambda view: None,
-        looks_for="on the CPU, memory pages that the system provides again in each step, since freed memory was"
+        looks_for="memory pages that the operating system provides again in each CPU step, because freed memory was"
         " returned to it",
-        bound="the CPU time of unprofiled steps in the kernel, at most 2 us a page",
-        silent="where that was not measured",
+        bound="the CPU time of unprofiled steps in the operating system's kernel, at most 2 us per page",
+        silent="where this was not measured",
     ),
     Rule(
         id="input", title="waiting for input", find=_input, takes=Takes.IDLE,
-        looks_for="idle time while the host loaded data or copied it to the device; on the CPU the waits of the whole"
-        " run for its loader, else ranges of loaders in the recorded steps",
+        looks_for="idle time while the host loaded data or copied it to the device; on the CPU, how long the entire"
+        " run waited for its loader or, if that is unknown, the loader's ranges in the recorded steps",
         bound="that time",
-        silent="where no range or call of loading is recorded",
+        silent="where the trace has no range or call that loads data",
     ),
     Rule(
         id="synchronization", title="synchronizations", find=_synchronizations, takes=Takes.IDLE,
-        looks_for="calls in an operator or a range that wait for the device, and short gaps that begin in a wait",
-        bound="the idle time in the waits, and of short gaps behind them what operators and launches fill; no more than"
-        " the work of the device or of the host",
+        looks_for="calls in an operator or a range that wait for the device, and short gaps that start in a wait",
+        bound="the idle time in the waits and, in the short gaps after them, the time that operators and launches"
+        " take; no more than the work of the device or of the host",
         silent="where only the end of the step waits",
     ),
     Rule(
         id="allocator", title="allocator calls", find=_allocator, takes=Takes.IDLE,
         looks_for="idle time while the host allocated or freed device memory",
-        bound="that idle time; if steps were set aside for it, its mean over all steps",
-        silent="where the allocator keeps its memory",
+        bound="that idle time; if steps were set aside because of it, its mean over all steps",
+        silent="where the allocator reuses its cached memory",
     ),
     Rule(
         id="cold_start", title="cold start", find=_cold_start, takes=Takes.IDLE,
-        looks_for="idle time in launches many times as long as others, in calls that load kernels, and in calls of the"
-        " allocator below the first product or convolution",
-        bound="that idle time, which later steps do not have", silent="where all launches are alike",
+        looks_for="idle time in launches that take many times as long as others, in calls that load kernels, and in"
+        " allocator calls inside the first matmul or convolution",
+        bound="that idle time, which later steps do not have", silent="where all launches take similar times",
     ),
     Rule(
         id="compilation", title="compiling", find=_compilation, takes=Takes.IDLE,
-        looks_for="code that torch.compile compiled again in the run, and idle time while it compiled",
-        bound="compile time per step, averaged over the run, else that idle time",
+        looks_for="code that torch.compile recompiled during the run, and idle time while it compiled",
+        bound="compile time per step, averaged over the run; if unknown, that idle time",
         silent="where nothing was compiled",
     ),
     Rule(
         id="profiler", title="profiler", find=_profiler, takes=Takes.IDLE,
-        looks_for="idle time while the profiler wrote its records or recorded Python's stack",
+        looks_for="idle time while the profiler wrote its records or recorded Python stacks",
         bound="that idle time, which an unprofiled step does not have",
         silent="where neither is recorded",
     ),
     Rule(
         id="communication", title="exposed communication", find=_exposed,
         takes=lambda view: None if _is_one_by_one(view) else Takes.BUSY,
-        looks_for="exposed collectives, without the time spent waiting for another rank",
-        bound="that time; for gradients reduced one by one, with the idle time around the calls",
+        looks_for="exposed collectives, excluding the time spent waiting for another rank",
+        bound="that time; for gradients reduced one by one, plus the idle time around the calls",
         silent="in a run without collectives",
     ),
     Rule(
         id="outside", title="outside", find=_outside,
         looks_for="in a trace without steps, time before the device's first work and after its last",
-        bound="unknown: no number includes it", silent="where steps are annotated, or it is shorter than the rest",
+        bound="unknown: no number includes it",
+        silent="where steps are annotated, or where this time is shorter than the rest",
     ),
     Rule(
         id="waiting", title="waiting for a rank", find=_waiting, takes=lambda view: None,
-        looks_for="waiting in collectives for the last rank",
-        bound="the waiting caused by that rank, and the long gap on it that explains this",
+        looks_for="time in collectives spent waiting for the last rank",
+        bound="the waiting that this rank causes, plus the long gap on it that explains the waiting",
         silent="where no rank stands out, or ranks are missing",
     ),
     Rule(
         id="pageable_copies", title="pageable copies", find=_pinning,
-        looks_for="copies to the device from pageable memory",
+        looks_for="copies from or to pageable host memory",
         bound="their time, at most that of all exposed copies", silent="where other work hides them",
     ),
     Rule(
         id="spilled", title="spilled memory", find=_spilled, takes=Takes.KERNELS, covers=_spilled_rows,
-        looks_for="element-wise operators and normalizations of 8 MiB a call or more, most slower than a tenth of the"
-        " bandwidth and than 16 GB/s",
-        bound="their time minus that of their bytes at full bandwidth", silent="where bytes or bandwidth are unknown",
+        looks_for="element-wise operators and normalizations that move 8 MiB or more per call, most of them slower"
+        " than a tenth of the bandwidth and than 16 GB/s",
+        bound="their time minus the time to move their bytes at full bandwidth",
+        silent="where bytes or bandwidth are unknown",
     ),
     Rule(
         id="attention", title="unfused attention", find=_attention, takes=Takes.KERNELS,
         covers=lambda view: (*_scores(view), *_score_products(view)),
         looks_for="work on attention's score matrix: softmax, dropout, masks, scaling",
-        bound="the time on scores, and the time of the matmuls beyond their FLOPs at half of the peak",
+        bound="the time spent on scores, plus the matmuls' time beyond that of their FLOPs at half of the peak",
         silent="where a fused kernel runs",
     ),
     Rule(
@@ -2103,14 +2121,14 @@ RULES: Final = (
         takes=lambda view: Takes.IDLE if _idle_of_update(view) else Takes.KERNELS,
         covers=_updates,
         looks_for="an optimizer that is not one fused kernel",
-        bound="its time minus that of reading and writing weights, gradients and moments once, if these are known; or"
-        " the idle time in its update, if that is more",
-        silent="for fused and compiled optimizers, and where one operator over lists is all",
+        bound="its time minus the time to read and write weights, gradients and moments once, if that is known; or the"
+        " idle time during the update, if that is more",
+        silent="for fused and compiled optimizers, and where a single foreach operator makes the update",
     ),
     Rule(
         id="zero_grad", title="zeroed gradients", find=_zero_grad, takes=lambda view: None,
         looks_for="zero_grad that fills gradients with zeros, and a backward that adds to them",
-        bound="the host's time in both; with a replay, the part of it that lengthens the step",
+        bound="the host's time in both; with a replay, only the part that lengthens the step",
         silent="where gradients are set to None, and on the CPU",
     ),
     Rule(
@@ -2122,36 +2140,37 @@ RULES: Final = (
         id="loss", title="cross entropy", find=_loss, takes=Takes.KERNELS,
         covers=lambda view: (index for indices in _losses(view).values() for index in indices),
         looks_for="a log-softmax and cross entropy over a vocabulary",
-        bound="their time minus reading the logits twice and writing their gradient (without backward, reading once)",
+        bound="their time minus the time to read the logits twice and write their gradient (without backward, to read"
+        " them once)",
         silent="where shapes or bandwidth are unknown, and on the CPU",
     ),
     Rule(
         id="training_mode", title="training mode", find=_training_mode, takes=Takes.KERNELS,
-        looks_for="dropout, or batch norm on batch statistics, in a trace without backward and optimizer",
+        looks_for="dropout, or batch norm on batch statistics, in a trace without backward or optimizer",
         bound="the time of dropout", silent="in steps that train",
     ),
     Rule(
         id="chains", title="unfused element-wise chains", find=_chains, takes=Takes.KERNELS, covers=_in_chains,
-        looks_for="element-wise operators and normalizations that each read what the one before wrote",
+        looks_for="element-wise operators and normalizations that each read the output of the previous one",
         bound="their time, in proportion to the bytes that one kernel per chain would not move",
         silent="where bytes are unknown",
     ),
     Rule(
         id="far_from_bound", title="far below peak", find=_far_from_bound, takes=Takes.KERNELS,
         looks_for="an operator and phase whose calls take longer than FLOPs / attainable peak and bytes / bandwidth",
-        bound="its time beyond that",
+        bound="its time beyond the longer of these",
         silent="where the bound is unknown or another rule covers it, and for matmuls in compiled code",
     ),
     Rule(
         id="clock", title="clock held down", find=_clock, takes=Takes.KERNELS,
         looks_for="heat, a power brake, a hardware slowdown or set clocks in most of the driver's readings",
         bound="the time of compute-bound operators, in proportion to the missing clock rate",
-        silent="for a power cap, which is usual; without readings of the driver, as in traces written by other tools",
+        silent="for a power cap, which is usual, and without driver readings, as in traces that other tools wrote",
     ),
     Rule(
         id="layout", title="layout of images", find=_layout, takes=Takes.KERNELS,
         looks_for="kernels that only change image layouts for a convolution", bound="their time",
-        silent="where none run",
+        silent="where no such kernel runs",
     ),
     Rule(
         id="padding", title="padding", find=_padding,
@@ -2166,7 +2185,7 @@ RULES: Final = (
     Rule(
         id="garbage_collection", title="Python's garbage collection", find=_collections, takes=Takes.IDLE,
         looks_for="Python garbage collections during the run's steps",
-        bound="their time per step on average; a device may hide part of it", silent="where no loop was recorded",
+        bound="their mean time per step; a busy device may hide part of it", silent="where no loop was recorded",
     ),
     Rule(
         id="graph_breaks", title="graph breaks", find=_graph_breaks, takes=Takes.IDLE,
@@ -2176,18 +2195,19 @@ RULES: Final = (
     ),
     Rule(
         id="fragmentation", title="fragmented memory", find=_fragmentation,
-        looks_for="a snapshot's failed request while as much memory was reserved and unused, and the allocator's"
-        " settings",
-        bound="the memory that was reserved and unused",
+        looks_for="a request in a snapshot that failed although as much memory was reserved but unused, and the"
+        " allocator's settings",
+        bound="the memory that was reserved but unused",
         silent="where segments expand, unless max_split_size_mb keeps a free block from a smaller request",
     ),
     Rule(
         id="what_fills", title="largest components", find=_what_fills,
-        looks_for="what a change lowers by a twentieth of a snapshot's peak: attention's scores (what one function"
-        " allocates from the product before a softmax to the next), components, temporary buffers without a backward",
-        bound="all scores, other activations and autocast's copies, three quarters of the optimizer's state, half of"
+        looks_for="components that a change lowers by at least 5 % of a snapshot's peak: attention scores (what one"
+        " function allocates from the matmul before a softmax to the next matmul), components of memory, and temporary"
+        " buffers if no backward ran",
+        bound="all scores, other activations and autocast copies, three quarters of the optimizer state, and half of"
         " the weights and temporary buffers",
-        silent="on scores where stacks name no operators, on gradients where the peak is not in forward, on temporary"
-        " buffers where a backward ran",
+        silent="about scores where stacks name no operators, about gradients where the peak is not in forward, and"
+        " about temporary buffers where a backward ran",
     ),
 )  # fmt: skip

@@ -215,13 +215,13 @@ def _with_recompute(plain: float | None, workload: Workload) -> float | None:
 
 #: In alphabetical order, as in a report that is read back.
 CONVENTIONS: dict[str, str | int] = {
-    "backward": "recompute included in the ratios",
+    "backward": "recomputation included in the ratios",
     "bytes": "each distinct input read once, each output written once",
-    "causal": "full",
+    "causal": "counted in full",
     "multiply_add": 2,
 }
 #: Added if the steps of a trace are not annotated.
-STEPS_BY_UPDATES: Final[dict[str, str | int]] = {"steps": "not annotated: each is taken to end with Optimizer.step"}
+STEPS_BY_UPDATES: Final[dict[str, str | int]] = {"steps": "not annotated: each is assumed to end with Optimizer.step"}
 
 
 class MeasuredSteps(Struct, frozen=True, kw_only=True):
@@ -316,12 +316,12 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         device = device_figures_of(device, time.launched, time.work, steps_ns)
     warnings = [*inputs.warnings]
     if timeline.lacks_work and timeline.busy_ns:  # if the trace lacks all of it, a caveat says so
-        launching, lacks = timeline.launching, "work the host waited for"
+        launching, lacks = timeline.launching, "work that the host waited for"
         if launching is not None and launching.lost_calls:
             lacks = f"the work of {launching.lost_calls:,} of {launching.calls:,} launches"
         warnings.append(
-            f"the trace lacks {lacks}: calls, FLOPs, bytes, MFU and times of device work are lower bounds, and its"
-            " shares are those of the recorded work"
+            f"the trace lacks {lacks}: calls, FLOPs, bytes, MFU and times of device work are lower bounds, and"
+            " shares refer to the recorded work only"
         )
     anatomy = Anatomy(
         provenance=inputs.provenance,

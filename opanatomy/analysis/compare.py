@@ -495,7 +495,7 @@ def counted_once(sides: Sequence[SideInput]) -> tuple[list[SideInput], list[str]
         for first, *others in copies.values():
             if others:
                 names, verb = _names_of([run.name for run in others]), "is" if len(others) == 1 else "are"
-                warnings.append(f"{side.name}: {names} {verb} the same run as {first.name} and counted once")
+                warnings.append(f"{side.name}: {names} {verb} the same run as {first.name}; it is counted once")
         kept.append(replace(side, runs=tuple(runs[0] for runs in copies.values())))
     return kept, warnings
 
@@ -508,7 +508,7 @@ def on_two_sides(sides: Sequence[SideInput]) -> list[str]:
         both = [(run, others[identity]) for identity, run in ones.items() if identity in others]
         if both:
             first, second = both[0]
-            more = f", as are {len(both) - 1} more" if both[1:] else ""
+            more = f", as are {len(both) - 1} other pairs" if both[1:] else ""
             warnings.append(f"{one.called(first)} and {other.called(second)} are the same run{more}")
     return warnings
 
@@ -539,7 +539,7 @@ def not_comparable(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | 
             _all_of([side.name for side, cpu in zip(sides, on_cpu, strict=True) if cpu is here])
             for here in (True, False)
         ]
-        yield f"{names[0]} ran on the CPU, {names[1]} did not: operator times are not kernel times"
+        yield f"{names[0]} ran on the CPU, {names[1]} did not: operator times cannot be compared with kernel times"
     if missing or len(set(on_cpu)) > 1:
         return
     for side, breakdown in zip(sides[1:], breakdowns[1:], strict=True):
@@ -556,10 +556,10 @@ def _without_kernels(anatomy: Anatomy) -> str | None:
         if not anatomy.ledger.device_work_ns:
             return "no kernels: device work was not recorded"
         if anatomy.timeline.lacks_work:
-            return "only part of its device work: kernel calls, FLOPs, bytes and times are lower bounds"
+            return "records for only part of the device work: kernel calls, FLOPs, bytes and times are lower bounds"
         return None
     if environment.host_only:
-        return "only host times of device work: they are launch times"
+        return "only host times: for device work these are launch times"
     return None
 
 
@@ -579,14 +579,18 @@ def _iterations(first: tuple[str, Breakdown], second: tuple[str, Breakdown]) -> 
         times = middle if whole[1] else 1 / middle
         one, other = (second[0], first[0]) if whole[1] else (first[0], second[0])
         if max(times, 1 / times) >= _NO_STEP:
-            yield f"{one} is a whole trace taken as one step: it makes {float(times):.3g} times the calls of {other}"
+            yield (
+                f"{one} is an entire trace taken as one step: it makes {float(times):.3g} times as many calls as"
+                f" {other}"
+            )
         return
     (most, count) = Counter(ratio for ratio, _ in ratios).most_common(1)[0]
     times = max(most, 1 / most)
     if times > 1 and times.denominator == 1 and count >= _ITERATIONS * len({**calls[0], **calls[1]}):
         more, less = (second[0], first[0]) if most > 1 else (first[0], second[0])
         yield (
-            f"a step of {more} makes every call {times} times as often as a step of {less}: it is {times} iterations"
+            f"a step of {more} makes every call {times} times as often as a step of {less}, so it spans {times}"
+            " iterations"
         )
 
 
@@ -610,7 +614,7 @@ def unlike_work(sides: Sequence[SideInput], parts: Decomposition) -> tuple[str |
     if not shares or min(shares)[0] >= _IN_COMMON:
         return None, False
     share, name = min(shares)
-    text = f"{share:.1%} of the work of {name} is also on the other side".replace("%", " %")
+    text = f"only {share:.1%} of the work of {name} is also on the other side".replace("%", " %")
     contractions = [part for part in parts.parts if part.operator_class is OperatorClass.TENSOR_CONTRACTION]
     mostly = all(
         sum(getattr(part, side) for part in contractions)
@@ -667,8 +671,8 @@ def timed_otherwise(sides: Sequence[SideInput]) -> Iterable[str]:
     without = [[run for run in side.runs if _PLAIN in run.metrics] for side in sides]
     if any(under) and any(without):
         yield (
-            f"timed only under the profiler: {_sides_of(sides, under)}; without it: {_sides_of(sides, without)};"
-            " so the step times cannot be compared - use the `profiled` number"
+            f"only profiled step times: {_sides_of(sides, under)}; unprofiled step times: {_sides_of(sides, without)};"
+            " these cannot be compared - use the `profiled` number"
         )
 
 
@@ -1080,8 +1084,8 @@ def _busy(side: SideInput) -> Iterable[str]:
     busy = [load for load in loads if load.busy]
     if busy and 2 * len(busy) >= len(loads):
         most = max(busy, key=lambda load: max(load.before or 0, load.after or 0))
-        runs = f" in {len(busy)} of {len(side.runs)} runs, at most" if len(side.runs) > 1 else ":"
-        yield f"{side.name}: the machine was busy{runs} other work took {most.text} the steps"
+        runs = f" in {len(busy)} of {len(side.runs)} runs; in the busiest," if len(side.runs) > 1 else ":"
+        yield f"{side.name}: the machine was busy{runs} utilization by other work was {most.text} the steps"
 
 
 #: Clock differences above this fraction make the same kernels take different times.
@@ -1103,7 +1107,7 @@ def _apart(sides: Sequence[SideInput]) -> tuple[tuple[str, ...], float | None]:
         return (), None
     change = f"{100 * (max(known) / min(known) - 1):.1f} %"
     each = ", ".join("unknown" if clock is None else f"{clock:,.0f} MHz" for clock in clocks)
-    line = f"the device clocks differ by {change} ({each}): kernel times differ for that reason alone"
+    line = f"the device clocks differ by {change} ({each}): this alone makes kernel times differ"
     return (line,), known[1] / known[0] - 1 if len(sides) == 2 and all(known) else None
 
 
@@ -1151,7 +1155,7 @@ def _warnings(
         if len(set(known)) > 1:
             lines.append(f"the {what} differ: {', '.join(dict.fromkeys(known))}")
     if _unlike_peaks(sides):
-        lines.append("peak memory is the allocator's on one side and the whole process's on the other")
+        lines.append("peak memory is that of the allocator on one side and of the entire process on the other")
     for side, anatomy, breakdown in zip(sides, anatomies, breakdowns, strict=True):
         if anatomy.estimated is not None:
             lines.append(f"{side.name} is an estimate: its times are computed from typical efficiencies")
@@ -1169,7 +1173,7 @@ def _warnings(
         ):
             if 1 < count > len(have):
                 lines.append(
-                    f"{side.name}: the parts cover {len(have)} of {count} {what}; the others have no like steps"
+                    f"{side.name}: the parts cover {len(have)} of {count} {what}; the others have no similar steps"
                 )
 
     if explained:
@@ -1178,5 +1182,5 @@ def _warnings(
         ]
         if count := len(unsigned_operators(*both)):
             what = "operator has" if count == 1 else "operators have"
-            lines.append(f"{count} {what} shapes on only one side: their calls are matched without them")
+            lines.append(f"{count} {what} recorded shapes on only one side: their calls are matched without shapes")
     return tuple(lines)

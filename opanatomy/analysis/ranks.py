@@ -306,14 +306,14 @@ def warnings_of_the_set(ranks: Sequence[Rank]) -> list[str]:
         if rank.rank is not None:
             files.setdefault(rank.rank, []).append(rank.trace or "?")
     warnings = [
-        f"rank {rank} is in {len(names)} files, and all are counted: {', '.join(names)}"
+        f"rank {rank} has {len(names)} files, and all of them are counted: {', '.join(names)}"
         for rank, names in files.items()
         if len(names) > 1
     ]
     steps = {rank.steps for rank in ranks}
     if len(steps) > 1:
         warnings.append(
-            f"the ranks have {min(steps)} to {max(steps)} steps: sums give more weight to those with more steps"
+            f"the ranks have {min(steps)} to {max(steps)} steps: sums give more weight to ranks with more steps"
         )
     return warnings
 
@@ -452,7 +452,8 @@ def _other_time(candidates: Sequence[Candidate]) -> Finding | None:
         first,
         second,
         # A little above the longest.
-        f"the second begins {gap / 1e9:,.1f} s after the first ended, and none lasts {longest / 1e9 + 0.001:,.3f} s",
+        f"the second starts {gap / 1e9:,.1f} s after the first ended, but no trace lasts {longest / 1e9 + 0.001:,.3f}"
+        " s",
     )
 
 

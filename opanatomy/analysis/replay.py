@@ -579,7 +579,11 @@ class StepGraph:
         near = get_close_matches(of, [*words, *names], n=3, cutoff=0.5)
         raise UsageError(
             f"what-if {of!r}: no such part of the step - "
-            + (f"did you mean {', '.join(near)}?" if near else "name host time, a class, an operator or a kernel")
+            + (
+                f"did you mean {', '.join(near)}?"
+                if near
+                else "give a kind of host time, a class, an operator or a kernel"
+            )
         )
 
     @cached_property
@@ -631,9 +635,9 @@ class StepGraph:
         if self.backlog_ns >= TRUSTED * whole:
             return f"work from before the trace occupies the device for {self.backlog_ns / 1e6:.3g} ms"
         if error >= TRUSTED:
-            return f"with typical delays the replay is off by {error:.0%}"
+            return f"with typical delays, the replayed step time is off by {error:.0%}"
         if self.unexplained_ns >= TRUSTED * whole:
-            return f"{self.unexplained_ns / whole:.0%} of the steps are delays that nothing in the trace explains"
+            return f"nothing in the trace explains the delays that take {self.unexplained_ns / whole:.0%} of the steps"
         return None
 
     def path(self) -> dict[str, int]:
@@ -748,7 +752,7 @@ def replayed_gain(graph: StepGraph, made: Replay, advice: Advice) -> Advice:
     The gain is the same fraction of the advice's step as of the replayed one, which may be the unprofiled step.
     """
     if advice.id in _SLOWED_BY_RECORDING and made.ahead_ns >= _AHEAD * made.step_ns:
-        why = f"{advice.why}; the host was {{ahead}} ahead when recording began, and recording slows it"
+        why = f"{advice.why}; the host was {{ahead}} ahead when recording began, and recording slows the host"
         figures = {**advice.figures, "ahead": Evidence(value=made.ahead_ns, unit="ns")}
         advice = replace(advice, why=why, figures=figures, tries=(_UNRECORDED, *advice.tries))
     if made.why_not is not None or not advice.changes or advice.gain_ns is None:

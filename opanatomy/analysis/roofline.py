@@ -201,13 +201,14 @@ def _difference(key: Group, rows: Sequence[OperatorRow], by: Bounding) -> Differ
     if explained is not None:
         cause = explained.text
     elif name in by.ceilings.disturbed:
-        cause = f"the {name} was measured while something else was running: measure the peaks again"
+        of_peak = name if name == BANDWIDTH else f"{name} peak"
+        cause = f"the {of_peak} was measured while other work was running - measure the peaks again"
     elif given is not None and given.known_per_second is None:
-        cause = f"{given.option} is below what was measured, and nothing else is known about the device"
+        cause = f"{given.option} is below the measured rate, and no other limit of the device is known"
     whole = [row for row in rows if row.part_of is None]
     moved = sum((row.read_bytes or 0) + (row.written_bytes or 0) for row in whole)
     a_call = f"{moved // max(sum(row.calls for row in whole), 1):,} bytes per call"
-    times = f"{bound / time:.2f} x" if time else f"{bound:,} ns of work in no time,"
+    times = f"{bound / time:.2f} x" if time else f"{bound:,} ns of work in 0 ns,"
     limit = f"what {by.ceilings.device} can do" if given is None else f"what {given.option} allows"
     size = by.ceilings.cache_bytes
     cache = "of unknown size" if size is None else f"of {size / _MIB:g} MiB"

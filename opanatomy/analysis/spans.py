@@ -311,8 +311,9 @@ def spans_in(
         device = device_steps(window, launched_work(trace, attribution))
         spans = list(zip(device.start_ns.tolist(), device.end_ns.tolist(), strict=True))
     if step is not None and step not in window.numbers:
-        numbers = ", ".join(map(str, window.numbers)) or "none is annotated"
-        raise UsageError(f"step {step}: the trace has no such step ({numbers})")
+        listed = ", ".join(map(str, window.numbers))
+        numbers = f"choose from {listed}" if listed else "leave step out, since no step is annotated"
+        raise UsageError(f"step {step}: the trace has no such step - {numbers}")
     origin, last = spans[0 if step is None else window.numbers.index(step)]
     begin, end = origin + begin_ns, last if end_ns is None else origin + end_ns
     host, launches, work = calls.host, trace.launches, trace.work

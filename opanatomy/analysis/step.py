@@ -33,8 +33,8 @@ _MIN_WORK_SHARE: Final = 0.1
 OTHERS_WORK: Final = "it contains other steps' work"
 PAUSE: Final = "it contains a pause"
 HARDLY_ANY: Final = "it contains almost no work"
-UNLIKE: Final = "it makes other calls"
-OTHER_RANKS: Final = "it is not counted on another rank"
+UNLIKE: Final = "it makes different calls"
+OTHER_RANKS: Final = "another rank leaves it out"
 
 
 def kinds_of(step: Int64, name: Int64, signature: Int64, count: int) -> list[list[int]]:

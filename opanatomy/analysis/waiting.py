@@ -588,7 +588,7 @@ def verdict_of(
     rank = int(np.argmax(charged))
     others = np.delete(charged, rank).max(initial=0)
     if charged[rank] < max(_LARGE_PART * whole, _FAR_AHEAD * others):
-        return Verdict(None, "no single rank is usually the last")
+        return Verdict(None, "no single rank is usually last")
     last = np.flatnonzero(split.last & (match >= 0) & (calls.rank == rank))
     # The median lead, weighted by the waiting: in half of all that is charged the lead was no longer.
     last_by_lead = last[np.argsort(split.lead_ns[last], kind="stable")]
@@ -596,7 +596,7 @@ def verdict_of(
     lead = int(split.lead_ns[last_by_lead][np.searchsorted(upto, upto[-1] / 2)])
     allowed = _allowed_ns(calls, match, clocks, rank)
     if lead <= allowed:
-        return Verdict(None, "the rank that the others wait for most is late by less than the clock error")
+        return Verdict(None, "the rank that causes the most waiting is late by less than the clock error")
     computing, idle = (_longer(parts, rank, field, allowed) for field in ("other_work_ns", "idle_ns"))
     return Verdict(
         Straggler(
@@ -709,7 +709,7 @@ def _like(match: Int64, rows: Int64) -> list[Int64]:
     return [order[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
-_MISSING: Final = "some ranks were not given, and one of them may have been even later"
+_MISSING: Final = "some ranks are missing, and one of them may have been even later"
 
 
 class RankTables(Struct, frozen=True, kw_only=True):

@@ -78,15 +78,15 @@ def caveats_of(trace: Trace, calls: CallTable) -> tuple[str, ...]:
     lines = [*trace.caveats]
     if (ranks := merged_ranks(trace)) > 1:
         lines.append(
-            f"{ranks} ranks are merged in this file: all sums cover all of them, and work done at the same time is"
-            " counted together - give the individual ranks' traces"
+            f"{ranks} ranks are merged in this file: every sum covers all of them, and simultaneous work of"
+            " different ranks is merged - give the individual ranks' traces"
         )
     lines += _device_warnings(trace, calls)
     load = trace.environment.load
     if load is not None and load.busy:
         lines.append(
-            f"the machine was busy: other work took {load.text} the steps. All times are longer than without it,"
-            " and it is unknown by how much - run again when the machine is idle"
+            f"the machine was busy: utilization by other work was {load.text} the steps. All times are longer than on"
+            " an idle machine, by an unknown amount - run again when the machine is idle"
         )
     return tuple(lines)
 
@@ -99,8 +99,8 @@ def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]
     if ambiguous.any():
         spent = int(work.duration_ns[ambiguous].sum()) / 1e6
         lines.append(
-            f"{_events(int(ambiguous.sum()))} ({spent:,.3f} ms) with an id shared by launches of several"
-            " operators: each is linked to the last launch that began before it"
+            f"{_events(int(ambiguous.sum()))} ({spent:,.3f} ms) have an id that launches of several"
+            " operators share: each is linked to the last launch that started before it"
         )
 
     sure = (work.launch >= 0) & (work.link != GRAPH) & ~work.ambiguous
@@ -109,7 +109,7 @@ def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]
     shared = _repeated(launch) - _repeated(launch, device)
     if shared:
         lines.append(
-            f"{shared:,} launches have kernels on another device as well: these belong to a process whose launches"
+            f"{shared:,} launches have kernels on a second device as well: those belong to a process whose launches"
             " the trace lacks, so their operators, phases and modules may be wrong"
         )
 
@@ -118,19 +118,20 @@ def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]
     spent, whole = (int(trace.work.duration_ns[events].sum()) for events in (unlaunched, inside))
     if len(trace.launches.name) and spent and spent >= whole * _MUCH_UNLAUNCHED:
         lines.append(
-            f"{_events(int(unlaunched.sum()))} ({spent / 1e6:,.3f} ms, {spent / whole:.1%}) without a launch in"
+            f"{_events(int(unlaunched.sum()))} ({spent / 1e6:,.3f} ms, {spent / whole:.1%}) have no launch in"
             " the trace: their operators, phases and modules are unknown"
         )
 
     for rule in attribution.unused_rules:
         lines.append(
-            f"no annotation in the trace matches {rule.pattern.pattern!r}, so it adds nothing to the phase {rule.phase}"
+            f"no annotation in the trace matches {rule.pattern.pattern!r}, so the rule adds nothing to the phase"
+            f" {rule.phase}"
         )
     for difference in attribution.annotated.unexplained if attribution.annotated else ():
         elsewhere = (difference.other or 0) - (difference.ours or 0)
         lines.append(
-            f"{elsewhere / max(difference.other or 0, 1):.1%} of the time that the trace's own annotations call"
-            f" {difference.phase} is in another phase: {difference.evidence}"
+            f"{elsewhere / max(difference.other or 0, 1):.1%} of the time that the trace's own annotations assign to"
+            f" {difference.phase} is in another phase here: {difference.evidence}"
         )
 
     # Graphs launched in forward with kernels whose names say another phase.
@@ -138,8 +139,8 @@ def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]
     graphed = graphed[rows_named(_NO_FORWARD, trace.names, work.name[graphed])]
     if whole := int(work.duration_ns[graphed].sum()):
         lines.append(
-            f"graphs ran {whole / 1e6:,.3f} ms of kernels that are, by their names, from backward or the optimizer"
-            " but were launched in forward: a graph of whole steps hides its phases"
+            f"graphs ran {whole / 1e6:,.3f} ms of kernels whose names are from backward or the optimizer but that were"
+            " launched in forward: a graph of entire steps hides its phases"
         )
     return tuple(lines)
 
@@ -202,9 +203,9 @@ def _device_warnings(trace: Trace, calls: CallTable) -> Iterator[str]:
     if unread:
         host = "" if len(trace.work.name) else " All times are host times of launching and waiting"
         rows = " and ".join(each.text for each in unread[:3])
-        yield f"device rows of {rows} are not read: no number here covers that device.{host}"
+        yield f"device rows of {rows} are not supported: no number here covers that device.{host}"
     elif missing is not None:
-        todo = "record it with the device's activities (ProfilerActivity.CUDA), where CUPTI (roctracer) works"
+        todo = "record again with the device's activities (ProfilerActivity.CUDA), where CUPTI (roctracer) works"
         if trace.cut_off:  # the profiler writes the device's events last
             todo = "give the complete file"
         yield (
@@ -214,8 +215,8 @@ def _device_warnings(trace: Trace, calls: CallTable) -> Iterator[str]:
     elif trace.on_device and not len(trace.work.name):
         count = int(starts_work(trace.names, trace.launches).sum())
         yield (
-            f"no device work was recorded, only {count:,} launch{'' if count == 1 else 'es'} of it: what the"
-            " device did, and when it was idle, is unknown - record again where CUPTI (roctracer) works"
+            f"no device work was recorded, only {count:,} launch{'' if count == 1 else 'es'}: what the device did"
+            " and when it was idle are unknown - record again where CUPTI (roctracer) works"
         )
     elif trace.capture is None:
         unused = None if trace.on_device else unused_gpu(trace.metadata, _operator_names(trace))
@@ -223,8 +224,8 @@ def _device_warnings(trace: Trace, calls: CallTable) -> Iterator[str]:
             yield line
     if trace.capture is not None and _other_device(trace):
         yield (
-            f"the capture is for {trace.environment.device}, but the kernels ran on {trace.devices[0].name}: the"
-            " numbers are compared with the latter's peaks"
+            f"the capture names {trace.environment.device}, but the kernels ran on {trace.devices[0].name}: the"
+            " latter's peaks are used"
         )
 
 

@@ -64,7 +64,7 @@ _HELD, _MOSTLY, _FURTHEST_NS, _BIN_NS = 6, 0.8, 5_000_000, 40_000
 #: The most rows of a check.
 _MAX_ROWS: Final = 20
 ROUNDED = "host and device clocks differ, but no more than in correct traces"
-CUT_OFF = "the trace ends before their device work"
+CUT_OFF = "the trace ends before their device work does"
 PROCESSES = "the trace contains launches from several processes, whose streams cannot be told apart"
 
 _COPIES: Final = regex(r"Memcpy\w*Async")
@@ -189,7 +189,7 @@ def _classes(events: _Events) -> Check:
         spent = int(events.time_ns[rows].sum())
         said = CLASSES[int(calls.kernels.operator_class[key[2]])] if key[2] >= 0 else OperatorClass.UNKNOWN
         own = CLASSES[int(sure[key[0]])] if sure[key[0]] >= 0 else OperatorClass.UNKNOWN
-        what = f"by its name {said}, not {own}" if said is not own else "a kernel other than its own"
+        what = f"which by its name is {said}, not {own}" if said is not own else "which is not its own kernel"
         differences.append(
             Difference(
                 operator=names[key[0]],
@@ -277,7 +277,7 @@ def _order(events: _Events, disordered: Bool) -> Check:
                     ours=len(rows),
                     other=0,
                     time_ns=int(events.time_ns[touched].sum()),
-                    evidence=f"{_count(len(rows), 'device event')} out of launch order",
+                    evidence=f"{_count(len(rows), 'device event')} ran out of launch order",
                 )
             )
     compared, wrong = int(events.sure.sum()), int(disordered.sum())
@@ -297,8 +297,8 @@ def _clocks(events: _Events, disordered: Bool) -> Check:
     wrong = np.zeros(len(early_ns), dtype=bool)
     for name, stream in events.streams:
         for by_ns, what in (
-            (early_ns, "{} up to {} before their launch"),
-            (late_ns, "{} end up to {} after the host had waited for them"),
+            (early_ns, "{} started up to {} before their launch"),
+            (late_ns, "{} ended up to {} after the host had waited for them"),
         ):
             far = stream[by_ns[stream] > CLOCKS_NS]
             near = stream[by_ns[stream] > 1000]
@@ -328,7 +328,7 @@ def _clocks(events: _Events, disordered: Bool) -> Check:
                     other=0,
                     time_ns=int(events.time_ns[stream].sum()),
                     evidence=(
-                        f"none of it begins less than {_ms(held)} after its launch, although it had nothing to wait for"
+                        f"none of it starts within {_ms(held)} of its launch, although it had nothing to wait for"
                     ),
                 )
             )
@@ -436,7 +436,7 @@ def _apart(events: _Events) -> Iterator[Difference]:
                     ours=by_ns,
                     other=0,
                     time_ns=spent,
-                    evidence=f"it waits {_ms(by_ns)} too long for {other_name}, which does not wait for it",
+                    evidence=f"it starts {_ms(by_ns)} too late after {other_name}, which starts too early by as much",
                 )
 
 
@@ -494,7 +494,7 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
                 ours=len(rows),
                 other=0,
                 time_ns=spent,
-                evidence=f"{_count(len(rows), 'device event')} of a different kind than it starts, such as"
+                evidence=f"started {_count(len(rows), 'device event')} of an unexpected kind, such as"
                 f" {_short(events.names[int(events.work.name[rows[0]])])}",
             )
         )
@@ -521,8 +521,8 @@ def _launches(events: _Events, window: tuple[int, int]) -> Check:
                 other=len(rows),
                 cause=CUT_OFF if after[first] else None,
                 time_ns=lost_ns,
-                evidence=f"the trace lacks the device work of {len(rows):,} launch"
-                f"{'' if len(rows) == 1 else 'es'}{' of graphs' if is_graph else ''}{of_time}{known}",
+                evidence=f"the trace lacks the device work of {len(rows):,} {'graph ' if is_graph else ''}launch"
+                f"{'' if len(rows) == 1 else 'es'}{of_time}{known}",
             )
         )
     return _check(LAUNCHES, "the launches", "launches", len(starting), len(lost) + len(unlike), differences)
@@ -547,7 +547,7 @@ def _loses_kernels(cuda: str | None) -> str:
     release = re.match(r"(\d+)\.(\d+)", cuda or "")
     if release is None or not (12, 6) <= (int(release[1]), int(release[2])) <= (13, 0):
         return ""
-    return f"; the CUPTI of CUDA 12.6 to 13.0 loses kernels when a session begins (here {cuda})"
+    return f"; the CUPTI of CUDA 12.6 to 13.0 loses kernels when a session starts (here {cuda})"
 
 
 def _usual_ns(events: _Events, operator: int) -> int:
@@ -599,8 +599,8 @@ def _doubled(events: _Events) -> Check:
             early = before_ns - work.start_ns[others] > OVERLAP_NS
             crossing = others[early & ~overlapping[events.launch[others]]]
         for copies, what in (
-            (twice, "more than once in the trace"),
-            (crossing, "while the previous one is still running"),
+            (twice, "recorded more than once"),
+            (crossing, "started while the previous one was still running"),
         ):
             spent = int(events.time_ns[copies].sum())
             wrong += len(copies)
@@ -614,7 +614,7 @@ def _doubled(events: _Events) -> Check:
                         evidence=f"{_count(len(copies), 'device event')} {what}",
                     )
                 )
-    return _check(EVENTS, "their stream, which runs one at a time", "events", len(work.name), wrong, differences)
+    return _check(EVENTS, "their stream, which runs one event at a time", "events", len(work.name), wrong, differences)
 
 
 def _check(
@@ -634,7 +634,7 @@ def _check(
                 time_ns=sum(times) if len(times) == len(alike) else None,
                 ours=sum(one.ours or 0 for one in alike),
                 other=sum(one.other or 0 for one in alike),
-                evidence=f"{_count(len(alike), 'difference')} more of this kind",
+                evidence=f"{len(alike):,} more {'difference' if len(alike) == 1 else 'differences'} of this kind",
             )
         )
     return Check(

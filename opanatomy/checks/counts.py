@@ -135,16 +135,16 @@ def inner_copies(calls: TraceCalls, table: CallTable) -> Counter[tuple[str, Phas
 
 Key = tuple[str, Phase]
 
-FIRST_STEP: Final = "created once, in the first step, which is the one that was observed"
+FIRST_STEP: Final = "created once, in the first step, which is the observed one"
 KEPT_COPY: Final = "autograd keeps a copy of what an operator overwrites, within that operator's own event"
 ENCLOSED: Final = "copies and fills within another operator's event, where the dispatch mode does not see them"
 NO_IN_PLACE: Final = "autograd does not work in place while a dispatch mode is active, so it creates zeros differently"
 COPIED_GRADIENT: Final = (
-    "autograd keeps a gradient without copying it if nothing else holds it, but a dispatch mode does"
+    "autograd keeps a gradient without copying it if nothing else holds it, but a dispatch mode holds it"
 )
 FAST_PATH: Final = "torch.nn skips its fast path while a dispatch mode is active: the same matmuls, fused differently"
 OUTSIDE_MODULES: Final = (
-    "ran before the first module was called: forward calls from autograd nodes, which a dispatch mode does not see"
+    "ran before the first module call: forward by their autograd nodes, which a dispatch mode does not see"
 )
 SCRIPTED: Final = "TorchScript first runs a graph as written, later with constants folded and calls fused"
 FORWARD_AD: Final = "forward-mode differentiation, which runs differently under a dispatch mode"
@@ -264,7 +264,7 @@ def _is_outside_modules(key: Key, figures: Callable[[Key], tuple[int | None, int
     return moved > 0 and moved == (seen_other or 0) - (other or 0)
 
 
-VARYING: Final = "steps vary: the profiled ones do not all make the same calls"
+VARYING: Final = "steps vary: the profiled steps do not all make the same calls"
 OBSERVER = "a dispatch mode in the warm-up"
 #: Prefixes of the names that a dispatch mode does not see.
 _UNSEEN: Final = ("graph_", "triton_", "cpp_", *BACKENDS, "_c10d_functional::_wrap_tensor_autograd")
@@ -353,7 +353,7 @@ def _check_flops(counts: Counts) -> Check:
         compared=len(compared),
         equal=len(compared) - len(differences),
         differences=differences,
-        not_checked=f"no second formula: {names}" if names else None,
+        not_checked=f"no second formula for {names}" if names else None,
     )
 
 
@@ -368,7 +368,7 @@ def _differences(
     for key in keys:
         ours, other = figures(key)
         if ours != other:
-            evidence = "we have no cost for one of its calls" if ours is None else None
+            evidence = "one of its calls has no formula" if ours is None else None
             differences.append(
                 Difference(
                     operator=key[0],
@@ -400,7 +400,10 @@ def check_times(calls: TraceCalls, table: CallTable, capture: Capture | None) ->
         return None
     if not capture.profiler_times_ns:
         return Check(
-            quantity="operator times", source=PROFILER, unit="ns", not_checked="the capture did not keep the sums"
+            quantity="operator times",
+            source=PROFILER,
+            unit="ns",
+            not_checked="the capture did not save the profiler's sums",
         )
     called = table.host_row >= 0
     host, names = calls.host, calls.names
@@ -555,7 +558,7 @@ def check_communication(communication: Communication | None, micro_batches: int 
                 operator=row.collective,
                 ours=row.measured_bytes,
                 other=row.expected_bytes,
-                evidence=row.module or "the whole model",
+                evidence=row.module or "the entire model",
                 cause=cause if each_time and row.measured_bytes == micro_batches * row.expected_bytes else None,
             )
         )
@@ -568,7 +571,7 @@ def check_communication(communication: Communication | None, micro_batches: int 
             compared=len(known),
             equal=len(known) - len(differences),
             differences=tuple(differences),
-            not_checked=f"the trace lacks {unknown} of the messages" if unknown else None,
+            not_checked=f"the trace lacks {unknown} of the expected messages" if unknown else None,
         ),
     )
 
@@ -622,15 +625,15 @@ def require_agreement(anatomy: Anatomy) -> None:
     figures = (
         f"{'unknown' if value is None else format(value, ',')} {check.unit}" for value in (first.ours, first.other)
     )
-    said = f"{' here and '.join(figures)} by {check.source}"
+    said = f"{' here and '.join(figures)} according to {check.source}"
     if first.ours is None and first.other is None and first.evidence:
         said = first.evidence
     below = below_alarm(anatomy)
     also = f"; {below}" if below else ""
     raise GateError(
-        f"check: {count:,} number{'s are' if count > 1 else ' is'} not confirmed; the first: {check.quantity} of"
+        f"check: {count:,} number{'s are' if count > 1 else ' is'} not confirmed, the largest being {check.quantity} of"
         f" {first.operator}{where}, {said}{also} - "
-        + as_asked("see the top of the report", "leave check out, and look at Anatomy.checks")
+        + as_asked("see the top of the report", "leave out check, and look at Anatomy.checks")
     )
 
 
@@ -641,4 +644,7 @@ def below_alarm(anatomy: Anatomy) -> str:
     if not count:
         return ""
     one = count == 1
-    return f"{count:,} {'number' if one else 'numbers'} below 1 % of the work {'is' if one else 'are'} not confirmed"
+    return (
+        f"{count:,} {'number that affects' if one else 'numbers that affect'} less than 1 % of the work"
+        f" {'is' if one else 'are'} not confirmed"
+    )

@@ -44,11 +44,11 @@ def measured_ceilings(measured: Measured, sheet: Ceilings | None = None) -> Ceil
     disturbed = [name for name, rate in measured.peaks.items() if rate.disturbed]
     disturbed += [BANDWIDTH] if best and best.disturbed else []
     vectors = [f"{VECTOR}{name}" for name in disturbed if name in vector] if machine.kind == "cpu" else []
-    conditions += [f"{' and '.join(disturbed)} while something else was running on it"] if disturbed else []
+    conditions += [f"{' and '.join(disturbed)} while other work was running on it"] if disturbed else []
     return Ceilings(
         device=machine.device,
         source=", ".join((f"measured {measured.date}", *conditions))
-        + (f"; else {sheet.source}" if sheet and others else ""),
+        + (f"; otherwise {sheet.source}" if sheet and others else ""),
         matrix_flops_per_second={**rates, **others},
         vector_flops_per_second=vector,
         attained_share={name: sheet.attained_share.get(name, 1.0) for name in others} if sheet else {},

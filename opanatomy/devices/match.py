@@ -68,7 +68,7 @@ def slice_of(sheet: Sheet, profile: Profile, multiprocessors: int | None) -> She
     """Return a MIG slice's share of the sheet, or why it is unknown; `multiprocessors` are the trace's."""
     mig, memory = sheet.mig, sheet.memory_gib
     if mig is None or memory is None:
-        return f"no known document says that {sheet.device} has MIG"
+        return f"no known document says that {sheet.device} supports MIG"
     exact = profile.memory_gb / memory * mig.memory
     slices = round(exact)
     documented = {(compute, memory): number for compute, memory, number in mig.profiles}
@@ -186,7 +186,7 @@ def match(name: str | None, memory_bytes: int | None = None, multiprocessors: in
         return Match(why=f"{name} is a laptop GPU, whose speed depends on its power limit")
     named = _named(plain)
     if not named:
-        return Match(why=f"the table has no data sheet for {name}")
+        return Match(why=f"opanatomy has no data sheet for {name}")
     fitting = [sheet for sheet in named if _fits(sheet, memory_bytes, multiprocessors)]
     fitting = fitting or [part for sheet in named if (part := _partition(sheet, memory_bytes, multiprocessors))]
     if not fitting:
@@ -341,7 +341,7 @@ def _slice(name: str, profile: Profile, memory_bytes: int | None, multiprocessor
     """Return a MIG slice's share of the sheet."""
     named = _named(profile.whole)
     if not named:
-        return Match(why=f"the table has no data sheet for {profile.whole}, which {name} is a part of")
+        return Match(why=f"opanatomy has no data sheet for {profile.whole}, which {name} is a part of")
     parts = [slice_of(sheet, profile, multiprocessors) for sheet in named]
     slices = [part for part in parts if isinstance(part, Sheet)]
     if not slices:
@@ -363,7 +363,7 @@ def _by_size(name: str, architecture: str | None, memory_bytes: int | None, mult
     devices = _BY_SIZE[architecture] if architecture else sum(_BY_SIZE.values(), ())
     fitting = [s for s in SHEETS if s.device in devices and _fits(s, memory_bytes, multiprocessors)]
     if not fitting:
-        return Match(why=f"{said} with {multiprocessors} multiprocessors and {_gib(memory_bytes)} is not in the table")
+        return Match(why=f"no data sheet fits {said} with {multiprocessors} multiprocessors and {_gib(memory_bytes)}")
     return _only(said, fitting, f"{multiprocessors} multiprocessors and {_gib(memory_bytes)}")
 
 
@@ -385,7 +385,7 @@ def _only(name: str, sheets: list[Sheet], by: str) -> Match:
         memory_gib=first.memory_gib if len(memories) == 1 else None,
         bandwidth=first.bandwidth if len(bandwidths) == 1 else None,
         cache_mib=first.cache_mib if len(caches) == 1 else None,
-        also=first.also if len(bandwidths) == 1 else f"{speeds} GB/s, which traces do not tell",
+        also=first.also if len(bandwidths) == 1 else f"{speeds} GB/s, which traces do not record",
     )
     return Match(sheet=common, by=by)
 
@@ -405,9 +405,9 @@ def _fits_memory(sheet: Sheet, memory_bytes: int | None) -> bool:
 def _misfit(name: str, sheets: list[Sheet], memory_bytes: int | None, multiprocessors: int | None) -> str:
     if memory_bytes is not None and not any(_fits_memory(sheet, memory_bytes) for sheet in sheets):
         memories = " or ".join(f"{gib:g}" for gib in sorted({sheet.memory_gib or 0 for sheet in sheets}))
-        return f"{name} has {_gib(memory_bytes)} here but {memories} GiB on its data sheet: it may be a part"
+        return f"{name} has {_gib(memory_bytes)} here but {memories} GiB on its data sheet: it may be a part of one"
     counts = " or ".join(str(count) for count in dict.fromkeys(n for sheet in sheets for n in sheet.multiprocessors))
-    return f"{name} has {multiprocessors} multiprocessors here but {counts} on its data sheet: it may be a part"
+    return f"{name} has {multiprocessors} multiprocessors here but {counts} on its data sheet: it may be a part of one"
 
 
 def _base(tera: float) -> float:

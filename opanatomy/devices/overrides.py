@@ -67,7 +67,7 @@ class Overrides(Struct, frozen=True, kw_only=True):
         own = {one.name for one in given if one.per_second >= (one.known_per_second or 0)}
         return replace(
             before,
-            source="; else ".join(filter(None, (" and ".join(options), before.source))),
+            source="; otherwise ".join(filter(None, (" and ".join(options), before.source))),
             matrix_flops_per_second={**before.matrix_flops_per_second, **peaks},
             attained_share={name: share for name, share in before.attained_share.items() if name not in peaks},
             bandwidth_bytes_per_second=before.bandwidth_bytes_per_second if self.bandwidth is None else self.bandwidth,

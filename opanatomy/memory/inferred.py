@@ -102,7 +102,7 @@ RULES: Final = {
     Rule.BACKWARD_ONLY: (TEMPORARY_BUFFERS, "allocated and freed in the same backward"),
     Rule.OPTIMIZER_ONLY: (TEMPORARY_BUFFERS, "allocated and freed in the same optimizer step"),
     Rule.ACTIVATION: (FORWARD_ACTIVATIONS, "allocated in forward, freed in backward"),
-    Rule.GRADIENT: (GRADIENTS, "allocated in backward, alive after it"),
+    Rule.GRADIENT: (GRADIENTS, "allocated in backward, alive after backward"),
     Rule.STATE: (OPTIMIZER_STATE, "allocated in the optimizer, never freed"),
     Rule.FORWARD_KEPT: (OTHER_BLOCKS, "allocated in forward, not freed in forward or backward"),
     Rule.OPTIMIZER_KEPT: (OTHER_BLOCKS, "allocated in the optimizer, freed later"),
@@ -113,19 +113,22 @@ RULES: Final = {
     Rule.MOVED_MODULE: (WEIGHTS, "allocated while a module was built or moved, never freed"),
     Rule.WEIGHT_CAST: (WEIGHT_CASTS, "allocated by autocast in forward, freed later, half as large as a weight"),
     Rule.WEIGHT_SIZED: (WEIGHTS, "allocated before the first forward, never freed, as large as a gradient"),
-    Rule.WEIGHTS_BEFORE: (WEIGHTS, "allocated before the recording, never freed, the first as large as each gradient"),
+    Rule.WEIGHTS_BEFORE: (
+        WEIGHTS,
+        "allocated before the recording, never freed, the first block as large as each gradient",
+    ),
     Rule.STATE_REPLACED: (OPTIMIZER_STATE, "allocated in the optimizer, freed in a later optimizer step"),
     Rule.STATE_BEFORE: (OPTIMIZER_STATE, "allocated before the recording, freed in the optimizer"),
     Rule.STATE_UPDATED: (
         OPTIMIZER_STATE,
-        "allocated before the recording, never freed, another one as large as each gradient",
+        "allocated before the recording, never freed, another block as large as each gradient",
     ),
     Rule.GRADIENT_BEFORE: (GRADIENTS, "allocated before the recording, freed between updates, as large as a gradient"),
     Rule.BROKEN_OFF: (
         FORWARD_ACTIVATIONS,
-        "allocated in the forward during which memory ran out or the recording ended, alive then",
+        "allocated in the forward in which memory ran out or the recording ended, alive at that moment",
     ),
-    Rule.DROPPED: (FORWARD_ACTIVATIONS, "allocated in forward, kept after it, freed without a backward"),
+    Rule.DROPPED: (FORWARD_ACTIVATIONS, "allocated in forward, kept after forward, freed without a backward"),
     Rule.WEIGHT_OF_SOME: (WEIGHTS, "allocated before the recording, never freed, the first in a group of its size"),
     Rule.GRADIENT_KEPT: (GRADIENTS, "allocated before the recording, never freed, the second in a group of its size"),
     Rule.STATE_OF_SOME: (
@@ -133,8 +136,8 @@ RULES: Final = {
         "allocated before the recording, never freed, the third or fourth in a group of its size",
     ),
     Rule.NO_STACK: (OTHER_BLOCKS, "unknown: the recording has no stack for it"),
-    Rule.NO_HISTORY: (OTHER_BLOCKS, "unknown: no history was recorded, and its stack does not tell"),
-    Rule.ROUNDED: (ROUNDING, "allocated beyond what was requested: whole blocks, in steps of at least 512 B"),
+    Rule.NO_HISTORY: (OTHER_BLOCKS, "unknown: no history was recorded, and the stack does not show it"),
+    Rule.ROUNDED: (ROUNDING, "allocated beyond the request: blocks are rounded up in steps of at least 512 B"),
 }
 #: Ranges that some releases record as operators.
 _NODES: Final = ("autograd::", "torch::autograd::")
@@ -175,7 +178,10 @@ class Ruling(Struct, frozen=True):
         index = self.components.index(OTHER_BLOCKS)
         return Ruling(
             (*self.components[:index], *new, *self.components[index:]),
-            (*self.rules, *((name, "allocated in a place covered by one of your categories") for name in categories)),
+            (
+                *self.rules,
+                *((name, "allocated under a frame that matches one of your categories") for name in categories),
+            ),
         )
 
 
@@ -306,7 +312,7 @@ def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: b
         main.placing.ruling.rules,
     )
     complete = main.row.checked_events and main.row.device != CPU
-    incomplete = "" if complete else ", excluding what was allocated before it and not freed during it"
+    incomplete = "" if complete else ", excluding blocks allocated before the trace and not freed during it"
     return Memory(
         peak_bytes=main.row.peak_bytes,
         allocator_peak_bytes=main.row.peak_bytes,

@@ -546,18 +546,18 @@ def _context(snapshots: Sequence[MemorySnapshot]) -> Outside:
     own = next((snapshot for snapshot in reversed(with_reserved) if snapshot.nvml_process_bytes is not None), None)
     if own is not None:
         size = (own.nvml_process_bytes or 0) - (own.reserved_bytes or 0)
-        return _bounded(size, "NVML's bytes of this process - reserved by the allocator")
+        return _bounded(size, "this process's memory by NVML - reserved by the allocator")
     after = next((snapshot for snapshot in reversed(with_reserved) if snapshot.nvml_used_bytes is not None), None)
     if after is None:
         return Outside()
     first = next((snapshot for snapshot in snapshots if snapshot.name == START), None)
     if first is None or first.nvml_used_bytes is None:
-        why = "NVML does not report this process's bytes, and the device was not seen before this process used it"
+        why = "NVML does not report this process's memory, nor was the device's memory read before this process used it"
         return Outside(notes=(f"the device context was not measured: {why}",))
     size = (after.nvml_used_bytes or 0) - (after.reserved_bytes or 0) - first.nvml_used_bytes
     context = _bounded(size, "NVML used - reserved by the allocator - used before the run")
     note = (
-        "NVML does not report this process's bytes: whatever others allocated on the device in the meantime"
+        "NVML does not report this process's memory, so what other processes allocated on the device meanwhile"
         " counts as context"
     )
     return Outside(components=context.components, notes=(note,)) if context.components else context
@@ -672,7 +672,7 @@ def _without_blocks(step: StepObservations, observations: MemoryObservations) ->
     return Memory(
         peak_bytes=figures.peak_bytes,
         allocator_peak_bytes=figures.peak_bytes,
-        measured_by=f"{step.allocator.name} of {step.device}, its own peak",
+        measured_by=f"{step.allocator.name} of {step.device}, the peak that it reports",
         components=tuple(MemoryComponent(component=name, measured_bytes=size) for name, size in sizes if size),
         allocator=figures,
         snapshots=(*observations.snapshots, MemorySnapshot(name=PEAK, allocated_bytes=figures.peak_bytes)),
@@ -684,8 +684,8 @@ def _outside_note(size: int, device: str) -> list[str]:
     if not size:
         return []
     return [
-        f"{size:,} B of the model, its state and inputs are not from the allocator of {device} (but from another"
-        " process or a library's own) and in none of the components"
+        f"{size:,} B of the model, its state and inputs come from another process or a library's allocator, not from"
+        f" that of {device}, and are in none of the components"
     ]
 
 
@@ -717,10 +717,11 @@ def _memory_of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot])
         [(component, None) for component in COMPONENTS],
     )
     timeline = points_of(curve, table.events.total_reserved, measured.passes) if measured.blocks.events else ()
-    measured_by = f"{step.allocator.name} of {step.device}, every allocation of one step"
+    measured_by = f"every allocation of one step in the {step.allocator.name} of {step.device}"
     if step.device == CPU:
         measured_by = (
-            "torch's CPU allocator, every allocation of one step, on top of the weights, state and inputs before it"
+            "every allocation of one step in torch's CPU allocator, on top of the weights, optimizer state and inputs"
+            " allocated before the step"
         )
     notes = _outside_note(held.outside_bytes, step.device)
     unseen = measured.labels.unseen_saved_bytes
@@ -891,8 +892,7 @@ def warnings_of(memory: Memory) -> tuple[str, ...]:
         if row.unseen_frees:
             warnings.append(
                 f"memory of {row.device}: {row.unseen_frees:,} addresses ({row.unseen_free_bytes:,} B) were"
-                " allocated again without a free in between, which the trace lacks; they are taken as freed at"
-                " that moment"
+                " allocated again although the trace has no free in between; they count as freed at that moment"
             )
         if row.uneven_frees:
             warnings.append(
@@ -927,7 +927,7 @@ def _disagreements_with_allocator(memory: Memory, figures: AllocatorFigures) -> 
         )
     if figures.unseen_frees:
         warnings.append(
-            f"memory of {figures.device}: {figures.unseen_frees:,} blocks of the step were freed unseen by the"
-            " profiler; they are taken as freed when their address was reused"
+            f"memory of {figures.device}: the profiler missed the frees of {figures.unseen_frees:,} blocks of the step;"
+            " they count as freed when their address was reused"
         )
     return warnings

@@ -337,7 +337,7 @@ def memory_of_snapshot(
     if not devices:
         return Memory()
     if at is not None and at.casefold() not in (PEAK, END) and all(device.history is None for device, _ in devices):
-        raise UsageError(f"--at {at}: no history was recorded, so only the end is known - leave --at out")
+        raise UsageError(f"--at {at}: no history was recorded, so only the end is known - leave out --at")
     devices.sort(key=lambda pair: (pair[0].failure is None, -max(pair[0].row.peak_bytes or 0, pair[0].shown_bytes)))
     main, stacks = devices[0]
     blocks, unlisted = groups_at(
@@ -364,7 +364,7 @@ def memory_of_snapshot(
         blocks = tuple(sorted((*blocks, row), key=lambda row: -row.bytes))
     unknown = [device for device, _ in devices[1:] if device.row.peak_bytes is None]
     unknown_peaks = (
-        f"{device.name}: no history was recorded, so its peak is unknown, and also which device peaks highest"
+        f"{device.name}: no history was recorded, so its peak is unknown, as is the device with the highest peak"
         for device in unknown
     )
     first = len(RULING.rules)
@@ -381,7 +381,7 @@ def memory_of_snapshot(
         moment=main.moment,
         shown_bytes=main.shown_bytes,
         shown_at=main.phase,
-        measured_by=f"memory snapshot of {main.name}, in whole blocks",
+        measured_by=f"memory snapshot of {main.name}, with blocks as rounded by the allocator",
         components=main.row.components,
         inferences=main.row.inferences,
         timeline=tuple(_with_lines(main, stacks)) if main.history is not None else (),
@@ -410,7 +410,10 @@ def categories_of(where: str, given: Iterable[tuple[str, str]]) -> tuple[Categor
     made = []
     for name, text in given:
         if not re.fullmatch(r"[A-Za-z][\w ]*", name):
-            raise UsageError(f"{where}{name!r}: the name may only contain letters, digits and _ - give NAME=REGEX")
+            raise UsageError(
+                f"{where}{name!r}: the name must start with a letter and contain only letters, digits, _ and"
+                " spaces - give NAME=REGEX"
+            )
         if not text:
             raise UsageError(f"{where}{name!r}: the regular expression is missing - give NAME=REGEX")
         try:
@@ -1195,7 +1198,7 @@ def _notes(
 ) -> Iterator[str]:
     if history is None or not len(history.action):
         yield (
-            f"{label}: no history was recorded: only blocks live at the end are known, and only their stacks tell"
+            f"{label}: no history was recorded, so only blocks live at the end are known, and only their stacks show"
             " what they are"
         )
     elif not len(snapshot.stacks) or not (history.stack >= 0).any():
@@ -1215,6 +1218,9 @@ def _notes(
         )
     if history is not None and row.peak_open_bytes != 0:
         least = "" if row.peak_open_bytes is None else f", and at most {row.peak_open_bytes:,} B more"
-        yield f"{label}: it is unknown how the allocator rounded freed blocks: the peak is at least this{least}"
+        yield (
+            f"{label}: it is unknown how the allocator rounded freed blocks: the true peak is at least the given"
+            f" one{least}"
+        )
     if snapshot.unknown_actions:
         yield f"{label}: unknown actions: {', '.join(snapshot.unknown_actions)}"

@@ -165,7 +165,7 @@ def state_theory(workload: Workload, parameters: ParameterBytes | None = None) -
         trained = workload.trainable_parameters
         parameters = ParameterBytes(all=workload.parameters * size, trained=None if trained is None else trained * size)
     uniform = size is not None and parameters.all == (workload.parameters or 0) * size
-    each = f"{size} B x " if uniform else "bytes an element x "
+    each = f"{size} B x " if uniform else "bytes per element x "
     shards = parameters.shards
     part = f" / {shards} ranks" if shards > 1 else ""
     rows = [_theory("weights", parameters.all // shards, f"{each}parameters{part}")]
@@ -173,14 +173,16 @@ def state_theory(workload: Workload, parameters: ParameterBytes | None = None) -
         return tuple(rows)
     rows.append(_theory("gradients", parameters.trained // shards, f"{each}trainable parameters{part}"))
     if parameters.buckets is not None:
-        size, text = (parameters.trained, "gradients") if parameters.buckets else (0, "gradients are views of them")
+        size, text = (
+            (parameters.trained, "gradients") if parameters.buckets else (0, "gradients are views of the buckets")
+        )
         rows.append(_theory("ddp_buckets", size, text))
     optimizer = BY_NAME.get(workload.optimizer or "")
     if optimizer is None or optimizer.factored:
         return tuple(rows)
     if optimizer.state_bytes_per_parameter is None:
         copies = optimizer.state_copies
-        text = f"{copies * size} B x " if uniform and size else f"{copies} x bytes an element x "
+        text = f"{copies * size} B x " if uniform and size else f"{copies} x bytes per element x "
         state = copies * parameters.trained // shards
         rows.append(_theory("optimizer_state", state, f"{text}trainable parameters{part}"))
     elif workload.trainable_parameters is not None:
@@ -433,7 +435,7 @@ def savings_of(
             gain_bytes=needed - after,
             peak_bytes=needed,
             fits=_fits(after, memory),
-            why="by theory the step then needs {after}",
+            why="in theory, the step then needs {after}",
             figures={"after": Evidence(value=after, unit="bytes")},
             tries=(called,),
             section="memory",

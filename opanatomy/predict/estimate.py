@@ -94,7 +94,9 @@ _STREAMS: Final = 0.92
 #: count (torch 2.13) in steps of GPT-2, a Llama and BERT. The fraction of host time is assumed.
 _FUSED: Final = 0.54
 _LAUNCHED: Final = 0.3
-_COMPILED: Final = "compiled: 54 % of the bytes except for matmuls, 30 % of the host time, memory as in eager mode"
+_COMPILED: Final = (
+    "with torch.compile, 54 % of the bytes outside matmuls, 30 % of the host time, memory as in eager mode"
+)
 #: How far from "as is" the ends of the range are: all of the runs it was fitted on are inside.
 _RANGE: Final = 1.26
 #: Parts of operator names that identify fused attention and convolution, forward or backward.
@@ -160,7 +162,7 @@ def estimate_of(
         limit.device or "the CPU" for limit in limits if limit.capability is None or limit.capability[0] not in _FITTED
     ]
     if unfitted:
-        assumed += (f"efficiencies of {', '.join(unfitted)} as on an A100 or H100: none were fitted for it",)
+        assumed += (f"for {', '.join(unfitted)}, the efficiencies of an A100 or H100, because none were fitted for it",)
     assumed += (_COMPILED,) if options.compile else ()
     estimated = Estimated(
         devices=tuple(made),
@@ -201,7 +203,7 @@ def sheet_limit(name: str) -> Limit:
     if sheet is None:
         near = ", ".join(near_devices(name))
         instead = f"did you mean {near}?" if near else "give H100, A100, 4090, cpu, ..."
-        raise UsageError(f"--on {name}: no device of this name has a data sheet here - {instead}")
+        raise UsageError(f"--on {name}: opanatomy has no data sheet for this device - {instead}")
     return limit_of_sheet(sheet)
 
 

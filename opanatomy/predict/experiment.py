@@ -89,7 +89,7 @@ class Store:
             self.folder.mkdir(parents=True, exist_ok=self.resume)
         except FileExistsError:
             raise UsageError(
-                f"--folder {self.folder}: already exists - give --resume to continue it, or another name"
+                f"--folder {self.folder}: already exists - give --resume to continue it, or choose another name"
             ) from None
         except OSError as error:
             raise OutputError(f"cannot create the folder {self.folder}: {error.strerror or error}") from error
@@ -793,13 +793,13 @@ class Experiment:
         if busy:
             name, load = max(busy, key=lambda pair: max(pair[1].before or 0, pair[1].after or 0))
             yield (
-                f"the machine was busy while {len(busy)} of {len(timed)} were timed (for {name}, other work took"
-                f" {load.text} the steps), so no time difference is claimed - run again when it is idle"
+                f"the machine was busy while {len(busy)} of {len(timed)} were timed (for {name}, utilization by other"
+                f" work was {load.text} the steps), so no time difference is claimed - run again when it is idle"
             )
         needed = runs_needed(self._baseline_runs())
         if timed and self.repetitions < needed:
             yield (
-                f"{noun(self.repetitions, 'repetition')}: the times of so few may differ by chance - use"
+                f"with only {noun(self.repetitions, 'repetition')}, times may differ by chance - use"
                 f" --repetitions {needed}"
             )
 
@@ -810,13 +810,13 @@ class Experiment:
         warnings = []
         if self.prediction.anatomy.environment.device_kind == "cpu":
             half = any(variant.options.amp == "fp16" for variant in self.variants)
-            float16 = ", least of all float16: few processors can compute in it" if half else ""
+            float16 = ", least of all in float16, in which few processors can compute" if half else ""
             warnings.append(f"mixed-precision times on a CPU say nothing about a GPU{float16}")
         predicted = [(row.name, row.predicted) for row in self.rows.values()]
         names = [name for name, figures in predicted if figures is not None and figures.step_ns is None]
         if self.prediction.rates is not None and names:
             warnings.append(
-                f"the time of {', '.join(names)} is not predicted: no matmul in that data type ran here by itself"
+                f"cannot predict the time of {', '.join(names)}: no matmul in that data type was timed separately here"
             )
         return warnings
 

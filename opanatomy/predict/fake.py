@@ -658,9 +658,9 @@ def simulate(options: RunOptions, sampling: Sampling | None = None, gpu: Gpu | N
     `EstimateError`, with the reason, if the step cannot run without values.
     """
     if options.compile:
-        raise EstimateError("the calls and memory of torch.compile are known only once it compiles - measure it")
+        raise EstimateError("the calls and memory of compiled code are known only after compilation - measure it")
     if options.generate is not None:
-        raise EstimateError("the tokens decide when a generation ends, and their values are unknown - measure it")
+        raise EstimateError("the values of the tokens, which decide when generation ends, are unknown - measure it")
     try:
         with ExitStack() as stack:
             mesh = None

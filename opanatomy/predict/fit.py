@@ -95,7 +95,7 @@ def limit_of(text: str) -> Limit:
     if not sheets:
         near = ", ".join(near_devices(text))
         instead = f"did you mean {near}?" if near else "write 80GB, 24GiB, H100 or cpu"
-        raise UsageError(f"--for {text}: neither a size nor a device with a data sheet here - {instead}")
+        raise UsageError(f"--for {text}: neither a size nor a device with a known data sheet - {instead}")
     sheet = smallest(sheets)
     if sheet is None:
         names = ", ".join(sorted(each.device for each in sheets))
@@ -251,7 +251,7 @@ class Fit(Struct, kw_only=True):
             raise UsageError(f"{spelled(FIND, _CHECKPOINTING)}: inference keeps nothing for backward - leave it out")
         layers = first.layers
         if not layers:
-            raise UsageError(f"{spelled(FIND, _CHECKPOINTING)}: this model has no layers that are alike - leave it out")
+            raise UsageError(f"{spelled(FIND, _CHECKPOINTING)}: this model has no stack of equal layers - leave it out")
         plain = replace(self.options, checkpointing=None, checkpoint_every=None, checkpoint_layers=None)
         found = Found(what=_CHECKPOINTING, value=None)
         for choice, figures in run_jobs(choices_tried, plain, layers, self.limit, self.gpu):
@@ -404,9 +404,11 @@ def besides_allocator(ranks: int) -> tuple[int, int]:
 def assumptions(limit: Limit, ranks: int = 1) -> Iterator[str]:
     """Yield the assumptions about a GPU, one of this many that train together."""
     if limit.capability is None:
-        yield f"the operators of an NVIDIA GPU of compute capability {'.'.join(map(str, _CAPABILITY))}"
-    with_nccl = " with NCCL" if ranks > 1 else ""
-    yield "a context of {} to {}".format(*map(size, besides_allocator(ranks))) + with_nccl
+        yield (
+            f"the operators that PyTorch runs on an NVIDIA GPU of compute capability {'.'.join(map(str, _CAPABILITY))}"
+        )
+    with_nccl = " including NCCL" if ranks > 1 else ""
+    yield "a CUDA context of {} to {}".format(*map(size, besides_allocator(ranks))) + with_nccl
 
 
 def why_not(report: Techniques) -> str | None:
@@ -421,9 +423,9 @@ def why_not(report: Techniques) -> str | None:
     elif figures.fits(limit.bytes) is not Fits.DOES_NOT_FIT:
         return None
     fitting = [advice.option for advice in report.advice if advice.fits and advice.option]
-    how = f"it fits with {fitting[0]}" if fitting else "no technique tried makes it fit"
+    how = f"it fits with {fitting[0]}" if fitting else "none of the techniques tried makes it fit"
     if found is not None:
         how = "no choice of recomputed layers makes it fit"
         if found.what != _CHECKPOINTING:
             how = f"not even the smallest {_SIZE_WORDS[found.what]} fits"
-    return f"it needs {size(figures.most_bytes)} of {size(limit.room_bytes)}: {how}"
+    return f"it needs {size(figures.most_bytes)}, but only {size(limit.room_bytes)} can be used: {how}"

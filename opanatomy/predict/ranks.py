@@ -97,7 +97,7 @@ def on_a_rank(subject: Subject, options: RunOptions, mesh: Any) -> Subject:
         for name in ("num_attention_heads", "num_key_value_heads"):
             heads = getattr(config, name, None)
             if isinstance(heads, int) and heads % ranks:
-                raise UsageError(f"{spelled(PARALLEL, TP)}: {name} is {heads}, not a multiple of {ranks} devices")
+                raise UsageError(f"{spelled(PARALLEL, TP)}: {name} is {heads}, which is not a multiple of {ranks}")
         cut(subject.module, accelerator)
     elif is_sharded(parallel):
         from accelerate.utils.fsdp_utils import fsdp2_apply_ac, fsdp2_prepare_model

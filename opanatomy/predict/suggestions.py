@@ -97,7 +97,7 @@ def _advice(
         return None
     saved = now - peak if now - peak >= _MIN_SAVED_SHARE * now else None
     figures = {"peak": Evidence(value=peak, unit="bytes"), "now": Evidence(value=now, unit="bytes")}
-    why = f"{variant.title} is predicted to take {{peak}} for {{now}}"
+    why = f"predicted with {variant.title}: a peak of {{peak}} instead of {{now}}"
     wall_ns = gain_ns = None
     if rates is not None:
         after, before = predicted_time(step, rates), predicted_time(baseline, rates).time_ns

@@ -64,7 +64,7 @@ def variants_of(
 def baseline_of(context: Context) -> Variant:
     """Return the run that was given."""
     assert isinstance(context.run, RunOptions)
-    return Variant(name=BASELINE, title="as it is", what="the given run", options=context.run)
+    return Variant(name=BASELINE, title="unchanged", what="the given run", options=context.run)
 
 
 def combination_of(text: str, context: Context) -> Variant:

@@ -158,7 +158,7 @@ def timed(options: RunOptions) -> Repetition:
     return step_times(options)
 
 
-_INTERRUPTED: Final = "the process that simulates it on fake tensors ended earlier"
+_INTERRUPTED: Final = "the process that simulates steps on fake tensors ended before this step"
 #: Which calls of a step to run by themselves.
 Samples: TypeAlias = Literal["all", "foreign", "none"]
 
@@ -196,7 +196,7 @@ def followed(
     for index, options in enumerate(runs):
         begun = clock()
         if index > 1 and deadline is not None and begun + took * options.accumulate > deadline:
-            yield Followed(step="there was no time to simulate it")
+            yield Followed(step="the time budget ran out before it could be simulated")
             continue
         try:
             if sampling is None and gpu is None:

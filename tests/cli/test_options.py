@@ -204,14 +204,14 @@ WRONG: list[tuple[str, Any, str]] = [
     ("batch", 0, "must be at least 1"),
     ("batch", "many", "must be a whole number"),
     ("warmup", -1, "must be at least 0"),
-    ("clip", 0.0, "must be above 0, and finite"),
+    ("clip", 0.0, "must be positive and finite"),
     ("clip", "hard", "must be a number"),
     ("seed", 2**32, f"must be at most {2**32 - 1}"),
-    ("amp", "bf61", "not known - did you mean bf16? It is one of bf16, fp16"),
-    ("dtype", "flaot32", "not known - did you mean float32? It is one of float32, bfloat16, float16, float64"),
-    ("task", "seq-classification", "not known - did you mean sequence-classification?"),
-    ("checkpointing", "some", "not known - one of non-reentrant, reentrant"),
-    ("weights", "none", "not known - one of random, pretrained"),
+    ("amp", "bf61", "unknown - did you mean bf16? Use one of bf16, fp16"),
+    ("dtype", "flaot32", "unknown - did you mean float32? Use one of float32, bfloat16, float16, float64"),
+    ("task", "seq-classification", "unknown - did you mean sequence-classification?"),
+    ("checkpointing", "some", "unknown - use one of non-reentrant, reentrant"),
+    ("weights", "none", "unknown - use one of random, pretrained"),
 ]
 
 
@@ -239,7 +239,7 @@ def test_a_flag_and_an_argument_are_refused_in_one_wording(name: str, value: Any
     ],
 )
 def test_inference_has_no_backward(other: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=r"^inference=True has no backward: leave out \w+='?[\w.]+'?$"):
+    with pytest.raises(UsageError, match=r"^inference=True runs no backward: leave out \w+='?[\w.]+'?$"):
         RunOptions(inference=True, **other)
 
 

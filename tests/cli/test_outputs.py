@@ -146,7 +146,7 @@ def test_without_a_trace_nothing_is_left_and_nothing_names_one(
     assert not re.search("^(?:trace|next):", err, re.MULTILINE)
     assert left_in(here) == []
     assert main([*PLAIN, "--no-trace", "--trace", "t.json"]) == 2
-    assert "--no-trace keeps no trace, --trace t.json does - leave one out" in capfd.readouterr().err
+    assert "--no-trace contradicts --trace t.json - leave one of them out" in capfd.readouterr().err
 
 
 def test_folders_get_the_default_names_with_a_number_before_the_ending(here: Path, models: str, trace: str) -> None:

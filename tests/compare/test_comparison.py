@@ -344,13 +344,13 @@ def test_copies_of_a_run_count_as_one(on_device: Anatomy, tmp_path: Path, digest
     assert [side.runs for side in copied.sides] == [3, 5]
     assert copied.no_claim is not None
     assert copied.warnings == (
-        f"{NAME}: run 5 is the same run as run 2 and counted once",
-        f"{NAME}: run 4 and run 6 are the same run as run 3 and counted once",
+        f"{NAME}: run 5 is the same run as run 2; it is counted once",
+        f"{NAME}: run 4 and run 6 are the same run as run 3; it is counted once",
     )
     for index, anatomy in enumerate((before[0], before[1], before[0]), 1):
         as_public(anatomy).to_json(tmp_path / f"run-{index}.report.json")
     (of_files,) = opanatomy.compare(tmp_path, after).warnings
-    assert of_files.endswith(": run-3.report.json is the same run as run-1.report.json and counted once")
+    assert of_files.endswith(": run-3.report.json is the same run as run-1.report.json; it is counted once")
 
 
 def test_a_run_on_both_sides_allows_no_claim(on_device: Anatomy) -> None:
@@ -360,7 +360,7 @@ def test_a_run_on_both_sides_allows_no_claim(on_device: Anatomy) -> None:
     assert all(row.p is None for row in comparison.figures)
     assert comparison.warnings == (f"run 4 of {NAME} and run 5 of {DLRM.name} (2) are the same run",)
     (warning,) = opanatomy.compare(before, before).warnings
-    assert warning.endswith("are the same run, as are 4 more")
+    assert warning.endswith("are the same run, as are 4 other pairs")
     assert opanatomy.compare(before[0], after[0], before[0]).warnings == (
         f"{NAME} and {DLRM.name} (3) are the same run",
     )
@@ -398,11 +398,11 @@ def test_runs_of_a_side_that_differ_are_named(on_device: Anatomy) -> None:
     [
         ([[False], [False]], None),
         ([[True], [True], [True]], None),
-        ([[True], [False]], "{name} (2); without it: {name} (1)"),
-        ([[True], [False], [False]], "{name} (2) and {name} (3); without it: {name} (1)"),
+        ([[True], [False]], "{name} (2); unprofiled step times: {name} (1)"),
+        ([[True], [False], [False]], "{name} (2) and {name} (3); unprofiled step times: {name} (1)"),
         (
             [[True, False], [True, True]],
-            "1 of 2 runs of {name} (1); without it: 1 of 2 runs of {name} (1) and {name} (2)",
+            "1 of 2 runs of {name} (1); unprofiled step times: 1 of 2 runs of {name} (1) and {name} (2)",
         ),
     ],
 )
@@ -423,7 +423,7 @@ def test_sides_that_are_timed_in_other_ways_are_said(
     ]
     told = (says or "").format(name=DLRM.name)
     assert opanatomy.compare(*sides).warnings == (
-        f"timed only under the profiler: {told}; so the step times cannot be compared - use the `profiled` number",
+        f"only profiled step times: {told}; these cannot be compared - use the `profiled` number",
     ) * bool(says)
 
 
@@ -527,8 +527,8 @@ def test_nothing_is_claimed_of_a_side_whose_machine_was_busy(
         return
     assert comparison.no_claim == "the machine was busy: rerun them when it is idle"
     assert comparison.warnings == (
-        f"{DLRM.name} (2): the machine was busy in {len(busy)} of 5 runs, at most other work took 2 % before"
-        " and 48 % after the steps",
+        f"{DLRM.name} (2): the machine was busy in {len(busy)} of 5 runs; in the busiest,"
+        " utilization by other work was 2 % before and 48 % after the steps",
     )
     assert figure(comparison, "flops").exact
 
@@ -553,7 +553,7 @@ def test_the_busiest_run_is_named(
         for run, load in zip(after, loads, strict=True)
     ]
     warnings = [line for line in opanatomy.compare(before, other).warnings if "busy" in line]
-    assert [line.partition("other work took ")[2] for line in warnings] == (
+    assert [line.partition("other work was ")[2] for line in warnings] == (
         [] if said is None else [f"{said} the steps"]
     )
 
@@ -692,7 +692,7 @@ def test_an_allocators_peak_is_not_compared_with_that_of_the_process(on_cpu: Ana
     comparison = opanatomy.compare(on_cpu, deep)
     names = [row.name for row in comparison.figures]
     assert ("peak_memory_bytes" in names, "process_peak_bytes" in names) == (False, True)
-    assert any("peak memory is the allocator's on one side" in line for line in comparison.warnings)
+    assert any("peak memory is that of the allocator on one side" in line for line in comparison.warnings)
     assert figure(opanatomy.compare(deep, begun(deep, 1)), "peak_memory_bytes").values == (4_000_000, 4_000_000)
 
 
@@ -778,41 +778,41 @@ WHOLE: Final = {"steps": 30, "annotated": False}
         (
             (CONV, HOST),
             (CONV, {}),
-            "a.json has only host times of device work: they are launch times",
+            "a.json has only host times: for device work these are launch times",
         ),
         (
             (STEP, HOST),
             (STEP, {}),
-            "a.json ran on the CPU, b.json did not: operator times are not kernel times",
+            "a.json ran on the CPU, b.json did not: operator times cannot be compared with kernel times",
         ),
         (
             (STEP, WHOLE),
             (STEP, {"steps": 3}),
-            "a.json is a whole trace taken as one step: it makes 30 times the calls of b.json",
+            "a.json is an entire trace taken as one step: it makes 30 times as many calls as b.json",
         ),
         # Of five calls the three that are most have twice as many.
         (
             ((MM, ADD), {}),
             ((MM, ADD, ADD), {"annotated": False}),
-            "b.json is a whole trace taken as one step: it makes 2 times the calls of a.json",
+            "b.json is an entire trace taken as one step: it makes 2 times as many calls as a.json",
         ),
         (
             (STEP, {"annotated": False}),
             (STEP, WHOLE),
-            "a step of b.json makes every call 30 times as often as a step of a.json: it is 30 iterations",
+            "a step of b.json makes every call 30 times as often as a step of a.json, so it spans 30 iterations",
         ),
         (
             (STEP, {"steps": 2, "annotated": False}),
             (STEP, {"annotated": False}),
-            "a step of a.json makes every call 2 times as often as a step of b.json: it is 2 iterations",
+            "a step of a.json makes every call 2 times as often as a step of b.json, so it spans 2 iterations",
         ),
         (
             (STEP, {"annotated": False}),
             (STEP, {"steps": 2, "annotated": False}),
-            "a step of b.json makes every call 2 times as often as a step of a.json: it is 2 iterations",
+            "a step of b.json makes every call 2 times as often as a step of a.json, so it spans 2 iterations",
         ),
-        ((STEP, {}), (CONV, {}), "0.0 % of the work of a.json is also on the other side: these are different"),
-        ((STEP, {}), (CONV, {"model": "b"}), "0.0 % of the work of a.json is also on the other side: these"),
+        ((STEP, {}), (CONV, {}), "only 0.0 % of the work of a.json is also on the other side: these are different"),
+        ((STEP, {}), (CONV, {"model": "b"}), "only 0.0 % of the work of a.json is also on the other side: these"),
         # What is to stay silent.
         ((STEP, {}), (STEP, {"steps": 3}), None),
         ((STEP, {"annotated": False}), (STEP, {}), None),

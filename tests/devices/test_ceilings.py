@@ -88,7 +88,7 @@ def test_devices_with_a_sheet(name: str, memory: int | None, multiprocessors: in
         ("NVIDIA H100", None, None, "could be H100 PCIe or H100 SXM"),
         ("NVIDIA H100", 100_000_000_000, 132, "93.1 GiB here but 80 GiB"),
         ("AMD Radeon Graphics", None, 104, "could be any of several"),
-        ("AMD Radeon Graphics", 25_753_026_560, 96, "not in the table"),
+        ("AMD Radeon Graphics", 25_753_026_560, 96, "no data sheet fits"),
         ("GRID A100D-80C", None, None, "virtual GPU"),
         ("NVIDIA H100 80GB HBM2e", None, None, "no data sheet"),
         ("Intel(R) Data Center GPU Max 1550", None, None, "no data sheet"),
@@ -167,7 +167,7 @@ def test_a_given_ceiling_goes_before_a_known_one() -> None:
         disturbed=("bfloat16", "float32", "bandwidth"),
     )
     over = parse_overrides("bf16=100T,fp32=30T,fp16=50T", "2T").over(known, "x")
-    assert over.source == "--peak bf16=100T,fp32=30T,fp16=50T and --bandwidth 2T; else measured"
+    assert over.source == "--peak bf16=100T,fp32=30T,fp16=50T and --bandwidth 2T; otherwise measured"
     assert over.matrix_flops_per_second == {"bfloat16": 100e12, "float32": 30e12, "float16": 50e12}
     assert over.disturbed == ("bfloat16",)
     assert over.reference.matrix_flops_per_second == {"bfloat16": 300e12, "float32": 30e12, "float16": 50e12}
@@ -205,7 +205,7 @@ def test_a_measurement_on_a_busy_machine_is_named() -> None:
     assert measured_ceilings(slower).disturbed == ()
     both = measured_ceilings(replace(MEASURED, peaks={"float32": busy}, bandwidths={"read": busy}))
     assert both.disturbed == ("float32", "bandwidth", "vector float32")
-    assert "float32 and bandwidth while something else was running on it" in both.source
+    assert "float32 and bandwidth while other work was running on it" in both.source
 
 
 def test_kept_for_one_machine(tmp_path: Path) -> None:
@@ -277,13 +277,15 @@ def test_an_accelerator_has_those_of_its_sheet_unless_measured(tmp_path: Path) -
     measured = ceilings_for(replace(H100, torch="2.13", driver="5"), multiprocessors=132, folder=tmp_path).ceilings
     assert measured is not None
     assert (measured.matrix_peak("bfloat16"), measured.matrix_peak("float64")) == (700e12, 66.9e12)
-    assert measured.source.startswith(f"measured {now()[:10]}, torch 2.13, driver 5; else data sheet of H100 SXM, ")
+    assert measured.source.startswith(
+        f"measured {now()[:10]}, torch 2.13, driver 5; otherwise data sheet of H100 SXM, "
+    )
 
 
 def test_an_unknown_device_has_a_line_or_the_given_ones(tmp_path: Path) -> None:
     environment = Environment(device="Frobnicator 9000", device_kind="cuda")
     assert ceilings_for(environment, folder=tmp_path).why_not == (
-        "the table has no data sheet for Frobnicator 9000 - run `opanatomy peaks` on the device, or give --peak"
+        "opanatomy has no data sheet for Frobnicator 9000 - run `opanatomy peaks` on the device, or give --peak"
         " and --bandwidth"
     )
     given = ceilings_for(environment, overrides=parse_overrides("1P", "1T"), folder=tmp_path).ceilings
@@ -369,8 +371,8 @@ def test_a_machine_is_busy_before_or_after(load: MachineLoad, busy: bool, text: 
         (
             {"before": 0.04, "after": 0.48},
             (
-                "the machine was busy: other work took 4 % before and 48 % after the steps. All times are"
-                " longer than without it, and it is unknown by how much - run again when the machine is idle",
+                "the machine was busy: utilization by other work was 4 % before and 48 % after the steps. All"
+                " times are longer than on an idle machine, by an unknown amount - run again when the machine is idle",
             ),
         ),
     ],
@@ -449,7 +451,7 @@ def test_the_command_takes_given_ceilings(
         (["--dtype", "fp33"], "no peak for data type 'fp33'"),
         (["--peak", "fast"], "--peak fast: 'fast' is not a number"),
         (["--bandwidth", "12"], "--bandwidth 12"),
-        (["-f", "xml"], "--format xml: no such section - one of terminal, json"),
+        (["-f", "xml"], "--format xml: unknown - use one of terminal, json"),
         (["--device", "tpu"], "--device tpu"),
     ],
 )

@@ -256,7 +256,7 @@ def test_networks_in_long_turns_are_recorded_each(tmp_path: Path) -> None:
     for report, other in zip(reports, ("RMSprop (2 tensors)", "Adam (4 tensors)"), strict=True):
         assert isinstance(report, Anatomy)
         (caveat,) = [text for text in report.caveats if " update," in text]
-        assert f"each ending with a {other} update, take" in caveat
+        assert f"each of which ends with a {other} update, take" in caveat
     assert said.count("report: ") == 2
 
 

@@ -89,7 +89,7 @@ def test_blocks_before_are_told_apart(name: str, workspaces: int, held: int, mon
         # A block that waits for a stream (1,536 B) is no longer handed out, and the segment of cuda:1 is not ours.
         assert sum(first.values()) == 24_106_496
     else:
-        assert memory.measured_by == "HIP caching allocator of cuda:0, every allocation of one step"
+        assert memory.measured_by == "every allocation of one step in the HIP caching allocator of cuda:0"
 
 
 # ------------------------------------------------------------------------------------------------------ planted faults
@@ -133,8 +133,10 @@ def test_a_lost_free_stands_before_all_else(recording: Recording) -> None:
     )
     anatomy = replace(anatomies.nothing(), memory=memory, checks=check_memory(memory))
     row = next(line for line in terminal_report(anatomy, width=100).splitlines() if "memory peak" in line)
-    assert f"{size_text(replayed)} here, {size_text(own)} according to torch.cuda.max_memory_allocated" in row
-    with pytest.raises(GateError, match=r"check: 2 numbers are not confirmed; the first: allocated bytes of cuda:0"):
+    assert f"{size_text(replayed)} here, {size_text(own)} by torch.cuda.max_memory_allocated" in row
+    with pytest.raises(
+        GateError, match=r"check: 2 numbers are not confirmed, the largest being allocated bytes of cuda:0"
+    ):
         require_agreement(anatomy)
 
 
@@ -147,7 +149,7 @@ def test_a_block_before_that_the_snapshot_lacks_is_told(monkeypatch: pytest.Monk
     for quantity in ("allocated before the step", "memory peak"):
         (difference,) = checks_of(memory)[quantity].unexplained
         assert (difference.other or 0) - (difference.ours or 0) == 12_582_912
-    assert "12,000,000 B of the model, its state and inputs are not from the allocator" in memory.notes[0]
+    assert "12,000,000 B of the model, its state and inputs come from another process" in memory.notes[0]
 
 
 def test_an_address_given_again_ends_the_block_that_was_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -299,7 +299,7 @@ START = at("before_the_device", allocated_bytes=0, reserved_bytes=0, nvml_used_b
         (
             (START, at("weights", reserved_bytes=100, nvml_used_bytes=1_800)),
             1_300,
-            "whatever others allocated on the device",
+            "what other processes allocated on the device",
         ),
         ((at("weights", reserved_bytes=100, nvml_used_bytes=5_400),), None, "the device context was not measured"),
         (

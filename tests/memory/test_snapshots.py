@@ -783,7 +783,7 @@ def test_a_category_takes_the_blocks_below_its_frames() -> None:
     model = sum(part.bytes for part in lines if (part.name or "").startswith("decoder.py"))
     assert 0 < by_component(own)["the_model"] <= model
     assert {part.component for part in own.parts} >= {"the_model"}
-    with pytest.raises(UsageError, match=r"categories 'a-b': the name may only contain letters"):
+    with pytest.raises(UsageError, match=r"categories 'a-b': the name must start with a letter"):
         opanatomy.analyze(path, categories={"a-b": "x"})
     with pytest.raises(UsageError, match=r"not a regular expression: .*escape"):
         opanatomy.analyze(path, categories={"a": "("})

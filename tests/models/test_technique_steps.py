@@ -165,7 +165,9 @@ def test_clipping_is_of_the_optimizer_phase() -> None:
     anatomy = captured(BERT, "--optimizer", "adamw", "--clip", "1.0", "--amp", "fp16", "--accumulate", "2")
     assert [row.phase for row in anatomy.operators if "_foreach_norm" in row.operator] == [Phase.OPTIMIZER]
     assert anatomy.workload.clip == 1.0
-    with pytest.raises(UsageError, match=r"^clip=1.0 is a part of the update, and there is none - add optimizer='ada"):
+    with pytest.raises(
+        UsageError, match=r"^clip=1.0 clips before an optimizer update, and this run has none - add optimizer='ada"
+    ):
         opanatomy.profile(nn.Linear(2, 2), torch.ones(2, 2), clip=1.0)
 
 
@@ -202,7 +204,7 @@ def test_layers_that_make_no_segments_are_refused() -> None:
         prepared.module(**prepared.inputs)
     assert message_of(tiny_request(BERT, checkpoint_every=3), UsageError).startswith("--checkpoint-every 3")
     assert RunOptions(checkpoint_every=2).checkpointing == "non-reentrant"
-    with pytest.raises(UsageError, match=r"^inference=True has no backward: leave out checkpoint_every=2$"):
+    with pytest.raises(UsageError, match=r"^inference=True runs no backward: leave out checkpoint_every=2$"):
         RunOptions(inference=True, checkpoint_every=2)
 
 
@@ -288,10 +290,10 @@ def test_models_that_cannot_are_refused(name: str, options: dict[str, Any], said
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ("embedings", "'embedings' is not a part - did you mean embeddings? It is one of embeddings, layers, all-but-"),
-        ("layers:few", "'layers:few' is not a part - layers:N, the lowest N"),
+        ("embedings", "'embedings' is not a part - did you mean embeddings? Use one of embeddings, layers, all-but-"),
+        ("layers:few", "'layers:few' is not a part - write layers:N for the lowest N"),
         ("layers:0", "'layers:0' freezes nothing - give 1 or more"),
-        ("", "no part is named - one of embeddings, layers, all-but-biases, all-but-head"),
+        ("", "names no part - give one of embeddings, layers, all-but-biases, all-but-head"),
         ("all-but-biases,all-but-head", "all-but-biases and all-but-head exclude each other - leave one out"),
     ],
 )
@@ -361,7 +363,9 @@ def test_only_adapters_and_the_head_of_a_classifier_are_trained(name: str) -> No
     for kind in ("non-reentrant", "reentrant"):
         prepared = prepare(tiny_request(name, lora=RANK, checkpointing=kind))
         assert gradients_of(prepared).keys() == names
-    with pytest.raises(UsageError, match=r"^lora=4 freezes all but its adapters: leave out freeze='embeddings'$"):
+    with pytest.raises(
+        UsageError, match=r"^lora=4 freezes everything but the adapters: leave out freeze='embeddings'$"
+    ):
         RunOptions(lora=RANK, freeze="embeddings")
 
 

@@ -58,7 +58,7 @@ def test_what_cannot_run_without_values_says_why(tmp_path: Path, monkeypatch: py
     )
     with pytest.raises(EstimateError, match="cannot run on fake tensors"):
         simulate(RunOptions(model="needs_values:make", device="cpu"))
-    with pytest.raises(EstimateError, match="known only once it compiles"):
+    with pytest.raises(EstimateError, match="known only after compilation"):
         simulate(replace(OPTIONS, compile=True))
 
 

@@ -141,7 +141,7 @@ def test_a_device_is_found_by_its_name(name: str, device: str) -> None:
 
 @pytest.mark.parametrize("name", ["banana", "80GB", ""])
 def test_what_is_no_device_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="no device of this name has a data sheet"):
+    with pytest.raises(UsageError, match="opanatomy has no data sheet for this device"):
         sheet_limit(name)
 
 
@@ -149,7 +149,7 @@ def test_what_is_no_device_is_refused(name: str) -> None:
     ("words", "code", "said"),
     [
         (("estimate", BERT), 2, "on which device? give --on H100"),
-        (("estimate", BERT, "--on", "banana"), 2, "--on banana: no device of this name has a data sheet here"),
+        (("estimate", BERT, "--on", "banana"), 2, "--on banana: opanatomy has no data sheet for this device"),
         (
             ("estimate", BERT, *SMALL, "--on", "V100", "--tf32"),
             2,
@@ -161,7 +161,7 @@ def test_what_is_no_device_is_refused(name: str) -> None:
             "--sweep layers=1..4: not understood",
         ),
         (("estimate", BERT, "--on", "H100", "--sweep", "batch=8..1"), 2, "--sweep batch=8..1: not understood"),
-        (("estimate", BERT, "--on", "cpu", "--devices", "2"), 2, "--devices 2 is for GPUs: leave it out"),
+        (("estimate", BERT, "--on", "cpu", "--devices", "2"), 2, "--devices 2 works only for GPUs: leave it out"),
         (
             ("estimate", BERT, *SMALL, "--dtype", "bfloat16", "--on", "T4"),
             1,

@@ -110,11 +110,11 @@ def test_links(link: str | None, device: str, rate: float) -> None:
     [
         ("--parallel fsdp2", "needs several devices: add --devices 8"),
         ("--link nvlink", "needs several devices: add --devices 8"),
-        ("--devices 4 --parallel hsdp", "--parallel hsdp is not estimated: use --parallel fsdp2"),
+        ("--devices 4 --parallel hsdp", "--parallel hsdp cannot be estimated: use --parallel fsdp2"),
         ("--devices 4 --parallel pp", "--parallel pp: not known"),
         ("--devices 4 --parallel ep", "--parallel ep: not known"),
         ("--devices 4 --link banana", "--link banana: 'banana' is not a number"),
-        ("--devices 3 --parallel tp", "num_attention_heads is 2, not a multiple of 3 devices"),
+        ("--devices 3 --parallel tp", "num_attention_heads is 2, which is not a multiple of 3"),
     ],
 )
 def test_what_is_not_estimated_is_one_line(

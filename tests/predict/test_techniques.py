@@ -53,10 +53,10 @@ def test_every_technique_switches_options_that_there_are() -> None:
     ("changes", "name", "why"),
     [
         ({"batch": 1}, "accumulation", "batch of 1"),
-        ({}, "amp-fp16", "name it to run it"),
+        ({}, "amp-fp16", "use --only to run it"),
         ({"on_cpu": False}, "amp-fp16", None),
-        ({}, "sdpa", "the baseline has it"),
-        ({"layers": 1}, "checkpointing-segments", "a model of one layer has no segment of several"),
+        ({}, "sdpa", "the baseline already uses it"),
+        ({"layers": 1}, "checkpointing-segments", "the model has only one layer, so no segment can hold several"),
         ({}, "checkpointing", None),
     ],
 )
@@ -207,7 +207,7 @@ def test_techniques_do_to_a_model_what_is_predicted(model: str, tmp_path: Path) 
             check_row(model, row, rows[BASELINE])
     tried = {name for name, row in rows.items() if row.measured is not None}
     assert len(tried) >= len(CHOSEN[model][1].split(",")) - 2
-    assert any(text.startswith("1 repetition: the times of so few may differ by chance") for text in report.warnings)
+    assert any(text.startswith("with only 1 repetition, times may differ by chance") for text in report.warnings)
     assert all(row.measured.load is not None for row in rows.values() if row.repetitions_ns and row.measured)
     if model == BERT:
         check_files_and_resume(report, words, tmp_path)

@@ -359,7 +359,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "no gradient": (lambda: opanatomy.profile(Loses(lambda f, x: x), X), "cannot run backward"),
     "out of memory": (lambda: opanatomy.profile(Loses(full), X), "out of memory in the forward phase"),
     "broken": (lambda: opanatomy.profile(Loses(broken), X), "failed in the forward phase: RuntimeError: shapes do not"),
-    "amp": (lambda: opanatomy.profile(LINEAR, X, amp="fp8"), "amp='fp8': no such section - one of bf16, fp16"),
+    "amp": (lambda: opanatomy.profile(LINEAR, X, amp="fp8"), "amp='fp8': unknown - use one of bf16, fp16"),
     "optimizer": (lambda: opanatomy.profile(LINEAR, X, optimizer="adamv"), "not known - did you mean adam? It is one"),
     "generate": (lambda: opanatomy.profile(LINEAR, X, generate=4), "generate"),
     "beams": (lambda: opanatomy.profile(LINEAR, X, beams=4), "beams"),
@@ -367,7 +367,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "clip": (lambda: opanatomy.profile(LINEAR, X, clip=-1), "clip"),
     "inference": (
         lambda: opanatomy.profile(LINEAR, X, inference=True, optimizer="adamw"),
-        "inference=True has no backward: leave out optimizer='adamw'",
+        "inference=True runs no backward: leave out optimizer='adamw'",
     ),
     "parallel": (lambda: opanatomy.profile(LINEAR, X, parallel="tp"), "parallel"),
     "hsdp": (lambda: opanatomy.profile(LINEAR, X, processes=2, parallel="hsdp"), "hsdp"),
@@ -393,7 +393,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "twice": (lambda: opanatomy.analyze([BERT, BERT]), "bert_cpu.json.gz"),
     "comparison": (lambda: opanatomy.compare(compared("two"), REPORT), "compare"),  # type: ignore[arg-type]
     "write address": (lambda: MADE[2].to_json("gs://bucket/r.json"), "gs://"),
-    "check": (lambda: require_agreement(as_public(anatomies.llama_on_gpu())), "leave check out"),
+    "check": (lambda: require_agreement(as_public(anatomies.llama_on_gpu())), "leave out check"),
 }  # fmt: skip
 
 

@@ -353,8 +353,8 @@ def test_how_accelerate_was_told_to_share(monkeypatch: pytest.MonkeyPatch) -> No
     [
         ("--parallel fsdp2", "--parallel fsdp2 needs several processes: add --processes 2, or start them with"),
         ("--bucket-view", "--bucket-view needs several processes"),
-        ("--processes 2 --parallel hsdp", "2 processes make no two groups of several"),
-        ("--processes 2 --parallel fsdp2 --bucket-mb 1", "is for DDP: leave out --parallel fsdp2"),
+        ("--processes 2 --parallel hsdp", "not possible with 2 processes"),
+        ("--processes 2 --parallel fsdp2 --bucket-mb 1", "works only with DDP: leave out --parallel fsdp2"),
         ("--processes 2 --device cuda:0", "--device cuda:0 would apply to all processes"),
         ("--processes 3 --device cpu", "--processes 3: a launcher has already started 2 - leave it out"),
     ],

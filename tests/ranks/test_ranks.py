@@ -239,7 +239,7 @@ def test_a_folder_of_folders(tmp_path: Path) -> None:
     ]
     for index in range(2):
         (tmp_path / f"rank{index}" / "trace.json").rename(tmp_path / f"node{index}" / "gpu0.json")
-    assert any("rank 0 is in 2 files" in text for text in opanatomy.analyze(tmp_path).warnings)
+    assert any("rank 0 has 2 files" in text for text in opanatomy.analyze(tmp_path).warnings)
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -347,7 +347,7 @@ def refused(*paths: Path) -> str:
         *(
             (
                 (at(0, ranks[0], base=base), at(seconds, ranks[1], base=base, waits=70)),
-                f"a.json and b.json: the second begins {gap} s after the first ended, and none lasts 0.002 s",
+                f"a.json and b.json: the second starts {gap} s after the first ended, but no trace lasts 0.002 s",
             )
             for seconds, ranks, base, gap in [
                 (946.0, (0, 1), True, "946.0"),
@@ -392,7 +392,7 @@ def test_the_base_of_the_clock_counts(tmp_path: Path) -> None:
     """Times within the files are alike: the runs are a day apart by what they count from."""
     first, second = at(0, 0), at(0, 1)
     second.metadata["baseTimeNanoseconds"] = BASE + 86_400 * 10**9
-    assert "the second begins 86,400.0 s after" in refused(*written(tmp_path, first, second))
+    assert "the second starts 86,400.0 s after" in refused(*written(tmp_path, first, second))
     moved = at(-86_400, 1)
     moved.metadata["baseTimeNanoseconds"] = BASE + 86_400 * 10**9
     assert len(opanatomy.analyze(written(tmp_path, first, moved)).ranks) == 2
@@ -477,7 +477,7 @@ def test_real_runs_are_no_ranks() -> None:
     assert refused(before, after).endswith(": both are rank 0 of 8")
     plain, quantized = compare / "train_v100_a2a_plain", compare / "train_v100_a2a_quantized"
     mixed = refused(plain / "rank-0.json.gz", quantized / "rank-1.json.gz")
-    assert "the second begins 945.5 s after the first ended" in mixed
+    assert "the second starts 945.5 s after the first ended" in mixed
 
 
 # ------------------------------------------------------------------------------------------------------ collectives

@@ -123,7 +123,7 @@ def test_a_gap_has_the_advice_of_its_cause(
 
 def test_a_wait_for_a_copy_of_the_batch_is_no_matter_of_workers(tmp_path: Path) -> None:
     """Only copies that are pageable can be pinned."""
-    for copy, first in ((PAGEABLE, "Pin the batch"), (PINNED, "Copy the next batch on a stream of its own")):
+    for copy, first in ((PAGEABLE, "Pin the batch"), (PINNED, "Copy the next batch on a separate stream")):
         advice = advised(waiting_for("## copy_batch_to_gpu ##", copy=copy), tmp_path)["input"]
         assert advice.gain_ns == 5_000 * US
         assert advice.tries[0].startswith(first)
@@ -132,9 +132,9 @@ def test_a_wait_for_a_copy_of_the_batch_is_no_matter_of_workers(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("maker", "copy", "first"),
     [
-        ("aten::normal_", PAGEABLE, 'Make the tensor on the device: pass device="cuda"'),
-        ("aten::normal_", None, "Shorten what the host does there"),
-        ("aten::mm", PAGEABLE, "Shorten what the host does there"),
+        ("aten::normal_", PAGEABLE, 'Create the tensor on the device: pass device="cuda"'),
+        ("aten::normal_", None, "Reduce the host work there"),
+        ("aten::mm", PAGEABLE, "Reduce the host work there"),
     ],
 )
 def test_a_long_gap_is_named(maker: str, copy: str | None, first: str, tmp_path: Path) -> None:
@@ -175,11 +175,11 @@ def test_gaps_of_one_kind_are_one_piece_of_advice(tmp_path: Path) -> None:
     assert advice.subject == "at::native::vectorized_elementwise_kernel"
     assert advice.figures["all"].value == (2_000 + 1_490) * US
     assert advice.figures["gaps"].value == 2
-    assert "behind copies to the host; no event of the host is recorded" in advice.why
+    assert "after copies to the host; the trace shows no host event there" in advice.why
     assert " a step" not in advice.why
-    assert advice.tries[0].startswith("Work on the results on the device")
+    assert advice.tries[0].startswith("Process the results on the device")
     one = advised(waiting_for("aten::mul", "cpu_op"), tmp_path)["gap"]
-    assert "once a step in {name}" in one.why
+    assert "once a step, with the host in {name}" in one.why
     assert "behind" not in one.why
 
 
@@ -191,7 +191,7 @@ def test_a_gap_is_named_by_a_recorded_python_function(tmp_path: Path) -> None:
     trace.event("python_function", "elsewhere.py(1): wait", 2_000, 4_000, {}, thread=77)
     advice = advised(trace, tmp_path)
     assert advice["gap"].subject == "data.py(9): preprocess"
-    assert advice["gap"].tries[0].startswith("Prepare the next input while the device works")
+    assert advice["gap"].tries[0].startswith("Prepare the next input while the device is busy")
     assert "profiler" not in advice  # two calls of it
 
 
@@ -204,7 +204,7 @@ def test_a_tensor_that_is_made_on_the_host_is_not_to_be_pinned(tmp_path: Path) -
 
 def test_frees_in_an_operator_are_those_of_a_full_memory(tmp_path: Path) -> None:
     """The allocator gives its cache back in `cat`; outside of operators it is the program that empties it."""
-    for around, cure in ((None, "Drop torch.cuda.empty_cache()"), ("aten::cat", "Leave memory free")):
+    for around, cure in ((None, "Remove torch.cuda.empty_cache()"), ("aten::cat", "Memory runs full")):
         trace = waiting_for("cudaFree", "cuda_runtime")
         if around:
             trace.host(around, 990, 5_005)
@@ -356,7 +356,7 @@ def test_communication_that_nothing_hides(tmp_path: Path) -> None:
     assert advice.gain_ns == 300 * US
     assert any("bucket_cap_mb" in text for text in advice.tries)
     alone = advised(reducing(410), tmp_path)["communication"]  # nothing in it says DDP, and it may be a wait
-    assert alone.tries == ("Give the traces of all ranks, which tell waiting from transfer: opanatomy analyze FOLDER.",)
+    assert alone.tries == ("Analyze the traces of all ranks, to tell waiting from transfer: opanatomy analyze FOLDER.",)
     assert "communication" not in advised(reducing(100), tmp_path)
 
 
@@ -367,7 +367,7 @@ def test_communication_that_nothing_hides(tmp_path: Path) -> None:
         (
             "FSDP::reduce_scatter (layers.0)",
             "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL",
-            "larger or fewer FSDP groups",
+            "fewer, larger FSDP groups",
         ),
         ("my optimizer", "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", None),
         ("my gather", "ncclDevKernel_AllGather_RING_LL", None),
@@ -978,7 +978,7 @@ def test_autocasts_copies_go_with_the_weights(tmp_path: Path) -> None:
     made = SnapshotBuilder().alloc(1_000, 50, cast).alloc(2_000, 30, forward_stack(6))
     found = advised_of(with_backward(made).written(tmp_path / "s.pickle"))
     assert (found["weights"].gain_bytes, found["weights"].peak_bytes) == (100 // 2 + 50, 280)
-    assert "autocast copies none (this changes the training)" in found["weights"].tries[0]
+    assert "autocast makes no copies (this changes the training)" in found["weights"].tries[0]
     assert "cache_enabled" not in str(found)
     made = SnapshotBuilder().alloc(1_000, 50, cast).alloc(2_000, 30, forward_stack(6)).free(1_000, 50, OUTSIDE)
     made.segment(80_000, 4_096, (80_000, 100, "active_allocated"), (80_100, 3_996, "inactive"))
@@ -1062,9 +1062,9 @@ def test_temporary_buffers_of_inference_name_their_line(tmp_path: Path) -> None:
     [
         ({}, 9, "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."),
         ({"max_split_size": "-1"}, 9, "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."),
-        ({"max_split_size": str(16 * MIB)}, 9, "Replace max_split_size_mb by expandable_segments:True"),
+        ({"max_split_size": str(16 * MIB)}, 9, "Replace max_split_size_mb with expandable_segments:True"),
         ({"expandable_segments": "True"}, 9, None),
-        ({"expandable_segments": "True", "max_split_size": str(16 * MIB)}, 9, "Drop max_split_size_mb"),
+        ({"expandable_segments": "True", "max_split_size": str(16 * MIB)}, 9, "Remove max_split_size_mb"),
         ({"expandable_segments": "True", "max_split_size": str(16 * MIB)}, 17, None),  # not a smaller request
         ({"expandable_segments": "True", "max_split_size": str(64 * MIB)}, 9, None),  # no free block of that size
         ({"max_split_size": str(16 * MIB)}, 33, None),  # more than is unused
@@ -1152,7 +1152,7 @@ def test_the_first_screen_has_three_lines_and_the_command(tmp_path: Path, capsys
     trace = launch_bound().write(tmp_path / "trace.json")
     assert main(["analyze", str(trace), "--brief"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "launches up to 936 us (93.6 %): 10 launches a step leave the device idle for 95.0 us each" in text
+    assert "launches up to 936 us (93.6 %): the device idles 95.0 us for each of 10 launches a step" in text
     command = text.split("next: ")[1].replace("\\ ", "")
     assert command.startswith(f"opanatomy analyze {trace} --section host")
 

@@ -92,12 +92,12 @@ def test_a_trace_that_is_right_is_confirmed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("operator", "kernel", "said"),
     [
-        ("aten::add", NCCL, "by its name communication, not elementwise"),
-        ("aten::mm", NCCL, "by its name communication, not tensor_contraction"),
-        ("aten::copy_", GEMM, "by its name tensor_contraction, not data_movement"),
-        ("triton_poi_fused_mul_1", NCCL, "by its name communication, not elementwise"),
-        ("triton_poi_fused_mul_1", "triton_poi_fused_add_0", "a kernel other than its own"),
-        ("nccl:all_reduce", "triton_poi_fused_add_0", "by its name elementwise, not communication"),
+        ("aten::add", NCCL, "which by its name is communication, not elementwise"),
+        ("aten::mm", NCCL, "which by its name is communication, not tensor_contraction"),
+        ("aten::copy_", GEMM, "which by its name is tensor_contraction, not data_movement"),
+        ("triton_poi_fused_mul_1", NCCL, "which by its name is communication, not elementwise"),
+        ("triton_poi_fused_mul_1", "triton_poi_fused_add_0", "which is not its own kernel"),
+        ("nccl:all_reduce", "triton_poi_fused_add_0", "which by its name is elementwise, not communication"),
     ],
 )
 def test_a_kernel_of_another_class_than_its_operators(operator: str, kernel: str, said: str, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_two_swapped_ids_reverse_the_order_of_a_stream(first: int, second: int, 
     one["correlation"], other["correlation"] = other["correlation"], one["correlation"]
     said = next(one for quantity, one in unexplained(trace.analyze(tmp_path)) if quantity == "order on streams")
     assert (said.operator, said.ours, said.time_ns) == ("work on stream 7", 2, 80 * US)
-    assert said.evidence == "2 device events out of launch order"
+    assert said.evidence == "2 device events ran out of launch order"
 
 
 def test_launches_of_two_threads_at_once_have_no_order(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_work_before_its_launch(early_us: float, found: str, tmp_path: Path) -> 
             "work on stream 7",
             int(early_us * US),
             400 * US,
-            f"10 device events up to {early_us / 1000:.3f} ms before their launch",
+            f"10 device events started up to {early_us / 1000:.3f} ms before their launch",
         )
     ] * (found != "equal")
 
@@ -274,7 +274,9 @@ def test_launches_without_work(count: int, alarm: bool, tmp_path: Path, capsys: 
     assert main(["analyze", str(tmp_path / "trace.json"), "--check", "--brief"]) == (3 if alarm else 0)
     out, err = capsys.readouterr()
     assert ("may be wrong" in out) is alarm
-    assert alarm or "check: 1 number below 1 % of the work is not confirmed, see --section ledger" in err
+    assert (
+        alarm or "check: 1 number that affects less than 1 % of the work is not confirmed, see --section ledger" in err
+    )
 
 
 def test_a_graph_whose_work_was_not_recorded_is_said_first(tmp_path: Path) -> None:
@@ -285,15 +287,15 @@ def test_a_graph_whose_work_was_not_recorded_is_said_first(tmp_path: Path) -> No
     one = only(anatomy, "device work of launches")
     assert (one.other, one.time_ns) == (1, None)
     assert first_lines(anatomy).startswith(
-        "The time of cudaGraphLaunch may be wrong: the trace lacks the device work of 1 launch of graphs. "
+        "The time of cudaGraphLaunch may be wrong: the trace lacks the device work of 1 graph launch. "
     )
 
 
 @pytest.mark.parametrize(
     ("late_us", "waits", "cause"),
     [
-        (220, None, "the trace ends before their device work"),
-        (220, -2, "the trace ends before their device work"),
+        (220, None, "the trace ends before their device work does"),
+        (220, -2, "the trace ends before their device work does"),
         (220, 2, None),
         (0, None, None),
     ],
@@ -335,7 +337,7 @@ def test_a_kernel_that_is_there_twice(tmp_path: Path) -> None:
     trace.events.append(deepcopy(kernels(trace)[3]))
     one = only(trace.analyze(tmp_path), "device events")
     assert (one.operator, one.ours, one.time_ns) == ("work on stream 7", 1, 40 * US)
-    assert one.evidence == "1 device event more than once in the trace"
+    assert one.evidence == "1 device event recorded more than once"
 
 
 @pytest.mark.parametrize(

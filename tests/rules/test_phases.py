@@ -587,7 +587,7 @@ def test_rules_in_python_and_what_is_none(tmp_path: Path, capsys: pytest.Capture
     times = device_times(opanatomy.analyze(path, phases={"forward": r"\(F\)$", "backward": [r"\(B\)$", r"\(W\)$"]}))
     assert (times["forward"], times["backward"]) == (20_000, 30_000)
     warnings = opanatomy.analyze(path, phases={"recompute": r"\(R\)"}).warnings
-    expected = r"no annotation in the trace matches '\\(R\\)', so it adds nothing to the phase recompute"
+    expected = r"no annotation in the trace matches '\\(R\\)', so the rule adds nothing to the phase recompute"
     assert [warning for warning in warnings if "no annotation" in warning] == [expected]
     for phases in ({"fwd": "x"}, {"forward": "("}, {"forward": 3}, "forward=x"):
         with pytest.raises(UsageError, match="analyze: phases"):
@@ -755,7 +755,7 @@ def test_nodes_in_a_forward_contradict_it(tmp_path: Path) -> None:
     assert (forward.phase, forward.ours, forward.other, forward.cause) == (Phase.FORWARD, 0, 20_000, None)
     assert (backward.phase, backward.ours, backward.other) == (Phase.BACKWARD, 0, 10_000)
     assert (
-        "100.0% of the time that the trace's own annotations call forward is in another phase: aten::mm as"
+        "100.0% of the time that the trace's own annotations assign to forward is in another phase here: aten::mm as"
         " backward 10,000 ns, aten::mm as other 10,000 ns - phases={'forward': '^forward \\\\d+$'} takes the"
         " annotation"
     ) in anatomy.warnings

@@ -502,12 +502,13 @@ EXPLAINED: list[tuple[OperatorRow, Ceilings, str | None]] = [
     (product(4), CEILINGS, None), (product(4), CACHED, None),
     # What sets the bound must have been disturbed: another ceiling explains nothing.
     (operator("aten::add", ADD, 100, 10, 1000), disturbed("bandwidth"),
-     "the bandwidth was measured while something else was running"),
+     "the bandwidth was measured while other work was running"),
     (operator("aten::add", ADD, 100, 10, 1000), disturbed("float32"), None),
-    (operator("aten::add", ADD, 1, 100_000, 1), disturbed("vector float32"), "the vector float32 was measured while"),
+    (operator("aten::add", ADD, 1, 100_000, 1), disturbed("vector float32"), "the vector float32 peak was measured"
+    " while"),
     (operator("aten::add", ADD, 1, 100_000, 1), disturbed("float32", "bfloat16"), None),
     (product(100, 40_000, dtype="float32", compute_type="tf32"), disturbed("tf32", ceilings=CEILINGS),
-     "the tf32 was measured while"),
+     "the tf32 peak was measured while"),
     (product(100, 40_000, dtype="float32", compute_type="tf32"), disturbed("float32", ceilings=CEILINGS), None),
     # 10,000 FLOPs are 100 ns at the peak, a quarter of them 25 ns; windows of one place have no such algorithm.
     *((product(ns, 10_000, name="aten::cudnn_convolution", signature=CONVOLUTION.format(places)), CACHED, said)
@@ -634,7 +635,7 @@ def test_what_explains_being_above_an_option() -> None:
     anatomy = given("20G", "1T", PRODUCT, known=None)
     assert [row[:2] for row in exceeded(anatomy)] == [("bfloat16", "--peak 20G")]
     assert {one.cause for one in anatomy.checks[0].differences} == {
-        "--peak 20G is below what was measured, and nothing else is known about the device"
+        "--peak 20G is below the measured rate, and no other limit of the device is known"
     }
     row = product(30, name="aten::_flash", causal_flops=500)
     assert given("20G", None, row).device.exceeded == ()
@@ -652,7 +653,7 @@ def test_a_low_peak_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> N
     out, err = capsys.readouterr()
     assert out.splitlines()[1].startswith("--peak 100T is lower than a rate measured in this trace: _scaled_mm in")
     assert "may be wrong" not in out
-    assert "--peak 100T; else data sheet of H100 SXM" in out
+    assert "--peak 100T; otherwise data sheet of H100 SXM" in out
     assert err.count("check: --peak 100T is below what was measured in the trace") == 1
 
 

@@ -620,7 +620,7 @@ def test_a_trace_without_steps_is_from_its_first_device_work_to_the_last(tmp_pat
     assert anatomy.device.sm_efficiency == anatomy.device.utilization == 1
 
 
-UNLIKE = "it makes other calls"
+UNLIKE = "it makes different calls"
 PARAMETER = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 
 
@@ -674,7 +674,7 @@ def test_steps_that_are_not_annotated_end_with_the_optimizers_updates(name: str,
         return
     assert rows == [(number, wall * US) for number, wall in enumerate(walls, 1)]
     assert anatomy.step.count == len(walls)
-    assert anatomy.conventions["steps"] == "not annotated: each is taken to end with Optimizer.step"
+    assert anatomy.conventions["steps"] == "not annotated: each is assumed to end with Optimizer.step"
     assert f"{len(walls)} steps by Optimizer.step" in page(anatomy, brief=True)
     assert "no step is annotated, so steps end with Optimizer.step" in page(anatomy)
     assert anatomy.ledger.outside_window_ns >= 30 * US
@@ -781,7 +781,7 @@ def test_steps_between_rollouts_are_steps(tmp_path: Path) -> None:
         begin += 120 + 20 * calls
     anatomy = trace.analyze(tmp_path)
     assert set(anatomy.step.phase_ns) == {"forward", "backward"}
-    assert set_aside(anatomy) == [None, "it makes other calls", None]
+    assert set_aside(anatomy) == [None, "it makes different calls", None]
 
 
 @pytest.mark.parametrize(
@@ -843,7 +843,7 @@ def test_which_steps_are_like_each_other(tmp_path: Path) -> None:
     trace = steps([1_000] * 4)
     for index in range(3):
         trace.run(MAP, 2_100 + index, 2_850 + 20 * index, 10)
-    assert set_aside(trace.analyze(tmp_path)) == [None, None, "it makes other calls", None]
+    assert set_aside(trace.analyze(tmp_path)) == [None, None, "it makes different calls", None]
     trace = steps([1_000])
     trace.step(1_000, 100, 2)
     trace.run(MAP, 1_010, 1_020, 5)

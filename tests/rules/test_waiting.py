@@ -173,8 +173,8 @@ def test_no_collective_ends_before_it_has_begun_everywhere(tmp_path: Path) -> No
     [
         ([(0,), (150,)], {"transfer": 1_000, "names": ("allreduce",), "clocks": [0, 3_000_000]}, None),
         # within the clocks
-        (LATE[:3], {"world": 128}, "some ranks were not given"),
-        (LATE, {"world": 0, "group": "0", "size": 8}, "some ranks were not given"),
+        (LATE[:3], {"world": 128}, "some ranks are missing"),
+        (LATE, {"world": 0, "group": "0", "size": 8}, "some ranks are missing"),
     ],
 )
 def test_where_nobody_is_named(

@@ -312,7 +312,9 @@ def disagreeing() -> tuple[Check, ...]:
             ),
         ),
         Check(quantity="operator times", source="key_averages", unit="ns", compared=57, equal=57),
-        Check(quantity="contraction FLOPs", source="a registry", unit="FLOPs", not_checked="no second formula: my::mm"),
+        Check(
+            quantity="contraction FLOPs", source="a registry", unit="FLOPs", not_checked="no second formula for my::mm"
+        ),
     )
 
 

@@ -105,7 +105,7 @@ def test_nothing_is_claimed_of_a_device_whose_rows_no_rule_reads(
     path = written(tmp_path, document())
     anatomy = opanatomy.analyze(path)
     said = (
-        f"device rows of {rows} are not read: no number here covers that device. All times are host times of"
+        f"device rows of {rows} are not supported: no number here covers that device. All times are host times of"
         " launching and waiting"
     )
     assert anatomy.caveats == (said,)
@@ -138,7 +138,7 @@ def test_rows_beside_known_device_work_are_said_and_change_nothing_else(tmp_path
     trace.events += [*rows_of("dpu_event", 9)()["traceEvents"][2::2], process(8, "opanatomy")]
     both = trace.analyze(tmp_path)
     assert both.caveats == (
-        "device rows of dpu_event (4 events, 0.240 ms) are not read: no number here covers that device.",
+        "device rows of dpu_event (4 events, 0.240 ms) are not supported: no number here covers that device.",
     )
     assert (both.classes, both.timeline.busy_ns) == (known.classes, known.timeline.busy_ns)
 
@@ -385,7 +385,7 @@ def test_merged_ranks_that_nothing_tells_apart_are_said_first(tmp_path: Path) ->
     """In the order of time, with the correlation ids of all ranks the same: a kernel may be anybody's."""
     events = sorted((event for rank in changed(by_number) for event in rank), key=lambda event: event["ts"])
     anatomy = opanatomy.analyze(written(tmp_path, {"traceEvents": events}))
-    assert anatomy.caveats[0].startswith("4 ranks are merged in this file: all sums cover all of them")
+    assert anatomy.caveats[0].startswith("4 ranks are merged in this file: every sum covers all of them")
 
 
 @pytest.mark.parametrize("same", ["device", "host", "both"])
@@ -397,7 +397,7 @@ def test_merged_ranks_that_share_a_process_id_are_said_first(same: str, tmp_path
             event["pid"] = 0 if event["cat"] == "kernel" else 500
     anatomy = opanatomy.analyze(written(tmp_path, {"traceEvents": events}))
     assert len(anatomy.ranks) == 0
-    assert anatomy.caveats[0].startswith("2 ranks are merged in this file: all sums cover all of them")
+    assert anatomy.caveats[0].startswith("2 ranks are merged in this file: every sum covers all of them")
 
 
 def test_ranks_on_the_cpu_are_taken_apart_and_one_rank_is_left_alone(tmp_path: Path) -> None:

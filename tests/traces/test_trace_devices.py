@@ -158,7 +158,7 @@ def test_launches_without_kernels_are_said(tmp_path: Path) -> None:
         trace.launch(600 + number, number, name=call)
     anatomy = trace.analyze(tmp_path)
     assert anatomy.caveats == (
-        "no device work was recorded, only 3 launches of it: what the device did, and when it was idle, is"
+        "no device work was recorded, only 3 launches: what the device did and when it was idle are"
         " unknown - record again where CUPTI (roctracer) works",
     )
     assert (anatomy.timeline.idle_ns, anatomy.timeline.unrecorded_ns) == (0, 900_000)
@@ -207,4 +207,4 @@ def test_a_capture_whose_kernels_ran_elsewhere(said: tuple[str, str], tmp_path: 
     assert told(anatomy) == (H100["name"], 132, 85_018_279_936)
     assert anatomy.environment.device_kind == "cuda"
     assert anatomy.device.peak_flops_per_second["bfloat16"] == 989.4e12
-    assert f"the capture is for {said[0]}, but the kernels ran on {H100['name']}" in anatomy.caveats[0]
+    assert f"the capture names {said[0]}, but the kernels ran on {H100['name']}" in anatomy.caveats[0]
