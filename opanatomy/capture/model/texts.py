@@ -496,7 +496,7 @@ def plan_texts(model: OfModel, shape: Shape, options: RunOptions) -> TextPlan | 
     asked, maximum = f"{TEXTS.flags[-1]} {options.texts}", shape.sequence_length
     if shape.task not in _OF_TEXT or maximum is None or not takes_text(model.module):
         raise UsageError(
-            f"{asked}: {model.config.model_type} ({shape.task}) takes more than text, or no text - leave it out"
+            f"{asked}: {model.config.model_type} ({shape.task}) takes inputs other than text - leave it out"
         )
     read = read_texts(options.texts)
     tokens = tokenized(model, read.texts, options.tokenizer)
@@ -506,7 +506,7 @@ def plan_texts(model: OfModel, shape: Shape, options: RunOptions) -> TextPlan | 
     )
     if len(ids) < shape.batch:
         few = f"too few texts ({len(ids)}) for a batch of {shape.batch}"
-        raise UsageError(f"{asked}: {few} - give --batch {len(ids)} or less")
+        raise UsageError(f"{asked}: {few} - use --batch {len(ids)} or less")
     padding = options.padding or _PADDING
     return TextPlan(
         read=read,

@@ -48,7 +48,7 @@ def trained_tokenizer(config: Any, texts: Sequence[str], vocabulary: int) -> Any
     if core.get_vocab_size() > vocabulary:
         raise UsageError(
             f"{TEXTS.flags[-1]}: a vocabulary of {vocabulary} is too small for a tokenizer of these texts, which"
-            f" needs {core.get_vocab_size()} - give a larger --set vocab_size"
+            f" needs {core.get_vocab_size()} - use a larger --set vocab_size"
         )
     core = _with_ids(core, config, special, vocabulary, wordpiece=wordpiece)
     core.post_processor = _template(core, config, wordpiece=wordpiece)
@@ -207,8 +207,8 @@ def _choice(tokenizer: Any, slow: Any, wanted: str | None, model: OfModel) -> tu
     if wanted == "slow" and tokenizer.is_fast:
         if slow is None:
             raise UsageError(
-                f"{TOKENIZER.flags[-1]} slow: no Python tokenizer in transformers {__version__} is known to do the"
-                f" same as the one of {model.config.model_type} - leave it out"
+                f"{TOKENIZER.flags[-1]} slow: transformers {__version__} has no Python tokenizer known to match that"
+                f" of {model.config.model_type} - leave it out"
             )
         return slow, tokenizer
     if wanted == "fast" and not tokenizer.is_fast:

@@ -77,14 +77,14 @@ def backward_roots(output: Any, module: Any) -> Roots:
         if not loss.tensor.requires_grad:
             raise CaptureError(
                 "cannot run backward: the model's loss does not require a gradient"
-                f" - do not detach it, {as_asked('use --inference', 'give inference=True')}, or unfreeze a parameter"
+                f" - do not detach it, {as_asked('use --inference', 'pass inference=True')}, or unfreeze a parameter"
             )
         return _roots(outermost, f"{loss.path}{_ones(outermost)}")
     wanted = [leaf for leaf in leaves if leaf.tensor.requires_grad]
     if not wanted:
         raise CaptureError(
             "cannot run backward: the model's output has neither a loss nor a tensor that requires a gradient"
-            f" - {as_asked('use --inference', 'give inference=True')}, or unfreeze a parameter"
+            f" - {as_asked('use --inference', 'pass inference=True')}, or unfreeze a parameter"
         )
     numbers = [leaf for leaf in wanted if leaf.tensor.dim() == 0]
     if len(numbers) == 1:
