@@ -144,7 +144,7 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("profile", "gpt2", "-f", "xml"), 2, "not known - "),
     (("profile", "gpt2", "-o", "report.docx"), 2, "no report format has this ending"),
     (("profile", "gpt2", "--inference", "--optimizer", "adamw"), 2, "--inference has no backward"),
-    ((*BERT, "--device", "tpu"), 2, "--device tpu: torch does not know this device"),
+    ((*BERT, "--device", "tpu"), 2, "--device tpu: torch has no such device"),
     ((*BERT, "--device", "meta"), 2, "--device meta: steps cannot run on meta"),
     ((*BERT, "-o", ""), 2, "-o: the name is empty"),
     ((*BERT, "--trace", "x.json", "-o", "./x.json"), 2, "that is the trace - choose another name for the report"),

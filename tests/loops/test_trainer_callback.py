@@ -310,7 +310,7 @@ def test_a_training_that_is_interrupted_leaves_the_steps_that_are_whole(tmp_path
     anatomy = opanatomy.read(tmp_path / "step.json")
     assert anatomy == callback.anatomy
     assert len(anatomy.step.steps) == 2
-    assert warned(anatomy) == ["2 of 3 steps were profiled: the recording ended after that"]
+    assert warned(anatomy) == ["only 2 of 3 steps were profiled, because the recording ended then"]
 
 
 def test_a_training_that_fails_before_a_step_is_whole_leaves_nothing(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from opanatomy.records.taxonomy import Phase
 from tests.support.process_state import process
 
 X = torch.arange(12.0).reshape(3, 4) / 12
-SAVES, OBSERVER = "the observer of saved tensors", "the observer of calls"
+SAVES, OBSERVER = "the saved-tensor observer", "the call observer"
 
 
 class Model(nn.Module):

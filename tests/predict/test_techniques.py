@@ -150,7 +150,8 @@ CHOSEN = {
 CANNOT = {
     ("openai-community/gpt2", "freeze-all-but-head"): "GPT2LMHeadModel has no weights outside its base model",
     ("google-t5/t5-base", "freeze-all-but-biases"): "T5ForConditionalGeneration has no biases",
-    ("google-t5/t5-base", "checkpointing-segments"): "T5Block of encoder.block returns more than hidden states",
+    ("google-t5/t5-base", "checkpointing-segments"): "T5Block in encoder.block returns values besides the hidden"
+    " states",
     ("google/vit-base-patch16-224", "fused-loss"): "ViTForImageClassification has no linear head that predicts tokens",
 }
 #: Forward and backward take the FLOPs of the baseline, whatever runs a second time.

@@ -517,7 +517,7 @@ class LoopRecording:
         step_ns = median(session.unprofiled_ns or profiled.profiler.times_ns)
         if self.loading_ns and (loading_ns := median(self.loading_ns)) > _NOTED_LOADING_SHARE * step_ns:
             took = f"{loading_ns / 1e6:.1f} ms each time"
-            yield f"batches are loaded between the steps ({took}); none of the numbers here include that time"
+            yield f"batches are loaded between the steps ({took}); no number here includes that time"
 
 
 def _has_fast_path(outermost: Iterable[torch.nn.Module]) -> bool:
