@@ -374,7 +374,7 @@ def profiled_on(processes: int, subject: Subject, options: RunOptions, target: P
     if launched() is not None:
         raise UsageError(
             f"profile: processes={processes}, but this process is already one of several - leave it out, and call"
-            " this on each"
+            " profile in each process"
         )
     on_host = device_of(subject.module, subject.inputs) == "cpu"
     files: list[tuple[Path, str | None]]

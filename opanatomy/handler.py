@@ -71,7 +71,9 @@ def trace_handler(
     if keep not in _KEEPS:
         raise UsageError(f"trace_handler: keep={keep!r}: unknown value - give 'all' or 'slow'")
     if not isinstance(slower, (int, float)) or not slower > 1:
-        raise UsageError(f"trace_handler: slower={slower!r}: must be above 1 (times the median step) - give 1.5")
+        raise UsageError(
+            f"trace_handler: slower={slower!r}: must be above 1 (a multiple of the median step time) - give 1.5"
+        )
     return TraceHandler(Path(folder), log=log or _LOG.info, metrics=metrics, keep=keep, slower=slower, redact=redact)
 
 

@@ -62,10 +62,12 @@ from opanatomy.version import __version__
 
 INSTRUCTIONS: Final = (
     "Reports on PyTorch training and inference steps. First open(path) a trace or report: it returns an id and a"
-    " digest. findings(id) lists what costs most and what to try; table(id, name, filter, sort) returns every number,"
-    " and its table metrics the main numbers of one step with their meaning; spans(id, from, to, filter) returns the"
+    " digest. findings(id) lists what costs most and what to try; table(id, name, filter, sort) returns the rows of"
+    " any table (table metrics: the main numbers of one step, with their meaning); spans(id, from, to, filter)"
+    " returns the"
     " single events of an interval; what_if(id, changes) predicts the step time after changes; explain(id, name)"
-    " explains a term or an operator. Numbers are per step (`per` says so). Times are in nanoseconds, sizes in bytes,"
+    " explains a term or an operator. Numbers are per step where `per` says so. Times are in nanoseconds, sizes in"
+    " bytes,"
     " shares are fractions; null means unknown."
 )
 #: Default and maximum bytes of an answer: 25,000 tokens of two bytes.
@@ -139,14 +141,14 @@ class Reports:
         """Return the report with this id; raise `UsageError` with those that there are."""
         if name not in self._known:
             known = ", ".join(self._known) or "none is open"
-            raise UsageError(f"id {name!r}: no open report has this id ({known}) - open(path) gives one")
+            raise UsageError(f"id {name!r}: no open report has this id ({known}) - open(path) returns one")
         return self._known[name]
 
     def anatomy(self, name: str) -> Anatomy:
         """Return the report of one run with this id."""
         report = self.report(name)
         if not isinstance(report, Anatomy):
-            raise UsageError(f"id {name!r}: this is a {_kind(report)} - give the id of the report of one run")
+            raise UsageError(f"id {name!r}: this is a {_kind(report)} - give the id of a single run's report")
         return report
 
     def events(
@@ -180,9 +182,7 @@ class Reports:
         """Return where the trace of a report is."""
         place = self._places.get(name)
         if place is None:
-            raise UsageError(
-                f"id {name!r}: it was not opened as a trace, and a report keeps no events - open the trace"
-            )
+            raise UsageError(f"id {name!r}: it was opened as a report, which keeps no events - open the trace")
         if not place.exists() or not self._is_inside(place):
             raise UsageError(f"{place.name}: the file is gone - open another one")
         return place
@@ -191,7 +191,7 @@ class Reports:
     def last(self) -> Report:
         """Return the report that was opened last."""
         if not self._known:
-            raise UsageError(f"{_LAST_REPORT_URI}: no report is open - open(path) gives one")
+            raise UsageError(f"{_LAST_REPORT_URI}: no report is open - open(path) returns one")
         return next(reversed(self._known.values()))
 
     def predicted(self, name: str, technique: str) -> str:
@@ -199,7 +199,8 @@ class Reports:
         command = experiment_of(self.anatomy(name))
         if command is None:
             raise UsageError(
-                f"technique {technique!r}, id {name!r}: unknown, since no command can run this model again (a trace"
+                f"technique {technique!r}, id {name!r}: cannot predict it, since no command can run this model again"
+                " (a trace"
                 " from elsewhere, several ranks, or changed settings) - profile the model by its name"
             )
         with tempfile.TemporaryDirectory() as folder:
@@ -208,7 +209,7 @@ class Reports:
 
     def _allowed(self, path: str) -> Path:
         if not path or "\0" in path:
-            raise UsageError(f"path {path!r}: not a file name - give a path in the folders of this server")
+            raise UsageError(f"path {path!r}: not a file name - give a path in this server's folders")
         place = Path(path)
         places = [place] if place.is_absolute() else [root / place for root in self.roots]
         inside = [each for each in places if self._is_inside(each)]
@@ -392,7 +393,7 @@ def _line(text: str) -> str:
 def _within(text: str, most: int) -> str:
     """Return the beginning of a text that fits so many bytes."""
     data = text.encode()
-    return text if len(data) <= most else data[: most - 40].decode(errors="ignore") + "\n... cut off: ask for less"
+    return text if len(data) <= most else data[: most - 40].decode(errors="ignore") + "\n... cut off: request less"
 
 
 def _opened(reports: Reports, name: str) -> str:

@@ -405,8 +405,8 @@ def outcomes(
         for outcome in made:
             if outcome.code is not None and outcome.code != code_digest():
                 raise OpanatomyError(
-                    f"{asked(settings.dask)}: a worker has a different opanatomy installed - install this one on"
-                    " all workers"
+                    f"{asked(settings.dask)}: a worker has a different opanatomy version installed - install this"
+                    " version on all workers"
                 )
             if outcome.not_kept and not said:
                 said = True
@@ -532,8 +532,7 @@ def on_dask(tasks: Sequence[Task], address: str, workers: int) -> Generator[Outc
         except (OSError, TimeoutError, ValueError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UsageError(
-                f"{asked(scheduler)}: no scheduler responds there ({reason}) - start one (dask scheduler), or give"
-                " local"
+                f"{asked(scheduler)}: no scheduler responds there ({reason}) - start one (dask scheduler), or use local"
             ) from error
         futures = client.map(packed_done, tasks, pure=False, retries=1, key="opanatomy")
         indices = {future.key: task.index for future, task in zip(futures, tasks, strict=True)}
@@ -560,8 +559,8 @@ def _outcome(future: Any, index: int, address: str) -> Outcome:
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise OpanatomyError(
-            f"{asked(address)}: a worker failed ({type(error).__name__}: {reason}) - install this opanatomy on all"
-            " workers, and check the scheduler's log"
+            f"{asked(address)}: a worker failed ({type(error).__name__}: {reason}) - install this opanatomy version"
+            " on all workers, and check the scheduler's log"
         ) from error
     finally:
         future.release()

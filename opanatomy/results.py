@@ -141,7 +141,7 @@ class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True, dict=True):  # 
         if self.replay is not None and not paths:
             raise UsageError(
                 "what_if: this anatomy is from a report or a copy, or its trace was not kept, so it has no events"
-                " - give the trace to opanatomy.analyze"
+                " - pass the trace to opanatomy.analyze"
             )
         return replayed(self, paths, phases, asked)
 
@@ -232,7 +232,7 @@ class Techniques(_Report, TechniquesRecord, frozen=True, kw_only=True):  # noqa:
         parts = [units.noun(len(self.rows) - 1, "technique")]
         if (before := known.get(self.baseline.name)) is not None:
             least = min(known, key=lambda name: known[name])
-            parts.append(f"peak {units.size(before)}, least {units.size(known[least])} ({least})")
+            parts.append(f"peak {units.size(before)}, lowest {units.size(known[least])} ({least})")
         return f"<Techniques{of}: {', '.join(parts)}>"
 
 

@@ -51,7 +51,7 @@ def checked_steps(steps: object) -> range:
     if not numbers:
         raise UsageError(f"TrainerCallback: steps={steps!r} contains no step - {_EXAMPLE}")
     if len(numbers) > MANY_STEPS:
-        raise UsageError(f"TrainerCallback: steps has more than {MANY_STEPS} steps - a few are enough: {_EXAMPLE}")
+        raise UsageError(f"TrainerCallback: steps has more than {MANY_STEPS} steps, but a few are enough - {_EXAMPLE}")
     for before, after in pairwise(numbers):
         if after != before + 1:
             raise UsageError(
@@ -306,7 +306,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         if self._anatomy is None:
             if self._recorder is None or self._recorder.trace is None:
                 raise CaptureError(
-                    f"TrainerCallback: {named(self._steps)} not recorded yet - ask for the anatomy after train()"
+                    f"TrainerCallback: {named(self._steps)} not recorded yet - read the anatomy after train()"
                 )
             self._anatomy = self._recorder.anatomy
         return self._anatomy
@@ -329,7 +329,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         if self.trace is not None:
             warnings.warn(
                 f"TrainerCallback: this callback already recorded {named(self._steps)} of another training run and"
-                " records nothing of this one - use a new one for each training run",
+                " does not record this one - use a new callback for each training run",
                 stacklevel=2,
             )
             return
@@ -491,7 +491,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
 
     def _end_recording(self, reason: str) -> None:
         self._give_up()
-        warnings.warn(f"recording ended, training continues: {reason}", stacklevel=2)
+        warnings.warn(f"recording ended, but training continues: {reason}", stacklevel=2)
 
     def _give_up(self) -> None:
         """Release everything except memory monitoring until the end of training; files already written are kept."""

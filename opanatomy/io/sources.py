@@ -49,14 +49,14 @@ class Source(Struct, frozen=True):
         """Yield a file to read the trace from; a copy (of a member, or from an address) is removed afterwards."""
         if isinstance(self.path, Address):
             ending = ".json.gz" if self.path.suffix == ".gz" else ".json"
-            with temporary(f"trace{ending}", f"what is at {self.path}") as file:
+            with temporary(f"trace{ending}", f"the download of {self.path}") as file:
                 fetch(self.path, file)
                 yield file
             return
         if self.member is None:
             yield self.path
             return
-        with temporary("trace.json", f"what is unpacked of {self.path}") as file:
+        with temporary("trace.json", f"the unpacked contents of {self.path}") as file:
             unzipped = _unzipped(self.path, self.member, file.parent)
             try:
                 yield unzipped
@@ -107,7 +107,7 @@ _OTHERS: Final = (
     (".qdrep", b"", "an Nsight Systems report - record the step with torch.profiler, or `opanatomy profile`"),
     (".ncu-rep", b"", "an Nsight Compute report on single kernels - record the step with torch.profiler"),
     (".xplane.pb", b"", "a JAX or TensorFlow profile - give a torch.profiler trace"),
-    (".sqlite", b"SQLite format 3", "an SQLite database, as Nsight Systems exports one - record the step with"
+    (".sqlite", b"SQLite format 3", "an SQLite database, such as Nsight Systems exports - record the step with"
      " torch.profiler"),
     ("", b"SQLite format 3", "an SQLite database - give a torch.profiler trace"),
 )  # fmt: skip
@@ -302,7 +302,7 @@ def spooled(paths: Sequence[Path | Address]) -> Iterator[list[Path | Address]]:
 def _spooled(path: Path, number: int) -> Iterator[Path]:
     name = "stdin" if str(path) in (STDIN, "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0") else str(path)
     called = "stdin" if name == "stdin" else path.name if path.suffix else f"pipe {number}"
-    with temporary(called, "the trace that comes through a pipe") as file, _opened(path, name) as source:
+    with temporary(called, "the trace from a pipe") as file, _opened(path, name) as source:
         if source.isatty():
             raise TraceError(f"cannot read a trace from {name}: it is a terminal - {_EXAMPLE}")
         status = os.fstat(source.fileno())
@@ -341,7 +341,7 @@ def _copy(source: BinaryIO, file: Path, name: str) -> None:
             size += len(chunk)
             if size > limit:
                 raise TraceError(
-                    f"cannot keep {name}: more than {limit / 1e6:.0f} MB have arrived, half of the free space in"
+                    f"cannot store {name}: more than {limit / 1e6:.0f} MB arrived, which is half of the free space in"
                     f" {file.parent.parent} - free some space, set TMPDIR or give a file"
                 )
             target.write(chunk)

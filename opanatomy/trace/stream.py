@@ -267,7 +267,7 @@ def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> C
     if not wrong:
         return capture
     warnings.append(
-        f"the trace's own metadata ({name}) have impossible numbers, which are left out: {', '.join(wrong)}"
+        f"the trace's own metadata ({name}) contains impossible numbers, which are left out: {', '.join(wrong)}"
     )
     return replace(capture, **parts)
 
@@ -423,7 +423,7 @@ class EventStream:
             if self._ended or len(self._buffer) > LONGEST_METADATA:
                 if _REPORT_KEYS.match(self._buffer):
                     raise TraceError(
-                        f"{self.path} is an opanatomy report, not a trace - give its trace, or the report alone"
+                        f"{self.path} is an opanatomy report, not a trace - give its trace, or only the report"
                     )
                 where = "" if self._ended else f" in its first {LONGEST_METADATA >> 20} MiB"
                 raise TraceError(
@@ -448,8 +448,8 @@ class EventStream:
         packed = self._raw.tell()
         if self.text_bytes > max(_PACKED_FROM, _MAX_PACKED * packed):
             raise TraceError(
-                f"cannot read {self.path}: {packed / 1e6:.2f} MB of it unpack to more than"
-                f" {self.text_bytes / 1e6:.0f} MB, as no trace does - is this a gzip bomb?"
+                f"cannot read {self.path}: {packed / 1e6:.2f} MB of the file unpack to more than"
+                f" {self.text_bytes / 1e6:.0f} MB, which no trace does - is this a gzip bomb?"
             )
 
     def _take(self) -> list[Event]:
@@ -478,7 +478,7 @@ class EventStream:
             self._more(text)
         tail, self._buffer = self._buffer, b""
         if len(tail) > LONGEST_METADATA:
-            self.warnings.append(f"more than {LONGEST_METADATA >> 20} MiB follow the events; they are left out")
+            self.warnings.append(f"more than {LONGEST_METADATA >> 20} MiB follow the events and are left out")
             tail = b"}"
         elif self._damage:
             wrong = "" if self._damage == ENDS_EARLY else ", some of which may be wrong"

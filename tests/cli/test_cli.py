@@ -202,7 +202,7 @@ def test_without_torch_a_verb_says_what_to_install(
     words = {"peaks": (), "estimate": ("gpt2", "--on", "H100")}.get(verb, ("gpt2",))
     assert main([verb, *words]) == 1
     out, err = capsys.readouterr()
-    said = f"opanatomy: {verb} needs torch, not installed here - pip install 'opanatomy[capture]'; "
+    said = f"opanatomy: {verb} needs torch, which is not installed - pip install 'opanatomy[capture]'; "
     assert (out, err.startswith(said), err.count("\n")) == ("", True, 1)
 
 

@@ -177,10 +177,10 @@ def test_figures_of_a_comparison_are_of_each_side(compared: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["analyze", "C", "--redact"], "--redact: C is a saved comparison, and this needs the report of one run"),
-        (["analyze", "C", "--section", "idle"], "this needs the report of one run"),
-        (["analyze", "C", "--jobs", "2"], "--jobs 2: C is a saved comparison, and this needs the trace of a run"),
-        (["analyze", "C", "C"], "C is a saved comparison, which is shown alone"),
+        (["analyze", "C", "--redact"], "--redact: C is a saved comparison, but this needs the report of a single run"),
+        (["analyze", "C", "--section", "idle"], "this needs the report of a single run"),
+        (["analyze", "C", "--jobs", "2"], "--jobs 2: C is a saved comparison, but this needs the trace of a run"),
+        (["analyze", "C", "C"], "C is a saved comparison, which can only be shown by itself"),
         (["compare", "C", "C"], "C: a saved comparison, which is of several runs - give the report or the trace"),
         (["explain", "--unknown", "C"], "C: a saved comparison, which is of several runs"),
     ],
@@ -222,7 +222,7 @@ def test_an_experiment_is_shown_again_as_it_was_written(
         read.to_pandas("operators")
     for words in (["--redact"], ["--fail-if", "time > 1s"], ["--jobs", "2"]):
         assert main(["analyze", "kept.json", *words]) == 2
-        assert "kept.json is a report of techniques, and this needs" in capsys.readouterr().err
+        assert "kept.json is a report of techniques, but this needs" in capsys.readouterr().err
     assert main(["compare", "kept.json", "kept.json"]) == 1
     assert "as NAME.report.json" in capsys.readouterr().err
 
@@ -247,7 +247,7 @@ def test_a_report_is_shown_again_in_every_format(folder: Path, capsys: pytest.Ca
         assert main(["analyze", same_length, "-f", name]) == 0
         again = capsys.readouterr()
         assert again.out.replace(same_length, "trace.json.gz") == first.out, name
-        assert again.err == f"{same_length}: a report by opanatomy 0.1.0, shown again; no trace was read\n"
+        assert again.err == f"{same_length}: a report by opanatomy 0.1.0, shown as saved; no trace was read\n"
     assert main(["analyze", "kept", "-f", "json"]) == 0
     assert capsys.readouterr().out == (folder / "kept").read_text()
     _file(folder, json_report(anatomies.llama_on_gpu()), "disagreeing.json")
@@ -274,14 +274,17 @@ def test_ceilings_and_redaction_hold_for_a_report_as_for_its_trace(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["kept", "--trace", "x.json"], "--trace x.json: kept is a report, and this needs its trace - give the trace"),
+        (["kept", "--trace", "x.json"], "--trace x.json: kept is a report, but this needs its trace - give the trace"),
         (["kept", "--phase", "forward=a", "--phase", "other=b"], "--phase forward=a --phase other=b: kept is a report"),
         (["kept", "--jobs", "2"], "--jobs 2: kept is a report"),
-        (["kept", "--at", "peak"], "--at peak: kept is a report, and this needs a memory snapshot - give that"),
+        (
+            ["kept", "--at", "peak"],
+            "--at peak: kept is a report, but this needs a memory snapshot - give the snapshot instead",
+        ),
         (["kept", "-o", "kept", "--force", "-f", "json"], "-o kept: that is the report to show"),
         (
             ["kept", "bert.json"],
-            "2 reports are given, it shows one again - to see what changed: opanatomy compare kept",
+            "2 reports are given, but it shows only one at a time - to see what changed, run opanatomy compare kept",
         ),
         (["trace.json.gz", "kept"], "kept is a report, the others are not"),
     ],

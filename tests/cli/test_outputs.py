@@ -206,7 +206,7 @@ FULL: list[tuple[int, tuple[str, ...], str]] = [
     (1_000, ("analyze", "TRACE", "-o", "r.json"), "cannot write r.json: File too large - free some space"),
     (500, ("analyze", "TRACE", "--trace", "a.json.gz"), "cannot write a.json.gz: File too large - free some space"),
     (500, ("analyze", "ZIP"), "into the temporary folder"),
-    (500, ("analyze", "-"), "cannot write the trace that comes through a pipe into the temporary folder"),
+    (500, ("analyze", "-"), "cannot write the trace from a pipe into the temporary folder"),
 ]
 
 

@@ -157,7 +157,7 @@ def test_an_endless_pipe_is_left(
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=4 << 20))
     assert piped(b"{" * (4 << 20), "analyze", "-") == 1
-    assert "cannot keep stdin: more than 2 MB came through, half of what is free" in capsys.readouterr().err
+    assert "cannot store stdin: more than 2 MB arrived, which is half of the free" in capsys.readouterr().err
 
 
 def test_named_pipes_and_process_substitution(here: Path, trace: Path) -> None:
@@ -190,7 +190,7 @@ ADDRESSES: list[tuple[str, str]] = [
         "pip install adlfs, or download it first:"
         " az storage blob download --account-name account -c box -n a/t.json -f t.json && opanatomy analyze t.json",
     ),
-    ("dbfs:/runs/t.json", "download it first: copy dbfs:/runs/t.json to t.json with the tool of its store"),
+    ("dbfs:/runs/t.json", "download it first: copy dbfs:/runs/t.json to t.json with its store's own tool"),
 ]
 
 

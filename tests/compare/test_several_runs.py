@@ -160,7 +160,7 @@ def test_every_recorder_writes_where_a_comparison_collects(here: Path, monkeypat
     [
         (["--run", "profile gpt2"], "--run 'profile gpt2': one side is given - give --run twice"),
         (["a.json", "--run", "profile gpt2"], "compare a.json --run ...: a side is read or run - give SIDEs alone"),
-        ([], "compare: no side is given - give two at least: compare BEFORE AFTER, or --run CMD twice"),
+        ([], "compare: no sides are given - give at least two: compare BEFORE AFTER, or --run CMD twice"),
         (["a.json", "b.json", "--times", "3"], "--times 3 is of --run - give --run 'profile MODEL ...' twice"),
         (["a.json", "b.json", "--folder", "runs"], "--folder runs is of --run"),
         (["--run", "gpt2"], "--run 'gpt2': not a run - write 'profile MODEL ...' as after opanatomy, or '-- "),
@@ -169,7 +169,10 @@ def test_every_recorder_writes_where_a_comparison_collects(here: Path, monkeypat
         (["--run", "profile gpt2 --bacth 2"], "unknown --bacth 2 - did you mean --batch?"),
         (["--run", "profile gpt2 --batch 0"], "--batch 0: must be at least 1"),
         (["--run", "profile gpt2 --clip 1"], "--clip 1.0 is a part of the update, and there is none"),
-        (["--run", "profile gpt2 -o a.json"], "--output is not of a run - leave it out, or give it to compare"),
+        (
+            ["--run", "profile gpt2 -o a.json"],
+            "--output is not an option of a run - leave it out, or pass it to compare",
+        ),
         (["--run", "profile gpt2 --fail-if 'time > 1s'"], "--fail-if is not of a run"),
         (["--run", "profile gpt2 --trace a.json.gz"], "--trace is not of a run"),
         (["--run", "profile gpt2 --full"], "--full is not of a run"),

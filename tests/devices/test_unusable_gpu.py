@@ -62,8 +62,7 @@ FAILURES = {
         FakeMachine(gpus=(V100,), kernel_error=fake_cuda.NO_KERNEL_IMAGE),
         f"cuda:0 cannot run this torch's kernels: Tesla V100-SXM2-16GB is sm_70, and torch {VERSION} (CUDA 13.0)"
         " has kernels for sm_75, sm_80, sm_86, sm_90, sm_100, sm_120 - install its build for CUDA 12.6, which has"
-        " kernels"
-        " for sm_70, or use --device cpu",
+        " kernels for sm_70, or use --device cpu",
     ),
     "HIP without kernels": (
         FakeMachine(
@@ -73,8 +72,8 @@ FAILURES = {
             arch_list=("gfx90a", "gfx942"),
             kernel_error="HIP error: invalid device function",
         ),
-        f"cuda:0 cannot run this torch's kernels: AMD Radeon RX 6600 is gfx1032, and torch {VERSION} has gfx90a,"
-        " gfx942 - install a torch build with kernels for gfx1032, or use --device cpu",
+        f"cuda:0 cannot run this torch's kernels: AMD Radeon RX 6600 is gfx1032, and torch {VERSION} has kernels for"
+        f" gfx90a, gfx942 - install a torch build with kernels for gfx1032, or use --device cpu",
     ),
     "busy": (
         FakeMachine(gpus=(BUSY,), context_error=fake_cuda.BUSY),

@@ -147,7 +147,10 @@ def test_files_of_the_same_name_keep_apart(folder: Path) -> None:
             "my models/net.py:broken",
             "cannot be multiplied (1x2 and 3x3) (my models/net.py:18) - try calling it on its own",
         ),
-        ("my models/script.py:x", "cannot import my models/script.py: SystemExit 3 (my models/script.py:3) - put what"),
+        (
+            "my models/script.py:x",
+            "cannot import my models/script.py: SystemExit 3 (my models/script.py:3) - put the code",
+        ),
         ("my models/syntax.py:x", "SyntaxError: invalid syntax (my models/syntax.py:3) - fix it"),
         ("my models/missing.py:x", "No module named 'not_there_at_all' (my models/missing.py:2) - install it, or put"),
         ("my models/raises.py:x", "ZeroDivisionError: division by zero (my models/raises.py:2)"),

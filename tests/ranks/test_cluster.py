@@ -375,7 +375,7 @@ def test_a_trace_at_an_address_is_written_back(store: Path, here: Path, capsys: 
     assert main(["analyze", "memory://cluster/ranks/rank1.json.gz", "--trace", "back.json.gz", "-o", "r.json"]) == 0
     assert sorted(path.name for path in here.iterdir()) == ["back.json.gz", "r.json"]
     for address, code, words in (
-        ("memory://cluster/none", 1, "there is no such file or folder"),
+        ("memory://cluster/none", 1, "no such file or folder"),
         ("memory://cluster/ranks/readme.txt", 1, "not a trace"),
         ("nothing://a/b.json", 2, "it is an address, not a file - download it first: copy nothing://a/b.json"),
     ):

@@ -171,18 +171,17 @@ def on_cpu(*operators: str) -> TraceBuilder:
         (
             ("aten::mm", "aten::mkldnn_convolution"),
             "the machine's GPU (NVIDIA H100 80GB HBM3) was not used: nothing was launched on it, and mkldnn_convolution"
-            ' runs on the CPU alone - move model and batch to it (.to("cuda"))',
+            ' runs only on the CPU - move model and batch to the GPU (.to("cuda"))',
         ),
         (
             ("aten::_scaled_dot_product_flash_attention_for_cpu", "aten::mkldnn_linear"),
             "the machine's GPU (NVIDIA H100 80GB HBM3) was not used: nothing was launched on it, and"
-            " _scaled_dot_product_flash_attention_for_cpu runs on the CPU alone - move model and batch to it"
-            ' (.to("cuda"))',
+            " _scaled_dot_product_flash_attention_for_cpu runs only on the CPU - move model and batch to the GPU (.to("cuda"))',
         ),
         (
             ("aten::mm",),
-            "nothing was launched on the machine's GPU (NVIDIA H100 80GB HBM3): all times are those of the CPU - move"
-            ' model and batch to it (.to("cuda")); if they are there, record its activities too'
+            "nothing was launched on the machine's GPU (NVIDIA H100 80GB HBM3): all times are CPU times - move"
+            ' model and batch to it (.to("cuda")); if they are there, record GPU activities too'
             " (ProfilerActivity.CUDA)",
         ),
     ],

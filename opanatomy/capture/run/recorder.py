@@ -77,7 +77,7 @@ def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Pr
                 raise
             raise CaptureError(
                 f"the model failed in the {phase} phase: {said_by(error)} - see"
-                f" {as_asked('the traceback with --debug', 'the original error')}"
+                f" {as_asked('--debug', 'the original error')}"
             ) from error
 
 

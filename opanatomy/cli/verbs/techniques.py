@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
             experiment.predict()
         if not settings.predict_only:
             note(
-                f"measuring takes about {duration(experiment.budget_ns())}: Ctrl-C keeps what is measured,"
+                f"measuring takes about {duration(experiment.budget_ns())}: Ctrl-C keeps what is measured so far,"
                 " --resume continues"
             )
             _measure(experiment, progress)
