@@ -176,7 +176,8 @@ def on_cpu(*operators: str) -> TraceBuilder:
         (
             ("aten::_scaled_dot_product_flash_attention_for_cpu", "aten::mkldnn_linear"),
             "the machine's GPU (NVIDIA H100 80GB HBM3) was not used: nothing was launched on it, and"
-            " _scaled_dot_product_flash_attention_for_cpu runs only on the CPU - move model and batch to the GPU (.to("cuda"))',
+            " _scaled_dot_product_flash_attention_for_cpu runs only on the CPU"
+            ' - move model and batch to the GPU (.to("cuda"))',
         ),
         (
             ("aten::mm",),
