@@ -279,15 +279,15 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
 
     @tool
     def open(path: str) -> str:
-        """Open a trace of torch.profiler, a folder of ranks or a saved report; 'profile MODEL OPTIONS' runs a model.
+        """Open a torch.profiler trace, a folder of ranks or a saved report; 'profile MODEL OPTIONS' runs a model.
 
-        Returns the report's id, its tables with their numbers of rows, and a digest of what ran and what costs most.
+        Returns the report's id, its tables with their row counts, and a digest of what ran and what costs most.
         """
         return _opened(reports, reports.open(path))
 
     @tool
     def findings(id: str) -> str:
-        """What costs most in a report, largest first, and advice: what to try, and what it could gain at most (ns)."""
+        """What costs most in a report, largest first, and advice: what to try, and the most it could save (ns)."""
         return _findings(reports.report(id))
 
     @tool
@@ -299,12 +299,12 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
     def table(
         id: str, name: str = METRICS, filter: str = "", sort: str = "", limit: int = _ANSWER_ROWS, cursor: str = ""
     ) -> str:
-        """Rows of a table of a report: metrics (headline figures of one step, with meanings), operators, kernels, ...
+        """Rows of a report's table: metrics (headline numbers of one step, with meanings), operators, kernels, ...
 
-        filter: words; rows with most of them come first, rows with none are left out; words_in_no_row of the answer
-        are unknown here. sort: a column, '-' before it for descending. cursor: `next` of the previous answer. Long
-        names are complete in the first column. Numbers are per step (the mean of `steps`) where `per` says so; else as
-        the columns say.
+        filter: words; rows that match most of them come first, rows that match none are left out; words_in_no_row
+        lists the words that match nothing. sort: a column, with '-' before it for descending order. cursor: `next` of
+        the previous answer. Names in the first column are never shortened. Numbers are per step (the mean over `steps`
+        steps) where `per` says so; otherwise see the columns.
         """
         return _rows(reports.report(id), name, filter, sort, limit, cursor)
 
@@ -317,23 +317,22 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
         step: int | None = None,
         rank: int | None = None,
     ) -> str:
-        """Single events of an interval of the trace: what ran, when, how long, on which thread or stream, on what.
+        """Single events in an interval of the trace: what ran, when, how long, on which thread or stream, with what.
 
-        from, to: milliseconds from the beginning of the step (default: all of it); step: its number (default: the
-        first that counts). filter: part of a name, `*` for anything in it, `|` between several. The longest events
-        come, at most three of a name, in the order of time; `left_out` counts the others, `names` sums up all: name,
-        events, ms (on the host without those below). Python functions are included from 0.1 ms.
+        from, to: milliseconds since the start of the step (default: the entire step); step: its number (default: the
+        first counted step). filter: part of a name; `*` matches anything, `|` separates alternatives. Returns the
+        longest events in time order, at most three with the same name; `left_out` counts the others, `names` sums up
+        all: name, events, ms (on the host, excluding nested events). Python functions are included from 0.1 ms.
         """
         return _interval(reports.events(id, rank, step, (from_, to), filter))
 
     @tool
     def what_if(id: str, changes: list[str]) -> str:
-        """How long a step takes after changes, one by one and together, by replaying the trace of a GPU.
+        """How long a step takes after changes, one by one and together, predicted by replaying a GPU trace.
 
         A change is a part of the step and a factor: `aten::mm x0.5`, `elementwise x0.8`, `synchronization 0`,
-        `input 0`, `optimizer x0.3`, `host 0`. `path` is the work that determines the step time.
-        `fast_host_ns` is the step with a host that recording does not slow down. If `why_not` is given, do not trust
-        the replay.
+        `input 0`, `optimizer x0.3`, `host 0`. `path` is the work that determines the step time. `fast_host_ns` is the
+        step time with a host that is not slowed down by recording. If `why_not` is given, do not trust the replay.
         """
         return _replayed(reports.replayed(id, changes))
 
@@ -351,7 +350,7 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
 
     @tool
     def catalog() -> str:
-        """The built-in models, which `open('profile NAME')` runs without a network."""
+        """The built-in models, which `open('profile NAME')` runs without network access."""
         entries = catalog_entries()
         return "\n".join(f"{entry.name}: {units.count(entry.parameters)} parameters, {entry.task}" for entry in entries)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Record a loop, as a context manager, or with `start()` and `stop()` if a `with` block does not fit."""
+    """Records a loop, as a context manager, or with `start()` and `stop()` where a `with` block does not fit."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Recorder:
             warnings.warn(hint, stacklevel=2)
 
     def start(self) -> Recorder:
-        """Begin the first iteration, and return this recorder; it ends with `stop()`, or with the program."""
+        """Start the first iteration, and return this recorder; recording ends with `stop()`, or with the program."""
         if self._recording is not None or self._is_over:
             raise CaptureError("record: this recorder was already started - create another one")
         if running:
@@ -134,7 +134,7 @@ class Recorder:
             self._clock.resume()
 
     def stop(self) -> None:
-        """End the loop; write the trace if that has not been done."""
+        """End the loop; write the trace if it has not been written yet."""
         atexit.unregister(self._stop_at_exit)
         if not self._is_over:
             recording = self._started()
