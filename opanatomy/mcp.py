@@ -63,12 +63,10 @@ from opanatomy.version import __version__
 INSTRUCTIONS: Final = (
     "Reports on PyTorch training and inference steps. First open(path) a trace or report: it returns an id and a"
     " digest. findings(id) lists what costs most and what to try; table(id, name, filter, sort) returns the rows of"
-    " any table (table metrics: the main numbers of one step, with their meaning); spans(id, from, to, filter)"
-    " returns the"
-    " single events of an interval; what_if(id, changes) predicts the step time after changes; explain(id, name)"
+    " any table (table metrics: the main numbers of one step, with their meaning); spans(id, from, to, filter) returns"
+    " the single events of an interval; what_if(id, changes) predicts the step time after changes; explain(id, name)"
     " explains a term or an operator. Numbers are per step where `per` says so. Times are in nanoseconds, sizes in"
-    " bytes,"
-    " shares are fractions; null means unknown."
+    " bytes, shares are fractions; null means unknown."
 )
 #: Default and maximum bytes of an answer: 25,000 tokens of two bytes.
 _ANSWER_BYTES: Final = 4_000
@@ -182,7 +180,7 @@ class Reports:
         """Return where the trace of a report is."""
         place = self._places.get(name)
         if place is None:
-            raise UsageError(f"id {name!r}: it was opened as a report, which keeps no events - open the trace")
+            raise UsageError(f"id {name!r}: not opened from a trace, so it has no events - open the trace")
         if not place.exists() or not self._is_inside(place):
             raise UsageError(f"{place.name}: the file is gone - open another one")
         return place
@@ -199,9 +197,8 @@ class Reports:
         command = experiment_of(self.anatomy(name))
         if command is None:
             raise UsageError(
-                f"technique {technique!r}, id {name!r}: cannot predict it, since no command can run this model again"
-                " (a trace"
-                " from elsewhere, several ranks, or changed settings) - profile the model by its name"
+                f"technique {technique!r}, id {name!r}: cannot predict it, since no command can run this model again (a"
+                " trace from elsewhere, several ranks, or changed settings) - profile the model by its name"
             )
         with tempfile.TemporaryDirectory() as folder:
             words = [*shlex.split(command)[2:], "--only", technique, "--predict-only", "--folder", f"{folder}/runs"]
@@ -218,7 +215,7 @@ class Reports:
             raise UsageError(f"{path}: it is outside the folders that this server reads ({folders})")
         found = next((each for each in inside if each.exists()), None)
         if found is None:
-            raise UsageError(f"{path}: no such file or folder below {', '.join(map(str, self.roots))}")
+            raise UsageError(f"{path}: no such file or folder in {', '.join(map(str, self.roots))}")
         return found.resolve()
 
     def _is_inside(self, place: Path) -> bool:

@@ -81,9 +81,8 @@ class Counted(nn.Module):
 
 X = torch.ones(3, 4)
 NO_PRIVILEGES = (
-    "the driver allows only administrators to trace - load the driver with"
-    " NVreg_RestrictProfilingToAdminUsers=0 (in a file in /etc/modprobe.d, then reboot), or run as an"
-    " administrator; a container needs --cap-add=SYS_ADMIN"
+    "the driver allows only administrators to trace - load the driver with NVreg_RestrictProfilingToAdminUsers=0 (in a"
+    " file in /etc/modprobe.d, then reboot), or run as an administrator; a container needs --cap-add=SYS_ADMIN"
 )
 #: What Kineto says, the environment, and the cause.
 CAUSES: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {

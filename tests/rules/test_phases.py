@@ -713,9 +713,8 @@ def test_annotations_that_disagree_are_taken(tmp_path: Path) -> None:
     """)
     expect_as_named(made, tmp_path)
     assert annotated_check(made.analyze(tmp_path)).not_checked == (
-        "the phases are taken from the trace's annotations: forward in Forward; backward in loss.backward();"
-        " optimizer in"
-        " optimizer.step - inference places 10,000 ns elsewhere"
+        "the phases are taken from the trace's annotations: forward in Forward; backward in loss.backward(); optimizer"
+        " in optimizer.step - inference places 10,000 ns elsewhere"
     )
 
 

@@ -345,7 +345,7 @@ def test_merged_ranks_are_taken_apart(
         of_rank(rank).write(own / f"rank{rank}.json")
     assert figures(anatomy) == figures(opanatomy.analyze(own))
     assert anatomy.provenance.trace == f"{ranks} ranks: trace.json"
-    assert any(line.startswith(f"{ranks} ranks were merged in this file") for line in anatomy.warnings)
+    assert any(line.startswith(f"this file merges {ranks} ranks") for line in anatomy.warnings)
     assert not any("merged" in caveat for caveat in anatomy.caveats)
 
 

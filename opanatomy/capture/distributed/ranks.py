@@ -367,8 +367,7 @@ def single_process_warnings() -> tuple[str, ...]:
     several = ["accelerate", "launch", "--multi_gpu", "--num_processes", str(meant.processes), *meant.command]
     return (
         f"accelerate launch started 1 process instead of the requested {meant.processes}, as it does without several"
-        " GPUs (accelerate#2741) - to start them all, run ACCELERATE_USE_CPU=true"
-        f" {shlex.join(several)}",
+        f" GPUs (accelerate#2741) - to start them all, run ACCELERATE_USE_CPU=true {shlex.join(several)}",
     )
 
 

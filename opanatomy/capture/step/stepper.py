@@ -76,8 +76,8 @@ def backward_roots(output: Any, module: Any) -> Roots:
         loss = outermost[0]
         if not loss.tensor.requires_grad:
             raise CaptureError(
-                "cannot run backward: the model's loss does not require a gradient"
-                f" - do not detach it, {as_asked('use --inference', 'pass inference=True')}, or unfreeze a parameter"
+                "cannot run backward: the model's loss does not require a gradient - do not detach it,"
+                f" {as_asked('use --inference', 'pass inference=True')}, or unfreeze a parameter"
             )
         return _roots(outermost, f"{loss.path}{_ones(outermost)}")
     wanted = [leaf for leaf in leaves if leaf.tensor.requires_grad]

@@ -258,8 +258,7 @@ def _remarks(measured: Measured, matched: Match, moved: bool) -> list[str]:
     if moved:
         remarks.append(
             "memory: counts the bytes that the program reads and writes; copy and triad (a = b + s * c) do both, read"
-            " only reads;"
-            " the fastest of them is the peak"
+            " only reads; the fastest of them is the peak"
         )
     remarks.append("spread: how far the median burst was below the best burst, whose rate is shown")
     rates = [*measured.peaks.values(), *measured.bandwidths.values()]
