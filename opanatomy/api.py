@@ -87,10 +87,10 @@ def analyze(
     changes = changes_of(texts_of("analyze: what_if", what_if or ()))
     names = [trace] if isinstance(trace, (str, bytes, os.PathLike)) else trace
     if not isinstance(names, Iterable):
-        raise UsageError(f"analyze: a trace is a path, not {kind_of(trace)} - give the path of a file or folder")
+        raise UsageError(f"analyze: a trace is a path, not {kind_of(trace)} - pass the path of a file or folder")
     paths = [_trace(name) for name in names]
     if not paths:
-        raise UsageError("analyze: no trace is given - give the path of a file or folder")
+        raise UsageError("analyze: no trace is given - pass the path of a file or folder")
     check_switch("redact", redact)
     settings = _cluster_settings(summaries, dask, jobs)
     try:
@@ -128,8 +128,8 @@ def read(report: Name) -> Anatomy | Comparison | Techniques:
     document = document_in(path)
     if document is None:
         raise OpanatomyError(
-            f"read: {path} is not an opanatomy report - give a JSON file written by Anatomy.to_json,"
-            " Comparison.to_json or `opanatomy`, and give traces to opanatomy.analyze"
+            f"read: {path} is not an opanatomy report - pass a JSON file written by Anatomy.to_json,"
+            " Comparison.to_json or `opanatomy`, and pass traces to opanatomy.analyze"
         )
     return as_public(document)
 
@@ -308,7 +308,7 @@ def _recorded(subject: Subject, options: RunOptions, target: Path | None, force:
                 record_step(subject, options, path, progress)
             yield path
         return
-    output = output_file(target, force=force, forced_by="give force=True")
+    output = output_file(target, force=force, forced_by="pass force=True")
     with output.written() as partial, notebook_progress() as progress:
         record_step(subject, options, partial, progress)
     yield output.target
@@ -327,7 +327,7 @@ def _arguments(inputs: object) -> Inputs:
         return {str(key): value for key, value in inputs.items()}
     if isinstance(inputs, (tuple, list)):
         return tuple(inputs)
-    raise UsageError(f"profile: the inputs are {kind_of(inputs)} - give a tensor, a tuple of arguments or a dictionary")
+    raise UsageError(f"profile: the inputs are {kind_of(inputs)} - pass a tensor, a tuple of arguments or a dictionary")
 
 
 def _cluster_settings(summaries: object, dask: object, jobs: int | None) -> ClusterSettings:
@@ -345,12 +345,12 @@ def _check_readable(path: Path) -> None:
     """Raise `OpanatomyError` for anything but a readable file; a pipe is not opened."""
     try:
         if path.is_dir():
-            raise OpanatomyError(f"read: cannot read {path}: it is a folder - give the path of a report")
+            raise OpanatomyError(f"read: cannot read {path}: it is a folder - pass the path of a report")
         if path.is_file() or not os.path.lexists(path):
             path.open("rb").close()
     except OSError as error:
         raise OpanatomyError(
-            f"read: cannot read {path}: {error.strerror or error} - give the path of a report"
+            f"read: cannot read {path}: {error.strerror or error} - pass the path of a report"
         ) from error
 
 
@@ -387,7 +387,7 @@ def profiled_on(processes: int, subject: Subject, options: RunOptions, target: P
             files = [(name_of_rank(name, rank), None) for rank in range(processes)]
         else:
             names = [name_of_rank(target, rank) for rank in range(processes)]
-            outputs = [output_file(name, force=force, forced_by="give force=True") for name in names]
+            outputs = [output_file(name, force=force, forced_by="pass force=True") for name in names]
             files = [(stack.enter_context(output.written()), output.path.name) for output in outputs]
         summaries = on_processes(lambda: _summary(subject, options, files), processes, on_host=on_host)
     return as_public(anatomy_of_ranks(summaries, redact=options.redact))
@@ -494,7 +494,7 @@ def snapshot(
 
     modules = _modules(module)
     check_switch("force", force)
-    output = output_file(path_of("snapshot: path", path), force=force, forced_by="give force=True")
+    output = output_file(path_of("snapshot: path", path), force=force, forced_by="pass force=True")
     history = AllocatorHistory(output.target)
     history.start()
     try:
@@ -519,7 +519,7 @@ def _modules(module: Any) -> dict[str, torch.nn.Module]:
         named[""] = module
         return named
     if not module:
-        raise UsageError("record: module contains no module - leave it out, or give at least one")
+        raise UsageError("record: module contains no module - leave it out, or pass at least one")
     from opanatomy.capture.loop.modules import by_class
 
     if isinstance(module, Mapping):
@@ -550,7 +550,7 @@ def comparison_of(
     Raises `UsageError` for fewer than two sides, and the errors of reading them.
     """
     if len(sides) < 2:
-        raise UsageError("compare: needs at least two sides - give reports, traces or folders: compare A B")
+        raise UsageError("compare: needs at least two sides - pass reports, traces or folders: compare A B")
     inputs = []
     for index, side in enumerate(sides, 1):
         inputs.append(replace(_redacted(_side(side, redact=True)), name=f"side {index}") if redact else _side(side))
@@ -583,12 +583,12 @@ def _side(given: Any, *, redact: bool = False) -> SideInput:
         name = _name(given)
     else:
         if isinstance(given, Comparison):
-            raise UsageError("compare: a side is already a Comparison - give the runs that it compares")
+            raise UsageError("compare: a side is already a Comparison - pass the runs that it compares")
         if not isinstance(given, Iterable) or isinstance(given, bytes):
             raise UsageError(f"compare: a side must be an Anatomy, a path or a list of them, not {kind_of(given)}")
         several = list(given)
         if not several:
-            raise UsageError("compare: a side has no runs - give at least one anatomy")
+            raise UsageError("compare: a side has no runs - pass at least one anatomy")
         runs = [run for each in several for run in _runs(each, redact=redact)]
         name = _name(several[0])
     named = (run if run.name and not redact else replace(run, name=f"run {index}") for index, run in enumerate(runs, 1))

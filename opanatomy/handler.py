@@ -71,10 +71,10 @@ def trace_handler(
     log.
     """
     if keep not in _KEEPS:
-        raise UsageError(f"trace_handler: keep={keep!r}: unknown value - give 'all' or 'slow'")
+        raise UsageError(f"trace_handler: keep={keep!r}: unknown value - pass 'all' or 'slow'")
     if not isinstance(slower, (int, float)) or not slower > 1:
         raise UsageError(
-            f"trace_handler: slower={slower!r}: must be above 1 (a multiple of the median step time) - give 1.5"
+            f"trace_handler: slower={slower!r}: must be above 1 (a multiple of the median step time) - for example 1.5"
         )
     return TraceHandler(Path(folder), log=log or _LOG.info, metrics=metrics, keep=keep, slower=slower, redact=redact)
 

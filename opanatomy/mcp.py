@@ -146,7 +146,7 @@ class Reports:
         """Return the report of one run with this id."""
         report = self.report(name)
         if not isinstance(report, Anatomy):
-            raise UsageError(f"id {name!r}: this is a {_kind(report)} - give the id of a single run's report")
+            raise UsageError(f"id {name!r}: this is a {_kind(report)} - pass the id of a single run's report")
         return report
 
     def events(
@@ -206,7 +206,7 @@ class Reports:
 
     def _allowed(self, path: str) -> Path:
         if not path or "\0" in path:
-            raise UsageError(f"path {path!r}: not a file name - give a path in this server's folders")
+            raise UsageError(f"path {path!r}: not a file name - pass a path in this server's folders")
         place = Path(path)
         places = [place] if place.is_absolute() else [root / place for root in self.roots]
         inside = [each for each in places if self._is_inside(each)]
@@ -641,7 +641,7 @@ def _begin_of(cursor: str, rows: int) -> int:
     if not cursor:
         return 0
     if not cursor.isdecimal() or int(cursor) > rows:
-        raise UsageError(f"cursor {cursor!r}: not a cursor of this table - give `next` of the previous answer")
+        raise UsageError(f"cursor {cursor!r}: not a cursor of this table - pass `next` of the previous answer")
     return int(cursor)
 
 

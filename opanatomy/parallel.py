@@ -268,7 +268,7 @@ def kept_summaries(folder: str | None, key: str) -> KeptSummaries | None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{asked}: {error.strerror or error} - give a folder") from error
+        raise UsageError(f"{asked}: {error.strerror or error} - pass a folder") from error
     return KeptSummaries(path, key)
 
 
@@ -353,7 +353,7 @@ def done(task: Task) -> Outcome:
         return Outcome(index=task.index, lost="not enough memory to analyze it", code=code_digest())
     except Exception as error:
         # Its message may hold anything from the trace.
-        message = f"opanatomy failed on it ({type(error).__name__}) - analyze it alone to see where"
+        message = f"opanatomy failed on it ({type(error).__name__}) - analyze it by itself to see where"
         return Outcome(index=task.index, lost=message, code=code_digest())
 
 
@@ -411,7 +411,7 @@ def outcomes(
             if outcome.not_kept and not said:
                 said = True
                 folder = as_asked("--summaries DIR", "summaries=")
-                note(f"summaries are not kept: {outcome.not_kept} - give another folder with {folder}")
+                note(f"summaries are not kept: {outcome.not_kept} - choose another folder with {folder}")
             yield outcome
 
 

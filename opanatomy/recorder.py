@@ -210,7 +210,7 @@ class Recorder:
         if self._target is not None:
             place = place_in_group()
             target = self._target if place is None else name_of_rank(self._target, place.rank)
-            self._output = output_file(target, force=self._force, numbered=self._numbered, forced_by="give force=True")
+            self._output = output_file(target, force=self._force, numbered=self._numbered, forced_by="pass force=True")
             return
         folder = ExitStack()
         self._unkept = folder.enter_context(temporary("step.trace.json.gz", "the trace"))

@@ -62,7 +62,7 @@ class _Report:
         if path is not None:
             target = path_of("to_json: path", path)
             check_no_address("to_json: path", os.fspath(path))
-            output = output_file(target, force=force, forced_by="give force=True", needed_bytes=_REPORT_BYTES)
+            output = output_file(target, force=force, forced_by="pass force=True", needed_bytes=_REPORT_BYTES)
             with output.written() as partial:
                 partial.write_text(text, encoding="utf-8")
         return text
@@ -77,7 +77,7 @@ class _Report:
 
         target = path_of("to_html: path", path)
         check_no_address("to_html: path", os.fspath(path))
-        output = output_file(target, force=force, forced_by="give force=True", needed_bytes=_REPORT_BYTES)
+        output = output_file(target, force=force, forced_by="pass force=True", needed_bytes=_REPORT_BYTES)
         with output.written() as partial:
             partial.write_text(html_report(cast("Report", self), Page()), encoding="utf-8")
 
@@ -249,7 +249,7 @@ def texts_of(what: str, given: object) -> list[str]:
     several = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     texts = [text for text in several if isinstance(text, str)]
     if len(texts) < len(several):
-        raise UsageError(f"{what}: not all are strings - give changes such as 'aten::mm x0.5'")
+        raise UsageError(f"{what}: not all are strings - pass changes such as 'aten::mm x0.5'")
     return texts
 
 

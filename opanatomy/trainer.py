@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 #: Maximum number of steps: a longer trace is unreadable and does not fit into memory.
 MANY_STEPS: Final = 1000
-_EXAMPLE: Final = "give a range such as range(3, 6)"
+_EXAMPLE: Final = "pass a range such as range(3, 6)"
 
 
 def checked_steps(steps: object) -> range:
@@ -128,8 +128,8 @@ def _format_of(path: Path) -> str:
     if name is None:
         endings = ", ".join(format_named(known).ending for known in FORMATS)
         raise UsageError(
-            f"TrainerCallback: output {path}: unknown report format - end the name in one of {endings}, or give a"
-            " folder; the trace goes next to the report"
+            f"TrainerCallback: output {path}: unknown report format - end the name in one of {endings}, or pass a"
+            " folder; the trace is written next to the report"
         )
     return name
 
@@ -228,7 +228,7 @@ def not_coming(steps: range, training: Training) -> str | None:
     if not reasons:
         return None
     last = f"{end - training.extra}" if end > training.extra else "..."
-    return f"TrainerCallback: {'; '.join(reasons)} - give steps from {done + 1} to {last}"
+    return f"TrainerCallback: {'; '.join(reasons)} - pass steps from {done + 1} to {last}"
 
 
 #: Figures for the Trainer's log, if they are known; `Anatomy.metrics()` has more.
@@ -517,7 +517,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             force=self._force,
             numbered=output.numbered,
             needed_bytes=1 << 20,
-            forced_by="give force=True",
+            forced_by="pass force=True",
         )
 
     def _show(self) -> None:

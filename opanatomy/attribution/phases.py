@@ -61,7 +61,7 @@ def phase_rules(options: Iterable[str]) -> tuple[PhaseRule, ...]:
     for option in options:
         phase, equals, pattern = option.partition("=")
         if not equals:
-            raise UsageError(f"--phase {option!r}: no '=' in it - give PHASE=REGEX, such as --phase 'forward=(F)$'")
+            raise UsageError(f"--phase {option!r}: no '=' in it - write PHASE=REGEX, such as --phase 'forward=(F)$'")
         rules.append(_rule("--phase ", phase.strip(), pattern))
     return tuple(rules)
 
@@ -69,7 +69,7 @@ def phase_rules(options: Iterable[str]) -> tuple[PhaseRule, ...]:
 def phase_rules_of(phases: object) -> tuple[PhaseRule, ...]:
     """Build rules from a mapping of phases to one or several regular expressions."""
     if not isinstance(phases, Mapping):
-        raise UsageError("analyze: phases is not a dictionary - give {'forward': REGEX, ...}")
+        raise UsageError("analyze: phases is not a dictionary - pass {'forward': REGEX, ...}")
     rules = []
     for phase, patterns in phases.items():
         for pattern in patterns if isinstance(patterns, (list, tuple)) else (patterns,):
@@ -82,7 +82,7 @@ def _rule(where: str, phase: str, pattern: object) -> PhaseRule:
     if phase not in set(Phase):
         raise UsageError(f"{where}{phase}={text}: no phase {phase!r} - use one of {', '.join(Phase)}")
     if not isinstance(text, str) or not text:
-        raise UsageError(f"{where}{phase}={text}: not a regular expression - give one that matches annotation names")
+        raise UsageError(f"{where}{phase}={text}: not a regular expression - pass one that matches annotation names")
     try:
         return PhaseRule(Phase(phase), re.compile(text))
     except (re.error, RecursionError, OverflowError) as error:

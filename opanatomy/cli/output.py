@@ -184,7 +184,7 @@ def destination(
     """
     out = sys.stdout if stream is None else stream
     if arguments.output == "":
-        raise UsageError("-o: the name is empty - give a file name, or - for stdout")
+        raise UsageError("-o: the name is empty - pass a file name, or - for stdout")
     name, traces = chosen_format(arguments), list(traces)
     page, tables = wanted_page(arguments, name, traces), _folder_of_tables(arguments)
     if _is_stdout(arguments.output):
@@ -209,7 +209,7 @@ def _folder_of_tables(arguments: argparse.Namespace) -> Path | None:
     check_no_address("--tables", name)
     folder = Path(name)
     if not name or (os.path.exists(folder) and not folder.is_dir()):
-        raise UsageError(f"--tables {name}: not a folder - give a folder")
+        raise UsageError(f"--tables {name}: not a folder - pass a folder")
     if not arguments.force and any(folder.glob("*.csv")):
         raise UsageError(f"--tables {name}: it already has tables - choose another folder, or use --force")
     return folder

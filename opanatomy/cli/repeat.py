@@ -88,7 +88,7 @@ def folders_for(name: str | None, sides: int) -> Iterator[tuple[Path, ...]]:
             yield _made(folder, sides)
         return
     if not name:
-        raise UsageError(f"{RUNS_FOLDER.flags[-1]}: the name is empty - give the name of a folder")
+        raise UsageError(f"{RUNS_FOLDER.flags[-1]}: the name is empty - pass the name of a folder")
     yield _made(Path(name), sides)
 
 

@@ -76,7 +76,7 @@ def saved_report_among(
             f" {compare}"
         )
     raise UsageError(
-        f"analyze: {reports[0].name} is a report, but the others are not - give either traces of ranks or one report;"
+        f"analyze: {reports[0].name} is a report, but the others are not - pass either traces of ranks or one report;"
         f" to see what changed, run {compare}"
     )
 
@@ -89,17 +89,17 @@ def _check_options(report: SavedReport, arguments: argparse.Namespace) -> None:
         values = value if isinstance(value, list) else [value]
         shown = " ".join(map(str, (as_flag(option, item) for item in values)))
         if option.name in _OF_TRACES:
-            needed = "the trace of a run - give the trace instead"
+            needed = "the trace of a run - pass the trace instead"
             if option.name in _OF_SNAPSHOTS:
-                needed = "a memory snapshot - give the snapshot instead"
+                needed = "a memory snapshot - pass the snapshot instead"
             elif isinstance(report.report, Anatomy):
                 trace = report.report.provenance.trace
-                needed = f"its trace - give the trace{f' ({trace})' if trace else ''}"
+                needed = f"its trace - pass the trace{f' ({trace})' if trace else ''}"
             raise UsageError(f"{shown}: {report.name} is {report.what}, but this needs {needed}")
         of_one = option.name in _OF_ONE_RUN and not isinstance(report.report, Anatomy)
         if of_one or (option.name == "fail_if" and isinstance(report.report, Techniques)):
             raise UsageError(
-                f"{shown}: {report.name} is {report.what}, but this needs the report of a single run - give one"
+                f"{shown}: {report.name} is {report.what}, but this needs the report of a single run - pass one"
                 + (", or compare its runs again" if option.name == "redact" else "")
             )
 

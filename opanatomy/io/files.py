@@ -137,7 +137,7 @@ def output_file(
     """
     try:
         if os.path.isdir(path):
-            raise OutputError(f"cannot write {path}: it is a folder - give a file name")
+            raise OutputError(f"cannot write {path}: it is a folder - pass a file name")
         if _is_stream(path):
             target = Path(os.path.realpath(path))
             return OutputFile(path=path, target=target, force=force, numbered=False, is_stream=True)
@@ -299,7 +299,7 @@ def local_name(name: str) -> str:
         return name
     path = unquote(match[2], errors="surrogateescape")
     if "\0" in path:
-        raise UsageError(f"{name}: its path has a zero byte (%00), which no file name can have - give the file's path")
+        raise UsageError(f"{name}: its path has a zero byte (%00), which no file name can have - pass the file's path")
     return path
 
 
@@ -316,10 +316,10 @@ def check_no_address(option: str, name: str) -> None:
     if scheme is None:
         return
     if (path := local_name(name)) != name:
-        todo = f"give its path: {shlex.quote(path)}"
+        todo = f"pass its path: {shlex.quote(path)}"
     elif option == "MODEL":
         hub = _HUB.match(name)
-        todo = f"give its Hub id: opanatomy profile {hub[1]}" if hub else "download its folder and give that folder"
+        todo = f"use its Hub id: opanatomy profile {hub[1]}" if hub else "download its folder and pass that folder"
     else:
         file = shlex.quote(_file_name(name))
         target = shlex.quote(name)

@@ -243,7 +243,7 @@ def check_content(
     left_out = (f"not read: {rows.text}" for rows in unread[:1])
     why = next((f" ({reason})" for reason in (*left_out, *warnings) if reason.isprintable()), "")
     timed = "that took time" if len(operators) else "and no device work that opanatomy recognizes"
-    raise TraceError(f"{path} has no operator {timed}{why} - give a torch.profiler trace of a step")
+    raise TraceError(f"{path} has no operator {timed}{why} - pass a torch.profiler trace of a step")
 
 
 def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> Capture:
@@ -419,15 +419,15 @@ class EventStream:
                     f" ({self._damage})"
                 )
             if self._ended and not start:
-                raise TraceError(f"{self.path} is empty - give a torch.profiler trace")
+                raise TraceError(f"{self.path} is empty - pass a torch.profiler trace")
             if self._ended or len(self._buffer) > LONGEST_METADATA:
                 if _REPORT_KEYS.match(self._buffer):
                     raise TraceError(
-                        f"{self.path} is an opanatomy report, not a trace - give its trace, or only the report"
+                        f"{self.path} is an opanatomy report, not a trace - pass its trace, or only the report"
                     )
                 where = "" if self._ended else f" in its first {LONGEST_METADATA >> 20} MiB"
                 raise TraceError(
-                    f'{self.path} is not a trace: it has no "traceEvents"{where} - give a torch.profiler trace'
+                    f'{self.path} is not a trace: it has no "traceEvents"{where} - pass a torch.profiler trace'
                 )
             self._more(text, len(self._buffer) or 1)
 

@@ -274,19 +274,19 @@ def test_ceilings_and_redaction_hold_for_a_report_as_for_its_trace(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["kept", "--trace", "x.json"], "--trace x.json: kept is a report, but this needs its trace - give the trace"),
+        (["kept", "--trace", "x.json"], "--trace x.json: kept is a report, but this needs its trace - pass the trace"),
         (["kept", "--phase", "forward=a", "--phase", "other=b"], "--phase forward=a --phase other=b: kept is a report"),
         (["kept", "--jobs", "2"], "--jobs 2: kept is a report"),
         (
             ["kept", "--at", "peak"],
-            "--at peak: kept is a report, but this needs a memory snapshot - give the snapshot instead",
+            "--at peak: kept is a report, but this needs a memory snapshot - pass the snapshot instead",
         ),
         (["kept", "-o", "kept", "--force", "-f", "json"], "-o kept: that is the report to show"),
         (
             ["kept", "bert.json"],
             "2 reports are given, but it shows only one at a time - to see what changed, run opanatomy compare kept",
         ),
-        (["trace.json.gz", "kept"], "kept is a report, the others are not"),
+        (["trace.json.gz", "kept"], "kept is a report, but the others are not"),
     ],
 )
 def test_what_needs_a_trace_is_refused(

@@ -167,7 +167,7 @@ def test_python_keeps_to_the_same_rules(here: Path) -> None:
     assert opanatomy.profile(layer, x).provenance.trace is None
     assert opanatomy.profile(layer, x, trace="t.json").provenance.trace == "t.json"
     before = Path("t.json").read_bytes()
-    with pytest.raises(OutputError, match=r"cannot write t\.json: it exists already - give force=True or choose"):
+    with pytest.raises(OutputError, match=r"cannot write t\.json: it exists already - pass force=True or choose"):
         opanatomy.profile(layer, x, trace="t.json")
     assert Path("t.json").read_bytes() == before
     opanatomy.profile(layer, x, trace="t.json", force=True)

@@ -113,7 +113,7 @@ def test_a_side_of_a_comparison_on_stdin(
     [
         (b"", "cannot read a trace from stdin: it is empty - pipe one into it: zcat trace.json.gz | opanatomy"),
         (b"curl: (22) The requested URL returned error: 404\n", "stdin is not a trace: it starts with b'curl: (2'"),
-        (b'{"a": 1}', 'it has no "traceEvents" - give a torch.profiler trace'),
+        (b'{"a": 1}', 'it has no "traceEvents" - pass a torch.profiler trace'),
         (gzip.compress(b"{}" * 50)[:12], "stdin"),
         (b"PK\x03\x04 cut", "stdin"),
         (b'{"schema": 1, "provenance": {', "cannot read the report stdin: it is cut off or damaged"),
@@ -143,8 +143,8 @@ def test_stdin_that_is_a_terminal_or_nothing_or_read_twice(
     monkeypatch.setattr(sys, "stdin", None)
     for words, code, said in (
         (["analyze", "-"], 1, "cannot read a trace from stdin: it is empty"),
-        (["analyze", "-", "-"], 2, "stdin can be read once"),
-        (["compare", "-", "-"], 2, "compare - -: stdin can be read once"),
+        (["analyze", "-", "-"], 2, "stdin can be read only once"),
+        (["compare", "-", "-"], 2, "compare - -: stdin can be read only once"),
         (["analyze", "/dev/zero"], 1, "cannot read a trace from /dev/zero: it is a device"),
     ):
         assert main(words) == code
@@ -202,9 +202,9 @@ def test_an_address_gets_the_command_that_downloads_it(
         monkeypatch.setitem(sys.modules, package, None)
     assert main(["analyze", address]) == 2
     err = capsys.readouterr().err
-    assert mask_secrets(f"cannot read {address}: it is an address, not a file - {words}") in err
+    assert mask_secrets(f"cannot read {address}: this is a URL, not a file - {words}") in err
     assert err.count("\n") == 1
-    with pytest.raises(UsageError, match="it is an address, not a file"):
+    with pytest.raises(UsageError, match="this is a URL, not a file"):
         opanatomy.analyze(address)
 
 
@@ -226,10 +226,10 @@ def test_what_a_store_says_comes_with_the_command_that_downloads(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("analyze", "TRACE", "-o", "s3://b/r.json"), "-o s3://b/r.json: it is an address, not a file - write"),
+        (("analyze", "TRACE", "-o", "s3://b/r.json"), "-o s3://b/r.json: this is a URL, not a file - write"),
         (("analyze", "TRACE", "--trace", "gs://b/t.json"), "gcloud storage cp t.json gs://b/t.json"),
-        (("profile", "https://huggingface.co/owner/name"), "give its Hub id: opanatomy profile owner/name"),
-        (("profile", "s3://bucket/model/"), "download its folder first and give that"),
+        (("profile", "https://huggingface.co/owner/name"), "use its Hub id: opanatomy profile owner/name"),
+        (("profile", "s3://bucket/model/"), "download its folder and pass that folder"),
         (("profile", "file:///models/x"), "give its path: /models/x"),
         (("analyze", "file:///a%00b.json"), "file:///a%00b.json: the path of this address has a zero byte (%00)"),
     ],

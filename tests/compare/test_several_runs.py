@@ -158,10 +158,10 @@ def test_every_recorder_writes_where_a_comparison_collects(here: Path, monkeypat
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--run", "profile gpt2"], "--run 'profile gpt2': one side is given - give --run twice"),
+        (["--run", "profile gpt2"], "--run 'profile gpt2': only one side - pass --run twice"),
         (["a.json", "--run", "profile gpt2"], "compare a.json --run ...: a side is read or run - give SIDEs alone"),
-        ([], "compare: no sides are given - give at least two: compare BEFORE AFTER, or --run CMD twice"),
-        (["a.json", "b.json", "--times", "3"], "--times 3 is of --run - give --run 'profile MODEL ...' twice"),
+        ([], "compare: no sides are given - pass at least two: compare BEFORE AFTER, or --run CMD twice"),
+        (["a.json", "b.json", "--times", "3"], "--times 3 needs --run - pass --run 'profile MODEL ...' twice"),
         (["a.json", "b.json", "--folder", "runs"], "--folder runs is of --run"),
         (["--run", "gpt2"], "--run 'gpt2': not a run - write 'profile MODEL ...' as after opanatomy, or '-- "),
         (["--run", "-- A=1 B="], "--run '-- A=1 B=': names no program - write '-- python train.py ...'"),

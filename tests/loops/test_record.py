@@ -778,7 +778,7 @@ def test_wrong_arguments(options: dict[str, Any], kind: type[OpanatomyError], sa
 def test_a_file_that_is_there(tmp_path: Path) -> None:
     target = tmp_path / "t.json"
     target.write_text("mine")
-    with pytest.raises(OutputError, match=r"it exists already - give force=True"), opanatomy.record(target):
+    with pytest.raises(OutputError, match=r"it exists already - pass force=True"), opanatomy.record(target):
         pass
     assert target.read_text() == "mine"
     with opanatomy.record(target, force=True):

@@ -103,7 +103,7 @@ def test_without_a_model_all_techniques_are_listed_and_none_is_made(
         assert TECHNIQUE[name].what in text
     assert listing_of(None, 80, only=["lora,amp"], skip=["amp"]).startswith("lora")
     assert main(["techniques"]) == 2
-    assert "give MODEL, or --list" in capsys.readouterr().err
+    assert "pass MODEL, or use --list" in capsys.readouterr().err
 
 
 def test_techniques_are_named_skipped_and_combined() -> None:

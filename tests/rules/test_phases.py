@@ -593,7 +593,7 @@ def test_rules_in_python_and_what_is_none(tmp_path: Path, capsys: pytest.Capture
         with pytest.raises(UsageError, match="analyze: phases"):
             opanatomy.analyze(path, phases=phases)  # type: ignore[arg-type]
     for option, line in (
-        ("forward", "--phase 'forward': no '=' in it - give PHASE=REGEX, such as --phase 'forward=(F)$'"),
+        ("forward", "--phase 'forward': no '=' in it - write PHASE=REGEX, such as --phase 'forward=(F)$'"),
         (
             "fwd=x",
             "--phase fwd=x: no phase 'fwd' - use one of forward, backward, recompute, optimizer, prefill, decoding,"
@@ -603,7 +603,7 @@ def test_rules_in_python_and_what_is_none(tmp_path: Path, capsys: pytest.Capture
             "forward=(F",
             "--phase forward=(F: not a regular expression: missing ), unterminated subpattern at position 0",
         ),
-        ("forward=", "--phase forward=: not a regular expression - give one that matches annotation names"),
+        ("forward=", "--phase forward=: not a regular expression - pass one that matches annotation names"),
     ):
         assert main(["analyze", str(path), "--phase", option]) == 2
         captured = capsys.readouterr()

@@ -363,8 +363,7 @@ class LoopRecording:
             fits = max(self.steps - 1 - (needed - self.schedule.warmup), 0)
             raise CaptureError(
                 f"record: the loop ended after iteration {self.steps}, but profiling starts with iteration"
-                f" {needed + 1} - use warmup={fits} or less, or never call step(), to profile the entire block as one"
-                " step"
+                f" {needed + 1} - use warmup={fits} or less, or omit step() to profile the entire block as one step"
             )
         by_line = not self.options.lines or profiled.profiler.ran_by_line
         if not profiled.is_whole:

@@ -82,9 +82,9 @@ def _run(arguments: argparse.Namespace) -> Report:
     check_gates(arguments)
     names = [local_name(name) for name in arguments.trace]
     if "" in names:
-        raise UsageError("analyze: the name of a trace is empty - give the name of a file or folder")
+        raise UsageError("analyze: the name of a trace is empty - pass the name of a file or folder")
     if names.count(STDIN) > 1:
-        raise UsageError("analyze - -: stdin can be read only once - give only one -")
+        raise UsageError("analyze - -: stdin can be read only once - use only one -")
     given = [Address.of(name, f"cannot read {name}") or Path(name) for name in names]
     with spooled(given) as paths:
         report = saved_report_among(paths, names, arguments)
@@ -220,7 +220,7 @@ def _target(sources: list[Path], arguments: argparse.Namespace, where: Destinati
     from opanatomy.io.files import check_no_address, output_file, same_file
 
     if not arguments.annotated:
-        raise UsageError("--trace: the name is empty - give a file name")
+        raise UsageError("--trace: the name is empty - pass a file name")
     check_no_address("--trace", arguments.annotated)
     stem = (stem_of(sources[0].name) if sources else "") or "trace"
     with in_folder(arguments.annotated, f"{stem}.annotated.json.gz") as (target, numbered):

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     machine = machine_of(environment)
     if machine is None:
         raise CaptureError(
-            f"--device {device}: torch cannot tell which device this is - give --peak and --bandwidth instead"
+            f"--device {device}: torch cannot tell which device this is - use --peak and --bandwidth instead"
         )
     with kept_for_the_report():
         measured = _measured(machine, device, dtypes, given, refresh=arguments.refresh)

@@ -338,7 +338,7 @@ def _trace_file(
         yield output_file(Path(default), force=arguments.force, numbered=first is None)
         return
     if not arguments.trace:
-        raise UsageError("--trace: the name is empty - give a file name")
+        raise UsageError("--trace: the name is empty - pass a file name")
     check_no_address("--trace", arguments.trace)
     with in_folder(arguments.trace, default) as (path, numbered):
         if not path.name.endswith((".json", ".json.gz")):
@@ -346,5 +346,5 @@ def _trace_file(
         path = path if place is None else name_of_rank(path, place.rank)
         output = output_file(path, force=arguments.force, numbered=numbered and first is None)
         if output.is_stream:
-            raise UsageError(f"--trace {path}: a pipe or a device cannot be read again for the report - give a file")
+            raise UsageError(f"--trace {path}: a pipe or a device cannot be read again for the report - pass a file")
         yield output
