@@ -542,7 +542,7 @@ def _rows(report: Report, name: str, wanted: str, sort: str, limit: int, cursor:
     """Return rows of a table as JSON: as many as fit, and the cursor of the next."""
     names = () if isinstance(report, Techniques) else table_names(type(report))
     if isinstance(report, Techniques) or name not in names:
-        instead = instead_of(name, names) if names else "findings(id) says what each technique saves"
+        instead = instead_of(name, names) if names else "findings(id) lists what each technique saves"
         raise UsageError(f"table {name!r}: this report has no such table - {instead}")
     if not 1 <= limit <= _MAX_ANSWER_ROWS:
         raise UsageError(f"limit {limit}: must be from 1 to {_MAX_ANSWER_ROWS}")

@@ -82,7 +82,7 @@ class Recorder:
     def start(self) -> Recorder:
         """Start the first iteration, and return this recorder; recording ends with `stop()`, or with the program."""
         if self._recording is not None or self._is_over:
-            raise CaptureError("record: this recorder was already started - create another one")
+            raise CaptureError("record: this recorder was already started - create a new one")
         if running:
             raise CaptureError(
                 "record: a recorder is already running, and torch allows only one profiler at a time - end its"

@@ -195,7 +195,7 @@ def _near_verb(word: str) -> str:
         return f" - did you mean 'analyze {word}'?"
     if word[:1].isalpha() or word[:1] in "./~":
         return f" - did you mean 'profile {word}'?"
-    return f" - the first word is one of {', '.join(sorted(VERBS))}"
+    return f" - use one of {', '.join(sorted(VERBS))}"
 
 
 def make_parser(verb: str | None = None) -> argparse.ArgumentParser:

@@ -181,7 +181,7 @@ def test_a_gpu_that_is_not_used_says_why(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert choose_device("auto") == "cpu"
-    assert no_gpu_note("auto") == f"no GPU in use, {why}: running on the CPU ({processor_name()}) - {do}"
+    assert no_gpu_note("auto") == f"no GPU in use because {why}: running on the CPU ({processor_name()}) - {do}"
     assert no_gpu_note("cpu") == f"no GPU in use: running on the CPU ({processor_name()})"
     assert line_of([*BERT, "--device", "cuda"], capsys) == f"--device cuda: {why} - {do}, or use --device cpu"
 
@@ -192,7 +192,7 @@ def test_a_gpu_is_named_where_nvml_does_not_answer(tmp_path: Path, monkeypatch: 
     folder.mkdir(parents=True)
     (folder / "information").write_text("Model: \t\t NVIDIA RTX A6000\nIRQ:   \t\t 183\n")
     assert no_gpu_note("auto") == (
-        "no GPU in use, the driver for the GPU (NVIDIA RTX A6000) does not work: NVML does not answer (RM has"
+        "no GPU in use because the driver for the GPU (NVIDIA RTX A6000) does not work: NVML does not answer (RM has"
         f" detected an NVML/RM version mismatch): running on the CPU ({processor_name()}) - reboot after a driver"
         f" update"
     )
@@ -243,7 +243,7 @@ def test_the_command_notes_why_and_runs(
     (tmp_path / "tiny_of_start.py").write_text(TINY)
     monkeypatch.syspath_prepend(tmp_path)
     assert main(["profile", "tiny_of_start:tiny", "--warmup", "1"]) == 0
-    note = f"no GPU in use, {why}: running on the CPU ({processor_name()}) - {do}"
+    note = f"no GPU in use because {why}: running on the CPU ({processor_name()}) - {do}"
     assert note in capsys.readouterr().err.splitlines()
 
 

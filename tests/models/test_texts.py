@@ -281,9 +281,9 @@ def folder(tmp_path: Path, comments: str) -> Path:
     ("files", "vocabulary", "because"),
     [
         ({}, "1000", None),
-        ({}, "200", "its own uses ids up to "),
-        ({"tokenizer.json": "{"}, "400", "its own cannot be loaded ("),
-        ({"vocab.txt": None}, "400", "none is available"),
+        ({}, "200", "the model's tokenizer uses ids up to "),
+        ({"tokenizer.json": "{"}, "400", "the model's tokenizer cannot be loaded ("),
+        ({"vocab.txt": None}, "400", "the model has no tokenizer here"),
     ],
     ids=["used", "too-many-ids", "unreadable", "none"],
 )

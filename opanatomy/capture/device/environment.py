@@ -192,7 +192,7 @@ def choose_device(wanted: str) -> str:
 def no_gpu_note(wanted: str) -> str:
     """Return the note for a CPU run; unless requested, it explains why an existing GPU is not used."""
     unused = why_unused() if wanted == "auto" else None
-    why, do = (f", {unused.why}", f" - {unused.do}") if unused else ("", "")
+    why, do = (f" because {unused.why}", f" - {unused.do}") if unused else ("", "")
     return f"no GPU in use{why}: running on the CPU ({processor_name()}){do}"
 
 

@@ -179,11 +179,12 @@ def tokenized(model: OfModel, texts: Sequence[str], wanted: str | None) -> Token
     Raises `UsageError` if there is no such tokenizer.
     """
     with quiet_libraries():
-        chosen = _own(model, texts) or _trained(model, texts, "none is available")
+        chosen = _own(model, texts) or _trained(model, texts, "the model has no tokenizer here")
         if chosen.trained_because is None and len(chosen.tokenizer) > model.vocabulary:
             largest = max((number for of_text in _ids(chosen.tokenizer, texts) for number in of_text), default=0)
             if largest >= model.vocabulary:
-                why = f"its own uses ids up to {largest}, but the model has {model.vocabulary} tokens"
+                why = f"the model's tokenizer uses ids up to {largest}, but its vocabulary has {model.vocabulary}"
+                    f" tokens"
                 chosen = _trained(model, texts, why)
         other = _slow(chosen.tokenizer, model) if chosen.tokenizer.is_fast else None
         used, unused = _choice(chosen.tokenizer, other, wanted, model)
@@ -243,7 +244,7 @@ def _own(model: OfModel, texts: Sequence[str]) -> _Chosen | None:
     except Exception as error:  # each kind of file has errors of its own
         folder = Path(model.location)
         if folder.is_dir() and any(_FILES.fullmatch(file.name) for file in folder.iterdir()):
-            return _trained(model, texts, f"its own cannot be loaded ({one_line(error, 120)})")
+            return _trained(model, texts, f"the model's tokenizer cannot be loaded ({one_line(error, 120)})")
         return None
     known = {number for of_text in ids for number in of_text} - set(tokenizer.all_special_ids)
     return _Chosen(tokenizer=tokenizer) if len(known) > 1 else None

@@ -93,7 +93,7 @@ def backward_roots(output: Any, module: Any) -> Roots:
             return _roots(numbers, f"{path}, a scalar")
         index = next(index for index, leaf in enumerate(leaves, 1) if leaf is numbers[0])
         which = {1: "the first", len(leaves): "the last"}.get(index, f"number {index}")
-        return _roots(numbers, f"{path}, {which} of {len(leaves)} outputs: the only scalar")
+        return _roots(numbers, f"{path}, {which} of {len(leaves)} outputs and the only scalar")
     if len(wanted) == 1:
         return _roots(wanted, f"{wanted[0].path}{_ones(wanted)}")
     names = ", ".join(leaf.path for leaf in wanted[:4]) + (", ..." if len(wanted) > 4 else "")
