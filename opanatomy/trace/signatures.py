@@ -57,7 +57,8 @@ def parse_signatures(raw: Sequence[RawArguments], warnings: list[str]) -> list[S
         signatures.append(parse_signature(one) if left >= 0 else None)
     if unread:
         warnings.append(
-            f"{unread:,} of {len(raw):,} distinct argument lists exceed the limit on stored values: their costs are unknown"
+            f"{unread:,} of {len(raw):,} distinct argument lists exceed the limit on stored values, so their costs are"
+            " unknown"
         )
     return signatures
 

@@ -183,7 +183,7 @@ def tokenized(model: OfModel, texts: Sequence[str], wanted: str | None) -> Token
         if chosen.trained_because is None and len(chosen.tokenizer) > model.vocabulary:
             largest = max((number for of_text in _ids(chosen.tokenizer, texts) for number in of_text), default=0)
             if largest >= model.vocabulary:
-                why = f"the model's tokenizer uses ids up to {largest}, but its vocabulary is {model.vocabulary} tokens"
+                why = f"the model's tokenizer uses ids up to {largest}, but the model has only {model.vocabulary} ids"
                 chosen = _trained(model, texts, why)
         other = _slow(chosen.tokenizer, model) if chosen.tokenizer.is_fast else None
         used, unused = _choice(chosen.tokenizer, other, wanted, model)
