@@ -171,16 +171,14 @@ def read_metadata(head: bytes, tail: bytes, warnings: list[str]) -> dict[str, ob
             weight = len(value_text) + 240 * value_text.count(b"{")
             weight += 90 * value_text.count(b"[") + 60 * value_text.count(b",")
             if weight > left:
-                warnings.append(
-                    f"the entry {key[:40]} of the trace's metadata is too large ({len(value_text) / 1e6:.1f} MB)"
-                )
+                warnings.append(f"the trace's metadata entry {key[:40]} is too large ({len(value_text) / 1e6:.1f} MB)")
                 continue
             left -= weight
             try:
                 value = msgspec.json.decode(raw)
                 msgspec.json.encode(value)
             except (*NOT_DECODABLE, OverflowError) as error:
-                warnings.append(f"the entry {key[:40]} of the trace's metadata cannot be read ({error})")
+                warnings.append(f"the trace's metadata entry {key[:40]} cannot be read ({error})")
                 continue
             metadata[key] = value
     return metadata
