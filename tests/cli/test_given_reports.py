@@ -79,7 +79,7 @@ def test_a_comparison_is_shown_again_in_every_format(
         assert main(["analyze", "kept.json", "-f", name]) == 0
         again = capsys.readouterr()
         assert again.out == first, name
-        assert again.err == "kept.json: a saved comparison, shown again; nothing was compared anew\n"
+        assert again.err == "kept.json: a saved comparison, shown as saved; nothing was compared\n"
 
 
 def test_gates_hold_for_a_saved_comparison_as_they_do_for_its_sides(
@@ -281,7 +281,7 @@ def test_ceilings_and_redaction_hold_for_a_report_as_for_its_trace(
             ["kept", "--at", "peak"],
             "--at peak: kept is a report, but this needs a memory snapshot - pass the snapshot instead",
         ),
-        (["kept", "-o", "kept", "--force", "-f", "json"], "-o kept: that is the report to show"),
+        (["kept", "-o", "kept", "--force", "-f", "json"], "-o kept: this is the report to show"),
         (
             ["kept", "bert.json"],
             "2 reports are given, but it shows only one at a time - to see what changed, run opanatomy compare kept",
@@ -312,7 +312,7 @@ def test_a_report_in_a_folder_of_ranks_is_left_out_in_words(folder: Path, capsys
     (warning,) = (
         text for text in json.loads(capsys.readouterr().out)["caveats"] if "trace.report.json is left out" in text
     )
-    assert "not a trace but a report of opanatomy" in warning
+    assert "is an opanatomy report, not a trace" in warning
 
 
 # -------------------------------------------------------------------------------------------------------- unlike things
@@ -331,7 +331,7 @@ def test_a_snapshot_and_a_trace_are_not_compared_and_one_beside_traces_is_named(
     said = "a memory snapshot (oom.pickle.gz) cannot be compared with a step (rank0.json)"
     assert said in capsys.readouterr().err
     assert command(["analyze", str(tmp_path), "--section", "warnings"]) == 0
-    assert "left out beside the traces of the folder: oom.pickle.gz" in " ".join(capsys.readouterr().out.split())
+    assert "memory snapshots are left out: oom.pickle.gz" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_may_be_wrong_is_among_the_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -231,7 +231,7 @@ def test_what_a_store_says_comes_with_the_command_that_downloads(
         (("profile", "https://huggingface.co/owner/name"), "use its Hub id: opanatomy profile owner/name"),
         (("profile", "s3://bucket/model/"), "download its folder and pass that folder"),
         (("profile", "file:///models/x"), "give its path: /models/x"),
-        (("analyze", "file:///a%00b.json"), "file:///a%00b.json: the path of this address has a zero byte (%00)"),
+        (("analyze", "file:///a%00b.json"), "file:///a%00b.json: its path has a zero byte (%00)"),
     ],
 )
 def test_addresses_elsewhere(
@@ -267,7 +267,7 @@ def test_members_left_out_for_their_names_are_said(here: Path, plain: bytes) -> 
     }
     Path("ranks.zip").write_bytes(zipped(members))
     assert opanatomy.analyze("ranks.zip").warnings[-1] == (
-        "6 files of the zip are left out for the name, which does not end in .json or .json.gz or is hidden:"
+        "6 files of the zip are left out (hidden, or the name does not end in .json or .json.gz):"
         " .rank3.json, log, notes.txt, rank1.json.zst, rank2.json.zst and 1 more"
     )
     Path("whole.zip").write_bytes(zipped({"rank0.json": plain}))
