@@ -230,7 +230,7 @@ def test_what_a_store_says_comes_with_the_command_that_downloads(
         (("analyze", "TRACE", "--trace", "gs://b/t.json"), "gcloud storage cp t.json gs://b/t.json"),
         (("profile", "https://huggingface.co/owner/name"), "use its Hub id: opanatomy profile owner/name"),
         (("profile", "s3://bucket/model/"), "download its folder and pass that folder"),
-        (("profile", "file:///models/x"), "give its path: /models/x"),
+        (("profile", "file:///models/x"), "pass its path: /models/x"),
         (("analyze", "file:///a%00b.json"), "file:///a%00b.json: its path has a zero byte (%00)"),
     ],
 )
