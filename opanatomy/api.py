@@ -64,32 +64,33 @@ def analyze(
     timeline: str | None = None,
     categories: Mapping[str, str] | None = None,
 ) -> Anatomy:
-    """Return the anatomy of a torch.profiler trace (`.json` or `.json.gz`), or of the ranks of one run together.
+    """Return the anatomy of a torch.profiler trace (`.json` or `.json.gz`), or of all ranks of one run.
 
-    Of a CUDA memory snapshot (`.pickle`) it is what fills the memory, `at` "peak", "end", a time like "120ms", by
-    default where memory ran out, else the peak; `categories` maps components of your own to regular expressions: a
-    block allocated below a frame `attention.py:31 forward` in which one is found is of that. `what_if` are changes
-    like "aten::mm x0.5" or "synchronization 0": the steps of a trace of a GPU are timed again with each of them, and
-    with all (`anatomy.replay.answers`). With `timeline` "full" `anatomy.lanes` has every event of its step, however
-    many.
+    For a CUDA memory snapshot (`.pickle`), the anatomy shows what fills the memory at the time `at`: "peak", "end" or
+    a time like "120ms"; by default where memory ran out, else the peak. `categories` maps your own component names to
+    regular expressions: a block belongs to a component if its expression matches one of the frames that allocated it
+    (`attention.py:31 forward`). `what_if` takes changes like "aten::mm x0.5" or "synchronization 0": the steps of a
+    GPU trace are timed again with each change and with all of them (`anatomy.replay.answers`). With `timeline` "full",
+    `anatomy.lanes` has every event of its step, however many there are.
 
-    Ranks are several files, a folder or a zip, here or at an address (`s3://...`); they are read by `jobs` processes
-    (by default one a core), or by the workers of the Dask scheduler at the address `dask`, which may be "local" (in a
-    script under `if __name__ == "__main__":`). The summary of each is kept in the folder `summaries`, by default in the
-    user's cache folder, and a trace that has not changed is not read again. `phases` maps a phase ("forward",
-    "backward", "recompute", "optimizer", "other") to a regular expression, or several, searched for in the names of the
-    trace's own ranges: what runs in them belongs to that phase, whatever is inferred. With `redact` paths, arguments,
-    hosts and users are left out; secrets always are. Raises `TraceError` if nothing can be read and `UsageError` for an
-    unknown phase or an invalid regular expression.
+    Pass the ranks of a run as several files, a folder or a zip, local or at an address (`s3://...`). They are read by
+    `jobs` processes (by default one per core), or by the workers of the Dask scheduler at the address `dask`, which
+    may be "local" (in a script under `if __name__ == "__main__":`). The summary of each rank is cached in the folder
+    `summaries`, by default in the user's cache folder, so that an unchanged trace is not read again. `phases` maps a
+    phase ("forward", "backward", "recompute", "optimizer", "other") to one or several regular expressions that are
+    searched for in the names of the trace's own ranges: work inside a matching range is assigned to that phase,
+    regardless of what is inferred. With `redact`, paths, arguments, host names and user names are left out; secrets
+    always are. Raises `TraceError` if nothing can be read, and `UsageError` for an unknown phase or an invalid regular
+    expression.
     """
     rules = phase_rules_of({} if phases is None else phases)
     changes = changes_of(texts_of("analyze: what_if", what_if or ()))
     names = [trace] if isinstance(trace, (str, bytes, os.PathLike)) else trace
     if not isinstance(names, Iterable):
-        raise UsageError(f"analyze: a trace is a path, not {kind_of(trace)} - give the path of a file or folder")
+        raise UsageError(f"analyze: a trace is a path, not {kind_of(trace)} - pass the path of a file or folder")
     paths = [_trace(name) for name in names]
     if not paths:
-        raise UsageError("analyze: no trace is given - give the path of a file or folder")
+        raise UsageError("analyze: no trace is given - pass the path of a file or folder")
     check_switch("redact", redact)
     settings = _cluster_settings(summaries, dask, jobs)
     try:
@@ -113,12 +114,12 @@ def analyze(
 
 
 def read(report: Name) -> Anatomy | Comparison | Techniques:
-    """Return the `Anatomy`, the `Comparison` or the `Techniques` in a JSON report, equal to the one that was written.
+    """Read the `Anatomy`, `Comparison` or `Techniques` from a JSON report; it is equal to the one that was written.
 
-    Reports are written by `to_json` of each, `opanatomy ... -f json` and `-o FILE.json`.
+    Reports are written by the `to_json` methods, `opanatomy ... -f json` and `-o FILE.json`.
 
-    Raises `UsageError` for an invalid file name, `OpanatomyError` for a file that is not a report: a trace is
-    analyzed by `opanatomy.analyze`.
+    Raises `UsageError` for an invalid file name, and `OpanatomyError` for a file that is not a report. To analyze a
+    trace, use `opanatomy.analyze`.
     """
     path = path_of("read", report)
     if scheme_of(os.fspath(report)) is not None:
@@ -127,8 +128,8 @@ def read(report: Name) -> Anatomy | Comparison | Techniques:
     document = document_in(path)
     if document is None:
         raise OpanatomyError(
-            f"read: {path} is not an opanatomy report - give a JSON file written by Anatomy.to_json,"
-            " Comparison.to_json or `opanatomy`, and give traces to opanatomy.analyze"
+            f"read: {path} is not an opanatomy report - pass a JSON file written by Anatomy.to_json,"
+            " Comparison.to_json or `opanatomy`, and pass traces to opanatomy.analyze"
         )
     return as_public(document)
 
@@ -162,29 +163,30 @@ def profile(
 ) -> Anatomy:
     """Profile one forward and backward pass of `module` on `inputs` (a tensor, a tuple or a dictionary).
 
-    The module runs where its parameters are, in its current mode. Backward starts from its output's `loss`; without
-    one, from the only single number that requires a gradient; without that, from every output that does, with a
-    gradient of ones (`workload.backward_from` says which). `amp` is `bf16` or `fp16`; `trace` keeps the Chrome trace in
-    a new file of that name; `force` overwrites an old one. `steps` are profiled, after `warmup` ones that are not.
-    `optimizer` ("adamw", "sgd", ...) is made by opanatomy, `compile` compiles the module (in `compile_mode`, such as
-    "reduce-overhead"), and with `inference` the step is a forward alone. With `accumulate` the batch, the first
-    dimension of each input, is cut into that many micro-batches, whose gradients go into one update; `clip` is the norm
-    to which they are scaled down before it. With `generate` the step is `module.generate(**inputs)` with that many new
-    tokens for each sample, by beam search with `beams` above 1. `memory` traces the memory of one more step, block by
-    block; `lines` runs one more line by line (`Anatomy.lines`). Every run is counted a second time (`Anatomy.checks`);
-    with `check` a count that does not agree raises `GateError`. With `redact` paths, arguments, hosts and users are
-    left out of the report and the trace; secrets always are. With `oom="report"` the history of the CUDA allocator is
-    recorded; where memory runs out, it is written, with a page of what filled it, and the error goes its way.
+    The module runs on the device of its parameters, in its current mode. Backward starts from the output's `loss`;
+    without a loss, from the only scalar that requires a gradient; else from every output that requires one, with a
+    gradient of ones (`workload.backward_from` names the start). `amp` is `bf16` or `fp16`. `trace` keeps the Chrome
+    trace in a new file with that name; `force` overwrites an existing one. `warmup` steps run first, then `steps`
+    steps are profiled. `optimizer` ("adamw", "sgd", ...) is created by opanatomy; `compile` compiles the module (in
+    `compile_mode`, such as "reduce-overhead"); with `inference` the step is only a forward pass. `accumulate` splits
+    the batch (the first dimension of each input) into that many micro-batches, whose gradients go into one update;
+    `clip` is the gradient norm above which gradients are scaled down before the update. With `generate` the step is
+    `module.generate(**inputs)` with that many new tokens per sample, by beam search if `beams` is above 1. `memory`
+    traces the memory of one more step, block by block; `lines` runs one more step line by line (`Anatomy.lines`).
+    Calls are always counted a second time (`Anatomy.checks`); with `check`, counts that do not agree raise
+    `GateError`. With `redact`, paths, arguments, host names and user names are left out of the report and the trace;
+    secrets always are. `oom="report"` records the history of the CUDA allocator: if memory runs out, the history is
+    written with a page that shows what filled the memory, and the error is raised as usual.
 
-    With `processes` the module is trained on that many processes, forks of this one started by Accelerate's
-    `notebook_launcher`; `parallel` (`ddp`, `fsdp2`, `fsdp2+checkpointing`, `hsdp`, `tp`), `bucket_mb` and `bucket_view`
-    say how. Each has its copy of the module and of these inputs, which are those of one rank; what it changes stays
-    there, weights too, and it computes on one thread. `trace` becomes a file for each rank (`step.rank0.json.gz`). To
-    profile a module that its ranks share already (in DDP, sharded), make the call on each rank; each returns the
-    anatomy of its own rank.
+    With `processes`, the module is trained in that many processes, which Accelerate's `notebook_launcher` forks from
+    this one; `parallel` (`ddp`, `fsdp2`, `fsdp2+checkpointing`, `hsdp`, `tp`), `bucket_mb` and `bucket_view` select
+    how they train together. Each process has its own copy of the module and of these inputs, which are the inputs of
+    one rank; changes stay in the process, including those of weights. Each process computes on one thread. `trace`
+    becomes one file per rank (`step.rank0.json.gz`). To profile a module that ranks already share (in DDP, or
+    sharded), call this on each rank; each call returns the anatomy of its own rank.
 
-    The module is left as it was: modes, buffers, gradients and flags; so are the inputs, their gradients and the random
-    states. Its weights change only with `optimizer`, which updates them in every step.
+    The module's modes, buffers, gradients and flags are restored afterwards, as are the inputs, their gradients and
+    the random states. Weights change only with `optimizer`, which updates them in every step.
     Raises `UsageError`, `ModelError`, `CaptureError`, `OutOfMemory` and `OutputError`, each an `OpanatomyError`.
     """
     from opanatomy.io.redact import remember_environment_secrets
@@ -244,12 +246,13 @@ def estimate(
     tokens_per_second: float | None = None,
     **options: Any,
 ) -> Anatomy:
-    """Return the anatomy of a step on a device that is not here: `"H100"`, `["A100", "RTX 4090"]`; nothing is run.
+    """Predict a step on a device that you do not have: `"H100"`, `["A100", "RTX 4090"]`. Nothing is run.
 
-    `Anatomy.estimated` has the range of its time in ns and its memory in bytes on each device, all else is of the
-    first. `model` is a catalog name, a Hub id, a folder, or `"file.py:function"`; `options` are those of `opanatomy
-    estimate` with `_` for `-`: batch, seq, amp, dtype, optimizer, checkpointing, parallel, ... Raises `UsageError` for
-    an unknown device or option, `EstimateError` for a step that cannot be followed.
+    `Anatomy.estimated` has the range of the step time in ns and the memory in bytes on each device; everything else in
+    the anatomy refers to the first device. `model` is a catalog name, a Hub id, a folder, or `"file.py:function"`;
+    `options` are those of `opanatomy estimate` with `_` for `-`: batch, seq, amp, dtype, optimizer, checkpointing,
+    parallel, ... Raises `UsageError` for an unknown device or option, and `EstimateError` for a step that cannot be
+    traced.
     """
     from opanatomy.predict.estimate import estimate_of
 
@@ -305,7 +308,7 @@ def _recorded(subject: Subject, options: RunOptions, target: Path | None, force:
                 record_step(subject, options, path, progress)
             yield path
         return
-    output = output_file(target, force=force, forced_by="give force=True")
+    output = output_file(target, force=force, forced_by="pass force=True")
     with output.written() as partial, notebook_progress() as progress:
         record_step(subject, options, partial, progress)
     yield output.target
@@ -324,7 +327,7 @@ def _arguments(inputs: object) -> Inputs:
         return {str(key): value for key, value in inputs.items()}
     if isinstance(inputs, (tuple, list)):
         return tuple(inputs)
-    raise UsageError(f"profile: the inputs are {kind_of(inputs)} - give a tensor, a tuple of arguments or a dictionary")
+    raise UsageError(f"profile: the inputs are {kind_of(inputs)} - pass a tensor, a tuple of arguments or a dictionary")
 
 
 def _cluster_settings(summaries: object, dask: object, jobs: int | None) -> ClusterSettings:
@@ -342,12 +345,12 @@ def _check_readable(path: Path) -> None:
     """Raise `OpanatomyError` for anything but a readable file; a pipe is not opened."""
     try:
         if path.is_dir():
-            raise OpanatomyError(f"read: cannot read {path}: it is a folder - give the path of a report")
+            raise OpanatomyError(f"read: cannot read {path}: it is a folder - pass the path of a report")
         if path.is_file() or not os.path.lexists(path):
             path.open("rb").close()
     except OSError as error:
         raise OpanatomyError(
-            f"read: cannot read {path}: {error.strerror or error} - give the path of a report"
+            f"read: cannot read {path}: {error.strerror or error} - pass the path of a report"
         ) from error
 
 
@@ -374,7 +377,7 @@ def profiled_on(processes: int, subject: Subject, options: RunOptions, target: P
     if launched() is not None:
         raise UsageError(
             f"profile: processes={processes}, but this process is already one of several - leave it out, and call"
-            " this on each"
+            " profile in each process"
         )
     on_host = device_of(subject.module, subject.inputs) == "cpu"
     files: list[tuple[Path, str | None]]
@@ -384,7 +387,7 @@ def profiled_on(processes: int, subject: Subject, options: RunOptions, target: P
             files = [(name_of_rank(name, rank), None) for rank in range(processes)]
         else:
             names = [name_of_rank(target, rank) for rank in range(processes)]
-            outputs = [output_file(name, force=force, forced_by="give force=True") for name in names]
+            outputs = [output_file(name, force=force, forced_by="pass force=True") for name in names]
             files = [(stack.enter_context(output.written()), output.path.name) for output in outputs]
         summaries = on_processes(lambda: _summary(subject, options, files), processes, on_host=on_host)
     return as_public(anatomy_of_ranks(summaries, redact=options.redact))
@@ -420,7 +423,7 @@ def record(
     force: bool = False,
     oom: bool | str = False,
 ) -> Recorder:
-    """Return a recorder of the training loop inside its `with` block; it writes a trace and has its `anatomy`.
+    """Return a recorder for the training loop in its `with` block: it writes a trace and provides the `anatomy`.
 
         with opanatomy.record("step.json.gz") as recorder:
             for batch, labels in loader:
@@ -431,30 +434,33 @@ def record(
                 recorder.step()
         print(recorder.anatomy.classes)
 
-    `step()` ends an iteration. The first `warmup` are not profiled (5: one cold, one in which calls are counted a
-    second time, the rest on the clock), the next `steps` are (on an accelerator after one in which the profiler warms
-    up), with `lines` one more runs line by line, with `memory` one more is traced allocation by allocation, and in one
-    more calls are counted again, to know whether the steps are alike. Then the trace is written, and the loop goes on
-    undisturbed; if it ends earlier, what was recorded is written. Without a call of `step()` the whole block is one
-    step, profiled as it runs: its time without a profiler is unknown, and a warning says if it held several iterations.
-    Only the loop's own code is run; its results are those it has without this.
+    `step()` ends an iteration. The first `warmup` iterations are not profiled (5 by default: a cold one, one that
+    counts calls a second time, and timed ones). The next `steps` iterations are profiled, on an accelerator after one
+    in which the profiler warms up. With `lines` one more iteration runs line by line, and with `memory` one more is
+    traced allocation by allocation. A last one counts calls again, to check that the steps are alike. Then the trace
+    is written, and the loop continues undisturbed; if the loop ends earlier, what was recorded is written. Without any
+    call of `step()`, the entire block is one step that is profiled as it runs: its unprofiled time is unknown, and a
+    warning is given if it contains several iterations. Only the loop's own code runs; its results are the same as
+    without the recorder.
 
-    **Forward** is each outermost call of a module (of those in `module` if some are given), and what runs after it
-    until backward begins: the loss, however it is computed; before the first module what autograd differentiates. A
-    call without gradients is forward only while it lasts.
-    **Backward** is what `torch.autograd` runs and the scaling of the loss before it, **optimizer** each optimizer's
-    step and what runs between backward and it: unscaling, clipping. The rest (data loading, `zero_grad`, schedulers,
-    metrics after the update) is other. Forward operators that run again inside of backward are recompute.
+    **Forward** is each outermost call of a module (of those in `module`, if given) and the work after it until
+    backward starts, such as the loss, however it is computed; before the first module, it is what autograd
+    differentiates. A call without gradients is forward only while it lasts.
+    **Backward** is what `torch.autograd` runs, and the scaling of the loss before it. **Optimizer** is each
+    optimizer's step and the work between backward and that step: unscaling, clipping. Everything else (data loading,
+    `zero_grad`, schedulers, metrics after the update) is other. Forward operators that run again during backward are
+    recompute.
 
-    `module` also says whose paths the report has; a dictionary names several. Without it they are the modules that the
-    loop calls. With `check` a second count that does not agree raises `GateError` at the end of the block. `force`
-    overwrites an old file. On several ranks each records itself, in a file that has its rank in its name
-    (`step.rank0.json.gz`). `redact` leaves paths, arguments, hosts and users out; without `trace` no file is kept.
-    With `oom="report"` the history of the CUDA allocator is recorded; where memory runs out in the block, it is written
-    (`step.oom.pickle`), with a page of what filled it (`step.oom.html`), and the error goes its way.
-    Raises `UsageError`, `ModelError` and `OutputError` for invalid arguments, `CaptureError` if a profiler or another
-    recorder runs already and, at the end, if the loop was too short. An error of the block goes through as it is; then
-    no trace is written that was not before.
+    `module` also selects the modules whose paths the report shows; pass a dictionary to name several. Without it, they
+    are the modules that the loop calls. With `check`, a second count that does not agree raises `GateError` at the end
+    of the block. `force` overwrites an existing file. With several ranks, each rank records itself, in a file with the
+    rank in its name (`step.rank0.json.gz`). `redact` leaves out paths, arguments, host names and user names; without
+    `trace` no file is kept. `oom="report"` records the history of the CUDA allocator: if memory runs out in the block,
+    the history is written (`step.oom.pickle`) with a page that shows what filled the memory (`step.oom.html`), and the
+    error is raised as usual.
+    Raises `UsageError`, `ModelError` and `OutputError` for invalid arguments, and `CaptureError` if a profiler or
+    another recorder is already running or, at the end, if the loop was too short. Errors in the block propagate
+    unchanged; no further trace is written then.
     """
     from opanatomy.io.redact import remember_environment_secrets
 
@@ -478,16 +484,17 @@ def snapshot(
             model(batch).loss.backward()
         print(opanatomy.analyze("step.pickle").memory.components)
 
-    It is the file of `torch.cuda.memory._dump_snapshot`, with Python and C++ stacks. With `module` the path of the
-    module whose forward runs stands beside each allocation, where torch has a place for it (from 2.10 on). Where the
-    block fails, an error of memory too, the file is written, and the error goes on. `force` overwrites an old one.
-    Raises `UsageError` and `OutputError` for the name, `CaptureError` where torch sees no CUDA device.
+    The file has the format of `torch.cuda.memory._dump_snapshot`, with Python and C++ stacks. With `module`, each
+    allocation also records the path of the module whose forward is running, if torch supports it (2.10 or later). If
+    the block fails, even for lack of memory, the file is still written, and the error is raised as usual. `force`
+    overwrites an existing file. Raises `UsageError` and `OutputError` for the file name, and `CaptureError` if torch
+    sees no CUDA device.
     """
     from opanatomy.capture.memory.history import AllocatorHistory, modules_noted
 
     modules = _modules(module)
     check_switch("force", force)
-    output = output_file(path_of("snapshot: path", path), force=force, forced_by="give force=True")
+    output = output_file(path_of("snapshot: path", path), force=force, forced_by="pass force=True")
     history = AllocatorHistory(output.target)
     history.start()
     try:
@@ -512,7 +519,7 @@ def _modules(module: Any) -> dict[str, torch.nn.Module]:
         named[""] = module
         return named
     if not module:
-        raise UsageError("record: module contains no module - leave it out, or give at least one")
+        raise UsageError("record: module contains no module - leave it out, or pass at least one")
     from opanatomy.capture.loop.modules import by_class
 
     if isinstance(module, Mapping):
@@ -543,7 +550,7 @@ def comparison_of(
     Raises `UsageError` for fewer than two sides, and the errors of reading them.
     """
     if len(sides) < 2:
-        raise UsageError("compare: needs at least two sides - give reports, traces or folders: compare A B")
+        raise UsageError("compare: needs at least two sides - pass reports, traces or folders: compare A B")
     inputs = []
     for index, side in enumerate(sides, 1):
         inputs.append(replace(_redacted(_side(side, redact=True)), name=f"side {index}") if redact else _side(side))
@@ -552,15 +559,15 @@ def comparison_of(
 
 
 def compare(*sides: Given | Iterable[Given], fail_if: str | Iterable[str] = (), redact: bool = False) -> Comparison:
-    """Return what changed from one side to the next, and for two sides the causes of the difference of the step.
+    """Return what changed from one side to the next and, for two sides, what causes the difference in step time.
 
-    A side is an `Anatomy`, the path of a JSON report or of a trace, a folder (the ranks of a run, or the reports of
-    several runs), or a list of any of these, which are several runs of it. The parts of `Comparison.decomposition` sum
-    to both steps in whole nanoseconds; `figures` has each figure on all sides, with ranges, and with five runs a side
-    that took turns the p of a Mann-Whitney test.
-    With `fail_if`, a gate such as `"time > +5%"` or several, raises `GateError` if it is true. With `redact` paths,
-    arguments, hosts and users are left out. Raises `UsageError` for fewer than two sides and for an invalid gate, and
-    the errors of `analyze` and `read`.
+    A side is an `Anatomy`, the path of a JSON report or a trace, a folder (the ranks of a run, or the reports of
+    several runs), or a list of these, which counts as several runs of that side. The parts of
+    `Comparison.decomposition` sum to both step times in whole nanoseconds; `figures` has each number on all sides,
+    with ranges and, with five interleaved runs per side, the p-value of a Mann-Whitney test.
+    With `fail_if`, one or several gates such as `"time > +5%"`, raises `GateError` if any of them is true. With
+    `redact`, paths, arguments, host names and user names are left out. Raises `UsageError` for fewer than two sides
+    and for an invalid gate, and the errors of `analyze` and `read`.
     """
     from opanatomy.report.gates import gates_of, judged, require_met
 
@@ -576,12 +583,12 @@ def _side(given: Any, *, redact: bool = False) -> SideInput:
         name = _name(given)
     else:
         if isinstance(given, Comparison):
-            raise UsageError("compare: a side is already a Comparison - give the runs that it compares")
+            raise UsageError("compare: a side is already a Comparison - pass the runs that it compares")
         if not isinstance(given, Iterable) or isinstance(given, bytes):
             raise UsageError(f"compare: a side must be an Anatomy, a path or a list of them, not {kind_of(given)}")
         several = list(given)
         if not several:
-            raise UsageError("compare: a side has no runs - give at least one anatomy")
+            raise UsageError("compare: a side has no runs - pass at least one anatomy")
         runs = [run for each in several for run in _runs(each, redact=redact)]
         name = _name(several[0])
     named = (run if run.name and not redact else replace(run, name=f"run {index}") for index, run in enumerate(runs, 1))

@@ -58,20 +58,24 @@ def trace_handler(
                 ...
                 profiler.step()
 
-    Each cycle's trace is written to the folder (`step12.trace.json.gz`, on several ranks with the rank behind it) and
-    analyzed in a process of its own, at low priority, while the training goes on. Five lines of it go to the logger
-    `opanatomy`, or to `log`, with how long the training was held up; `metrics` gets the headline figures as one flat
-    dictionary, and the profiler's step (`lambda figures, step: wandb.log(figures, step=step)`). With `keep="slow"` only
-    traces stay whose mean step is `slower` times as long as the median so far; the first are dropped when there are
-    three to compare. With `redact` paths, arguments, hosts and users are left out of what is told.
+    The trace of each cycle is written to the folder (`step12.trace.json.gz`; with several ranks, the rank follows the
+    step) and analyzed in a separate process at low priority while the training continues. A five-line digest goes to
+    the logger `opanatomy`, or to `log`, along with how long the training was paused. `metrics` receives the headline
+    numbers as one flat dictionary, and the profiler's step (`lambda figures, step: wandb.log(figures, step=step)`).
+    With `keep="slow"`, only traces are kept whose mean step takes at least `slower` times as long as the median so
+    far; the first ones are deleted once there are three to compare. With `redact`, paths, arguments, host names and
+    user names are left out of the output.
 
-    A handler that is called after this one with the same profiler (`tensorboard_trace_handler`) gets a copy: torch
-    writes a trace once. Raises `UsageError` for an invalid argument; what goes wrong later is a warning in the log.
+    A handler that is called after this one with the same profiler (`tensorboard_trace_handler`) gets a copy, because
+    torch writes a trace only once. Raises `UsageError` for an invalid argument; later problems are warnings in the
+    log.
     """
     if keep not in _KEEPS:
-        raise UsageError(f"trace_handler: keep={keep!r}: unknown value - give 'all' or 'slow'")
+        raise UsageError(f"trace_handler: keep={keep!r}: unknown value - pass 'all' or 'slow'")
     if not isinstance(slower, (int, float)) or not slower > 1:
-        raise UsageError(f"trace_handler: slower={slower!r}: must be above 1 (times the median step) - give 1.5")
+        raise UsageError(
+            f"trace_handler: slower={slower!r}: must be above 1 (a multiple of the median step time) - for example 1.5"
+        )
     return TraceHandler(Path(folder), log=log or _LOG.info, metrics=metrics, keep=keep, slower=slower, redact=redact)
 
 

@@ -62,11 +62,11 @@ from opanatomy.version import __version__
 
 INSTRUCTIONS: Final = (
     "Reports on PyTorch training and inference steps. First open(path) a trace or report: it returns an id and a"
-    " digest. findings(id) lists what costs most and what to try; table(id, name, filter, sort) returns every number,"
-    " and its table metrics the main numbers of one step with their meaning; spans(id, from, to, filter) returns the"
-    " single events of an interval; what_if(id, changes) predicts the step time after changes; explain(id, name)"
-    " explains a term or an operator. Numbers are per step (`per` says so). Times are in nanoseconds, sizes in bytes,"
-    " shares are fractions; null means unknown."
+    " digest. findings(id) lists what costs most and what to try; table(id, name, filter, sort) returns the rows of"
+    " any table (table metrics: the main numbers of one step, with their meaning); spans(id, from, to, filter) returns"
+    " the single events of an interval; what_if(id, changes) predicts the step time after changes; explain(id, name)"
+    " explains a term or an operator. Numbers are per step where `per` says so. Times are in nanoseconds, sizes in"
+    " bytes, shares are fractions; null means unknown."
 )
 #: Default and maximum bytes of an answer: 25,000 tokens of two bytes.
 _ANSWER_BYTES: Final = 4_000
@@ -139,14 +139,14 @@ class Reports:
         """Return the report with this id; raise `UsageError` with those that there are."""
         if name not in self._known:
             known = ", ".join(self._known) or "none is open"
-            raise UsageError(f"id {name!r}: no open report has this id ({known}) - open(path) gives one")
+            raise UsageError(f"id {name!r}: no open report has this id ({known}) - open(path) returns one")
         return self._known[name]
 
     def anatomy(self, name: str) -> Anatomy:
         """Return the report of one run with this id."""
         report = self.report(name)
         if not isinstance(report, Anatomy):
-            raise UsageError(f"id {name!r}: this is a {_kind(report)} - give the id of the report of one run")
+            raise UsageError(f"id {name!r}: this is a {_kind(report)} - pass the id of a single run's report")
         return report
 
     def events(
@@ -180,9 +180,7 @@ class Reports:
         """Return where the trace of a report is."""
         place = self._places.get(name)
         if place is None:
-            raise UsageError(
-                f"id {name!r}: it was not opened as a trace, and a report keeps no events - open the trace"
-            )
+            raise UsageError(f"id {name!r}: not opened from a trace, so it has no events - open the trace")
         if not place.exists() or not self._is_inside(place):
             raise UsageError(f"{place.name}: the file is gone - open another one")
         return place
@@ -191,7 +189,7 @@ class Reports:
     def last(self) -> Report:
         """Return the report that was opened last."""
         if not self._known:
-            raise UsageError(f"{_LAST_REPORT_URI}: no report is open - open(path) gives one")
+            raise UsageError(f"{_LAST_REPORT_URI}: no report is open - open(path) returns one")
         return next(reversed(self._known.values()))
 
     def predicted(self, name: str, technique: str) -> str:
@@ -199,8 +197,8 @@ class Reports:
         command = experiment_of(self.anatomy(name))
         if command is None:
             raise UsageError(
-                f"technique {technique!r}, id {name!r}: unknown, since no command can run this model again (a trace"
-                " from elsewhere, several ranks, or changed settings) - profile the model by its name"
+                f"technique {technique!r}, id {name!r}: cannot predict it, since no command can run this model again (a"
+                " trace from elsewhere, several ranks, or changed settings) - profile the model by its name"
             )
         with tempfile.TemporaryDirectory() as folder:
             words = [*shlex.split(command)[2:], "--only", technique, "--predict-only", "--folder", f"{folder}/runs"]
@@ -208,7 +206,7 @@ class Reports:
 
     def _allowed(self, path: str) -> Path:
         if not path or "\0" in path:
-            raise UsageError(f"path {path!r}: not a file name - give a path in the folders of this server")
+            raise UsageError(f"path {path!r}: not a file name - pass a path in this server's folders")
         place = Path(path)
         places = [place] if place.is_absolute() else [root / place for root in self.roots]
         inside = [each for each in places if self._is_inside(each)]
@@ -217,7 +215,7 @@ class Reports:
             raise UsageError(f"{path}: it is outside the folders that this server reads ({folders})")
         found = next((each for each in inside if each.exists()), None)
         if found is None:
-            raise UsageError(f"{path}: no such file or folder below {', '.join(map(str, self.roots))}")
+            raise UsageError(f"{path}: no such file or folder in {', '.join(map(str, self.roots))}")
         return found.resolve()
 
     def _is_inside(self, place: Path) -> bool:
@@ -278,15 +276,15 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
 
     @tool
     def open(path: str) -> str:
-        """Open a trace of torch.profiler, a folder of ranks or a saved report; 'profile MODEL OPTIONS' runs a model.
+        """Open a torch.profiler trace, a folder of ranks or a saved report; 'profile MODEL OPTIONS' runs a model.
 
-        Returns the report's id, its tables with their numbers of rows, and a digest of what ran and what costs most.
+        Returns the report's id, its tables with their row counts, and a digest of what ran and what costs most.
         """
         return _opened(reports, reports.open(path))
 
     @tool
     def findings(id: str) -> str:
-        """What costs most in a report, largest first, and advice: what to try, and what it could gain at most (ns)."""
+        """What costs most in a report, largest first, and advice: what to try, and the most it could save (ns)."""
         return _findings(reports.report(id))
 
     @tool
@@ -298,12 +296,12 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
     def table(
         id: str, name: str = METRICS, filter: str = "", sort: str = "", limit: int = _ANSWER_ROWS, cursor: str = ""
     ) -> str:
-        """Rows of a table of a report: metrics (headline figures of one step, with meanings), operators, kernels, ...
+        """Rows of a report's table: metrics (headline numbers of one step, with meanings), operators, kernels, ...
 
-        filter: words; rows with most of them come first, rows with none are left out; words_in_no_row of the answer
-        are unknown here. sort: a column, '-' before it for descending. cursor: `next` of the previous answer. Long
-        names are complete in the first column. Numbers are per step (the mean of `steps`) where `per` says so; else as
-        the columns say.
+        filter: words; rows that match most of them come first, rows that match none are left out; words_in_no_row
+        lists the words that match nothing. sort: a column, with '-' before it for descending order. cursor: `next` of
+        the previous answer. Names in the first column are never shortened. Numbers are per step (the mean over `steps`
+        steps) where `per` says so; otherwise see the columns.
         """
         return _rows(reports.report(id), name, filter, sort, limit, cursor)
 
@@ -316,23 +314,22 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
         step: int | None = None,
         rank: int | None = None,
     ) -> str:
-        """Single events of an interval of the trace: what ran, when, how long, on which thread or stream, on what.
+        """Single events in an interval of the trace: what ran, when, how long, on which thread or stream, with what.
 
-        from, to: milliseconds from the beginning of the step (default: all of it); step: its number (default: the
-        first that counts). filter: part of a name, `*` for anything in it, `|` between several. The longest events
-        come, at most three of a name, in the order of time; `left_out` counts the others, `names` sums up all: name,
-        events, ms (on the host without those below). Python functions are included from 0.1 ms.
+        from, to: milliseconds since the start of the step (default: the entire step); step: its number (default: the
+        first counted step). filter: part of a name; `*` matches anything, `|` separates alternatives. Returns the
+        longest events in time order, at most three with the same name; `left_out` counts the others, `names` sums up
+        all: name, events, ms (on the host, excluding nested events). Python functions are included from 0.1 ms.
         """
         return _interval(reports.events(id, rank, step, (from_, to), filter))
 
     @tool
     def what_if(id: str, changes: list[str]) -> str:
-        """How long a step takes after changes, one by one and together, by replaying the trace of a GPU.
+        """How long a step takes after changes, one by one and together, predicted by replaying a GPU trace.
 
         A change is a part of the step and a factor: `aten::mm x0.5`, `elementwise x0.8`, `synchronization 0`,
-        `input 0`, `optimizer x0.3`, `host 0`. `path` is the work that determines the step time.
-        `fast_host_ns` is the step with a host that recording does not slow down. If `why_not` is given, do not trust
-        the replay.
+        `input 0`, `optimizer x0.3`, `host 0`. `path` is the work that determines the step time. `fast_host_ns` is the
+        step time with a host that is not slowed down by recording. If `why_not` is given, do not trust the replay.
         """
         return _replayed(reports.replayed(id, changes))
 
@@ -350,7 +347,7 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
 
     @tool
     def catalog() -> str:
-        """The built-in models, which `open('profile NAME')` runs without a network."""
+        """The built-in models, which `open('profile NAME')` runs without network access."""
         entries = catalog_entries()
         return "\n".join(f"{entry.name}: {units.count(entry.parameters)} parameters, {entry.task}" for entry in entries)
 
@@ -392,7 +389,7 @@ def _line(text: str) -> str:
 def _within(text: str, most: int) -> str:
     """Return the beginning of a text that fits so many bytes."""
     data = text.encode()
-    return text if len(data) <= most else data[: most - 40].decode(errors="ignore") + "\n... cut off: ask for less"
+    return text if len(data) <= most else data[: most - 40].decode(errors="ignore") + "\n... cut off: request less"
 
 
 def _opened(reports: Reports, name: str) -> str:
@@ -545,7 +542,7 @@ def _rows(report: Report, name: str, wanted: str, sort: str, limit: int, cursor:
     """Return rows of a table as JSON: as many as fit, and the cursor of the next."""
     names = () if isinstance(report, Techniques) else table_names(type(report))
     if isinstance(report, Techniques) or name not in names:
-        instead = instead_of(name, names) if names else "findings(id) says what each technique saves"
+        instead = instead_of(name, names) if names else "findings(id) lists what each technique saves"
         raise UsageError(f"table {name!r}: this report has no such table - {instead}")
     if not 1 <= limit <= _MAX_ANSWER_ROWS:
         raise UsageError(f"limit {limit}: must be from 1 to {_MAX_ANSWER_ROWS}")
@@ -644,7 +641,7 @@ def _begin_of(cursor: str, rows: int) -> int:
     if not cursor:
         return 0
     if not cursor.isdecimal() or int(cursor) > rows:
-        raise UsageError(f"cursor {cursor!r}: not a cursor of this table - give `next` of the previous answer")
+        raise UsageError(f"cursor {cursor!r}: not a cursor of this table - pass `next` of the previous answer")
     return int(cursor)
 
 

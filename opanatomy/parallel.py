@@ -268,7 +268,7 @@ def kept_summaries(folder: str | None, key: str) -> KeptSummaries | None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{asked}: {error.strerror or error} - give a folder") from error
+        raise UsageError(f"{asked}: {error.strerror or error} - pass a folder") from error
     return KeptSummaries(path, key)
 
 
@@ -353,7 +353,7 @@ def done(task: Task) -> Outcome:
         return Outcome(index=task.index, lost="not enough memory to analyze it", code=code_digest())
     except Exception as error:
         # Its message may hold anything from the trace.
-        message = f"opanatomy failed on it ({type(error).__name__}) - analyze it alone to see where"
+        message = f"opanatomy failed on it ({type(error).__name__}) - analyze it by itself to see where"
         return Outcome(index=task.index, lost=message, code=code_digest())
 
 
@@ -405,13 +405,13 @@ def outcomes(
         for outcome in made:
             if outcome.code is not None and outcome.code != code_digest():
                 raise OpanatomyError(
-                    f"{asked(settings.dask)}: a worker has a different opanatomy installed - install this one on"
-                    " all workers"
+                    f"{asked(settings.dask)}: a worker has a different opanatomy version installed - install this"
+                    " version on all workers"
                 )
             if outcome.not_kept and not said:
                 said = True
                 folder = as_asked("--summaries DIR", "summaries=")
-                note(f"summaries are not kept: {outcome.not_kept} - give another folder with {folder}")
+                note(f"summaries are not kept: {outcome.not_kept} - choose another folder with {folder}")
             yield outcome
 
 
@@ -532,8 +532,7 @@ def on_dask(tasks: Sequence[Task], address: str, workers: int) -> Generator[Outc
         except (OSError, TimeoutError, ValueError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UsageError(
-                f"{asked(scheduler)}: no scheduler responds there ({reason}) - start one (dask scheduler), or give"
-                " local"
+                f"{asked(scheduler)}: no scheduler responds there ({reason}) - start one (dask scheduler), or use local"
             ) from error
         futures = client.map(packed_done, tasks, pure=False, retries=1, key="opanatomy")
         indices = {future.key: task.index for future, task in zip(futures, tasks, strict=True)}
@@ -560,8 +559,8 @@ def _outcome(future: Any, index: int, address: str) -> Outcome:
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise OpanatomyError(
-            f"{asked(address)}: a worker failed ({type(error).__name__}: {reason}) - install this opanatomy on all"
-            " workers, and check the scheduler's log"
+            f"{asked(address)}: a worker failed ({type(error).__name__}: {reason}) - install this opanatomy version"
+            " on all workers, and check the scheduler's log"
         ) from error
     finally:
         future.release()

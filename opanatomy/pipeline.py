@@ -92,7 +92,7 @@ from opanatomy.version import __version__
 if TYPE_CHECKING:
     from opanatomy.trace.write import Annotated
 
-_UNLIKE_STEPS: Final = "ranks do not count the same steps, so numbers over all ranks mix different steps"
+_UNLIKE_STEPS: Final = "ranks count different steps, so numbers over all ranks mix different steps"
 _NOTHING_KEPT: Final = ClusterSettings(keep=False)
 
 
@@ -141,7 +141,7 @@ def analyze_traces(
         if categories:
             raise UsageError("--category applies only to memory snapshots, and this is a trace - leave it out")
         if len(sources) > 1 and annotated is not None:
-            raise UsageError(f"--trace needs a single trace, and {len(sources)} are given - give one TRACE")
+            raise UsageError(f"--trace needs a single trace, but {len(sources)} are given - pass only one TRACE")
         if files != list(paths):  # a trace that came through a pipe is in a temporary file
             cluster = replace(cluster, keep=False, summaries=None)
 
@@ -149,9 +149,9 @@ def analyze_traces(
             return _together(files, ranks, phases, cluster, note, advance, redactor)
 
         if len(sources) > 1 and what_if:
-            raise UsageError(f"--what-if needs a single trace, and {len(sources)} are given - give one TRACE")
+            raise UsageError(f"--what-if needs a single trace, but {len(sources)} are given - pass only one TRACE")
         if len(sources) > 1 and timeline is not None:
-            raise UsageError(f"--timeline needs a single trace, and {len(sources)} are given - give one TRACE")
+            raise UsageError(f"--timeline needs a single trace, but {len(sources)} are given - pass only one TRACE")
         if len(sources) > 1:
             return redacted(with_ceilings(together(sources, cluster), ceilings), redactor)
         source, graphs = sources[0], list[StepGraph]()
@@ -177,7 +177,7 @@ def analyze_traces(
                 )
                 anatomy = replace(one.anatomy, warnings=(*one.anatomy.warnings, *left_out_of(files)))
         if what_if and not graphs:
-            raise UsageError("--what-if: a replay needs a single trace with GPU work - give such a trace")
+            raise UsageError("--what-if: a replay needs a single trace with GPU work - pass such a trace")
         return redacted(with_ceilings(anatomy, ceilings, next(iter(graphs), None), what_if), redactor)
 
 
@@ -432,8 +432,7 @@ def replayed(
     """
     if anatomy.replay is None:
         raise UsageError(
-            "what_if: only a single trace with GPU work can be replayed - analyze such a trace, or one of several"
-            " ranks alone"
+            "what_if: only a single trace with GPU work can be replayed - analyze such a trace, or a single rank"
         )
     graph = _step_graph(tuple(paths), tuple(phases), anatomy.provenance.trace_sha256)
     return replace(anatomy.replay, answers=replay_of(graph, anatomy.step.unprofiled_wall_ns, changes).answers)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Record a loop, as a context manager, or with `start()` and `stop()` if a `with` block does not fit."""
+    """Records a loop, as a context manager, or with `start()` and `stop()` where a `with` block does not fit."""
 
     def __init__(
         self,
@@ -80,9 +80,9 @@ class Recorder:
             warnings.warn(hint, stacklevel=2)
 
     def start(self) -> Recorder:
-        """Begin the first iteration, and return this recorder; it ends with `stop()`, or with the program."""
+        """Start the first iteration, and return this recorder; recording ends with `stop()`, or with the program."""
         if self._recording is not None or self._is_over:
-            raise CaptureError("record: this recorder was already started - create another one")
+            raise CaptureError("record: this recorder was already started - create a new one")
         if running:
             raise CaptureError(
                 "record: a recorder is already running, and torch allows only one profiler at a time - end its"
@@ -134,7 +134,7 @@ class Recorder:
             self._clock.resume()
 
     def stop(self) -> None:
-        """End the loop; write the trace if that has not been done."""
+        """End the loop; write the trace if it has not been written yet."""
         atexit.unregister(self._stop_at_exit)
         if not self._is_over:
             recording = self._started()
@@ -158,7 +158,7 @@ class Recorder:
         if self._anatomy is None:
             trace = self._written()
             if trace is None:
-                raise CaptureError("record: nothing was recorded yet - ask for the anatomy after the block")
+                raise CaptureError("record: nothing was recorded yet - read the anatomy after the block")
             anatomy = located(analyze_traces([trace], redact=self._options.redact), [trace])
             if self._target is None:
                 anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
@@ -196,7 +196,7 @@ class Recorder:
                 with_run(trace, run, everything=self._options.redact)
                 self._anatomy = None
             except OSError as error:  # the trace is there without it, and an error of the loop goes on
-                warnings.warn(f"record: {trace} lacks the clock of the whole loop: {error}", stacklevel=3)
+                warnings.warn(f"record: {trace} lacks the timing of the entire loop: {error}", stacklevel=3)
 
     def _started(self) -> LoopRecording:
         if self._recording is None:
@@ -210,7 +210,7 @@ class Recorder:
         if self._target is not None:
             place = place_in_group()
             target = self._target if place is None else name_of_rank(self._target, place.rank)
-            self._output = output_file(target, force=self._force, numbered=self._numbered, forced_by="give force=True")
+            self._output = output_file(target, force=self._force, numbered=self._numbered, forced_by="pass force=True")
             return
         folder = ExitStack()
         self._unkept = folder.enter_context(temporary("step.trace.json.gz", "the trace"))
@@ -401,7 +401,7 @@ def oom_report(function: str, target: Path | None, oom: str | bool) -> Iterator[
     from opanatomy.records.memory import is_out_of_memory
 
     if oom not in (False, True, "report"):
-        raise UsageError(f"{function}: oom={oom!r}: unknown value - give 'report', or leave it out")
+        raise UsageError(f"{function}: oom={oom!r}: unknown value - use 'report', or leave it out")
     if not oom:
         yield
         return
@@ -433,7 +433,7 @@ def _tell_what_filled(snapshot_: Path) -> None:
     with harmless(lambda reason: _say(f"memory ran out: {snapshot_} (no page for it: {reason})")):
         anatomy = as_public(analyze_traces([snapshot_]))
         anatomy.to_html(page, force=True)
-        _say(f"{sentence(headline(anatomy)[0])} {page} shows it, {snapshot_} is the snapshot")
+        _say(f"{sentence(headline(anatomy)[0])} {page} shows the details, {snapshot_} is the snapshot")
 
 
 def _say(text: str) -> None:
@@ -447,5 +447,5 @@ def check_no_profiler(function: str) -> None:
     if _profiler_enabled():
         raise CaptureError(
             f"{function}: a torch profiler is already running, and torch allows only one at a time - call"
-            f" opanatomy.{function} outside it, or export its trace and give it to opanatomy.analyze"
+            f" opanatomy.{function} outside it, or export its trace and pass it to opanatomy.analyze"
         )

@@ -50,43 +50,43 @@ class _Report:
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON report as dictionaries, lists, texts and numbers, of one run with the rows of its tables."""
+        """Return the JSON report as dictionaries, lists, strings and numbers; for one run, including its table rows."""
         return report_as_dict(cast("Report", self))
 
     def to_json(self, path: Name | None = None, *, force: bool = False) -> str:
-        """Return the JSON report, which `opanatomy.read` takes back, and write it to the new file `path` if given.
+        """Return the JSON report, which `opanatomy.read` reads back, and write it to the new file `path` if given.
 
-        `force` writes in place of an old file. Raises `OutputError` if it cannot be written.
+        `force` overwrites an existing file. Raises `OutputError` if it cannot be written.
         """
         text = json_report(cast("Report", self))
         if path is not None:
             target = path_of("to_json: path", path)
             check_no_address("to_json: path", os.fspath(path))
-            output = output_file(target, force=force, forced_by="give force=True", needed_bytes=_REPORT_BYTES)
+            output = output_file(target, force=force, forced_by="pass force=True", needed_bytes=_REPORT_BYTES)
             with output.written() as partial:
                 partial.write_text(text, encoding="utf-8")
         return text
 
     def to_html(self, path: Name, *, force: bool = False) -> None:
-        """Write the page of the report to the new file `path`: one file that opens from disk, with all in it.
+        """Write the report as an HTML page to the new file `path`: a single self-contained file that opens from disk.
 
-        `force` writes in place of an old file. Raises `OutputError` if it cannot be written.
+        `force` overwrites an existing file. Raises `OutputError` if it cannot be written.
         """
         from opanatomy.report.formats.html import html_report
         from opanatomy.report.section import Page
 
         target = path_of("to_html: path", path)
         check_no_address("to_html: path", os.fspath(path))
-        output = output_file(target, force=force, forced_by="give force=True", needed_bytes=_REPORT_BYTES)
+        output = output_file(target, force=force, forced_by="pass force=True", needed_bytes=_REPORT_BYTES)
         with output.written() as partial:
             partial.write_text(html_report(cast("Report", self), Page()), encoding="utf-8")
 
     def chart(self, name: str) -> Any:
-        """Return a picture of the report as a chart of `altair`, which a notebook shows offline and `save` writes.
+        """Return a picture of the report as an `altair` chart, which a notebook shows offline and `save` writes.
 
-        Of an anatomy: step, advice, lanes, steps, classes, roofline, modules, lines, memory, segments, components,
-        ranks; of a comparison: difference; of an experiment: techniques.
-        Raises `UsageError` for another name, `OpanatomyError` with the reason if the report has no data for it.
+        For an anatomy: step, advice, lanes, steps, classes, roofline, modules, lines, memory, segments, components,
+        ranks; for a comparison: difference; for an experiment: techniques.
+        Raises `UsageError` for any other name, and `OpanatomyError` with the reason if the report has no data for it.
         """
         from opanatomy.report.charts import chart_of, for_a_notebook
 
@@ -103,45 +103,46 @@ class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True, dict=True):  # 
     __doc__ = AnatomyRecord.__doc__
 
     def metrics(self) -> dict[str, int | float]:
-        """Return the headline figures as one flat dictionary of numbers, for any logger.
+        """Return the headline numbers as one flat dictionary, for any logger.
 
-        Times are in nanoseconds, sizes in bytes, shares fractions, all of one step; what is unknown is left out.
-        docs/metrics.md has each name; `to_pandas("metrics")` has units and which direction is good.
+        Times are in nanoseconds, sizes in bytes, shares are fractions, all for one step; unknown numbers are left out.
+        docs/metrics.md describes each name; `to_pandas("metrics")` adds units and which direction is better.
         """
         return {name: metric.value for name, metric in metrics_of(self).items()}
 
     def to_pandas(self, table: str = "operators") -> Any:
-        """Return a table as a `pandas.DataFrame`: a column for each field, in base units, `<NA>` if not known.
+        """Return a table as a `pandas.DataFrame`: one column per field, in base units, `<NA>` if unknown.
 
-        Tables: work, of which the next six are sums, operators, kernels, modules, lines, classes, ratios, steps, memory
+        Tables: work (which the next six sum up), operators, kernels, modules, lines, classes, ratios, steps, memory
         (its components), curve (allocated bytes), blocks (at the peak), activations, snapshots, devices, streams,
         collectives, communication, ranks, spread, waiting, advice, host, chains, lanes, spans, checks, batches,
-        tokenizers, metrics; others as the JSON report has them ("memory.terms"). Raises `UsageError` with all names for
-        another one, `OpanatomyError` without pandas (the extra `data`).
+        tokenizers, metrics; other tables have their names in the JSON report ("memory.terms"). Raises `UsageError`
+        with all names for an unknown table, and `OpanatomyError` without pandas (the extra `data`).
         """
         return pandas_frame(self, table)
 
     def to_polars(self, table: str = "operators") -> Any:
-        """Return a table as a `polars.DataFrame`, null where not known; tables and errors as of `to_pandas`."""
+        """Return a table as a `polars.DataFrame`, null if unknown; tables and errors are those of `to_pandas`."""
         return polars_frame(self, table)
 
     def what_if(self, *changes: str) -> Replay:
-        """Return the replay with the step's time after changes like "aten::mm x0.5" or "synchronization 0".
+        """Return a replay: the step time after changes like "aten::mm x0.5" or "synchronization 0".
 
             replay = anatomy.what_if("aten::mm x0.5", "synchronization 0")
             print(replay.step_ns, [answer.step_ns for answer in replay.answers])
 
-        `answers` has each change and, of several, all together. It is for the trace of a GPU that
-        `opanatomy.analyze` read, or that `profile` and `record` kept. An anatomy holds no events, which need more
-        memory than the file: the first call reads it again, and the events of the trace asked about last stay in
-        memory. Raises `UsageError` for what is no change or no part of the step, and without a trace to read.
+        `answers` has the step time after each change and, for several, after all of them together. This works for a
+        GPU trace that `opanatomy.analyze` read, or that `profile` or `record` kept. An anatomy holds no events, which
+        would need more memory than the file: the first call reads the trace again, and the events of the most recently
+        replayed trace stay in memory. Raises `UsageError` for an invalid change or an unknown part of the step, and
+        without a trace to read.
         """
         asked = changes_of(texts_of("what_if", changes))
         paths, phases = vars(self).get(_TRACES, ((), ()))
         if self.replay is not None and not paths:
             raise UsageError(
                 "what_if: this anatomy is from a report or a copy, or its trace was not kept, so it has no events"
-                " - give the trace to opanatomy.analyze"
+                " - pass the trace to opanatomy.analyze"
             )
         return replayed(self, paths, phases, asked)
 
@@ -170,27 +171,26 @@ class Comparison(_Report, ComparisonRecord, frozen=True, kw_only=True):  # noqa:
     __doc__ = ComparisonRecord.__doc__
 
     def metrics(self) -> dict[str, int | float]:
-        """Return every figure of every side as one flat dictionary of numbers, for any logger.
+        """Return every number of every side as one flat dictionary, for any logger.
 
-        Of two sides each figure of `Anatomy.metrics()` has `.before`, `.after` and `.change` (after over before, less
-        one) behind its name, of more the number of the side (`.1`, `.2`, ...). `like_step_ns.change.CAUSE` is what a
-        cause adds to the difference, in nanoseconds. What is unknown is left out, and so is each change of sides
-        that are `not_comparable`. `mfu` and `hfu` of a side are lower bounds where its `mfu_covered` is below 1.
+        With two sides, each name of `Anatomy.metrics()` has the suffix `.before`, `.after` or `.change` (after divided
+        by before, minus one); with more sides, the number of the side (`.1`, `.2`, ...). `like_step_ns.change.CAUSE`
+        is what a cause adds to the difference, in nanoseconds. Unknown numbers are left out, as is every change if the
+        sides are `not_comparable`. `mfu` and `hfu` of a side are lower bounds if its `mfu_covered` is below 1.
         """
         return {name: metric.value for name, metric in metrics_of_comparison(self).items()}
 
     def to_pandas(self, table: str | None = None) -> Any:
-        """Return a table as a `pandas.DataFrame`: a column for each field, in base units, `<NA>` if not known.
+        """Return a table as a `pandas.DataFrame`: one column per field, in base units, `<NA>` if unknown.
 
-        Tables: parts (of the difference, if it is known: by default), peak_parts (of two memory snapshots), figures (a
-        column `values.SIDE` for each side: by default where there are no parts), sides, kinds, gates, metrics. Raises
-        `UsageError` with all names for another
-        one, `OpanatomyError` without pandas (the extra `data`).
+        Tables: parts (of the difference, if known; the default), peak_parts (of two memory snapshots), figures (with a
+        column `values.SIDE` for each side; the default without parts), sides, kinds, gates, metrics. Raises
+        `UsageError` with all names for an unknown table, and `OpanatomyError` without pandas (the extra `data`).
         """
         return pandas_frame(self, table)
 
     def to_polars(self, table: str | None = None) -> Any:
-        """Return a table as a `polars.DataFrame`, null where not known; tables and errors as of `to_pandas`."""
+        """Return a table as a `polars.DataFrame`, null if unknown; tables and errors are those of `to_pandas`."""
         return polars_frame(self, table)
 
     def __repr__(self) -> str:
@@ -213,15 +213,15 @@ class Techniques(_Report, TechniquesRecord, frozen=True, kw_only=True):  # noqa:
     __doc__ = TechniquesRecord.__doc__
 
     def to_pandas(self, table: str = "techniques") -> Any:
-        """Return a table as a `pandas.DataFrame`: a column for each field, in base units, `<NA>` if not known.
+        """Return a table as a `pandas.DataFrame`: one column per field, in base units, `<NA>` if unknown.
 
-        Tables: techniques (the baseline and each technique), advice. Raises `UsageError` with all names for another
-        one, `OpanatomyError` without pandas (the extra `data`).
+        Tables: techniques (the baseline and each technique), advice. Raises `UsageError` with all names for an unknown
+        table, and `OpanatomyError` without pandas (the extra `data`).
         """
         return pandas_frame(self, table)
 
     def to_polars(self, table: str = "techniques") -> Any:
-        """Return a table as a `polars.DataFrame`, null where not known; tables and errors as of `to_pandas`."""
+        """Return a table as a `polars.DataFrame`, null if unknown; tables and errors are those of `to_pandas`."""
         return polars_frame(self, table)
 
     def __repr__(self) -> str:
@@ -232,7 +232,7 @@ class Techniques(_Report, TechniquesRecord, frozen=True, kw_only=True):  # noqa:
         parts = [units.noun(len(self.rows) - 1, "technique")]
         if (before := known.get(self.baseline.name)) is not None:
             least = min(known, key=lambda name: known[name])
-            parts.append(f"peak {units.size(before)}, least {units.size(known[least])} ({least})")
+            parts.append(f"peak {units.size(before)}, lowest {units.size(known[least])} ({least})")
         return f"<Techniques{of}: {', '.join(parts)}>"
 
 
@@ -249,7 +249,7 @@ def texts_of(what: str, given: object) -> list[str]:
     several = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     texts = [text for text in several if isinstance(text, str)]
     if len(texts) < len(several):
-        raise UsageError(f"{what}: not all are strings - give changes such as 'aten::mm x0.5'")
+        raise UsageError(f"{what}: not all are strings - pass changes such as 'aten::mm x0.5'")
     return texts
 
 

@@ -233,17 +233,17 @@ class Script:
         if not hasattr(profiler, "on_trace_ready"):
             kind = f"{type(profiler).__module__.removesuffix('.profiler')}.profiler.{type(profiler).__name__}"
             advice = (
-                f"have its {kind} call export_chrome_trace('trace.json') at its end, and give that file to"
-                " opanatomy analyze"
+                f"have its {kind} call export_chrome_trace('trace.json') at the end, and pass that file to opanatomy"
+                " analyze"
             )
         elif profiler.on_trace_ready is None:
             advice = (
-                "pass on_trace_ready=opanatomy.trace_handler('runs/') to its profile(...), or give the trace that"
-                " it exports to opanatomy analyze"
+                "pass on_trace_ready=opanatomy.trace_handler('runs/') to its profile(...), or pass the trace that it"
+                " exports to opanatomy analyze"
             )
         else:
             advice = (
-                "give the traces that its on_trace_ready=... writes to opanatomy analyze, or use"
+                "pass the traces that its on_trace_ready=... writes to opanatomy analyze, or use"
                 " opanatomy.trace_handler('runs/') instead"
             )
         self._give_up(
@@ -293,7 +293,7 @@ class Script:
                 self._note_updates(recorder, updates)
                 if self._calls is not None and self._calls.lost_modes:
                     recorder.is_unlike(
-                        "a torch.inference_mode block hides what runs between the calls from a dispatch mode"
+                        "a torch.inference_mode block hides the work between the calls from a dispatch mode"
                     )
                 with self._ours():
                     recorder.end_step()
@@ -385,7 +385,7 @@ class Script:
         )
         if not plain:
             where = "torch.func runs the backward" if self._calls.is_transformed else "the optimizer's step is compiled"
-            self._warning = f"{where}, so no step is observed for a second count"
+            self._warning = f"{where}, so no step's calls are counted a second time"
         recorder = StepRecorder(
             {},
             options,
@@ -399,7 +399,7 @@ class Script:
         assert self._updates is not None
         self._calls.settle()
         if self._calls.what is not None:
-            ends = f"no torch optimizer is used: each step ends with {self._calls.what}"
+            ends = f"no torch optimizer is used, so each step ends with {self._calls.what}"
             self._warning = "; ".join(filter(None, (ends, self._warning)))
         self._before = self._seen(self._updates)
         return recorder
@@ -484,7 +484,7 @@ class Script:
     def _give_up(self, reason: str) -> None:
         if self._reason is None:
             self._reason = reason
-            say(f"nothing {'more ' * (self._recorder is not None)}is recorded, the script continues: {reason}")
+            say(f"nothing {'more ' * (self._recorder is not None)}is recorded, but the script continues: {reason}")
         if self._recorder is not None and not self._recorder.is_recorded:
             with suppress(Exception):
                 self._recorder.drop()
@@ -587,27 +587,27 @@ class Script:
             return f"the script did not import torch in this process{others}"
         if not updates.count:
             if self._steps and self._calls is not None and self._calls.what is not None:
-                return f"{self._too_few()}: each ends with {self._calls.what}"
+                return f"{self._too_few()} (each step ends with {self._calls.what})"
             reason = "no torch optimizer step ran in the script's own process"
             if not updates.were_made:
                 reason += ", and no module was called"
             if self._replayed:
                 reason = f"{self._replayed} CUDA graphs were replayed, which hide the optimizer's step"
             elif _had_children():
-                reason += "; it started others, whose ranks torchrun ... -m opanatomy run train.py follows"
+                reason += "; it started other processes, which torchrun ... -m opanatomy run train.py follows as ranks"
             return f"{reason} - use opanatomy.record() in the loop"
         made = "1 update" if updates.count == 1 else f"{updates.count} updates"
         around = (
-            "put the part to record into a block: with opanatomy.record('step.json.gz'): ... (a block without"
+            "wrap the part to record in a block: with opanatomy.record('step.json.gz'): ... (a block without"
             " step() counts as one step)"
         )
         #: The last step that can be recorded begins after this one; a GPU's profiler needs one to warm up.
         last = self._steps - 1 - self._warms()
         if updates.length and last < self._known_at:
             steps = "1 optimizer step" if self._steps == 1 else f"{self._steps} optimizer steps"
-            return f"the script ran {steps}, too few to record by step - {around}"
+            return f"the script ran {steps}, too few to record step by step - {around}"
         if not updates.length and updates.count <= _FEW_UPDATES:
-            return f"{made} of its optimizers are too few to identify its steps - {around}"
+            return f"its optimizers made only {made}, too few to identify its steps - {around}"
         if not updates.length:
             return f"the order of its optimizers' {made} follows no regular pattern - {around}"
         return self._too_few()
@@ -616,9 +616,9 @@ class Script:
         """Return the number of steps, and the number required."""
         last = self._steps - 1 - self._warms()
         first = self._schedule.first if self._schedule is not None else None
-        needed = f"step {first} would be the first recorded" if first else "steps were not steady yet"
+        needed = f"step {first} would have been the first recorded" if first else "steps were not steady yet"
         fits = max(min(self._steps - self._settings.steps, last), self._known_at)
-        return f"the script ended after step {self._steps}, and {needed} - give --after {fits}"
+        return f"the script ended after step {self._steps}, but {needed} - use --after {fits}"
 
 
 def _analyze(traces: Sequence[Path], number: int, settings: RunSettings, environment: dict[str, str]) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 #: Maximum number of steps: a longer trace is unreadable and does not fit into memory.
 MANY_STEPS: Final = 1000
-_EXAMPLE: Final = "give a range such as range(3, 6)"
+_EXAMPLE: Final = "pass a range such as range(3, 6)"
 
 
 def checked_steps(steps: object) -> range:
@@ -51,7 +51,7 @@ def checked_steps(steps: object) -> range:
     if not numbers:
         raise UsageError(f"TrainerCallback: steps={steps!r} contains no step - {_EXAMPLE}")
     if len(numbers) > MANY_STEPS:
-        raise UsageError(f"TrainerCallback: steps has more than {MANY_STEPS} steps - a few are enough: {_EXAMPLE}")
+        raise UsageError(f"TrainerCallback: steps has more than {MANY_STEPS} steps, but a few are enough - {_EXAMPLE}")
     for before, after in pairwise(numbers):
         if after != before + 1:
             raise UsageError(
@@ -128,8 +128,8 @@ def _format_of(path: Path) -> str:
     if name is None:
         endings = ", ".join(format_named(known).ending for known in FORMATS)
         raise UsageError(
-            f"TrainerCallback: output {path}: unknown report format - end the name in one of {endings}, or give a"
-            " folder; the trace goes next to the report"
+            f"TrainerCallback: output {path}: unknown report format - end the name in one of {endings}, or pass a"
+            " folder; the trace is written next to the report"
         )
     return name
 
@@ -228,7 +228,7 @@ def not_coming(steps: range, training: Training) -> str | None:
     if not reasons:
         return None
     last = f"{end - training.extra}" if end > training.extra else "..."
-    return f"TrainerCallback: {'; '.join(reasons)} - give steps from {done + 1} to {last}"
+    return f"TrainerCallback: {'; '.join(reasons)} - pass steps from {done + 1} to {last}"
 
 
 #: Figures for the Trainer's log, if they are known; `Anatomy.metrics()` has more.
@@ -241,33 +241,33 @@ _WIDTH: Final = 100
 
 
 class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # transformers has no types
-    """Record some steps of a training by transformers' `Trainer`: a trace, a report, figures in the Trainer's log.
+    """Record some steps of transformers' `Trainer`: a trace, a report, and numbers in the Trainer's log.
 
         callback = opanatomy.TrainerCallback(steps=range(3, 6), output="step.json")
         trainer = Trainer(..., callbacks=[callback])  # or trainer.add_callback(callback)
         trainer.train()
         print(callback.anatomy.classes)
 
-    `steps` are the profiled steps, as the Trainer counts them: the first update of a training is step 1, and a step is
-    all micro-batches of an update, from `on_step_begin` to `on_step_end`; the next batches are loaded before that. They
-    are in a row. Up to three steps before them, the first of the training left out, run on the clock. Hooks and ranges
-    are there only while a profiled step runs, and the losses are those without the callback, to the bit. With `check`
-    calls are counted a second time in two steps after them, and a count that does not agree raises `GateError` at the
-    end of the training; with `memory` the allocations of one step more are followed,
-    with `lines` one more says which line of the code runs what.
+    `steps` are the profiled steps, numbered as in the Trainer: the first update of a training is step 1, and a step
+    includes all micro-batches of an update, from `on_step_begin` to `on_step_end`; its batches are loaded before it.
+    The steps must be consecutive. Up to three steps before them are timed without the profiler, excluding the first
+    step of the training. Hooks and ranges are present only while a profiled step runs, and the losses are identical,
+    to the bit, to those without the callback. With `check`, calls are counted a second time in two steps after them,
+    and a count that does not agree raises `GateError` at the end of the training. With `memory`, the allocations of
+    one more step are traced, and with `lines` one more step runs line by line.
 
-    `output` names the report, in the format of its ending (.txt, .json, ...); the trace goes next to it
-    (`step.trace.json.gz`). Without it, or in a folder, the names begin with the model's class and count up. `force`
-    overwrites old files. Each rank has its own trace (`step.rank0.trace.json.gz`); the report and the log entries are
-    those of the main process. `redact` leaves paths, arguments, hosts and users out.
+    `output` names the report, in the format of its extension (.txt, .json, ...); the trace is written next to it
+    (`step.trace.json.gz`). Without `output`, or if it is a folder, the file names start with the model's class and are
+    numbered. `force` overwrites existing files. Each rank has its own trace (`step.rank0.trace.json.gz`); the report
+    and the log entries are those of the main process. `redact` leaves out paths, arguments, host names and user names.
 
-    With `oom="report"` the history of the CUDA allocator is recorded through the training; where memory runs out, it is
-    written (`step.oom.pickle`), with a page of what filled it, and the error goes its way.
+    `oom="report"` records the history of the CUDA allocator throughout the training: if memory runs out, the history
+    is written (`step.oom.pickle`) with a page that shows what filled the memory, and the error is raised as usual.
 
-    The figures go through `Trainer.log` once (`opanatomy/step_time_ns`, ...), so to every logger and the log history. A
-    training that ends or fails before the last of the steps leaves the complete ones. A callback records once.
-    Raises `UsageError` for invalid arguments, `OutputError` when a training begins whose results cannot be written. An
-    error of the recording alone is a warning: the training goes on.
+    The numbers are passed to `Trainer.log` once (`opanatomy/step_time_ns`, ...), and so reach every logger and the log
+    history. If a training ends or fails before the last of the steps, the complete steps are reported. A callback
+    records once. Raises `UsageError` for invalid arguments, and `OutputError` when a training starts whose results
+    cannot be written. An error that affects only the recording is a warning: the training continues.
     """
 
     def __init__(
@@ -302,18 +302,18 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
 
     @property
     def anatomy(self) -> Anatomy:
-        """Return the anatomy of the profiled steps, on this rank; raise `CaptureError` before it is complete."""
+        """Return the anatomy of the profiled steps on this rank; raise `CaptureError` before it is complete."""
         if self._anatomy is None:
             if self._recorder is None or self._recorder.trace is None:
                 raise CaptureError(
-                    f"TrainerCallback: {named(self._steps)} not recorded yet - ask for the anatomy after train()"
+                    f"TrainerCallback: {named(self._steps)} not recorded yet - read the anatomy after train()"
                 )
             self._anatomy = self._recorder.anatomy
         return self._anatomy
 
     @property
     def trace(self) -> Path | None:
-        """Return this rank's trace, once written."""
+        """Return this rank's trace once it is written."""
         return None if self._recorder is None else self._recorder.trace
 
     def __repr__(self) -> str:
@@ -324,12 +324,12 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     # ------------------------------------------------------------------------------------------- events of the Trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Open the files, and warn of steps that do not come."""
+        """Open the files, and warn of steps that will not be recorded."""
         self._figures, self._free_ns = {}, None
         if self.trace is not None:
             warnings.warn(
                 f"TrainerCallback: this callback already recorded {named(self._steps)} of another training run and"
-                " records nothing of this one - use a new one for each training run",
+                " does not record this one - use a new callback for each training run",
                 stacklevel=2,
             )
             return
@@ -373,12 +373,12 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             self._oom_report.enter_context(oom_report("TrainerCallback", output.trace, self._oom))
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin to watch for an error in the epoch."""
+        """Start watching for an error in the epoch."""
         if self._guard is not None:
             self._guard.epoch_begins()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin to record the step, if it is one of those."""
+        """Start recording the step, if it is one of those to record."""
         self._log(state, control)
         recorder = self._recorder
         if recorder is not None and not recorder.is_over():
@@ -415,7 +415,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         self._is_free()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Log the figures of steps at the end of an epoch before the summary of the training is logged."""
+        """Log the numbers of steps at the end of an epoch, before the training summary is logged."""
         if control.should_training_stop:
             self._finish(state)
         self._log(state, control)
@@ -491,7 +491,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
 
     def _end_recording(self, reason: str) -> None:
         self._give_up()
-        warnings.warn(f"recording ended, training continues: {reason}", stacklevel=2)
+        warnings.warn(f"recording ended, but training continues: {reason}", stacklevel=2)
 
     def _give_up(self) -> None:
         """Release everything except memory monitoring until the end of training; files already written are kept."""
@@ -517,7 +517,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             force=self._force,
             numbered=output.numbered,
             needed_bytes=1 << 20,
-            forced_by="give force=True",
+            forced_by="pass force=True",
         )
 
     def _show(self) -> None:

@@ -61,7 +61,7 @@ def phase_rules(options: Iterable[str]) -> tuple[PhaseRule, ...]:
     for option in options:
         phase, equals, pattern = option.partition("=")
         if not equals:
-            raise UsageError(f"--phase {option!r}: no '=' in it - give PHASE=REGEX, such as --phase 'forward=(F)$'")
+            raise UsageError(f"--phase {option!r}: no '=' in it - write PHASE=REGEX, such as --phase 'forward=(F)$'")
         rules.append(_rule("--phase ", phase.strip(), pattern))
     return tuple(rules)
 
@@ -69,7 +69,7 @@ def phase_rules(options: Iterable[str]) -> tuple[PhaseRule, ...]:
 def phase_rules_of(phases: object) -> tuple[PhaseRule, ...]:
     """Build rules from a mapping of phases to one or several regular expressions."""
     if not isinstance(phases, Mapping):
-        raise UsageError("analyze: phases is not a dictionary - give {'forward': REGEX, ...}")
+        raise UsageError("analyze: phases is not a dictionary - pass {'forward': REGEX, ...}")
     rules = []
     for phase, patterns in phases.items():
         for pattern in patterns if isinstance(patterns, (list, tuple)) else (patterns,):
@@ -80,11 +80,9 @@ def phase_rules_of(phases: object) -> tuple[PhaseRule, ...]:
 def _rule(where: str, phase: str, pattern: object) -> PhaseRule:
     text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
     if phase not in set(Phase):
-        raise UsageError(f"{where}{phase}={text}: no phase {phase!r} - one of {', '.join(Phase)}")
+        raise UsageError(f"{where}{phase}={text}: no phase {phase!r} - use one of {', '.join(Phase)}")
     if not isinstance(text, str) or not text:
-        raise UsageError(
-            f"{where}{phase}={text}: not a regular expression - give one that matches names of annotations"
-        )
+        raise UsageError(f"{where}{phase}={text}: not a regular expression - pass one that matches annotation names")
     try:
         return PhaseRule(Phase(phase), re.compile(text))
     except (re.error, RecursionError, OverflowError) as error:
@@ -998,7 +996,9 @@ _MAX_ELSEWHERE = 0.005
 #: Ranges are taken if at least this part of the time of forward and backward lies in them, and autograd contradicts at
 #: most this part of a phase's: a loss in a range of backward.
 _COVERED, _CONTRADICTED = 0.9, 0.1
-DIFFERENTIATED = "autograd recorded these operators to differentiate them: forward, inside an annotation of backward"
+DIFFERENTIATED = (
+    "autograd recorded these operators to differentiate them, so they are forward work inside a backward annotation"
+)
 #: The most operators, and ranges of a phase, that are named as evidence.
 _MAX_EVIDENCE = 3
 
@@ -1059,7 +1059,7 @@ def annotated_phases(
     phase = np.where(again, RECOMPUTE, np.where((stated >= 0) & ~stays, stated, placed.phase))
     said = "; ".join(f"{PHASES[code]} in {ranges.named(code)}" for code in compared.phases)
     elsewhere = sum((difference.other or 0) - (difference.ours or 0) for difference in check.differences)
-    reason = f"the trace states them, and is taken at its word: {said} - inference places {elsewhere:,} ns elsewhere"
+    reason = f"the phases are taken from the trace's annotations: {said} - inference places {elsewhere:,} ns elsewhere"
     taken = replace(check, compared=0, equal=0, differences=(), not_checked=reason)
     return taken, replace(placed, phase=phase, mapped=stated >= 0)
 
@@ -1221,7 +1221,7 @@ def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: _Compar
         evidence = ", ".join(listed) + (
             f", {len(longest) - _MAX_EVIDENCE} more" if len(longest) > _MAX_EVIDENCE else ""
         )
-        option = f"{ranges.option(phase)} takes the annotation"
+        option = f"use {ranges.option(phase)} to follow the annotation"
         differences.append(
             Difference(
                 operator=f"annotated as {PHASES[phase]}",

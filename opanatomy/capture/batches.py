@@ -44,26 +44,32 @@ def choose_shape(
     if kind == "pixel_values" and task != "contrastive":
         if seq is not None:
             raise UsageError(
-                f"--seq {seq}: {config.model_type} takes images - set their side with --set image_size=..."
+                f"--seq {seq}: {config.model_type} takes images, not tokens - set the image size with --set"
+                " image_size=..."
             )
         return Shape(task=task, batch=batch, sequence_length=None, inference=inference)
     if kind == "input_values":
         if not hasattr(config, "conv_kernel"):
-            raise ModelError(f"no batch is known for the audio of {config.model_type} - pass package.module:function")
+            raise ModelError(
+                f"cannot make audio inputs for {config.model_type} - pass package.module:function that"
+                " returns (module, inputs)"
+            )
         samples = AUDIO_LENGTH if seq is None else seq
         masked = getattr(config, "apply_spec_augment", False) and getattr(config, "mask_time_prob", 0)
         minimum = config.mask_time_length + 1 if masked else 1
         frames = audio_frames(config, samples)
         if frames < minimum:
             raise UsageError(
-                f"--seq {samples}: so few audio samples make only {max(frames, 0)} frames, and {config.model_type}"
-                f" needs {minimum} - give more (16000 per second)"
+                f"--seq {samples}: this many audio samples yield only {max(frames, 0)} frames, but"
+                f" {config.model_type} needs {minimum} - use more (16000 per second)"
             )
         length: int | None = samples
     elif kind == "input_features" and new_tokens is not None:
         # The prompt is audio of fixed length.
         if seq is not None:
-            raise UsageError(f"--seq {seq}: the prompt of {config.model_type} is its audio - leave it out")
+            raise UsageError(
+                f"--seq {seq}: the prompt of {config.model_type} is audio of fixed length - leave --seq out"
+            )
         _taken_from_prompt(config, config.max_target_positions, new_tokens)
         length = None
     else:
@@ -143,7 +149,7 @@ def _input_kind(module: torch.nn.Module) -> str:
         kind = "pixel_values of a video"
     if kind not in ("input_ids", "pixel_values", "input_values", "input_features"):
         raise ModelError(
-            f"no batch is known for {type(module).__name__}, which takes {kind} - pass package.module:function that"
+            f"cannot make a batch for {type(module).__name__}, which takes {kind} - pass package.module:function that"
             " returns (module, inputs)"
         )
     return str(kind)
@@ -166,11 +172,12 @@ def _text_length(module: torch.nn.Module, seq: int | None, usual: int | None, ne
         usual = usual or limit or TEXT_LENGTH
         return usual if limit is None else min(usual, limit)
     if limit is not None and seq > limit:
-        what = "reserved or for new tokens" if new_tokens else "reserved"
+        what = "reserved or needed for new tokens" if new_tokens else "reserved"
         why = f"{limit} tokens ({table} positions, {reserved} of them {what})" if reserved else f"{limit} tokens"
         where = key if part is config else f"text_config.{key}"
         raise UsageError(
-            f"--seq {seq}: {config.model_type} takes at most {why} - give less, or --set {where}={seq + reserved}"
+            f"--seq {seq}: {config.model_type} takes at most {why} - use a smaller --seq, or --set"
+            f" {where}={seq + reserved}"
         )
     return seq
 
@@ -182,7 +189,9 @@ def _taken_from_prompt(config: Any, limit: int, new_tokens: int) -> int:
     """
     room = limit - 1 if config.is_encoder_decoder else limit
     if new_tokens > room:
-        raise UsageError(f"--generate {new_tokens}: {config.model_type} has room for {room} new tokens - give less")
+        raise UsageError(
+            f"--generate {new_tokens}: {config.model_type} has room for only {room} new tokens - generate fewer"
+        )
     return 0 if config.is_encoder_decoder else new_tokens - 1
 
 
@@ -208,7 +217,10 @@ def audio_frames(config: Any, samples: int) -> int:
 def _tokens(config: Any, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     vocabulary = getattr(getattr(config, "text_config", config), "vocab_size", None)
     if not isinstance(vocabulary, int):
-        raise ModelError(f"the configuration of {config.model_type} has no vocab_size - pass package.module:function")
+        raise ModelError(
+            f"the {config.model_type} configuration has no vocab_size - pass package.module:function"
+            " that returns (module, inputs)"
+        )
     last = min(LAST_TOKEN, vocabulary)
     return _integers(FIRST_TOKEN if last > FIRST_TOKEN else last // 2, last, shape, generator)
 
@@ -284,8 +296,8 @@ def check_divides(batch: int, parts: int, spelled: Spelling = as_flag) -> None:
     if batch % parts:
         divisors = ", ".join(str(number) for number in range(1, batch + 1) if batch % number == 0)
         raise UsageError(
-            f"{spelled(ACCUMULATE, parts)}: a batch of {batch} cannot be split into {parts} equal micro-batches -"
-            f" give one of its divisors: {divisors}"
+            f"{spelled(ACCUMULATE, parts)}: a batch of {batch} cannot be split into {parts} equal micro-batches - use"
+            f" one of its divisors: {divisors}"
         )
 
 
@@ -312,8 +324,8 @@ def _part(value: Any, start: int, size: int, batch: int, asked: str, name: str =
             return value
         if value.shape[0] != batch:
             raise UsageError(
-                f"{asked}: the input {name} has the shape {tuple(value.shape)}, whose first dimension is not the"
-                f" batch of {batch} - give inputs whose first dimension is the batch"
+                f"{asked}: input {name} has shape {tuple(value.shape)}, but its first dimension must be the batch"
+                f" size, {batch} - pass inputs whose first dimension is the batch"
             )
         return value.narrow(0, start, size)
     if isinstance(value, Mapping):

@@ -140,14 +140,14 @@ def _measured(
     for dtype in dtypes:
         if not _worth_trying(dtype, device):
             continue
-        on_stage(f"multiplying {dtype}")
+        on_stage(f"multiplying {dtype} matrices")
         with _float32_products(device, tf32=dtype == "tf32"):
             rate = _best(_products(dtype, device, effort), device, effort)
         if rate is not None:
             peaks[dtype] = rate
     bandwidths: dict[str, Rate] = {}
     for name in moves:
-        on_stage(f"moving bytes ({name})")
+        on_stage(f"measuring memory bandwidth ({name})")
         rate = _best(_moves(name, device, effort), device, effort)
         if rate is not None:
             bandwidths[name] = rate

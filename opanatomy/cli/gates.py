@@ -59,7 +59,7 @@ def enforce_gates(report: Report, arguments: argparse.Namespace) -> None:
         from opanatomy.cli.output import note
 
         for option in dict.fromkeys(one.option for one in report.device.exceeded):
-            note(f"check: {option} is below what was measured in the trace; this alone does not fail the check")
+            note(f"check: {option} is below a rate measured in the trace; this by itself does not fail the check")
         try:
             require_agreement(report)
             if below := below_alarm(report):

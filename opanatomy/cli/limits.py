@@ -29,7 +29,7 @@ def keep_to_limits() -> None:
         limited = True
         if limit < _MIN_BYTES[option]:
             raise OutOfMemory(
-                f"not enough memory: ulimit {option} allows {limit / 1e6:.0f} MB, and an analysis needs at least"
+                f"not enough memory: ulimit {option} allows {limit / 1e6:.0f} MB, but an analysis needs at least"
                 f" {_MIN_BYTES[option] / 1e6:.0f} MB - raise the limit"
             )
     if limited:

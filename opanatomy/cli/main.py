@@ -105,8 +105,8 @@ def _require_libraries(verb: str) -> None:
     missing = [name for name in _NEEDED.get(verb, ()) if find_spec(name) is None]
     if missing:
         raise CaptureError(
-            f"{verb} needs {' and '.join(missing)}, not installed here - pip install 'opanatomy[capture]' (analyze,"
-            " compare and explain work without it)"
+            f"{verb} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed - pip"
+            " install 'opanatomy[capture]' (analyze, compare and explain work without it)"
         )
 
 

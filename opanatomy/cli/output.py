@@ -64,7 +64,7 @@ def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequenc
     if len(given) > 1:
         raise UsageError(f"{given[0]} and {given[1]} both set how much of the report is shown - leave one out")
     if given and given[0] != "--full" and format_named(format_name).machine_readable:
-        raise UsageError(f"{given[0]}: -f {format_name} always writes the whole report - leave one of them out")
+        raise UsageError(f"{given[0]}: -f {format_name} always writes the entire report - leave one of them out")
     return Page(
         brief=arguments.brief,
         full=arguments.full,
@@ -84,7 +84,7 @@ def _sections(texts: Sequence[str]) -> tuple[str, ...]:
 
     names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     if not names:
-        raise UsageError("--section: the name is empty - give one of " + ", ".join(HEADINGS))
+        raise UsageError("--section: the name is empty - use one of " + ", ".join(HEADINGS))
     chosen = []
     for name in names:
         section = choice_of(name.replace(" ", "-"), map(Choice, SECTIONS))
@@ -184,7 +184,7 @@ def destination(
     """
     out = sys.stdout if stream is None else stream
     if arguments.output == "":
-        raise UsageError("-o: the name is empty - give a file name, or - for stdout")
+        raise UsageError("-o: the name is empty - pass a file name, or - for stdout")
     name, traces = chosen_format(arguments), list(traces)
     page, tables = wanted_page(arguments, name, traces), _folder_of_tables(arguments)
     if _is_stdout(arguments.output):
@@ -209,9 +209,9 @@ def _folder_of_tables(arguments: argparse.Namespace) -> Path | None:
     check_no_address("--tables", name)
     folder = Path(name)
     if not name or (os.path.exists(folder) and not folder.is_dir()):
-        raise UsageError(f"--tables {name}: not a folder - give a folder")
+        raise UsageError(f"--tables {name}: not a folder - pass a folder")
     if not arguments.force and any(folder.glob("*.csv")):
-        raise UsageError(f"--tables {name}: it already has tables - give another folder, or --force")
+        raise UsageError(f"--tables {name}: it already has tables - choose another folder, or use --force")
     return folder
 
 

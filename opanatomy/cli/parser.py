@@ -106,7 +106,7 @@ EXAMPLES: Final = (
         "run one step of a model and see where its time goes",
         "opanatomy profile google-bert/bert-large-uncased --batch 4",
     ),
-    ("the same from a torch.profiler trace", "opanatomy analyze trace.json.gz"),
+    ("analyze a torch.profiler trace", "opanatomy analyze trace.json.gz"),
     ("where the difference between two runs comes from", "opanatomy compare before.json after.json"),
 )
 EXIT_CODES: Final = (
@@ -195,7 +195,7 @@ def _near_verb(word: str) -> str:
         return f" - did you mean 'analyze {word}'?"
     if word[:1].isalpha() or word[:1] in "./~":
         return f" - did you mean 'profile {word}'?"
-    return f" - the first word is one of {', '.join(sorted(VERBS))}"
+    return f" - use one of {', '.join(sorted(VERBS))}"
 
 
 def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
@@ -286,7 +286,9 @@ def _bare(parser: argparse.ArgumentParser, option: Option) -> Callable[[str], An
         try:
             return from_text(option, text)
         except UsageError as error:
-            raise UsageError(f"{error} - put MODEL before it: {parser.prog} {text} {option.flags[-1]}") from None
+            raise UsageError(
+                f"{error} - put MODEL before the option: {parser.prog} {text} {option.flags[-1]}"
+            ) from None
 
     return read
 

@@ -88,7 +88,7 @@ def folders_for(name: str | None, sides: int) -> Iterator[tuple[Path, ...]]:
             yield _made(folder, sides)
         return
     if not name:
-        raise UsageError(f"{RUNS_FOLDER.flags[-1]}: the name is empty - give the name of a folder")
+        raise UsageError(f"{RUNS_FOLDER.flags[-1]}: the name is empty - pass the name of a folder")
     yield _made(Path(name), sides)
 
 
@@ -98,7 +98,7 @@ def _made(folder: Path, sides: int) -> tuple[Path, ...]:
         for side in folders:
             side.mkdir(parents=True)
     except FileExistsError:
-        raise UsageError(f"{as_flag(RUNS_FOLDER, str(folder))}: it already has runs - give another folder") from None
+        raise UsageError(f"{as_flag(RUNS_FOLDER, str(folder))}: it already has runs - choose another folder") from None
     except OSError as error:
         raise OutputError(
             f"cannot create the folder {folder}: {error.strerror or error} - choose another one"

@@ -67,16 +67,17 @@ def saved_report_among(
     alone = next((report for report in reports if not isinstance(report.report, Anatomy)), None)
     if alone is not None:
         raise UsageError(
-            f"analyze: {alone.name} is {alone.what}, which can only be shown alone - leave out the other names"
+            f"analyze: {alone.name} is {alone.what}, which can only be shown by itself - leave out the other names"
         )
     compare = shlex.join(["opanatomy", "compare", *names[:_MAX_NAMES]]) + (" ..." if len(names) > _MAX_NAMES else "")
     if len(reports) == len(names):
         raise UsageError(
-            f"analyze: {len(reports)} reports are given, and it shows one at a time - to see what changed: {compare}"
+            f"analyze: {len(reports)} reports are given, but it shows only one at a time - to see what changed, run"
+            f" {compare}"
         )
     raise UsageError(
-        f"analyze: {reports[0].name} is a report, and the others are not - give either traces of ranks or one report;"
-        f" to see what changed: {compare}"
+        f"analyze: {reports[0].name} is a report, but the others are not - pass either traces of ranks or one report;"
+        f" to see what changed, run {compare}"
     )
 
 
@@ -88,17 +89,17 @@ def _check_options(report: SavedReport, arguments: argparse.Namespace) -> None:
         values = value if isinstance(value, list) else [value]
         shown = " ".join(map(str, (as_flag(option, item) for item in values)))
         if option.name in _OF_TRACES:
-            needed = "the trace of a run - give that"
+            needed = "the trace of a run - pass the trace instead"
             if option.name in _OF_SNAPSHOTS:
-                needed = "a memory snapshot - give that"
+                needed = "a memory snapshot - pass the snapshot instead"
             elif isinstance(report.report, Anatomy):
                 trace = report.report.provenance.trace
-                needed = f"its trace - give the trace{f' ({trace})' if trace else ''}"
-            raise UsageError(f"{shown}: {report.name} is {report.what}, and this needs {needed}")
+                needed = f"its trace - pass the trace{f' ({trace})' if trace else ''}"
+            raise UsageError(f"{shown}: {report.name} is {report.what}, but this needs {needed}")
         of_one = option.name in _OF_ONE_RUN and not isinstance(report.report, Anatomy)
         if of_one or (option.name == "fail_if" and isinstance(report.report, Techniques)):
             raise UsageError(
-                f"{shown}: {report.name} is {report.what}, and this needs the report of one run - give that"
+                f"{shown}: {report.name} is {report.what}, but this needs the report of a single run - pass one"
                 + (", or compare its runs again" if option.name == "redact" else "")
             )
 
@@ -124,7 +125,7 @@ def source_line(report: SavedReport) -> str:
     if isinstance(report.report, Comparison):
         return f"{name}: {report.what}, shown as saved; nothing was compared"
     if isinstance(report.report, Techniques):
-        return f"{name}: {report.what} of {report.report.created}, shown as saved; nothing ran"
+        return f"{name}: {report.what} from {report.report.created}, shown as saved; nothing ran"
     provenance = report.report.provenance
-    when = f" of {provenance.created}" if provenance.created else ""
+    when = f" from {provenance.created}" if provenance.created else ""
     return f"{name}: a report{when} by opanatomy {provenance.opanatomy}, shown as saved; no trace was read"

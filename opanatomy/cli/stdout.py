@@ -151,7 +151,9 @@ def write_out(text: str | bytes, *, machine_readable: bool, stream: TextIO | Non
     except OSError as error:
         # The rest of the buffer must not fail a second time when Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-        raise OutputError(f"cannot write the report to stdout: {error.strerror} - free some space or use -o") from error
+        raise OutputError(
+            f"cannot write the report to stdout: {error.strerror} - free some space or use -o FILE"
+        ) from error
 
 
 def _encodable(text: str, out: TextIO, *, machine_readable: bool) -> str:

@@ -137,7 +137,7 @@ def output_file(
     """
     try:
         if os.path.isdir(path):
-            raise OutputError(f"cannot write {path}: it is a folder - give a file name")
+            raise OutputError(f"cannot write {path}: it is a folder - pass a file name")
         if _is_stream(path):
             target = Path(os.path.realpath(path))
             return OutputFile(path=path, target=target, force=force, numbered=False, is_stream=True)
@@ -160,8 +160,8 @@ def output_file(
         free = shutil.disk_usage(folder).free
         if free < needed_bytes:
             raise OutputError(
-                f"cannot write {named}: {free / 1e6:.1f} MB are free in {folder}, up to {needed_bytes / 1e6:.0f} MB are"
-                " needed - free some space or choose another folder"
+                f"cannot write {named}: only {free / 1e6:.1f} MB are free in {folder}, but up to"
+                f" {needed_bytes / 1e6:.0f} MB are needed - free some space or choose another folder"
             )
         for left in folder.glob(f"{_HIDDEN}*{_PARTIAL}"):
             with suppress(OSError):
@@ -299,7 +299,7 @@ def local_name(name: str) -> str:
         return name
     path = unquote(match[2], errors="surrogateescape")
     if "\0" in path:
-        raise UsageError(f"{name}: its path has a zero byte (%00), which no file name can have - give its path")
+        raise UsageError(f"{name}: its path has a zero byte (%00), which no file name can have - pass the file's path")
     return path
 
 
@@ -316,17 +316,17 @@ def check_no_address(option: str, name: str) -> None:
     if scheme is None:
         return
     if (path := local_name(name)) != name:
-        todo = f"give its path: {shlex.quote(path)}"
+        todo = f"pass its path: {shlex.quote(path)}"
     elif option == "MODEL":
         hub = _HUB.match(name)
-        todo = f"give its Hub id: opanatomy profile {hub[1]}" if hub else "download its folder first and give that"
+        todo = f"use its Hub id: opanatomy profile {hub[1]}" if hub else "download its folder and pass that folder"
     else:
         file = shlex.quote(_file_name(name))
         target = shlex.quote(name)
         copy = _COPY.get(scheme, "").format(source=file, target=target)
         steps = [f"{option} {file} ..."] if option.startswith("-") else []  # of a command; Python has arguments
         steps += [copy] if copy else []
-        todo = "write to a file and copy that" + (f": {' && '.join(steps)}" if steps else "")
+        todo = "write to a local file and copy it there" + (f": {' && '.join(steps)}" if steps else "")
     raise UsageError(f"{option} {name}: this is a URL, not a file - {todo}")
 
 
@@ -365,7 +365,7 @@ def _download(scheme: str, name: str, file: str) -> str:
         return " ".join(["hf download", wanted, *options, "--local-dir ."])
     if scheme in _COPY:
         return _COPY[scheme].format(source=source, target=target)
-    return f"copy {source} to {target} with the tool of its store"
+    return f"copy {source} to {target} with its store's own tool"
 
 
 # Files at store addresses (`s3://`, `gs://`, `hf://`, `zip://`, `memory://`), by fsspec.
@@ -556,7 +556,7 @@ def _errors_of(address: Address) -> Iterator[None]:
     except (TraceError, UsageError):
         raise
     except FileNotFoundError as error:
-        raise TraceError(f"cannot read {address}: there is no such file or folder - give another one") from error
+        raise TraceError(f"cannot read {address}: no such file or folder - check the address") from error
     except (ImportError, ValueError) as error:
         package = _PACKAGES.get(scheme_of(address.text.split("::")[-1]) or "")
         if isinstance(error, ModuleNotFoundError) and error.name == "fsspec":

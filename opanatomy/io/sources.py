@@ -49,14 +49,14 @@ class Source(Struct, frozen=True):
         """Yield a file to read the trace from; a copy (of a member, or from an address) is removed afterwards."""
         if isinstance(self.path, Address):
             ending = ".json.gz" if self.path.suffix == ".gz" else ".json"
-            with temporary(f"trace{ending}", f"what is at {self.path}") as file:
+            with temporary(f"trace{ending}", f"the download of {self.path}") as file:
                 fetch(self.path, file)
                 yield file
             return
         if self.member is None:
             yield self.path
             return
-        with temporary("trace.json", f"what is unpacked of {self.path}") as file:
+        with temporary("trace.json", f"the unpacked contents of {self.path}") as file:
             unzipped = _unzipped(self.path, self.member, file.parent)
             try:
                 yield unzipped
@@ -81,7 +81,7 @@ def sources_of(paths: Sequence[Path | Address]) -> list[Source]:
             members = [name for name in _members(path) if _is_trace(PurePosixPath(name).parts)]
             if not members:
                 raise TraceError(
-                    f"no trace in the zip {path}: none of its files ends in .json or .json.gz - give another one"
+                    f"no trace in the zip {path}: none of its files ends in .json or .json.gz - choose another one"
                 )
             sources += [Source(path, name, name) for name in sorted(members, key=_natural)]
         else:
@@ -106,10 +106,10 @@ _OTHERS: Final = (
     (".nsys-rep", b"", "an Nsight Systems report - record the step with torch.profiler, or `opanatomy profile`"),
     (".qdrep", b"", "an Nsight Systems report - record the step with torch.profiler, or `opanatomy profile`"),
     (".ncu-rep", b"", "an Nsight Compute report on single kernels - record the step with torch.profiler"),
-    (".xplane.pb", b"", "a JAX or TensorFlow profile - give a torch.profiler trace"),
-    (".sqlite", b"SQLite format 3", "an SQLite database, as Nsight Systems exports one - record the step with"
+    (".xplane.pb", b"", "a JAX or TensorFlow profile - pass a torch.profiler trace"),
+    (".sqlite", b"SQLite format 3", "an SQLite database, such as Nsight Systems exports - record the step with"
      " torch.profiler"),
-    ("", b"SQLite format 3", "an SQLite database - give a torch.profiler trace"),
+    ("", b"SQLite format 3", "an SQLite database - pass a torch.profiler trace"),
 )  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def other_tool(path: Path) -> str | None:
     except OSError:
         return None
     if head.startswith(_ZIP_MAGIC) and any(name.endswith("/data.pkl") for name in _members(path)):
-        return "a torch.save file, with weights or tensors - give a trace, or a file that _dump_snapshot wrote"
+        return "a torch.save file, with weights or tensors - pass a trace, or a file that _dump_snapshot wrote"
     name = path.name.lower()
     return next((what for ending, begin, what in _OTHERS if name.endswith(ending) and head.startswith(begin)), None)
 
@@ -136,7 +136,7 @@ def _at_address(address: Address) -> list[Source]:
     names = {text: PurePosixPath(text.rstrip("/")).relative_to(base) for text in files}
     traces = [text for text in files if _is_trace(names[text].parts)]
     if not traces:
-        raise TraceError(f"no trace at {address}: none of its files ends in .json or .json.gz - give another one")
+        raise TraceError(f"no trace at {address}: none of its files ends in .json or .json.gz - choose another one")
     level = min(len(names[text].parts) for text in traces)
     return [
         Source(files[text], names[text].as_posix())
@@ -150,7 +150,7 @@ def _in_folder(folder: Path) -> list[Source]:
     try:
         os.listdir(folder)
     except OSError as error:
-        raise TraceError(f"cannot read the folder {folder}: {error.strerror or error} - give another one") from error
+        raise TraceError(f"cannot read the folder {folder}: {error.strerror or error} - choose another one") from error
     for endings in (_ENDINGS, _SNAPSHOT_ENDINGS):
         for pattern in ("*", "*/*"):
             paths = (path for path in folder.glob(pattern) if _is_trace(path.relative_to(folder).parts, endings))
@@ -159,8 +159,8 @@ def _in_folder(folder: Path) -> list[Source]:
                 return [Source(path, path.relative_to(folder).as_posix()) for path in sorted(files, key=_natural)]
     other = next((what for path in sorted(folder.iterdir()) if (what := other_tool(path)) is not None), None)
     raise TraceError(
-        f"no trace in the folder {folder}: none of its files ends in .json or .json.gz"
-        f" - {'give another one' if other is None else f'it holds {other}'}"
+        f"no trace in the folder {folder}: none of its files ends in .json or .json.gz -"
+        f" {'choose another one' if other is None else f'it holds {other}'}"
     )
 
 
@@ -302,7 +302,7 @@ def spooled(paths: Sequence[Path | Address]) -> Iterator[list[Path | Address]]:
 def _spooled(path: Path, number: int) -> Iterator[Path]:
     name = "stdin" if str(path) in (STDIN, "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0") else str(path)
     called = "stdin" if name == "stdin" else path.name if path.suffix else f"pipe {number}"
-    with temporary(called, "the trace that comes through a pipe") as file, _opened(path, name) as source:
+    with temporary(called, "the trace from a pipe") as file, _opened(path, name) as source:
         if source.isatty():
             raise TraceError(f"cannot read a trace from {name}: it is a terminal - {_EXAMPLE}")
         status = os.fstat(source.fileno())
@@ -323,7 +323,7 @@ def _opened(path: Path, name: str) -> nullcontext[BinaryIO] | BinaryIO:
     if str(path) == STDIN:
         buffer = getattr(sys.stdin, "buffer", None)
         if buffer is None:
-            raise TraceError(f"cannot read {name}: it is closed - give a trace, or {_EXAMPLE}")
+            raise TraceError(f"cannot read {name}: it is closed - pass a trace, or {_EXAMPLE}")
         return nullcontext(buffer)
     try:
         return path.open("rb")
@@ -341,8 +341,8 @@ def _copy(source: BinaryIO, file: Path, name: str) -> None:
             size += len(chunk)
             if size > limit:
                 raise TraceError(
-                    f"cannot keep {name}: more than {limit / 1e6:.0f} MB have arrived, half of the free space in"
-                    f" {file.parent.parent} - free some space, set TMPDIR or give a file"
+                    f"cannot store {name}: more than {limit / 1e6:.0f} MB arrived, which is half of the free space in"
+                    f" {file.parent.parent} - free some space, set TMPDIR or pass a file"
                 )
             target.write(chunk)
     if not size:

@@ -107,15 +107,15 @@ def unlike(devices: tuple[TraceDevice, ...]) -> str | None:
     first, others = computing[0], [device for device in computing[1:] if _kinds(device) != _kinds(computing[0])]
     if first.unnamed:
         return (
-            f"the kernels ran on device {first.number}, and the trace does not say which of its devices"
-            f" ({', '.join(first.unnamed)}) that is: its peaks are unknown"
+            f"the kernels ran on device {first.number}, but the trace does not say which of its devices"
+            f" ({', '.join(first.unnamed)}) that is, so its peaks are unknown"
         )
     if not others:
         return None
     whole = sum(device.kernel_ns for device in computing)
     shares = ", ".join(f"{device.kernel_ns / whole:.1%} on {device.number} ({device.name})" for device in others)
     return (
-        f"devices of several kinds ran the kernels, {first.kernel_ns / whole:.1%} of their time on {first.number}"
+        f"kernels ran on several kinds of devices, {first.kernel_ns / whole:.1%} of their time on {first.number}"
         f" ({first.name}), {shares}: all are compared with the peaks of device {first.number}"
     )
 
@@ -128,7 +128,7 @@ def has_accelerator(memory: MemoryEvents, names: Sequence[str]) -> str | None:
     if (memory.device_type > _CPU).any():
         return "has memory events of a GPU"
     operator = next((name for name in names if _OF_ACCELERATOR.search(name)), None)
-    return None if operator is None else f"has {operator}, which runs on no CPU,"
+    return None if operator is None else f"has {operator}, which does not run on CPUs,"
 
 
 def unused_gpu(metadata: dict[str, Any], names: Sequence[str]) -> str | None:
@@ -143,12 +143,12 @@ def unused_gpu(metadata: dict[str, Any], names: Sequence[str]) -> str | None:
     operator = next((name for name in names if _OF_CPU.search(name)), None)
     if operator is not None:
         return (
-            f"{gpu} was not used: nothing was launched on it, and {operator.removeprefix('aten::')} runs on the CPU"
-            ' alone - move model and batch to it (.to("cuda"))'
+            f"{gpu} was not used: nothing was launched on it, and {operator.removeprefix('aten::')} runs only on the"
+            ' CPU - move model and batch to the GPU (.to("cuda"))'
         )
     return (
-        f"nothing was launched on {gpu}: all times are those of the CPU - move model and batch to it"
-        ' (.to("cuda")); if they are there, record its activities too (ProfilerActivity.CUDA)'
+        f"nothing was launched on {gpu}: all times are CPU times - move model and batch to it"
+        ' (.to("cuda")); if they are there, record GPU activities too (ProfilerActivity.CUDA)'
     )
 
 

@@ -131,7 +131,7 @@ def taken_apart(path: Path, metadata: Mapping[str, Any], name: str) -> Iterator[
             for target in targets.values():
                 target.write(b"\n]}\n")
         sources = tuple(Source(files[number], f"{name}, rank {number}") for number in numbers)
-        yield TakenApart(sources, f"this file merges {len(sources)} ranks: they are separated and numbered {by}")
+        yield TakenApart(sources, f"this file merges {len(sources)} ranks, which are separated and numbered {by}")
 
 
 def _identities(path: Path) -> Iterator[tuple[msgspec.Raw, _Event]]:
@@ -174,13 +174,13 @@ def _ranks(seen: Mapping[Process, _Seen]) -> tuple[dict[Process, int] | None, st
         pid: match[1] for pid in seen if isinstance(pid, str) and (match := _LABELLED.match(pid))
     }
     order = {label: number for number, label in enumerate(dict.fromkeys(labels.values()))}
-    for ranks, by in ((stated, "as its events say"), (named, "by the names of its processes")):
+    for ranks, by in ((stated, "by the rank in their events"), (named, "by the names of their processes")):
         if _several(ranks, seen):
             return ranks, by
     labelled, by_place = {pid: order[label] for pid, label in labels.items()}, _by_place(seen)
     for ranks, sure in ((labelled, True), (by_place, _all_work(by_place, seen))):
         if sure and _several(ranks, seen):
-            return ranks, "in its order"
+            return ranks, "in file order"
     if len(seen) <= _MAX_PROCESSES and _several(ranks := _by_launches(seen), seen) and _all_work(ranks, seen):
         return ranks, "in the order of their processes"
     return None, ""

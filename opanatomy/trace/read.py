@@ -899,8 +899,8 @@ def _capture(metadata: dict[str, object], warnings: list[str]) -> Capture | None
     if isinstance(memory := raw.get("memory"), dict) and not _OLD_MEMORY.isdisjoint(memory):
         raw = {**raw, "memory": {}}
         warnings.append(
-            f"the memory in the trace's own metadata ({METADATA_KEY}) is in an older form, which is not read - profile"
-            " the model again"
+            f"the memory records in the trace's own metadata ({METADATA_KEY}) use an older format, which is not read -"
+            " profile the model again"
         )
     try:
         return with_possible_numbers(msgspec.convert(raw, type=Capture), METADATA_KEY, warnings)

@@ -56,7 +56,10 @@ def parse_signatures(raw: Sequence[RawArguments], warnings: list[str]) -> list[S
         unread += left < 0
         signatures.append(parse_signature(one) if left >= 0 else None)
     if unread:
-        warnings.append(f"{unread:,} of {len(raw):,} distinct argument lists are too many to keep: without costs")
+        warnings.append(
+            f"{unread:,} of {len(raw):,} distinct argument lists exceed the limit on stored values, so their costs are"
+            " unknown"
+        )
     return signatures
 
 

@@ -215,7 +215,7 @@ def _columns(snapshot: Any) -> dict[str, Any]:
         snapshot = {"segments": snapshot, "device_traces": []}
     if not isinstance(snapshot, dict) or not isinstance(snapshot.get("segments"), list):
         raise _Refused(
-            "it is a pickle, but not a memory snapshot - give the file that torch.cuda.memory._dump_snapshot wrote"
+            "it is a pickle, but not a memory snapshot - pass the file that torch.cuda.memory._dump_snapshot wrote"
         )
     tables = _Tables()
     traces = snapshot.get("device_traces") or []

@@ -171,16 +171,14 @@ def read_metadata(head: bytes, tail: bytes, warnings: list[str]) -> dict[str, ob
             weight = len(value_text) + 240 * value_text.count(b"{")
             weight += 90 * value_text.count(b"[") + 60 * value_text.count(b",")
             if weight > left:
-                warnings.append(
-                    f"the entry {key[:40]} of the trace's metadata is too large ({len(value_text) / 1e6:.1f} MB)"
-                )
+                warnings.append(f"the trace's metadata entry {key[:40]} is too large ({len(value_text) / 1e6:.1f} MB)")
                 continue
             left -= weight
             try:
                 value = msgspec.json.decode(raw)
                 msgspec.json.encode(value)
             except (*NOT_DECODABLE, OverflowError) as error:
-                warnings.append(f"the entry {key[:40]} of the trace's metadata cannot be read ({error})")
+                warnings.append(f"the trace's metadata entry {key[:40]} cannot be read ({error})")
                 continue
             metadata[key] = value
     return metadata
@@ -243,7 +241,7 @@ def check_content(
     left_out = (f"not read: {rows.text}" for rows in unread[:1])
     why = next((f" ({reason})" for reason in (*left_out, *warnings) if reason.isprintable()), "")
     timed = "that took time" if len(operators) else "and no device work that opanatomy recognizes"
-    raise TraceError(f"{path} has no operator {timed}{why} - give a torch.profiler trace of a step")
+    raise TraceError(f"{path} has no operator {timed}{why} - pass a torch.profiler trace of a step")
 
 
 def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> Capture:
@@ -267,7 +265,7 @@ def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> C
     if not wrong:
         return capture
     warnings.append(
-        f"the trace's own metadata ({name}) have impossible numbers, which are left out: {', '.join(wrong)}"
+        f"the trace's own metadata ({name}) contains impossible numbers, which are left out: {', '.join(wrong)}"
     )
     return replace(capture, **parts)
 
@@ -419,15 +417,15 @@ class EventStream:
                     f" ({self._damage})"
                 )
             if self._ended and not start:
-                raise TraceError(f"{self.path} is empty - give a torch.profiler trace")
+                raise TraceError(f"{self.path} is empty - pass a torch.profiler trace")
             if self._ended or len(self._buffer) > LONGEST_METADATA:
                 if _REPORT_KEYS.match(self._buffer):
                     raise TraceError(
-                        f"{self.path} is an opanatomy report, not a trace - give its trace, or the report alone"
+                        f"{self.path} is an opanatomy report, not a trace - pass its trace, or only the report"
                     )
                 where = "" if self._ended else f" in its first {LONGEST_METADATA >> 20} MiB"
                 raise TraceError(
-                    f'{self.path} is not a trace: it has no "traceEvents"{where} - give a torch.profiler trace'
+                    f'{self.path} is not a trace: it has no "traceEvents"{where} - pass a torch.profiler trace'
                 )
             self._more(text, len(self._buffer) or 1)
 
@@ -448,8 +446,8 @@ class EventStream:
         packed = self._raw.tell()
         if self.text_bytes > max(_PACKED_FROM, _MAX_PACKED * packed):
             raise TraceError(
-                f"cannot read {self.path}: {packed / 1e6:.2f} MB of it unpack to more than"
-                f" {self.text_bytes / 1e6:.0f} MB, as no trace does - is this a gzip bomb?"
+                f"cannot read {self.path}: {packed / 1e6:.2f} MB of the file unpack to more than"
+                f" {self.text_bytes / 1e6:.0f} MB, which no trace does - is this a gzip bomb?"
             )
 
     def _take(self) -> list[Event]:
@@ -478,7 +476,7 @@ class EventStream:
             self._more(text)
         tail, self._buffer = self._buffer, b""
         if len(tail) > LONGEST_METADATA:
-            self.warnings.append(f"more than {LONGEST_METADATA >> 20} MiB follow the events; they are left out")
+            self.warnings.append(f"more than {LONGEST_METADATA >> 20} MiB follow the events and are left out")
             tail = b"}"
         elif self._damage:
             wrong = "" if self._damage == ENDS_EARLY else ", some of which may be wrong"

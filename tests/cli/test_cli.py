@@ -143,8 +143,8 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("profile", "gpt2", "--trace", "x.txt"), 2, "must end in .json or .json.gz"),
     (("profile", "gpt2", "-f", "xml"), 2, "not known - "),
     (("profile", "gpt2", "-o", "report.docx"), 2, "no report format has this ending"),
-    (("profile", "gpt2", "--inference", "--optimizer", "adamw"), 2, "--inference runs no backward"),
-    ((*BERT, "--device", "tpu"), 2, "--device tpu: torch does not know this device"),
+    (("profile", "gpt2", "--inference", "--optimizer", "adamw"), 2, "--inference has no backward"),
+    ((*BERT, "--device", "tpu"), 2, "--device tpu: torch has no such device"),
     ((*BERT, "--device", "meta"), 2, "--device meta: steps cannot run on meta"),
     ((*BERT, "-o", ""), 2, "-o: the name is empty"),
     ((*BERT, "--trace", "x.json", "-o", "./x.json"), 2, "that is the trace - choose another name for the report"),
@@ -202,7 +202,7 @@ def test_without_torch_a_verb_says_what_to_install(
     words = {"peaks": (), "estimate": ("gpt2", "--on", "H100")}.get(verb, ("gpt2",))
     assert main([verb, *words]) == 1
     out, err = capsys.readouterr()
-    said = f"opanatomy: {verb} needs torch, not installed here - pip install 'opanatomy[capture]'; "
+    said = f"opanatomy: {verb} needs torch, which is not installed - pip install 'opanatomy[capture]'; "
     assert (out, err.startswith(said), err.count("\n")) == ("", True, 1)
 
 

@@ -180,12 +180,12 @@ def test_figures_of_a_comparison_are_of_each_side(compared: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["analyze", "C", "--redact"], "--redact: C is a saved comparison, and this needs the report of one run"),
-        (["analyze", "C", "--section", "idle"], "this needs the report of one run"),
-        (["analyze", "C", "--jobs", "2"], "--jobs 2: C is a saved comparison, and this needs the trace of a run"),
-        (["analyze", "C", "C"], "C is a saved comparison, which is shown alone"),
-        (["compare", "C", "C"], "C: this is a saved comparison and covers several runs - give the report or trace"),
-        (["explain", "--unknown", "C"], "C: this is a saved comparison and covers several runs"),
+        (["analyze", "C", "--redact"], "--redact: C is a saved comparison, but this needs the report of a single run"),
+        (["analyze", "C", "--section", "idle"], "this needs the report of a single run"),
+        (["analyze", "C", "--jobs", "2"], "--jobs 2: C is a saved comparison, but this needs the trace of a run"),
+        (["analyze", "C", "C"], "C is a saved comparison, which can only be shown by itself"),
+        (["compare", "C", "C"], "C: a saved comparison, which is of several runs - give the report or the trace"),
+        (["explain", "--unknown", "C"], "C: a saved comparison, which is of several runs"),
     ],
 )
 def test_what_needs_a_run_is_refused_of_a_comparison(
@@ -225,7 +225,7 @@ def test_an_experiment_is_shown_again_as_it_was_written(
         read.to_pandas("operators")
     for words in (["--redact"], ["--fail-if", "time > 1s"], ["--jobs", "2"]):
         assert main(["analyze", "kept.json", *words]) == 2
-        assert "kept.json is a report of techniques, and this needs" in capsys.readouterr().err
+        assert "kept.json is a report of techniques, but this needs" in capsys.readouterr().err
     assert main(["compare", "kept.json", "kept.json"]) == 1
     assert "NAME.report.json" in capsys.readouterr().err
 
@@ -302,16 +302,19 @@ def test_ceilings_and_redaction_hold_for_a_report_as_for_its_trace(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["kept", "--trace", "x.json"], "--trace x.json: kept is a report, and this needs its trace - give the trace"),
+        (["kept", "--trace", "x.json"], "--trace x.json: kept is a report, but this needs its trace - pass the trace"),
         (["kept", "--phase", "forward=a", "--phase", "other=b"], "--phase forward=a --phase other=b: kept is a report"),
         (["kept", "--jobs", "2"], "--jobs 2: kept is a report"),
-        (["kept", "--at", "peak"], "--at peak: kept is a report, and this needs a memory snapshot - give that"),
+        (
+            ["kept", "--at", "peak"],
+            "--at peak: kept is a report, but this needs a memory snapshot - pass the snapshot instead",
+        ),
         (["kept", "-o", "kept", "--force", "-f", "json"], "-o kept: this is the report to show"),
         (
             ["kept", "bert.json"],
-            "2 reports are given, and it shows one at a time - to see what changed: opanatomy compare kept",
+            "2 reports are given, but it shows only one at a time - to see what changed, run opanatomy compare kept",
         ),
-        (["trace.json.gz", "kept"], "kept is a report, the others are not"),
+        (["trace.json.gz", "kept"], "kept is a report, but the others are not"),
     ],
 )
 def test_what_needs_a_trace_is_refused(
@@ -337,7 +340,7 @@ def test_a_report_in_a_folder_of_ranks_is_left_out_in_words(folder: Path, capsys
     (warning,) = (
         text for text in json.loads(capsys.readouterr().out)["caveats"] if "trace.report.json is left out" in text
     )
-    assert "not a trace but a report of opanatomy" in warning
+    assert "is an opanatomy report, not a trace" in warning
 
 
 # -------------------------------------------------------------------------------------------------------- unlike things
@@ -356,7 +359,7 @@ def test_a_snapshot_and_a_trace_are_not_compared_and_one_beside_traces_is_named(
     said = "a memory snapshot (oom.pickle.gz) cannot be compared with a step (rank0.json)"
     assert said in capsys.readouterr().err
     assert command(["analyze", str(tmp_path), "--section", "warnings"]) == 0
-    assert "the folder's memory snapshots are left out: oom.pickle.gz" in " ".join(capsys.readouterr().out.split())
+    assert "memory snapshots are left out: oom.pickle.gz" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_may_be_wrong_is_among_the_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

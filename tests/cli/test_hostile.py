@@ -381,7 +381,7 @@ def test_an_interrupt_after_the_trace_names_it(
     out, err = capsys.readouterr()
     assert out == ""
     assert "trace: bert-base-uncased.trace.json.gz" in err
-    assert err.endswith("opanatomy: interrupted; the trace is written, the report is not\n")
+    assert err.endswith("opanatomy: interrupted; the trace was written, but the report was not\n")
     assert left_in(here) == ["bert-base-uncased.trace.json.gz"]
 
 

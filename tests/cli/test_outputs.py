@@ -167,7 +167,7 @@ def test_python_keeps_to_the_same_rules(here: Path) -> None:
     assert opanatomy.profile(layer, x).provenance.trace is None
     assert opanatomy.profile(layer, x, trace="t.json").provenance.trace == "t.json"
     before = Path("t.json").read_bytes()
-    with pytest.raises(OutputError, match=r"cannot write t\.json: it exists already - give force=True or choose"):
+    with pytest.raises(OutputError, match=r"cannot write t\.json: it exists already - pass force=True or choose"):
         opanatomy.profile(layer, x, trace="t.json")
     assert Path("t.json").read_bytes() == before
     opanatomy.profile(layer, x, trace="t.json", force=True)
@@ -206,7 +206,7 @@ FULL: list[tuple[int, tuple[str, ...], str]] = [
     (1_000, ("analyze", "TRACE", "-o", "r.json"), "cannot write r.json: File too large - free some space"),
     (500, ("analyze", "TRACE", "--trace", "a.json.gz"), "cannot write a.json.gz: File too large - free some space"),
     (500, ("analyze", "ZIP"), "into the temporary folder"),
-    (500, ("analyze", "-"), "cannot write the trace that comes through a pipe into the temporary folder"),
+    (500, ("analyze", "-"), "cannot write the trace from a pipe into the temporary folder"),
 ]
 
 

@@ -113,7 +113,7 @@ def test_a_side_of_a_comparison_on_stdin(
     [
         (b"", "cannot read a trace from stdin: it is empty - pipe one into it: zcat trace.json.gz | opanatomy"),
         (b"curl: (22) The requested URL returned error: 404\n", "stdin is not a trace: it starts with b'curl: (2'"),
-        (b'{"a": 1}', 'it has no "traceEvents" - give a torch.profiler trace'),
+        (b'{"a": 1}', 'it has no "traceEvents" - pass a torch.profiler trace'),
         (gzip.compress(b"{}" * 50)[:12], "stdin"),
         (b"PK\x03\x04 cut", "stdin"),
         (b'{"schema": 1, "provenance": {', "cannot read the report stdin: it is truncated or damaged"),
@@ -143,8 +143,8 @@ def test_stdin_that_is_a_terminal_or_nothing_or_read_twice(
     monkeypatch.setattr(sys, "stdin", None)
     for words, code, said in (
         (["analyze", "-"], 1, "cannot read a trace from stdin: it is empty"),
-        (["analyze", "-", "-"], 2, "stdin can be read once"),
-        (["compare", "-", "-"], 2, "compare - -: stdin can be read once"),
+        (["analyze", "-", "-"], 2, "stdin can be read only once"),
+        (["compare", "-", "-"], 2, "compare - -: stdin can be read only once"),
         (["analyze", "/dev/zero"], 1, "cannot read a trace from /dev/zero: it is a device"),
     ):
         assert main(words) == code
@@ -157,7 +157,7 @@ def test_an_endless_pipe_is_left(
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=4 << 20))
     assert piped(b"{" * (4 << 20), "analyze", "-") == 1
-    assert "cannot keep stdin: more than 2 MB came through, half of what is free" in capsys.readouterr().err
+    assert "cannot store stdin: more than 2 MB arrived, which is half of the free" in capsys.readouterr().err
 
 
 def test_named_pipes_and_process_substitution(here: Path, trace: Path) -> None:
@@ -190,7 +190,7 @@ ADDRESSES: list[tuple[str, str]] = [
         "pip install adlfs, or download it first:"
         " az storage blob download --account-name account -c box -n a/t.json -f t.json && opanatomy analyze t.json",
     ),
-    ("dbfs:/runs/t.json", "download it first: copy dbfs:/runs/t.json to t.json with the tool of its store"),
+    ("dbfs:/runs/t.json", "download it first: copy dbfs:/runs/t.json to t.json with its store's own tool"),
 ]
 
 
@@ -204,7 +204,7 @@ def test_an_address_gets_the_command_that_downloads_it(
     err = capsys.readouterr().err
     assert mask_secrets(f"cannot read {address}: this is a URL, not a file - {words}") in err
     assert err.count("\n") == 1
-    with pytest.raises(UsageError, match="it is an address, not a file"):
+    with pytest.raises(UsageError, match="this is a URL, not a file"):
         opanatomy.analyze(address)
 
 
@@ -228,10 +228,10 @@ def test_what_a_store_says_comes_with_the_command_that_downloads(
     [
         (("analyze", "TRACE", "-o", "s3://b/r.json"), "-o s3://b/r.json: this is a URL, not a file - write"),
         (("analyze", "TRACE", "--trace", "gs://b/t.json"), "gcloud storage cp t.json gs://b/t.json"),
-        (("profile", "https://huggingface.co/owner/name"), "give its Hub id: opanatomy profile owner/name"),
-        (("profile", "s3://bucket/model/"), "download its folder first and give that"),
-        (("profile", "file:///models/x"), "give its path: /models/x"),
-        (("analyze", "file:///a%00b.json"), "file:///a%00b.json: the path of this address has a zero byte (%00)"),
+        (("profile", "https://huggingface.co/owner/name"), "use its Hub id: opanatomy profile owner/name"),
+        (("profile", "s3://bucket/model/"), "download its folder and pass that folder"),
+        (("profile", "file:///models/x"), "pass its path: /models/x"),
+        (("analyze", "file:///a%00b.json"), "file:///a%00b.json: its path has a zero byte (%00)"),
     ],
 )
 def test_addresses_elsewhere(
@@ -267,8 +267,8 @@ def test_members_left_out_for_their_names_are_said(here: Path, plain: bytes) -> 
     }
     Path("ranks.zip").write_bytes(zipped(members))
     assert opanatomy.analyze("ranks.zip").warnings[-1] == (
-        "6 files of the zip are left out (hidden, or the name does not end in .json or .json.gz): .rank3.json, log,"
-        " notes.txt, rank1.json.zst, rank2.json.zst and 1 more"
+        "6 files of the zip are left out (hidden, or the name does not end in .json or .json.gz):"
+        " .rank3.json, log, notes.txt, rank1.json.zst, rank2.json.zst and 1 more"
     )
     Path("whole.zip").write_bytes(zipped({"rank0.json": plain}))
     assert not any("left out" in line for line in opanatomy.analyze("whole.zip").warnings)

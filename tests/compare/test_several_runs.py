@@ -117,7 +117,7 @@ def test_two_recordings_of_one_run_are_refused(here: Path) -> None:
     side = f"-- WIDE=4 {PYTHON} train.py"
     command = run("compare", "--run", side, "--run", side, cwd=here)
     assert command.returncode == 1
-    assert "recorded more than once - leave one recording in the script" in command.stderr
+    assert "recorded more than once - keep only one recording in the script" in command.stderr
 
 
 def test_an_interrupt_keeps_what_is_done_in_a_named_folder(here: Path) -> None:
@@ -158,23 +158,29 @@ def test_every_recorder_writes_where_a_comparison_collects(here: Path, monkeypat
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--run", "profile gpt2"], "--run 'profile gpt2': one side is given - give --run twice"),
-        (["a.json", "--run", "profile gpt2"], "compare a.json --run ...: a side is read or run - give SIDEs alone"),
-        ([], "compare: no side is given - give at least two: compare BEFORE AFTER, or --run CMD twice"),
-        (["a.json", "b.json", "--times", "3"], "--times 3 needs --run - give --run 'profile MODEL ...' twice"),
-        (["a.json", "b.json", "--folder", "runs"], "--folder runs is of --run"),
-        (["--run", "gpt2"], "--run 'gpt2': not a run - write 'profile MODEL ...' as after opanatomy, or '-- "),
+        (["--run", "profile gpt2"], "--run 'profile gpt2': only one side - pass --run twice"),
+        (
+            ["a.json", "--run", "profile gpt2"],
+            "compare a.json --run ...: sides are either files or runs - pass SIDEs or --run",
+        ),
+        ([], "compare: no sides are given - pass at least two: compare BEFORE AFTER, or --run CMD twice"),
+        (["a.json", "b.json", "--times", "3"], "--times 3 needs --run - pass --run 'profile MODEL ...' twice"),
+        (["a.json", "b.json", "--folder", "runs"], "--folder runs needs --run"),
+        (["--run", "gpt2"], "--run 'gpt2': neither a profile command nor a script - write 'profile MODEL ...' or '-- "),
         (["--run", "-- A=1 B="], "--run '-- A=1 B=': no program after -- - write '-- python train.py ...'"),
         (["--run", "profile 'gpt2"], "no closing quotation - close the quotation mark in it"),
         (["--run", "profile gpt2 --bacth 2"], "unknown --bacth 2 - did you mean --batch?"),
         (["--run", "profile gpt2 --batch 0"], "--batch 0: must be at least 1"),
-        (["--run", "profile gpt2 --clip 1"], "--clip 1.0 clips before an optimizer update, and this run has none"),
-        (["--run", "profile gpt2 -o a.json"], "--output is not of a run - leave it out, or give it to compare"),
-        (["--run", "profile gpt2 --fail-if 'time > 1s'"], "--fail-if is not of a run"),
-        (["--run", "profile gpt2 --trace a.json.gz"], "--trace is not of a run"),
-        (["--run", "profile gpt2 --full"], "--full is not of a run"),
+        (["--run", "profile gpt2 --clip 1"], "--clip 1.0 is a part of the update, and there is none"),
+        (
+            ["--run", "profile gpt2 -o a.json"],
+            "--output is not an option of a run - leave it out, or pass it to compare",
+        ),
+        (["--run", "profile gpt2 --fail-if 'time > 1s'"], "--fail-if is not an option of a run"),
+        (["--run", "profile gpt2 --trace a.json.gz"], "--trace is not an option of a run"),
+        (["--run", "profile gpt2 --full"], "--full is not an option of a run"),
         (["--run", "profile gpt2 --no-trace --suggest 0", "--times", "0"], "--times 0: must be at least 1"),
-        (["--run", "profile gpt2", "--folder", "used"], "--folder used: it already has runs - give another folder"),
+        (["--run", "profile gpt2", "--folder", "used"], "--folder used: it already has runs - choose another folder"),
     ],
 )
 def test_sides_that_cannot_be_run_are_refused_before_any_runs(words: list[str], says: str, here: Path) -> None:

@@ -34,8 +34,8 @@ def refused(device: str, kind: type[OpanatomyError]) -> str:
         ("xpu:1", CaptureError, f"device xpu:1: this torch ({torch.__version__}) sees no xpu device"),
         ("mps", CaptureError, f"device mps: this torch ({torch.__version__}) sees no mps device"),
         ("meta", UsageError, "steps cannot run on meta"),
-        ("npu", UsageError, "torch does not know this device"),
-        ("cpu:first", UsageError, "torch does not know this device"),
+        ("npu", UsageError, "torch has no such device"),
+        ("cpu:first", UsageError, "torch has no such device"),
     ],
 )
 def test_a_device_that_this_torch_has_not_is_refused(device: str, kind: type[OpanatomyError], said: str) -> None:
@@ -86,7 +86,7 @@ def test_xpu_is_named_as_such() -> None:
     assert (accelerators.allocator_name("xpu:1"), accelerators.peak_bytes("xpu:1")) == ("xpu allocator", 123)
     with pytest.raises(UsageError, match="memory: the xpu allocator cannot be traced"):
         accelerators.check_memory_in_depth("xpu:1")
-    with pytest.raises(UsageError, match="peaks of xpu devices are not measured"):
+    with pytest.raises(UsageError, match="cannot measure the peaks of xpu devices"):
         accelerators.check_measurable("xpu:1")
 
 

@@ -81,9 +81,8 @@ class Counted(nn.Module):
 
 X = torch.ones(3, 4)
 NO_PRIVILEGES = (
-    "the driver allows only administrators to trace - load the driver with"
-    " NVreg_RestrictProfilingToAdminUsers=0 (a file in /etc/modprobe.d, then restart), or run as an"
-    " administrator; a container needs --cap-add=SYS_ADMIN"
+    "the driver allows only administrators to trace - load the driver with NVreg_RestrictProfilingToAdminUsers=0 (in a"
+    " file in /etc/modprobe.d, then reboot), or run as an administrator; a container needs --cap-add=SYS_ADMIN"
 )
 #: What Kineto says, the environment, and the cause.
 CAUSES: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
@@ -94,23 +93,23 @@ CAUSES: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
     "the hypervisor does not allow tracing this virtual GPU -"
                                                   " enable profiling for the virtual machine"),
     "confidential": ((CALL.format("CUPTI_ERROR_CONFIDENTIAL_COMPUTING_NOT_SUPPORTED (41)"),), {},
-                     "confidential computing forbids tracing - run with that GPU mode off"),
+                     "confidential computing forbids tracing - turn that GPU mode off"),
     "WSL": ((CALL.format("CUPTI_ERROR_WSL_DEVICE_NOT_SUPPORTED (45)"),), {},
             "CUPTI does not support the device under WSL - on Windows, allow all users"),
     "MIG": ((CALL.format("CUPTI_ERROR_MIG_DEVICE_NOT_SUPPORTED (43)"),), {},
-            "CUPTI does not support this MIG instance - run on a whole GPU"),
+            "CUPTI does not support this MIG instance - run on a full GPU"),
     "too long": (("Exceeded max GPU buffer count (33 >= 33) - terminating tracing",), {},
      "the step launches more than the profiler's buffers can hold - profile fewer steps, or a smaller model"),
     "not started": (("function cbapi->getCuptiStatus() failed with error CUPTI_ERROR_NOT_INITIALIZED (15)", FAILED), {},
                     "CUPTI could not be started - update the driver; if that does not help, load the driver with"),
     # Without a word of Kineto the surroundings are looked at.
     "nothing": ((), {},
-     "it gave no reason - run a small torch.profiler example with KINETO_LOG_LEVEL=0 and read what it prints"
+     "the cause is unknown - run a small torch.profiler example with KINETO_LOG_LEVEL=0 and read what it prints"
      " about the device"),
     "nsys": ((), {"NSYS_PROFILING_SESSION_ID": "7"},
              "another profiler is attached to this process (NSYS_PROFILING_SESSION_ID) - run without it"),
     "LD_LIBRARY_PATH": ((), {"LD_LIBRARY_PATH": "{folder}"},
-     "CUPTI failed, and LD_LIBRARY_PATH has one other than torch's ({folder}) - remove that folder"),
+     "CUPTI failed, and LD_LIBRARY_PATH contains another CUPTI than torch's ({folder}) - remove that folder"),
 }  # fmt: skip
 
 

@@ -159,7 +159,7 @@ def test_all_devices_are_waited_for_around_each_reading_of_the_clock(monkeypatch
     assert text.count("step wait cpu cuda:1 clock") == steps
     profiled = 1  # begins with its range's clock, after the wait at the end of the step before it
     assert text.count("wait cpu cuda:1 clock step wait cpu cuda:1 clock") == steps - profiled
-    assert "the model is on cpu, cuda:1: peak memory covers only cpu" in anatomy.warnings
+    assert "the model is on cpu, cuda:1, but peak memory covers only cpu" in anatomy.warnings
 
 
 # ------------------------------------------------------------------------------------------------------------ weights

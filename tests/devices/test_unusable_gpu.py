@@ -61,8 +61,8 @@ FAILURES = {
     "no kernel image": (
         FakeMachine(gpus=(V100,), kernel_error=fake_cuda.NO_KERNEL_IMAGE),
         f"cuda:0 cannot run this torch's kernels: Tesla V100-SXM2-16GB is sm_70, and torch {VERSION} (CUDA 13.0)"
-        " has sm_75, sm_80, sm_86, sm_90, sm_100, sm_120 - install its build for CUDA 12.6, which has kernels"
-        " for sm_70, or give --device cpu",
+        " has kernels for sm_75, sm_80, sm_86, sm_90, sm_100, sm_120 - install its build for CUDA 12.6, which has"
+        " kernels for sm_70, or use --device cpu",
     ),
     "HIP without kernels": (
         FakeMachine(
@@ -72,25 +72,25 @@ FAILURES = {
             arch_list=("gfx90a", "gfx942"),
             kernel_error="HIP error: invalid device function",
         ),
-        f"cuda:0 cannot run this torch's kernels: AMD Radeon RX 6600 is gfx1032, and torch {VERSION} has gfx90a,"
-        " gfx942 - install a torch build with kernels for gfx1032, or give --device cpu",
+        f"cuda:0 cannot run this torch's kernels: AMD Radeon RX 6600 is gfx1032, and torch {VERSION} has kernels for"
+        f" gfx90a, gfx942 - install a torch build with kernels for gfx1032, or use --device cpu",
     ),
     "busy": (
         FakeMachine(gpus=(BUSY,), context_error=fake_cuda.BUSY),
         "cuda:0 is busy: NVIDIA H100 80GB HBM3 (sm_90), 12.9 of 85.9 GB used, 11.8 GB by /usr/bin/python3"
-        " (process 4242); its compute mode is exclusive process, which allows one process - wait until that one"
-        " ends, choose another GPU with --device, or have the mode set to default (nvidia-smi -c 0) (CUDA"
+        " (process 4242); its compute mode is exclusive process, which allows one process - wait for that one to end,"
+        " choose another GPU with --device, or set the mode to default (nvidia-smi -c 0) (CUDA"
         " error: CUDA-capable device(s) is/are busy or unavailable)",
     ),
     "full": (
         FakeMachine(gpus=(FULL,), context_error=fake_cuda.CONTEXT_OUT_OF_MEMORY),
         "cuda:0 was already full: NVIDIA H100 80GB HBM3 (sm_90), 85.9 of 85.9 GB used, 42.9 GB by python"
-        " (process 100), 21.5 GB by python (process 101), 10.7 GB by python (process 102), 2 more - free it, or"
-        f" choose another with --device {SAID}",
+        f" (process 100), 21.5 GB by python (process 101), 10.7 GB by python (process 102), 2 more - free some of its"
+        f" memory, or choose another with --device {SAID}",
     ),
     "broken": (
         FakeMachine(context_error=fake_cuda.UNCORRECTABLE),
-        "cuda:0 cannot be used: NVIDIA H100 80GB HBM3 (sm_90), 0.0 of 85.9 GB used - look at nvidia-smi, or give"
+        "cuda:0 cannot be used: NVIDIA H100 80GB HBM3 (sm_90), 0.0 of 85.9 GB used - check nvidia-smi, or use"
         " --device cpu (AcceleratorError: CUDA error: uncorrectable ECC error encountered)",
     ),
 }
@@ -136,7 +136,7 @@ UNUSED = {
     "CPU build": (
         FakeMachine(cuda=None, cuda_order=()),
         None,
-        f"this torch ({VERSION}) is a CPU build and does not use the GPU (NVIDIA H100 80GB HBM3)",
+        f"this torch ({VERSION}) is a CPU build and cannot use the GPU (NVIDIA H100 80GB HBM3)",
         "install a CUDA build of torch",
     ),
     "driver too old": (
@@ -148,26 +148,26 @@ UNUSED = {
     "hidden by a wrong number": (
         FakeMachine(gpus=TWO, cuda_order=()),
         "2,0",
-        "CUDA_VISIBLE_DEVICES=2,0 matches none of the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
-        "unset it, or number them from 0",
+        "CUDA_VISIBLE_DEVICES=2,0 names no existing GPU, which hides the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
+        "unset it, or number the GPUs from 0",
     ),
     "hidden by nothing": (
         FakeMachine(gpus=TWO, cuda_order=()),
         "",
         "CUDA_VISIBLE_DEVICES is empty and hides the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
-        "unset it, or number them from 0",
+        "unset it, or number the GPUs from 0",
     ),
     "fabric manager": (
         FakeMachine(gpus=(H100,) * 8, cuda_order=(), warning=fake_cuda.NOT_READY),
         None,
-        "CUDA does not initialize on the 8 GPUs (NVIDIA H100 80GB HBM3): error 802, system not yet initialized",
+        "CUDA fails to initialize on the 8 GPUs (NVIDIA H100 80GB HBM3): error 802, system not yet initialized",
         "start nvidia-fabricmanager, which GPUs behind an NVSwitch need",
     ),
     "MIG without an instance": (
         FakeMachine(gpus=(replace(H100, mig=True),), cuda_order=()),
         None,
         "MIG is on, but the GPU (NVIDIA H100 80GB HBM3) has no instance",
-        "make one (nvidia-smi mig -C -cgi ...)",
+        "create one (nvidia-smi mig -C -cgi ...)",
     ),
 }
 
@@ -181,7 +181,7 @@ def test_a_gpu_that_is_not_used_says_why(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert choose_device("auto") == "cpu"
-    assert no_gpu_note("auto") == f"no GPU in use, {why}: running on the CPU ({processor_name()}) - {do}"
+    assert no_gpu_note("auto") == f"no GPU in use because {why}: running on the CPU ({processor_name()}) - {do}"
     assert no_gpu_note("cpu") == f"no GPU in use: running on the CPU ({processor_name()})"
     assert line_of([*BERT, "--device", "cuda"], capsys) == f"--device cuda: {why} - {do}, or use --device cpu"
 
@@ -192,9 +192,9 @@ def test_a_gpu_is_named_where_nvml_does_not_answer(tmp_path: Path, monkeypatch: 
     folder.mkdir(parents=True)
     (folder / "information").write_text("Model: \t\t NVIDIA RTX A6000\nIRQ:   \t\t 183\n")
     assert no_gpu_note("auto") == (
-        "no GPU in use, the driver of the GPU (NVIDIA RTX A6000) does not work: NVML does not answer (RM has"
-        f" detected an NVML/RM version mismatch): running on the CPU ({processor_name()}) - restart after a"
-        " driver update"
+        "no GPU in use because the driver for the GPU (NVIDIA RTX A6000) does not work: NVML does not answer (RM has"
+        f" detected an NVML/RM version mismatch): running on the CPU ({processor_name()}) - reboot after a driver"
+        f" update"
     )
 
 
@@ -206,7 +206,7 @@ def test_an_amd_gpu_that_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "")
     assert "HIP_VISIBLE_DEVICES= hides all AMD GPUs" in no_gpu_note("auto")
     install(FakeMachine(gpus=(), cuda_order=(), cuda=None), monkeypatch)
-    assert "is a CPU build and does not use an AMD GPU" in no_gpu_note("auto")
+    assert "is a CPU build and cannot use an AMD GPU" in no_gpu_note("auto")
 
 
 def test_a_number_that_is_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,7 +243,7 @@ def test_the_command_notes_why_and_runs(
     (tmp_path / "tiny_of_start.py").write_text(TINY)
     monkeypatch.syspath_prepend(tmp_path)
     assert main(["profile", "tiny_of_start:tiny", "--warmup", "1"]) == 0
-    note = f"no GPU in use, {why}: running on the CPU ({processor_name()}) - {do}"
+    note = f"no GPU in use because {why}: running on the CPU ({processor_name()}) - {do}"
     assert note in capsys.readouterr().err.splitlines()
 
 

@@ -169,7 +169,7 @@ def followed(code: str, folder: Path, *options: str) -> tuple[list[Anatomy], str
 def ends(anatomy: Anatomy) -> str:
     """What ends a step, by the warning of the report."""
     said = [text for text in anatomy.warnings if text.startswith("no torch optimizer is used")]
-    return said[0].removeprefix("no torch optimizer is used: each step ends with ").partition(";")[0] if said else ""
+    return said[0].removeprefix("no torch optimizer is used, so each step ends with ").partition(";")[0] if said else ""
 
 
 @pytest.mark.parametrize(

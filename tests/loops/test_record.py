@@ -544,7 +544,7 @@ def test_a_block_is_one_step() -> None:
     assert reasons == ["the block ran only once, under the profiler"]
 
 
-ONE = "step() was never called: call recorder.step() at the end of each iteration to separate them"
+ONE = "step() was never called - call recorder.step() at the end of each iteration to separate them"
 
 
 @pytest.mark.parametrize(
@@ -574,14 +574,14 @@ def test_code_that_a_watch_breaks_is_told_how_to_do_without() -> None:
         torch.func.grad(lambda x: x.sin().sum())(X)
 
     with (
-        pytest.warns(UserWarning, match=r"^a step failed while its calls were counted a second time .* give warmup=1$"),
+        pytest.warns(UserWarning, match=r"^a step failed while its calls were counted a second time .* use warmup=1$"),
         pytest.raises(RuntimeError, match="saved tensor hooks"),
     ):
         run(3, iteration)
     run(3, iteration, warmup=1)
 
 
-OTHER_WAY = "steps vary: the counted one had other shapes or calls than the profiled ones"
+OTHER_WAY = "steps vary: the counted step had different shapes or calls than the profiled ones"
 
 
 def ways_of(anatomy: Anatomy) -> dict[str, str | None]:
@@ -714,9 +714,7 @@ def test_a_loop_that_is_too_short(tmp_path: Path) -> None:
     target = tmp_path / "t.json"
     with pytest.raises(CaptureError) as caught:
         run(3, lambda _: model(X).sum().backward(), target)
-    assert "ended after iteration 3, but the first one to be profiled is number 6 - give warmup=2 or" in str(
-        caught.value
-    )
+    assert "ended after iteration 3, but profiling starts with iteration 6 - use warmup=2 or" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
     assert recorded(lambda: model(X).sum().backward(), 3, warmup=2).step.count == 1
@@ -727,8 +725,8 @@ def test_fewer_steps_than_asked_for(tmp_path: Path) -> None:
     anatomy = recorded(lambda: model(X).sum().backward(), PROFILED + 1, steps=5, memory=True)
     assert (len(anatomy.step.steps), anatomy.workload.steps) == (2, 2)
     assert [warning[:30] for warning in anatomy.warnings] == [
-        "2 of 5 steps were profiled: th",
-        "the recording ended before the",
+        "only 2 of 5 steps were profiled"[:30],
+        "no memory trace: the recording ended"[:30],
     ]
     assert contractions(anatomy) == {"forward": FORWARD, "backward": BACKWARD}
     with opanatomy.record(tmp_path / "t.json", warmup=1, steps=2) as recorder:
@@ -737,7 +735,7 @@ def test_fewer_steps_than_asked_for(tmp_path: Path) -> None:
             if number < 2:
                 recorder.step()
     assert len(recorder.anatomy.step.steps) == 2
-    assert recorder.anatomy.warnings == ("the last profiled step was cut off: the recording ended inside it",)
+    assert recorder.anatomy.warnings == ("the last profiled step is incomplete, because the recording ended during it",)
 
 
 def test_one_recorder_and_one_profiler_at_a_time() -> None:
@@ -780,7 +778,7 @@ def test_wrong_arguments(options: dict[str, Any], kind: type[OpanatomyError], sa
 def test_a_file_that_is_there(tmp_path: Path) -> None:
     target = tmp_path / "t.json"
     target.write_text("mine")
-    with pytest.raises(OutputError, match=r"it exists already - give force=True"), opanatomy.record(target):
+    with pytest.raises(OutputError, match=r"it exists already - pass force=True"), opanatomy.record(target):
         pass
     assert target.read_text() == "mine"
     with opanatomy.record(target, force=True):

@@ -314,8 +314,8 @@ print("done")
 @pytest.mark.parametrize(
     ("steps", "update", "said"),
     [
-        (3, "optimizer.step()", "the script ended after step 3, and steps were not steady yet - give --after 1"),
-        (1, "optimizer.step()", "the script ran 1 optimizer step, too few to record by step - put the part"),
+        (3, "optimizer.step()", "the script ended after step 3, but steps were not steady yet - use --after 1"),
+        (1, "optimizer.step()", "the script ran 1 optimizer step, too few to record step by step - wrap the part"),
         (30, "pass", "no torch optimizer step ran in the script's own process - use opanatomy.record() in the loop"),
     ],
 )
@@ -338,7 +338,7 @@ with {profiler} as profiler:
     ("profiler", "said"),
     [
         ("torch.profiler.profile()", "pass on_trace_ready=opanatomy.trace_handler('runs/') to its profile(...), or"),
-        ("torch.profiler.profile(on_trace_ready=print)", "give the traces that its on_trace_ready="),
+        ("torch.profiler.profile(on_trace_ready=print)", "pass the traces that its on_trace_ready="),
         ("torch.autograd.profiler.profile()", "torch.autograd.profiler.profile call export_chrome_trace('trace.json')"),
         ("torch.autograd.profiler.profile(enabled=False)", "no torch optimizer step ran"),
     ],

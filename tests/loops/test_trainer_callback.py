@@ -310,7 +310,7 @@ def test_a_training_that_is_interrupted_leaves_the_steps_that_are_whole(tmp_path
     anatomy = opanatomy.read(tmp_path / "step.json")
     assert anatomy == callback.anatomy
     assert len(anatomy.step.steps) == 2
-    assert warned(anatomy) == ["2 of 3 steps were profiled: the recording ended after that"]
+    assert warned(anatomy) == ["only 2 of 3 steps were profiled, because the recording ended then"]
 
 
 def test_a_training_that_fails_before_a_step_is_whole_leaves_nothing(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_steps_that_do_not_come_leave_no_file(tmp_path: Path) -> None:
     callback = opanatomy.TrainerCallback(range(20, 23), tmp_path / "profiles" / "step.json")
     training = trainer(callback, folder=tmp_path, max_steps=2)
     with pytest.warns(
-        UserWarning, match="with step 2, so steps 20 to 22 will not be recorded - give steps from 1 to 2"
+        UserWarning, match="with step 2, so steps 20 to 22 will not be recorded - pass steps from 1 to 2"
     ):
         training.train()
     assert left_in(tmp_path) == []
@@ -344,7 +344,7 @@ def test_a_training_that_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     plain.train()
     callback = opanatomy.TrainerCallback(range(2, 6), tmp_path / "step.json")
     training = trainer(callback, folder=tmp_path, **settings)
-    with pytest.warns(UserWarning, match="after step 3, so steps 2 to 3 will not be recorded - give steps from 4 to 7"):
+    with pytest.warns(UserWarning, match="after step 3, so steps 2 to 3 will not be recorded - pass steps from 4 to 7"):
         training.train(resume_from_checkpoint=str(tmp_path / "training" / "checkpoint-3"))
     assert losses(training) == losses(plain)
     capture = read_trace(tmp_path / "step.trace.json.gz").capture
@@ -382,7 +382,7 @@ def test_a_second_count_that_does_not_agree_fails_when_the_training_is_done(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"steps": 5}, "steps is of type int - give a range such as range"),
+        ({"steps": 5}, "steps is of type int - pass a range such as range"),
         ({"steps": ()}, r"steps=\(\) contains no step"),
         ({"steps": range(3)}, "steps contains 0, but training begins with step 1"),
         ({"steps": [3.0]}, r"steps contains 3\.0, which is not an integer"),
@@ -404,7 +404,7 @@ def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "step.trace.json.gz").write_text("mine")
     callback = opanatomy.TrainerCallback(range(2, 3), "step.txt")
     training = trainer(callback, folder=tmp_path, max_steps=2)
-    with pytest.raises(OutputError, match=r"step.trace.json.gz: it exists already - give force=True"):
+    with pytest.raises(OutputError, match=r"step.trace.json.gz: it exists already - pass force=True"):
         training.train()
     assert (training.state.global_step, left_in(tmp_path)) == (0, ["step.trace.json.gz"])
     trainer(opanatomy.TrainerCallback(range(2, 3), "step.txt", force=True), folder=tmp_path, max_steps=2).train()

@@ -261,7 +261,7 @@ def test_a_clock_that_cannot_be_written_is_a_warning(tmp_path: Path, monkeypatch
 
     # The disk is full when the clock is written, not before.
     monkeypatch.setattr("opanatomy.capture.run.export.with_run", full)
-    with pytest.warns(UserWarning, match=r"lacks the clock of the whole loop: no space left"):
+    with pytest.warns(UserWarning, match=r"lacks the timing of the entire loop: no space left"):
         anatomy, _ = trained(DataLoader(Rows(14, 0), batch_size=2), tmp_path / "step.json")
     assert anatomy.run is None
     assert anatomy.step.count == 1

@@ -215,7 +215,7 @@ def refuse(*_: Any) -> Any:
             {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64,backend:cudaMallocAsync"},
             {},
             True,
-            "take backend:cudaMallocAsync out of PYTORCH_ALLOC_CONF",
+            "remove backend:cudaMallocAsync from PYTORCH_ALLOC_CONF",
         ),
         (
             "native",
@@ -273,12 +273,7 @@ A100 = nvml.NvmlDevice(uuid="GPU-1", name="A100", used_bytes=9_000, total_bytes=
             nvml.Answer(why_not="NVML does not support AMD devices"),
             False,
             [("before_the_device", None, None), ("context", None, None)],
-            [
-                (
-                    "cannot tell how much of cuda:1 is used, nor the size of its context: NVML does not support AMD"
-                    " devices"
-                )
-            ],
+            [("cannot tell memory use or context size of cuda:1: NVML does not support AMD devices")],
         ),
     ],
     ids=["process", "context-there", "no-answer"],

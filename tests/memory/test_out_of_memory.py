@@ -266,7 +266,7 @@ def test_the_python_entry_speaks_of_its_own_arguments(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.optim.SGD, "step", full)
     with pytest.raises(opanatomy.OutOfMemory) as caught:
         opanatomy.profile(torch.nn.Linear(64, 16), torch.ones(4, 64), optimizer="sgd")
-    assert 'optimizer="adafactor", give a smaller module or call module.to(torch.bfloat16) (CUDA out' in str(
+    assert 'optimizer="adafactor", pass a smaller module or call module.to(torch.bfloat16) (CUDA out' in str(
         caught.value
     )
     assert "--" not in str(caught.value)

@@ -303,7 +303,7 @@ def test_a_module_that_does_not_generate_so_is_refused() -> None:
     prepared = prepare(tiny_request(GPT2, inference=True))
     module: Any = prepared.module
     ids, plain = prepared.inputs["input_ids"], module.generate  # type: ignore[call-overload]
-    with pytest.raises(UsageError, match=r"generate=2: inputs without names \(2\) - give a dictionary"):
+    with pytest.raises(UsageError, match=r"generate=2: the inputs have no names \(2 given\) - pass a dictionary"):
         opanatomy.profile(module, (ids, ids), generate=2)
     with pytest.raises(UsageError, match=r"^generate=2: Linear cannot generate - leave it out, or use a model"):
         opanatomy.profile(torch.nn.Linear(2, 2), torch.ones(2, 2), generate=2)
@@ -335,10 +335,14 @@ def test_options_that_make_no_sense_together(words: str, said: str, tmp_path: An
     ("name", "request_", "said"),
     [
         (BERT, {"generate": 4}, "--generate 4: BertForMaskedLM cannot generate - leave it out, or use a model with"),
-        (GPT2, {"generate": 70}, "--generate 70: gpt2 has room for 64 new tokens - give less"),
+        (GPT2, {"generate": 70}, "--generate 70: gpt2 has room for only 64 new tokens - generate fewer"),
         (GPT2, {"generate": 8, "seq": 58}, "--seq 58: gpt2 takes at most 57 tokens (64 positions, 7 of them reserved"),
-        (BART, {"generate": 64}, "--generate 64: bart has room for 63 new tokens - give less"),
-        (WHISPER, {"generate": 3, "seq": 8}, "--seq 8: the prompt of whisper is its audio - leave it out"),
+        (BART, {"generate": 64}, "--generate 64: bart has room for only 63 new tokens - generate fewer"),
+        (
+            WHISPER,
+            {"generate": 3, "seq": 8},
+            "--seq 8: the prompt of whisper is audio of fixed length - leave --seq out",
+        ),
     ],
 )
 def test_models_that_cannot(name: str, request_: dict[str, Any], said: str) -> None:

@@ -26,7 +26,7 @@ from opanatomy.records.taxonomy import Phase
 from tests.support.process_state import process
 
 X = torch.arange(12.0).reshape(3, 4) / 12
-SAVES, OBSERVER = "the observer of saved tensors", "the observer of calls"
+SAVES, OBSERVER = "the saved-tensor observer", "the call observer"
 
 
 class Model(nn.Module):
@@ -425,17 +425,17 @@ ALL = "every output that requires a gradient (2 tensors: output[0], output[1]), 
 @pytest.mark.parametrize(
     ("output", "text"),
     [
-        (lambda a, loss: (a, loss), "output[1], the last of 2 outputs: the only scalar"),
+        (lambda a, loss: (a, loss), "output[1], the last of 2 outputs and the only scalar"),
         (lambda a, loss: loss, "output, a scalar"),
         (lambda a, loss: a, "output, with a gradient of ones"),
         (lambda a, loss: {"logits": a, "deep": {"loss": loss}}, "output['deep']['loss']"),
         (lambda a, loss: Record(a, loss), "output.loss"),
-        (lambda a, loss: Named(a, loss), "output.energy, the last of 2 outputs: the only scalar"),
-        (lambda a, loss: Plain(a, (a, [loss])), "output.extra[1][0], the last of 2 outputs: the only scalar"),
+        (lambda a, loss: Named(a, loss), "output.energy, the last of 2 outputs and the only scalar"),
+        (lambda a, loss: Plain(a, (a, [loss])), "output.extra[1][0], the last of 2 outputs and the only scalar"),
         (lambda a, loss: [a, loss * a], ALL),
         (
             lambda a, loss: (a, [loss.detach(), {"x": loss}]),
-            "output[1][1]['x'], the last of 3 outputs: the only scalar",
+            "output[1][1]['x'], the last of 3 outputs and the only scalar",
         ),
         # A cache is known by its class, not by its name, which transformers has changed; a list by the model's setting.
         (lambda a, loss: {"logits": a, "cache": keys_and_values(a)}, "output['logits'], with a gradient of ones"),

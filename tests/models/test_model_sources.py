@@ -59,7 +59,7 @@ def test_code_of_a_configuration_is_refused_unless_trusted(tmp_path: Path, monke
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(content))
     message = message_of(on_cpu(model=str(folder)), ModelError)
-    assert "code of its own" in message
+    assert "its own code" in message
     assert "--trust-remote-code" in message
     assert not (tmp_path / "modules").exists()
     prepared = prepare(on_cpu(model=str(folder), batch=1, seq=8, layers=1, trust_remote_code=True))
@@ -77,7 +77,7 @@ def test_code_of_a_configuration_is_refused_unless_trusted(tmp_path: Path, monke
         ('{"model_type": "qqqqqqqqq"}', "a newer transformers may support it"),
         ('{"model_type": "bert", "hidden_size": "wide"}', "cannot build"),
         ('{"model_type": "bert", "hidden_size": 30}', "not a multiple"),
-        ('{"model_type": "bert", "architectures": ["BertForQuestionAnswering"]}', "give --task; it has"),
+        ('{"model_type": "bert", "architectures": ["BertForQuestionAnswering"]}', "use --task; it has"),
         ('{"model_type": "speech_to_text"}', "package.module:function"),
     ],
 )
@@ -111,7 +111,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     ("model", "others", "said"),
     [
         ("bert-lage-uncased", {}, "did you mean google-bert/bert-large-uncased"),
-        ("nobody/zzzzzzzz", {}, "name a local folder"),
+        ("nobody/zzzzzzzz", {}, "use a local folder"),
         ("no/such/model", {}, "not a catalog name"),
         ("", {}, "not a catalog name"),
         ("./nowhere", {}, "no such file or folder"),

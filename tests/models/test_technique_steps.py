@@ -134,15 +134,15 @@ def test_outputs_without_a_loss_are_summed_over_micro_batches() -> None:
             (torch.ones(6, 4),),
             4,
             (
-                "accumulate=4: a batch of 6 cannot be split into 4 equal micro-batches - give one of its divisors:"
+                "accumulate=4: a batch of 6 cannot be split into 4 equal micro-batches - use one of its divisors:"
                 " 1, 2, 3, 6"
             ),
         ),
         (
             (torch.ones(6, 4), {"mask": torch.ones(4, 4)}),
             2,
-            "accumulate=2: the input mask has the shape (4, 4), whose first dimension is not the batch of 6 -"
-            " give inputs whose first dimension is the batch",
+            "accumulate=2: input mask has shape (4, 4), but its first dimension must be the batch size, 6 - pass"
+            " inputs whose first dimension is the batch",
         ),
     ],
 )
@@ -270,7 +270,7 @@ def test_only_biases_and_only_the_head() -> None:
         (
             BERT,
             {"freeze": "layers:3"},
-            "--freeze layers:3: BertForMaskedLM has 2 layers - it has embeddings, layers:N"
+            "--freeze layers:3: BertForMaskedLM has only 2 layers - choose from embeddings, layers:N"
             " (2 BertLayer in bert.encoder.layer), all-but-biases, all-but-head",
         ),
         (LLAMA, {"freeze": "all-but-biases"}, "--freeze all-but-biases: LlamaForCausalLM has no biases - it has"),
@@ -445,7 +445,7 @@ def test_logits_are_never_whole_and_every_chunk_is_counted() -> None:
 @has_it
 def test_a_model_that_computes_with_its_logits_is_refused() -> None:
     prepared: Any = prepare(tiny_request(BART, fused_loss=True))
-    with pytest.raises(UsageError, match=r"^--fused-loss: the model takes add of its logits"), quiet_libraries():
+    with pytest.raises(UsageError, match=r"^--fused-loss: the model computes add on its logits"), quiet_libraries():
         prepared.module(**prepared.inputs)
 
 

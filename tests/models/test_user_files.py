@@ -137,7 +137,7 @@ def test_files_of_the_same_name_keep_apart(folder: Path) -> None:
         ("my models/nett.py:make", "no file my models/nett.py - did you mean my models/net.py"),
         (
             "my models/net.py",
-            "it names no function - give the one that returns (module, inputs): my models/net.py:make",
+            "it names no function - name the one that returns (module, inputs), such as my models/net.py:make",
         ),
         ("my models/net.py:make()", "'make()' does not name a function"),
         ("my models/net.py:mak", "no 'mak' in my models/net.py - did you mean make?"),
@@ -145,10 +145,13 @@ def test_files_of_the_same_name_keep_apart(folder: Path) -> None:
         ("my models/net.py:needs", "raised TypeError: needs() missing 1 required positional argument"),
         (
             "my models/net.py:broken",
-            "cannot be multiplied (1x2 and 3x3) (my models/net.py:18) - try calling it by itself",
+            "cannot be multiplied (1x2 and 3x3) (my models/net.py:18) - try calling it on its own",
         ),
-        ("my models/script.py:x", "cannot import my models/script.py: SystemExit 3 (my models/script.py:3) - put what"),
-        ("my models/syntax.py:x", "SyntaxError: invalid syntax (my models/syntax.py:3) - correct it"),
+        (
+            "my models/script.py:x",
+            "cannot import my models/script.py: SystemExit 3 (my models/script.py:3) - put the code",
+        ),
+        ("my models/syntax.py:x", "SyntaxError: invalid syntax (my models/syntax.py:3) - fix it"),
         ("my models/missing.py:x", "No module named 'not_there_at_all' (my models/missing.py:2) - install it, or put"),
         ("my models/raises.py:x", "ZeroDivisionError: division by zero (my models/raises.py:2)"),
     ],
@@ -166,7 +169,7 @@ def test_a_package_of_a_name_that_is_taken(folder: Path) -> None:
     (package / "__init__.py").touch()
     (package / "net.py").write_text("import torch\n")
     message = message_of(on_cpu(model="my models/torch/net.py:x"), ModelError)
-    assert f"its package torch has the name of one that is already in use ({torch.__file__})" in message
+    assert f"its package torch has the same name as one already in use ({torch.__file__})" in message
 
 
 def test_the_jobs_of_an_experiment_find_the_file(folder: Path) -> None:

@@ -148,8 +148,8 @@ def test_what_is_no_device_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("estimate", BERT), 2, "on which device? give --on H100"),
-        (("estimate", BERT, "--on", "banana"), 2, "--on banana: opanatomy has no data sheet for this device"),
+        (("estimate", BERT), 2, "on which device? - use --on, such as --on H100"),
+        (("estimate", BERT, "--on", "banana"), 2, "--on banana: no device of this name has a data sheet here"),
         (
             ("estimate", BERT, *SMALL, "--on", "V100", "--tf32"),
             2,

@@ -103,7 +103,7 @@ def test_without_a_model_all_techniques_are_listed_and_none_is_made(
         assert TECHNIQUE[name].what in text
     assert listing_of(None, 80, only=["lora,amp"], skip=["amp"]).startswith("lora")
     assert main(["techniques"]) == 2
-    assert "give MODEL, or --list" in capsys.readouterr().err
+    assert "pass MODEL, or use --list" in capsys.readouterr().err
 
 
 def test_techniques_are_named_skipped_and_combined() -> None:
@@ -153,7 +153,8 @@ CHOSEN = {
 CANNOT = {
     ("openai-community/gpt2", "freeze-all-but-head"): "GPT2LMHeadModel has no weights outside its base model",
     ("google-t5/t5-base", "freeze-all-but-biases"): "T5ForConditionalGeneration has no biases",
-    ("google-t5/t5-base", "checkpointing-segments"): "T5Block of encoder.block returns more than hidden states",
+    ("google-t5/t5-base", "checkpointing-segments"): "T5Block in encoder.block returns values besides the hidden"
+    " states",
     ("google/vit-base-patch16-224", "fused-loss"): "ViTForImageClassification has no linear head that predicts tokens",
 }
 #: Forward and backward take the FLOPs of the baseline, whatever runs a second time.

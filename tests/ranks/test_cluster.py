@@ -172,7 +172,9 @@ def _failing(error: BaseException, source: Source) -> Reduced:
 
 def test_a_fault_of_this_program_costs_the_rank_and_what_a_user_can_mend_ends_the_run(folder: Path) -> None:
     found = list(outcomes(sources_of([folder]), partial(_failing, KeyError("x")), "", NOT_KEPT))
-    assert {outcome.lost for outcome in found} == {"opanatomy failed on it (KeyError) - analyze it alone to see where"}
+    assert {outcome.lost for outcome in found} == {
+        "opanatomy failed on it (KeyError) - analyze it by itself to see where"
+    }
     with pytest.raises(UsageError, match="told the user"):
         list(outcomes(sources_of([folder]), partial(_failing, UsageError("told the user")), "", NOT_KEPT))
 
@@ -288,7 +290,7 @@ def test_a_folder_that_cannot_be_written_is_said_once_and_costs_nothing(
     assert report_of(folder, ClusterSettings(), note=notes.append) == report_of(folder)
     assert len(notes) == 1
     assert notes[0].startswith("summaries are not kept: Not a directory (")
-    with pytest.raises(UsageError, match=r"summaries=.*: File exists - give a folder"):
+    with pytest.raises(UsageError, match=r"summaries=.*: File exists - pass a folder"):
         report_of(folder, ClusterSettings(summaries=str(tmp_path / "opanatomy")))
 
 
@@ -375,7 +377,7 @@ def test_a_trace_at_an_address_is_written_back(store: Path, here: Path, capsys: 
     assert main(["analyze", "memory://cluster/ranks/rank1.json.gz", "--trace", "back.json.gz", "-o", "r.json"]) == 0
     assert sorted(path.name for path in here.iterdir()) == ["back.json.gz", "r.json"]
     for address, code, words in (
-        ("memory://cluster/none", 1, "there is no such file or folder"),
+        ("memory://cluster/none", 1, "no such file or folder"),
         ("memory://cluster/ranks/readme.txt", 1, "not a trace"),
         ("nothing://a/b.json", 2, "this is a URL, not a file - download it first: copy nothing://a/b.json"),
     ):

@@ -110,7 +110,7 @@ def test_accelerate_launch_of_one_process_is_noticed(here: Path) -> None:
     done = started(words.split(), here, {"RANK": "0"})
     assert done.returncode == 0, done.stderr
     (warning,) = (text for text in read_anatomy(done.stdout).warnings if "accelerate" in text)
-    assert warning.startswith("1 process ran instead of the 2 that accelerate launch was told to start")
+    assert warning.startswith("accelerate launch started 1 process instead of the requested 2")
     assert warning.endswith(
         "ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 --module opanatomy profile unlike:slow"
         " -f json"

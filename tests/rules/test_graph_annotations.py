@@ -110,7 +110,7 @@ def test_the_nodes_of_a_graph_keep_their_phases_where_the_traces_ranges_are_take
     trace.run(GEMM, 205, 250, 40)
     anatomy = trace.analyze(tmp_path)
     (check,) = [check for check in anatomy.checks if check.quantity == "annotated phases"]
-    assert "is taken at its word" in (check.not_checked or "")
+    assert "are taken from the trace's annotations" in (check.not_checked or "")
     assert device_times(anatomy) == {"forward": 42 * US, "backward": 82 * US}
 
 

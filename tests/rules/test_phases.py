@@ -593,16 +593,17 @@ def test_rules_in_python_and_what_is_none(tmp_path: Path, capsys: pytest.Capture
         with pytest.raises(UsageError, match="analyze: phases"):
             opanatomy.analyze(path, phases=phases)  # type: ignore[arg-type]
     for option, line in (
-        ("forward", "--phase 'forward': no '=' in it - give PHASE=REGEX, such as --phase 'forward=(F)$'"),
+        ("forward", "--phase 'forward': no '=' in it - write PHASE=REGEX, such as --phase 'forward=(F)$'"),
         (
             "fwd=x",
-            "--phase fwd=x: no phase 'fwd' - one of forward, backward, recompute, optimizer, prefill, decoding, other",
+            "--phase fwd=x: no phase 'fwd' - use one of forward, backward, recompute, optimizer, prefill, decoding,"
+            " other",
         ),
         (
             "forward=(F",
             "--phase forward=(F: not a regular expression: missing ), unterminated subpattern at position 0",
         ),
-        ("forward=", "--phase forward=: not a regular expression - give one that matches names of annotations"),
+        ("forward=", "--phase forward=: not a regular expression - pass one that matches annotation names"),
     ):
         assert main(["analyze", str(path), "--phase", option]) == 2
         captured = capsys.readouterr()
@@ -681,7 +682,7 @@ def test_a_pipeline_that_states_its_phases(recompute: bool, tmp_path: Path) -> N
     check = annotated_check(anatomy)
     assert (check.compared, check.differences) == (0, ())
     assert (check.not_checked or "").startswith(
-        "the trace states them, and is taken at its word: forward in attn(F), mlp(F); backward in"
+        "the phases are taken from the trace's annotations: forward in attn(F), mlp(F); backward in"
     )
     assert not any("annotation" in warning for warning in anatomy.warnings)
     # What the user says stays above it, and then all of it.
@@ -700,7 +701,7 @@ def test_ranges_of_a_part_of_the_passes_are_not_taken(tmp_path: Path) -> None:
     for chunk in range(3, 10):
         for number in range(5):
             made.take(f"forward @{1000 * chunk + 50 * number} #{100 + 10 * chunk + number}")
-    option = f"phases={CHUNKS!r} takes the annotation"
+    option = f"use phases={CHUNKS!r} to follow the annotation"
     assert [text for text in made.analyze(tmp_path).warnings if "annotation" in text and text.endswith(option)]
 
 
@@ -712,8 +713,8 @@ def test_annotations_that_disagree_are_taken(tmp_path: Path) -> None:
     """)
     expect_as_named(made, tmp_path)
     assert annotated_check(made.analyze(tmp_path)).not_checked == (
-        "the trace states them, and is taken at its word: forward in Forward; backward in loss.backward(); optimizer in"
-        " optimizer.step - inference places 10,000 ns elsewhere"
+        "the phases are taken from the trace's annotations: forward in Forward; backward in loss.backward(); optimizer"
+        " in optimizer.step - inference places 10,000 ns elsewhere"
     )
 
 
@@ -727,8 +728,8 @@ def test_autograd_contradicts_an_annotation(tmp_path: Path) -> None:
     expect_as_named(made, tmp_path)
     anatomy = made.analyze(tmp_path)
     cause = (
-        "autograd recorded these operators to differentiate them: forward, inside an annotation of backward -"
-        " phases={'backward': '^backward$'} takes the annotation"
+        "autograd recorded these operators to differentiate them, so they are forward work inside a backward"
+        " annotation - use phases={'backward': '^backward$'} to follow the annotation"
     )
     assert annotated_check(anatomy).differences == (
         Difference(
@@ -755,8 +756,8 @@ def test_nodes_in_a_forward_contradict_it(tmp_path: Path) -> None:
     assert (forward.phase, forward.ours, forward.other, forward.cause) == (Phase.FORWARD, 0, 20_000, None)
     assert (backward.phase, backward.ours, backward.other) == (Phase.BACKWARD, 0, 10_000)
     assert (
-        "100.0% of the time that the trace's own annotations assign to forward is in another phase here: aten::mm as"
-        " backward 10,000 ns, aten::mm as other 10,000 ns - phases={'forward': '^forward \\\\d+$'} takes the"
+        "100.0% of the time that the trace's own annotations call forward is in another phase: aten::mm as"
+        " backward 10,000 ns, aten::mm as other 10,000 ns - use phases={'forward': '^forward \\\\d+$'} to follow the"
         " annotation"
     ) in anatomy.warnings
 

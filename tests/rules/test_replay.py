@@ -303,7 +303,7 @@ def test_what_cannot_be_asked_from_python(tmp_path: Path) -> None:
     report = opanatomy.read(tmp_path / "report.json")
     assert isinstance(report, opanatomy.Anatomy)
     for without in (report, replace(anatomy), pickle.loads(pickle.dumps(anatomy))):
-        with pytest.raises(UsageError, match=r"has no events - give the trace to opanatomy\.analyze"):
+        with pytest.raises(UsageError, match=r"has no events - pass the trace to opanatomy\.analyze"):
             without.what_if("host 0")
     ranks = sorted(TRACES.glob("gpu_v100_dlrm_rank*.json.gz"))
     for none in (opanatomy.analyze(TRACES / "bert_cpu.json.gz"), opanatomy.analyze(ranks)):

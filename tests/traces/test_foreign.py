@@ -171,18 +171,18 @@ def on_cpu(*operators: str) -> TraceBuilder:
         (
             ("aten::mm", "aten::mkldnn_convolution"),
             "the machine's GPU (NVIDIA H100 80GB HBM3) was not used: nothing was launched on it, and mkldnn_convolution"
-            ' runs on the CPU alone - move model and batch to it (.to("cuda"))',
+            ' runs only on the CPU - move model and batch to the GPU (.to("cuda"))',
         ),
         (
             ("aten::_scaled_dot_product_flash_attention_for_cpu", "aten::mkldnn_linear"),
             "the machine's GPU (NVIDIA H100 80GB HBM3) was not used: nothing was launched on it, and"
-            " _scaled_dot_product_flash_attention_for_cpu runs on the CPU alone - move model and batch to it"
-            ' (.to("cuda"))',
+            " _scaled_dot_product_flash_attention_for_cpu runs only on the CPU"
+            ' - move model and batch to the GPU (.to("cuda"))',
         ),
         (
             ("aten::mm",),
-            "nothing was launched on the machine's GPU (NVIDIA H100 80GB HBM3): all times are those of the CPU - move"
-            ' model and batch to it (.to("cuda")); if they are there, record its activities too'
+            "nothing was launched on the machine's GPU (NVIDIA H100 80GB HBM3): all times are CPU times - move"
+            ' model and batch to it (.to("cuda")); if they are there, record GPU activities too'
             " (ProfilerActivity.CUDA)",
         ),
     ],
@@ -360,7 +360,7 @@ def test_merged_ranks_are_taken_apart(
         of_rank(rank).write(own / f"rank{rank}.json")
     assert figures(anatomy) == figures(opanatomy.analyze(own))
     assert anatomy.provenance.trace == f"{ranks} ranks: trace.json"
-    assert any(line.startswith(f"{ranks} ranks were merged in this file") for line in anatomy.warnings)
+    assert any(line.startswith(f"this file merges {ranks} ranks") for line in anatomy.warnings)
     assert not any("merged" in caveat for caveat in anatomy.caveats)
 
 

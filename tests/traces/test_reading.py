@@ -402,7 +402,7 @@ def test_metadata_that_cannot_be_are_left_out_and_said(tmp_path: Path) -> None:
         " parameters, batch, memory.storage_bytes, memory.failure, peak_bytes, unprofiled_step_ns"
     )
     record["memory"] = {"peak_bytes": 5, "components": [{"component": "weights", "measured_bytes": 2}]}
-    assert any("is in an older form, which is not read" in text for text in made.analyze(tmp_path).warnings)
+    assert any("use an older format, which is not read" in text for text in made.analyze(tmp_path).warnings)
 
 
 @pytest.mark.parametrize(("compiled", "uncompiled", "possible"), [(1, 1, True), (0, 1, False), (1, 0, False)])

@@ -93,7 +93,7 @@ def test_a_number_that_names_no_entry(
 ) -> None:
     anatomy = on_devices(properties, device, **metadata).analyze(tmp_path)
     assert told(anatomy) == (None, None, None)
-    assert f"the kernels ran on device {device}, and the trace does not say which" in anatomy.caveats[0]
+    assert f"the kernels ran on device {device}, but the trace does not say which" in anatomy.caveats[0]
     assert str(properties[0]["name"]) in anatomy.caveats[0]
     assert anatomy.device.no_ceilings is not None
     assert all(row.bound_ns is None for row in anatomy.classes)

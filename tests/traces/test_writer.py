@@ -174,7 +174,7 @@ def test_text_that_is_not_quite_json_comes_out_as_json(tmp_path: Path, broken: s
         (["step.json", "--trace", "old.json"], 1, "exists already"),
         (["step.json", "--trace", "out.txt"], 2, "must end in .json or .json.gz"),
         (["step.json", "--trace", "out.json", "-o", "out.json"], 2, "the report goes there"),
-        (["step.json", "other.json", "--trace", "out.json"], 2, "needs a single trace, and 2 are given"),
+        (["step.json", "other.json", "--trace", "out.json"], 2, "needs a single trace, but 2 are given"),
         (["broken.json", "--trace", "out.json"], 1, "is not a trace"),
         (["missing.json", "--trace", "out.json"], 1, "no such file"),
     ],

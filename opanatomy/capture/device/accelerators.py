@@ -51,7 +51,7 @@ def _named(device: str) -> str:
 
 
 def _on_cpu() -> str:
-    return as_asked("give cpu", "move the tensors to the CPU")
+    return as_asked("use cpu", "move the tensors to the CPU")
 
 
 def check_device(device: str) -> str:
@@ -64,11 +64,11 @@ def check_device(device: str) -> str:
     try:
         kind, number = torch.device(device).type, torch.device(device).index
     except (RuntimeError, ValueError) as error:
-        raise UsageError(f"{_named(device)}: torch does not know this device - give cpu or cuda") from error
+        raise UsageError(f"{_named(device)}: torch has no such device - use cpu or cuda") from error
     if kind == "cpu":
         return "cpu"
     if kind in _NO_DEVICES:
-        raise UsageError(f"{_named(device)}: steps cannot run on {kind} - give cpu or cuda")
+        raise UsageError(f"{_named(device)}: steps cannot run on {kind} - use cpu or cuda")
     module = _module(device)
     if module is None or not getattr(module, "is_available", module.device_count)():
         raise CaptureError(f"{_named(device)}: this torch ({torch.__version__}) sees no {kind} device - {_on_cpu()}")
@@ -76,7 +76,7 @@ def check_device(device: str) -> str:
     if kind != CUDA and _activity(kind) not in profiler.supported_activities():
         raise CaptureError(
             f"{_named(device)}: the profiler in this torch ({torch.__version__}) does not record {kind} device"
-            f" work, and host time does not stand in for it - {_on_cpu()}, or export a trace and pass it to"
+            f" work, and host time cannot replace it - {_on_cpu()}, or export a trace and pass it to"
             f" {as_asked('opanatomy analyze', 'opanatomy.analyze')}"
         )
     count = device_count(device)
@@ -89,7 +89,7 @@ def check_memory_in_depth(device: str) -> None:
     """Raise an error for block-level memory tracing on a device whose allocator the replay does not know."""
     if is_accelerator(device) and not is_cuda(device):
         raise UsageError(
-            f"memory: the {kind_of(device)} allocator cannot be traced - leave it out, or give cpu or cuda"
+            f"memory: the {kind_of(device)} allocator cannot be traced - leave memory out, or use cpu or cuda"
         )
 
 
@@ -97,7 +97,7 @@ def check_measurable(device: str) -> None:
     """Raise an error for a device without measurements."""
     if is_accelerator(device) and not is_cuda(device):
         raise UsageError(
-            f"{_named(device)}: peaks of {kind_of(device)} devices are not measured - give cpu or cuda, or their"
+            f"{_named(device)}: cannot measure the peaks of {kind_of(device)} devices - use cpu or cuda, or pass the"
             f" values{as_asked(' with --peak and --bandwidth', '')}"
         )
 
@@ -254,7 +254,7 @@ def peak_warnings(devices: tuple[str, ...]) -> tuple[str, ...]:
     """Return the note on the peak of a model that is on several devices."""
     if len(devices) == 1:
         return ()
-    return (f"the model is on {', '.join(devices)}: peak memory covers only {devices[0]}",)
+    return (f"the model is on {', '.join(devices)}, but peak memory covers only {devices[0]}",)
 
 
 def synchronize_all(devices: Iterable[str]) -> None:

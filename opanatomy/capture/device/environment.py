@@ -30,8 +30,8 @@ _ERROR: Final = regex(r"Error (\d+): (.+)")
 #: `cudaErrorSystemNotReady`, `cudaErrorSystemDriverMismatch`, `cudaErrorCompatNotSupportedOnDevice` of CUDA's runtime.
 _ERRORS: Final = {
     "802": "start nvidia-fabricmanager, which GPUs behind an NVSwitch need",
-    "803": "restart after a driver update",
-    "804": "remove the folder of CUDA's compatibility libraries from LD_LIBRARY_PATH",
+    "803": "reboot after a driver update",
+    "804": "remove the folder with CUDA's compatibility libraries from LD_LIBRARY_PATH",
 }
 _ORDINAL: Final = regex(r"[+-]?\d+")
 _GIVE: Final = "and start containers with GPU access (--gpus all)"
@@ -81,18 +81,18 @@ def why_unused() -> Unused | None:
             there, do = "an AMD GPU", "install a ROCm build of torch"
         else:
             return None
-        return Unused(f"this torch ({torch.__version__}) is a CPU build and does not use {there}", do)
+        return Unused(f"this torch ({torch.__version__}) is a CPU build and cannot use {there}", do)
     if not gpus:
         what, do = _said()
-        return Unused(f"CUDA does not initialize{what}", do) if what else None
+        return Unused(f"CUDA fails to initialize{what}", do) if what else None
     there = _listed(gpus)
     if hidden := _hidden(len(gpus), there):
-        return Unused(hidden, "unset it, or number them from 0")
+        return Unused(hidden, "unset it, or number the GPUs from 0")
     if not isinstance(driver, nvml.Driver):
         # Only the kernel names the GPU: the container lacks the library, or library and kernel module differ.
         if "Not Found" in driver or "not installed" in driver:
             return Unused(f"the driver's libraries for {there} are missing: {driver}", f"install the driver, {_GIVE}")
-        return Unused(f"the driver of {there} does not work: {driver}", "restart after a driver update")
+        return Unused(f"the driver for {there} does not work: {driver}", "reboot after a driver update")
     # A driver runs builds for its own major version of CUDA or an older one (minor version compatibility).
     if driver.cuda is not None and int(driver.cuda.split(".")[0]) < int(torch.version.cuda.split(".")[0]):
         version = f"driver {driver.version}" if driver.version else "the driver"
@@ -101,17 +101,17 @@ def why_unused() -> Unused | None:
             "update the driver, or install a torch build for an older CUDA",
         )
     if driver.without_instance == driver.gpus:
-        return Unused(f"MIG is on, but {there} has no instance", "make one (nvidia-smi mig -C -cgi ...)")
+        return Unused(f"MIG is on, but {there} has no instance", "create one (nvidia-smi mig -C -cgi ...)")
     what, do = _said()
-    return Unused(f"CUDA does not initialize on {there}{what}", do)
+    return Unused(f"CUDA fails to initialize on {there}{what}", do)
 
 
 def _said() -> tuple[str, str]:
     """Return the text of torch's warning, and the remedy."""
     text = re.sub(r" \(Triggered internally at .*", "", _warning or "")
     if error := _ERROR.search(text):
-        return f": error {error[1]}, {error[2][:120]}", _ERRORS.get(error[1], "look at nvidia-smi")
-    return (f": {text[:160]}" if text else ""), f"look at nvidia-smi, {_GIVE}"
+        return f": error {error[1]}, {error[2][:120]}", _ERRORS.get(error[1], "check nvidia-smi")
+    return (f": {text[:160]}" if text else ""), f"check nvidia-smi, {_GIVE}"
 
 
 def _hidden(count: int, there: str) -> str | None:
@@ -129,7 +129,7 @@ def _hidden(count: int, there: str) -> str | None:
     if names[0].startswith(("GPU-", "MIG-")):
         names_none = nvml.knows(names[0]) is False
     if names_none:
-        return f"CUDA_VISIBLE_DEVICES={value} matches none of {there}"
+        return f"CUDA_VISIBLE_DEVICES={value} names no existing GPU, which hides {there}"
     if len(set(names)) < len(names):
         return f"CUDA_VISIBLE_DEVICES={value} lists a GPU twice, which hides {there}"
     return None
@@ -143,7 +143,7 @@ def _amd_driver() -> Unused | None:
     if _KFD.exists() and not os.access(_KFD, os.R_OK | os.W_OK):
         return Unused("this user has no access to /dev/kfd", "add the user to the render and video groups")
     if _KFD.exists():
-        return Unused("HIP finds no device behind /dev/kfd", "look at rocminfo")
+        return Unused("HIP finds no device behind /dev/kfd", "check rocminfo")
     return None
 
 
@@ -192,7 +192,7 @@ def choose_device(wanted: str) -> str:
 def no_gpu_note(wanted: str) -> str:
     """Return the note for a CPU run; unless requested, it explains why an existing GPU is not used."""
     unused = why_unused() if wanted == "auto" else None
-    why, do = (f", {unused.why}", f" - {unused.do}") if unused else ("", "")
+    why, do = (f" because {unused.why}", f" - {unused.do}") if unused else ("", "")
     return f"no GPU in use{why}: running on the CPU ({processor_name()}){do}"
 
 

@@ -147,12 +147,12 @@ class _Cause(Struct, frozen=True):
 
 
 _PRIVILEGES: Final = (
-    "load the driver with NVreg_RestrictProfilingToAdminUsers=0 (a file in /etc/modprobe.d, then restart), or run as an"
-    " administrator; a container needs --cap-add=SYS_ADMIN"
+    "load the driver with NVreg_RestrictProfilingToAdminUsers=0 (in a file in /etc/modprobe.d, then reboot), or run as"
+    " an administrator; a container needs --cap-add=SYS_ADMIN"
 )
 _WSL: Final = (
     "on Windows, allow all users access to the GPU performance counters (NVIDIA Control Panel, developer settings)"
-    " and use the newest Windows driver, or run on native Linux"
+    " and use the latest Windows driver, or run on native Linux"
 )
 _CAUSES: Final = (
     _Cause("CUPTI_ERROR_VIRTUALIZED_DEVICE", "the hypervisor does not allow tracing this virtual GPU",
@@ -161,9 +161,9 @@ _CAUSES: Final = (
     _Cause("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS", "another profiler is attached to this process",
            "run without nsys, ncu or a second profiler"),
     _Cause("CUPTI_ERROR_CONFIDENTIAL_COMPUTING", "confidential computing forbids tracing",
-           "run with that GPU mode off"),
+           "turn that GPU mode off"),
     _Cause("CUPTI_ERROR_WSL_DEVICE", "CUPTI does not support the device under WSL", _WSL),
-    _Cause("CUPTI_ERROR_MIG_DEVICE", "CUPTI does not support this MIG instance", "run on a whole GPU"),
+    _Cause("CUPTI_ERROR_MIG_DEVICE", "CUPTI does not support this MIG instance", "run on a full GPU"),
     _Cause("CUPTI_ERROR_(CMP|SLI)_DEVICE", "CUPTI does not support this device", "run on another GPU"),
     _Cause("CUPTI_ERROR_OUT_OF_MEMORY", "CUPTI ran out of memory for its buffers", "use a smaller model or batch"),
     _Cause("CUPTI_ERROR_(NOT_COMPATIBLE|LEGACY_PROFILER|OLD_PROFILER|CUDA_COMPILER)",
@@ -208,17 +208,17 @@ def _cause(lines: tuple[str, ...]) -> tuple[str, str]:
     if not _can_trace():
         return "this torch was built without CUPTI in its profiler", "install a build whose profiler supports CUDA"
     if "microsoft" in _text("/proc/version").lower():
-        return "CUPTI does not work under WSL here", _WSL
+        return "CUPTI does not work under WSL on this machine", _WSL
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         if folder and any(Path(folder).glob("libcupti.so*")):
             return (
-                f"CUPTI failed, and LD_LIBRARY_PATH has one other than torch's ({Path(folder)})",
+                f"CUPTI failed, and LD_LIBRARY_PATH contains another CUPTI than torch's ({Path(folder)})",
                 "remove that folder",
             )
     if "CUPTI_ERROR" in text or "CUPTI init" in text:
         return "CUPTI could not be started", f"update the driver; if that does not help, {_PRIVILEGES}"
     return (
-        "it gave no reason",
+        "the cause is unknown",
         "run a small torch.profiler example with KINETO_LOG_LEVEL=0 and read what it prints about the device",
     )
 

@@ -54,7 +54,7 @@ def first_use(device: str) -> Iterator[None]:
             raise CaptureError(line) from error
         if is_out_of_memory(error):
             raise OutOfMemory(
-                f"{device} was already full: {device_text(device)} - free it, or choose"
+                f"{device} was already full: {device_text(device)} - free some of its memory, or choose"
                 f" another{as_asked(' with --device', '')} ({first_line(error, 160)})"
             ) from error
         if _BUSY.search(str(error)):
@@ -62,7 +62,7 @@ def first_use(device: str) -> Iterator[None]:
                 f"{device} is busy: {device_text(device)}{_mode(device)} ({first_line(error, 160)})"
             ) from error
         raise CaptureError(
-            f"{device} cannot be used: {device_text(device)} - look at nvidia-smi, or {_on_cpu()}"
+            f"{device} cannot be used: {device_text(device)} - check nvidia-smi, or {_on_cpu()}"
             f" ({type(error).__name__}: {first_line(error, 160)})"
         ) from error
 
@@ -92,7 +92,7 @@ def missing_kernels(error: BaseException, device: str) -> str | None:
             f" or build it for {architecture}, or leave it out"
         )
     version = f"torch {torch.__version__}" + (f" (CUDA {torch.version.cuda})" if torch.version.cuda else "")
-    kernels = ", ".join(built) or "none that it lists"
+    kernels = f"has kernels for {', '.join(built)}" if built else "lists none"
     # The build of the same torch with kernels for the GPU, from torch's own table if this release has one.
     build = f"a torch build with kernels for {architecture}"
     releases: Any = getattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", {})
@@ -105,7 +105,7 @@ def missing_kernels(error: BaseException, device: str) -> str | None:
     if fitting:
         build = f"its build for CUDA {' or '.join(fitting)}, which has kernels for {architecture}"
     return (
-        f"{device} cannot run this torch's kernels: {name} is {architecture}, and {version} has {kernels} - install"
+        f"{device} cannot run this torch's kernels: {name} is {architecture}, and {version} {kernels} - install"
         f" {build}, or {_on_cpu()}"
     )
 
@@ -166,7 +166,7 @@ def runs_on(architecture: str, code: str) -> bool:
 
 
 def _on_cpu() -> str:
-    return as_asked("give --device cpu", "move the module to the CPU")
+    return as_asked("use --device cpu", "move the module to the CPU")
 
 
 def _mode(device: str) -> str:
@@ -174,13 +174,13 @@ def _mode(device: str) -> str:
     gpu = nvml.device(int(device.partition(":")[2] or 0))
     mode = gpu.compute_mode if gpu else None
     if mode == "prohibited":
-        return "; its compute mode is prohibited - have it set to default (nvidia-smi -c 0), or choose another GPU"
+        return "; its compute mode is prohibited - set it to default (nvidia-smi -c 0), or choose another GPU"
     if mode is not None and mode.startswith("exclusive"):
         return (
-            f"; its compute mode is {mode}, which allows one process - wait until that one ends, choose another"
-            f" GPU{as_asked(' with --device', '')}, or have the mode set to default (nvidia-smi -c 0)"
+            f"; its compute mode is {mode}, which allows one process - wait for that one to end, choose another"
+            f" GPU{as_asked(' with --device', '')}, or set the mode to default (nvidia-smi -c 0)"
         )
-    return f" - wait, choose another GPU{as_asked(' with --device', '')}, or look at nvidia-smi"
+    return f" - wait, choose another GPU{as_asked(' with --device', '')}, or check nvidia-smi"
 
 
 # -------------------------------------------------------------------------------------------------------- description

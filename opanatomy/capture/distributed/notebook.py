@@ -70,7 +70,7 @@ def on_processes(make: Callable[[], bytes], processes: int, *, on_host: bool) ->
                 notebook_launcher(_rank(make, folder, stdout), num_processes=processes, use_port=port)
         except Exception as error:
             raise _failure(folder) or CaptureError(
-                f"{processes} processes cannot be started: {type(error).__name__}: {one_line(error)}"
+                f"cannot start {processes} processes: {type(error).__name__}: {one_line(error)}"
             ) from error
         made = [folder / f"{_MADE}{rank}" for rank in range(processes)]
         if not all(path.exists() for path in made):

@@ -66,10 +66,10 @@ def launch(command: Sequence[str], processes: int, device: str) -> None:
             raise SaidByRank("", failure.exitcode) from error
         # A rank ended by a signal could not report it.
         name = signal.Signals(-failure.exitcode).name
-        raise SaidByRank(f"rank {rank} was killed by {name} - was there memory for all ranks?", 1) from error
+        raise SaidByRank(f"rank {rank} was killed by {name} - was there enough memory for all ranks?", 1) from error
     except SignalException as error:
         interrupted = int(error.sigval) == signal.SIGINT  # the first rank reports it
-        said = "" if interrupted else f"killed by {signal.Signals(error.sigval).name}, and its processes with it"
+        said = "" if interrupted else f"killed by {signal.Signals(error.sigval).name}, along with its processes"
         raise SaidByRank(said, 128 + int(error.sigval)) from error
 
 
@@ -80,7 +80,7 @@ def check_devices(local_processes: int) -> None:
     count = torch.cuda.device_count()
     if local_processes > count:
         raise UsageError(
-            f"{local_processes} processes on this machine need a GPU each, and it has {count} - start fewer, or add"
+            f"{local_processes} processes on this machine need one GPU each, but it has {count} - start fewer, or add"
             " --device cpu"
         )
 
@@ -125,14 +125,14 @@ def parallel_of(options: RunOptions) -> str:
     for variable, name in _OTHER_ENGINES:
         if _is_set(variable):
             raise UsageError(
-                f"accelerate launch asks for {name}, which is not supported here - give {spelled(PARALLEL, FSDP2)}"
+                f"accelerate launch requests {name}, which is not supported here - use {spelled(PARALLEL, FSDP2)}"
             )
     if options.parallel is not None:
         return options.parallel
     if not _is_set("ACCELERATE_USE_FSDP"):
         return DDP
     if os.environ.get("FSDP_VERSION", "1") != "2":
-        raise UsageError("accelerate launch asks for FSDP version 1 - give --fsdp_version 2")
+        raise UsageError("accelerate launch requests FSDP version 1 - use --fsdp_version 2")
     return CHECKPOINTED if _is_set("FSDP_ACTIVATION_CHECKPOINTING") else FSDP2
 
 
@@ -143,7 +143,7 @@ def options_from_launcher(options: RunOptions) -> RunOptions:
     """
     compiler = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower()
     if compiler != "no":
-        raise UsageError(f"accelerate launch asks for the compiler {compiler} - give {spelled(COMPILE, True)} instead")
+        raise UsageError(f"accelerate launch requests the compiler {compiler} - use {spelled(COMPILE, True)} instead")
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
     if precision != "no" and options.amp is None:
         options = replace(options, amp=precision)
@@ -253,7 +253,7 @@ class Ranks(Struct, kw_only=True):
             return len(failures) == self.world_size
         if failures:
             which = f"rank {failures[0]}" if len(failures) == 1 else f"ranks {', '.join(map(str, failures))}"
-            raise CaptureError(f"the step failed only on {which}, which cannot rerun it alone - see its output")
+            raise CaptureError(f"the step failed only on {which}, which cannot rerun it on its own - see its output")
         return False
 
 
@@ -299,7 +299,7 @@ def _join(options: RunOptions, place: Launched) -> RankGroup:
         )
     except ImportError as error:
         raise CaptureError(
-            f"{place.world_size} processes train together through accelerate, which is not installed - pip install"
+            f"training in {place.world_size} processes needs accelerate, which is not installed - pip install"
             " accelerate"
         ) from error
     if options.device not in ("auto", "cpu", "cuda"):
@@ -311,7 +311,7 @@ def _join(options: RunOptions, place: Launched) -> RankGroup:
     if not on_host:
         check_devices(place.local_world_size)
     if options.texts is not None:
-        raise UsageError("--texts can only be read by one process - leave it out, or run one process")
+        raise UsageError("--texts works only with a single process - leave it out, or run one process")
     mesh, sharding = mesh_of(parallel, place.world_size), sharding_of(options, parallel)
     os.environ.pop("ACCELERATE_USE_FSDP", None)  # set by the launcher: the requested plugins are passed instead
     accumulation = GradientAccumulationPlugin(num_steps=options.accumulate, sync_with_dataloader=False)
@@ -366,9 +366,8 @@ def single_process_warnings() -> tuple[str, ...]:
         return ()
     several = ["accelerate", "launch", "--multi_gpu", "--num_processes", str(meant.processes), *meant.command]
     return (
-        f"1 process ran instead of the {meant.processes} that accelerate launch was told to start: without several"
-        " GPUs it starts one (accelerate#2741); to start that many, run: ACCELERATE_USE_CPU=true"
-        f" {shlex.join(several)}",
+        f"accelerate launch started 1 process instead of the requested {meant.processes}, as it does without several"
+        f" GPUs (accelerate#2741) - to start them all, run ACCELERATE_USE_CPU=true {shlex.join(several)}",
     )
 
 

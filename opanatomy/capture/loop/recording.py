@@ -332,12 +332,12 @@ class LoopRecording:
             return None
         if isinstance(self._stage, CountCalls):
             what = "its calls were counted a second time"
-            remedy = f"give warmup={_COLD_STEPS}" if self.schedule.counts_before else "leave out the check"
+            remedy = f"use warmup={_COLD_STEPS}" if self.schedule.counts_before else "leave out the check"
         elif isinstance(self._stage, TraceMemory):
             what, remedy = "its memory was traced", "leave out memory"
         else:
             return None
-        return f"a step failed while {what} - if it does not fail without this, {remedy}"
+        return f"a step failed while {what} - if it works otherwise, {remedy}"
 
     def abort(self) -> None:
         """Restore everything, and write nothing more."""
@@ -357,24 +357,23 @@ class LoopRecording:
         inside = profiled if self._stage is profiled else None
         if self.schedule.is_block and inside is not None and not (inside.is_whole or inside.is_empty):
             inside.end()
-            warnings.append("the last profiled step was cut off: the recording ended inside it")
+            warnings.append("the last profiled step is incomplete, because the recording ended during it")
         if profiled is None or not profiled.logs:
             needed = self.schedule.warmup + kineto_records(self.session.device)
             fits = max(self.steps - 1 - (needed - self.schedule.warmup), 0)
             raise CaptureError(
-                f"record: the loop ended after iteration {self.steps}, but the first one to be profiled is number"
-                f" {needed + 1} - give warmup={fits} or less, or leave out step() to profile the whole block as one"
-                " step"
+                f"record: the loop ended after iteration {self.steps}, but profiling starts with iteration"
+                f" {needed + 1} - use warmup={fits} or less, or omit step() to profile the entire block as one step"
             )
         by_line = not self.options.lines or profiled.profiler.ran_by_line
         if not profiled.is_whole:
             warnings.append(
-                f"{len(profiled.logs)} of {profiled.steps} steps were profiled: the recording ended after that"
+                f"only {len(profiled.logs)} of {profiled.steps} steps were profiled, because the recording ended then"
             )
         elif not by_line:
-            warnings.append("the recording ended before the step that was to show which line runs what")
+            warnings.append("no lines: the recording ended before the step that runs line by line")
         if self.options.memory and not self.session.memory_is_traced:
-            warnings.append("the recording ended before the step whose memory was to be traced")
+            warnings.append("no memory trace: the recording ended before the step that traces memory")
         if inside is None:
             return {}
         cut = f"{STEP_RANGE}{len(profiled.logs)}" if by_line or not profiled.is_whole else LINES_STEP
@@ -457,17 +456,18 @@ class LoopRecording:
         """Return how the profiled steps may differ from the counted one; `None` without a sign of that."""
         session = self.session
         if not self.schedule.is_contiguous and accelerators.is_accelerator(session.device) and len(profiled.logs) > 1:
-            return "the trace also contains what runs between the profiled steps: only one step can be checked"
+            return "the trace also contains the work between the profiled steps, so only one step can be checked"
         if session.observation is None:
             return None
         if session.unlike is not None:
             return session.unlike
         if _has_fast_path(session.modules.outermost) and not any("backward" in log for log in profiled.logs):
             return (
-                "nn.MultiheadAttention and nn.TransformerEncoderLayer take another path while a dispatch mode is active"
+                "nn.MultiheadAttention and nn.TransformerEncoderLayer take a different path while a dispatch mode is"
+                " active"
             )
         if any(log != session.way for log in profiled.logs):
-            return "steps vary: the counted one had other shapes or calls than the profiled ones"
+            return "steps vary: the counted step had different shapes or calls than the profiled ones"
         again = session.way_again == session.way
         if again and _computing(session.counts_again) != _computing(session.observation.counts()):
             return "two counted steps of the loop differ"
@@ -483,7 +483,7 @@ class LoopRecording:
             return "calls are counted a second time only with check=True"
         if self.session.modules.compiled:
             return "this torch would run compiled parts uncompiled under a dispatch mode"
-        return "the recording ended before the step whose calls were to be counted a second time"
+        return "the recording ended before the step that counts calls a second time"
 
     def _warnings(self, profiled: Profiled, memory: MemoryObservations) -> Iterator[str]:
         session = self.session
@@ -495,11 +495,11 @@ class LoopRecording:
         if session.modules.outermost:
             yield from peak_warnings((session.device, *memory.other_devices))
         if self.options.lines and not self.steps:
-            yield "no lines for a block without step(): they need an iteration of their own"
+            yield "no lines for a block without step(): they need a separate iteration"
         elif profiled.profiler.ran_by_line and profiled.profiler.why_no_lines is not None:
             yield profiled.profiler.why_no_lines
         if self.options.memory and not self.steps:
-            yield "no memory trace for a block without step(): it needs an iteration of its own"
+            yield "no memory trace for a block without step(): it needs a separate iteration"
         if not self.steps:
             # A block holds several iterations if an optimizer steps twice, or if several backwards have no step.
             updates, backwards = (sum(log.count(entry) for log in profiled.logs) for entry in ("optimizer", "backward"))
@@ -507,7 +507,7 @@ class LoopRecording:
                 several = f"{updates} optimizer steps and " if updates else ""
                 yield (
                     f"{several}{backwards} backward pass{'es' if backwards != 1 else ''} count as one step, because"
-                    " step() was never called: call recorder.step() at the end of each iteration to separate them"
+                    " step() was never called - call recorder.step() at the end of each iteration to separate them"
                 )
         if profiled.compiled_inside:
             yield "torch.compile compiled during the profiled steps, so their time includes compilation"

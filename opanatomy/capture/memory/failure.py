@@ -23,7 +23,7 @@ from opanatomy.records.workload import Environment, MemoryObservations, Workload
 if TYPE_CHECKING:
     import torch
 
-_WITHOUT_PROFILER: Final = "tensor storages where it failed; the profiler could not run under the limit"
+_WITHOUT_PROFILER: Final = "tensor storages at the failure; the profiler could not run within the memory limit"
 
 
 class StepOutOfMemory(OutOfMemory):

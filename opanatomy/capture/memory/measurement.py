@@ -168,7 +168,7 @@ def allocator_name(allocator: DeviceAllocator) -> str:
         case "cudaMallocAsync":
             return f"{kind} memory pool (cudaMallocAsync)"
         case "pluggable":
-            return "an allocator plugged into torch"
+            return "a custom allocator plugged into torch"
         case backend if backend == UNCACHED:
             return f"no allocator ({kind} without caching)"
         case _:
@@ -180,7 +180,7 @@ def why_no_blocks(allocator: DeviceAllocator) -> str:
     match allocator.backend:
         case "cudaMallocAsync":
             variable = next((name for name in _CONFIGURED_BY if "cudaMallocAsync" in os.environ.get(name, "")), None)
-            what = f"take backend:cudaMallocAsync out of {variable}" if variable else "run with the native backend"
+            what = f"remove backend:cudaMallocAsync from {variable}" if variable else "run with the native backend"
             text = f"cudaMallocAsync reports no blocks - {what}"
         case "pluggable":
             text = "a pluggable allocator is in use, and it reports no blocks - run without it"
@@ -452,7 +452,7 @@ class Snapshots:
             answer = nvml.answer(allocator.index)
             occupied = answer.device
             if occupied is None:
-                note = f"cannot tell how much of {self.device} is used, nor the size of its context: {answer.why_not}"
+                note = f"cannot tell memory use or context size of {self.device}: {answer.why_not}"
                 if note not in self.notes:
                     self.notes.append(note)
         snapshot = MemorySnapshot(

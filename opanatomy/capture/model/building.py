@@ -116,7 +116,7 @@ def _from_pretrained(
         where = "the folder" if local else "the Hub" if online else "the cache (the Hub does not respond)"
         raise ModelError(
             f"cannot load the weights of {location} from {where}: {one_line(error)} - leave --weights out to use"
-            " random ones"
+            " random weights"
         ) from error
     return module
 
@@ -143,7 +143,7 @@ def _attention_errors(config: Any, attention: str | None) -> Iterator[None]:
             raise
         raise UsageError(
             f"--attention {attention}: {config.model_type} cannot run it here ({one_line(error, 160)}) -"
-            " leave it out, or give sdpa or eager"
+            " leave it out, or use sdpa or eager"
         ) from error
 
 
@@ -224,7 +224,7 @@ def freeze(module: torch.nn.Module, parts: str | None) -> None:
         for parameter in _FROZEN[name](module, number, as_flag(FREEZE, parts)):
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise UsageError(f"{as_flag(FREEZE, parts)}: nothing is left to train - freeze less")
+        raise UsageError(f"{as_flag(FREEZE, parts)}: no weights are left to train - freeze fewer")
 
 
 def _embeddings(module: torch.nn.Module, _number: str, asked: str) -> list[torch.nn.Parameter]:
@@ -242,8 +242,8 @@ def _layers(module: torch.nn.Module, number: str, asked: str) -> list[torch.nn.P
     fewest = min((len(layers) for layers in stacks), default=0)
     if lowest > fewest:
         raise UsageError(
-            f"{asked}: {type(module).__name__} has {fewest} layers"
-            f"{' in a stack' if len(stacks) > 1 else ''} - {_what_there_is(module)}"
+            f"{asked}: {type(module).__name__} has only {fewest}"
+            f" layers{' in its smallest stack' if len(stacks) > 1 else ''} - {_what_there_is(module)}"
         )
     return [parameter for layers in stacks for layer in layers[:lowest] for parameter in layer.parameters()]
 
@@ -289,8 +289,8 @@ def checkpointing_warnings(module: torch.nn.Module) -> list[str]:
         return []
     layers = "the lowest layer, in which" if lowest == 1 else f"the {lowest} lowest layers, in which"
     return [
-        "checkpointing undoes freezing: transformers makes the embedding output require a gradient for it, so"
-        f" backward recomputes {layers} nothing is trained, and passes on gradients that nothing uses - checkpoint"
+        "checkpointing undoes freezing: with it, transformers makes the embedding output require a gradient, so"
+        f" backward recomputes {layers} nothing is trained, and computes gradients that nothing uses - checkpoint"
         " only the layers above, or use --checkpoint-every"
     ]
 
@@ -307,7 +307,7 @@ def _what_there_is(module: torch.nn.Module) -> str:
     parts += [f"layers:N ({lists})"] if stacks else []
     parts += ["all-but-biases"] if any(is_bias(name) for name, _ in module.named_parameters()) else []
     parts += ["all-but-head"] if head_of(module) else []
-    return f"it has {', '.join(parts)}" if parts else "leave it out"
+    return f"choose from {', '.join(parts)}" if parts else "leave it out"
 
 
 # `--fused-loss`: head and cross entropy of a language model in one function of torch, in chunks of the tokens.
@@ -419,7 +419,7 @@ class Logits:
         import torch
 
         if len(self.shape) != 2 or size_average is not None or reduce is not None:
-            raise _refused("cross_entropy over more than rows of logits")
+            raise _refused("an unsupported cross_entropy (not over rows of tokens)")
         fused: Callable[..., Any] = torch.nn.functional.linear_cross_entropy
         states, words, bias = self.states, self.weight, self.bias
         kind = states.device.type
@@ -442,7 +442,7 @@ class Logits:
 
 def _refused(what: str) -> UsageError:
     return UsageError(
-        f"--fused-loss: the model takes {what} of its logits, which are never materialized in full - leave it out"
+        f"--fused-loss: the model computes {what} on its logits, which are never materialized in full - leave it out"
     )
 
 
@@ -473,10 +473,10 @@ def checkpoint_in_segments(module: torch.nn.Module, kind: str, every: int | None
     stacks, name = stacks_of(module), type(module).__name__
     asked = as_flag(CHECKPOINT_EVERY, every) if first is None else as_flag(CHECKPOINT_LAYERS, first)
     if not stacks:
-        raise UsageError(f"{asked}: {name} has no stack of like layers - leave it out")
+        raise UsageError(f"{asked}: {name} has no stack of similar layers - leave it out")
     longest = max(len(stack.layers) for stack in stacks)
     if max(every or 1, first or 1) > longest:
-        raise UsageError(f"{asked}: {name} has {longest} layers - give 1 to {longest}")
+        raise UsageError(f"{asked}: {name} has {longest} layers - use 1 to {longest}")
     for stack in stacks:
         again = stack.layers[:first]
         for begin in range(0, len(again), every or 1):
@@ -551,7 +551,7 @@ class _Segment:
         if not isinstance(output, (tuple, list)):
             return output
         if any(value is not None for value in output[1:]):
-            raise self._refused("returns more than hidden states, which other layers may use")
+            raise self._refused("returns values besides the hidden states, which other layers may use")
         return output[0]
 
     def _check(self, index: int, hidden: Any, others: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -568,8 +568,8 @@ class _Segment:
 
     def _refused(self, why: str) -> UsageError:
         return UsageError(
-            f"{self.asked}: a {self.stack.kind} of {self.stack.path} {why}, so layers cannot be recomputed together"
-            " - use --checkpointing without it"
+            f"{self.asked}: a {self.stack.kind} in {self.stack.path} {why}, so layers cannot be recomputed together"
+            " - leave it out and use only --checkpointing"
         )
 
 
@@ -620,6 +620,6 @@ def _require_gradients_of_inputs(module: torch.nn.Module) -> None:
         model.enable_input_require_grads()
     if not getattr(model, "_require_grads_hooks", None):
         raise UsageError(
-            f"--checkpointing reentrant: {type(module).__name__} is frozen below its layers, which would get no"
+            f"--checkpointing reentrant: {type(module).__name__} is frozen below its layers, so they would get no"
             " gradients - use --checkpointing non-reentrant"
         )

@@ -55,7 +55,7 @@ def download_configuration(name: str) -> Path:
         why = "the Hub is disabled (HF_HUB_OFFLINE)" if offline else f"{constants.ENDPOINT} does not answer"
         raise ModelError(f"no model {name!r} in the catalog or the cache, and {why} - {_instead(name)}") from error
     except EntryNotFoundError as error:
-        raise ModelError(f"cannot read {name}: it has no config.json on the Hub - name a transformers model") from error
+        raise ModelError(f"cannot read {name}: it has no config.json on the Hub - use a transformers model") from error
     except OSError as error:
         raise ModelError(
             f"cannot read {name} from the Hub: {one_line(error)} - try again or {_instead(name)}"
@@ -68,7 +68,7 @@ def _instead(name: str) -> str:
     near = near_names(name)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    return "name a local folder or a catalog model such as google-bert/bert-large-uncased"
+    return "use a local folder or a catalog model such as google-bert/bert-large-uncased"
 
 
 def hub_answers() -> bool:
@@ -150,7 +150,7 @@ def _local_path(model: str) -> Path | None:
         return path / "config.json"
     if model.endswith((".json", "/", "\\")) or model.startswith((".", "/", "~")):
         wrong = "no config.json in it" if path.is_dir() else "no such file or folder"
-        raise ModelError(f"cannot read {model}: {wrong} - name the folder of a saved transformers model")
+        raise ModelError(f"cannot read {model}: {wrong} - use the folder of a saved transformers model")
     return None
 
 
@@ -160,12 +160,14 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror or error} - check the path") from error
     except ValueError as error:
-        instead = f"for a trace: opanatomy analyze {path}" if path.suffix == ".gz" else "name a model's config.json"
+        instead = f"for a trace: opanatomy analyze {path}" if path.suffix == ".gz" else "use a model's config.json"
         raise ModelError(f"cannot read {path}: not JSON ({one_line(error)}) - {instead}") from error
     except RecursionError as error:
-        raise ModelError(f"cannot read {path}: it is too deeply nested - name a model's config.json") from error
+        raise ModelError(f"cannot read {path}: it is too deeply nested - use a model's config.json") from error
     if not isinstance(content, dict):
-        raise ModelError(f"cannot read {path}: a JSON {type(content).__name__}, not an object - name a config.json")
+        raise ModelError(
+            f"cannot read {path}: a JSON {type(content).__name__}, not an object - use a model's config.json"
+        )
     return content
 
 
@@ -186,8 +188,8 @@ def _check_type(configuration: Configuration, trust_remote_code: bool) -> None:
         if trust_remote_code:
             return
         raise ModelError(
-            f"{name} runs code of its own (auto_map for model_type {known!r}), which is not allowed by default -"
-            " read that code, then give --trust-remote-code"
+            f"{name} runs its own code (auto_map for model_type {known!r}), which is not allowed by default -"
+            " read that code, then use --trust-remote-code"
         )
     near = get_close_matches(known, list(CONFIG_MAPPING), n=3)
     instead = f"did you mean {', '.join(near)}?" if near else "a newer transformers may support it"
@@ -267,14 +269,14 @@ def check_fit(config: Any) -> None:
         heads, shared = getattr(part, "num_attention_heads", None), getattr(part, "num_key_value_heads", None)
         if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
             raise UsageError(
-                f"num_key_value_heads {shared}: {heads} attention heads of {part.model_type} cannot share them -"
-                f" set a divisor of {heads}"
+                f"num_key_value_heads {shared}: it must divide the {heads} attention heads of {part.model_type} - set"
+                f" a divisor of {heads}"
             )
         used = getattr(part, "num_experts_per_tok", None)
         experts = getattr(part, "num_local_experts", None) or getattr(part, "num_experts", None)
         if isinstance(used, int) and isinstance(experts, int) and not 0 < used <= experts:
             raise UsageError(
-                f"num_experts_per_tok {used}: {part.model_type} has {experts} experts - set 1 to {experts}"
+                f"num_experts_per_tok {used}: {part.model_type} has only {experts} experts - set 1 to {experts}"
             )
 
 
@@ -293,7 +295,7 @@ def _set(content: dict[str, Any], config: Any, path: str, value: Any) -> list[st
         raise UsageError(f"--set {path}={_text(value)}: cannot be set here - use {_OPTIONS[key]}")
     if key == "model_type":
         raise UsageError(
-            f"--set {path}={_text(value)}: 'model_type' of {config.model_type} cannot be set - name another MODEL"
+            f"--set {path}={_text(value)}: 'model_type' of {config.model_type} cannot be set - choose another MODEL"
         )
     key = getattr(config, "attribute_map", {}).get(key, key)
     known = set(content) | set(config.to_dict()) | {"num_labels"}
@@ -337,13 +339,13 @@ def _text(value: Any) -> str:
 
 def _keep_layers(content: dict[str, Any], config: Any, layers: int) -> list[str]:
     if layers < 1:
-        raise UsageError(f"--layers {layers}: a model needs at least one layer - give 1 or more")
+        raise UsageError(f"--layers {layers}: a model needs at least one layer - use 1 or more")
     counts = list(_layer_counts(content, config, ""))
     if not counts:
         raise UsageError(f"--layers {layers}: the configuration of {config.model_type} has no layer count - use --set")
     maximum = max(max(count) if isinstance(count, list) else count for _, _, _, count in counts)
     if layers > maximum:
-        raise UsageError(f"--layers {layers}: {config.model_type} has {maximum} here - give 1 to {maximum}")
+        raise UsageError(f"--layers {layers}: {config.model_type} has {maximum} layers here - use 1 to {maximum}")
     changes = {}
     for where, values, part, before in counts:
         key = where.rpartition(".")[2]
@@ -421,7 +423,7 @@ def choose_task(config: Any, task: str | None) -> tuple[str, str]:
     if task is not None:
         if task not in possible:
             raise UsageError(
-                f"--task {task}: transformers has no {config.model_type} model for it - {_choices(possible)}"
+                f"--task {task}: transformers has no {config.model_type} model for this task - {_choices(possible)}"
             )
         return task, _auto_class(config, task, names)
     for candidate in possible:
@@ -430,11 +432,13 @@ def choose_task(config: Any, task: str | None) -> tuple[str, str]:
                 return candidate, auto_class
     headless = not names or names[0].endswith(("Model", "Encoder", "ForPreTraining"))
     if not headless and not remote:
-        raise ModelError(f"no batch is known for {names[0]} - give --task; {_choices(possible)}")
+        raise ModelError(f"cannot make a batch for {names[0]} - use --task; {_choices(possible)}")
     for candidate in _usual(config, names, possible):
         if candidate in possible:
             return candidate, _auto_class(config, candidate, names)
-    raise ModelError(f"no task is known for {config.model_type} - pass package.module:function with its inputs")
+    raise ModelError(
+        f"cannot tell the task of {config.model_type} - pass package.module:function that returns (module, inputs)"
+    )
 
 
 def _usual(config: Any, names: list[str], possible: list[str]) -> tuple[str, ...]:
@@ -473,4 +477,4 @@ def _classes(table: str, model_type: str) -> set[str]:
 
 
 def _choices(possible: list[str]) -> str:
-    return f"it has {', '.join(possible)}" if possible else "pass package.module:function with its own inputs"
+    return f"it has {', '.join(possible)}" if possible else "pass package.module:function that returns (module, inputs)"

@@ -229,13 +229,13 @@ def read_texts(asked: str) -> TextDataset:
         column, texts = _texts_in(source)
         kept = tuple(islice((text for text in texts if text.strip()), MAX_TEXTS + 1))
     except UnicodeDecodeError as error:
-        raise source.wrong("it is not UTF-8 text - give lines, JSON Lines, CSV or Parquet") from error
+        raise source.wrong("it is not UTF-8 text - use lines, JSON Lines, CSV or Parquet") from error
     except (OSError, EOFError, zlib.error) as error:
         raise source.wrong(f"cannot be read: {one_line(error)} - check the file") from error
     if not kept:
-        raise source.wrong("it contains no text - give a file with one text per line")
+        raise source.wrong("it contains no text - use a file with one text per line")
     if any("\0" in text for text in kept):
-        raise source.wrong("it is binary, not text - give lines, JSON Lines, CSV or Parquet")
+        raise source.wrong("it is binary, not text - use lines, JSON Lines, CSV or Parquet")
     return TextDataset(file=source.path.name, column=column, texts=kept[:MAX_TEXTS], more=len(kept) > MAX_TEXTS)
 
 
@@ -249,7 +249,7 @@ def _source_of(asked: str) -> _Source:
     if colon and column and path.is_file():
         return _Source(path=path, column=column)
     wrong = "it is a folder" if Path(asked).expanduser().is_dir() else "no such file"
-    raise UsageError(f"{TEXTS.flags[-1]} {asked}: {wrong} - give a file, FILE:COLUMN, or {SAMPLE}")
+    raise UsageError(f"{TEXTS.flags[-1]} {asked}: {wrong} - pass a file, FILE:COLUMN, or {SAMPLE}")
 
 
 def _texts_in(source: _Source) -> tuple[str | None, Iterator[str]]:
@@ -310,7 +310,7 @@ def _column(source: _Source, columns: dict[str, bool]) -> str:
     if len(words) == 1 or usual:
         return usual[0] if usual else words[0]
     what = "no text column" if not words else "several text columns"
-    raise source.wrong(f"it has {what} - give {source.path}:COLUMN, one of {listed}")
+    raise source.wrong(f"it has {what} - pass {source.path}:COLUMN, one of {listed}")
 
 
 def _json_rows(source: _Source) -> Iterator[Row]:
@@ -321,10 +321,10 @@ def _json_rows(source: _Source) -> Iterator[Row]:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise source.wrong(
-                f"line {number} is not JSON ({one_line(error, 80)}) - give one object per line"
+                f"line {number} is not JSON ({one_line(error, 80)}) - write one object per line"
             ) from error
         if not isinstance(value, dict):
-            raise source.wrong(f"line {number} is not a JSON object - give one object per line")
+            raise source.wrong(f"line {number} is not a JSON object - write one object per line")
         yield value
 
 
@@ -347,7 +347,7 @@ def _parquet(source: _Source) -> tuple[str, Iterator[str]]:
         import pyarrow.parquet
     except ImportError as error:
         raise source.wrong(
-            "Parquet needs pyarrow, which is not installed - pip install pyarrow, or give lines, JSON Lines or CSV"
+            "Parquet needs pyarrow, which is not installed - pip install pyarrow, or use lines, JSON Lines or CSV"
         ) from error
     try:
         file = pyarrow.parquet.ParquetFile(source.path)
@@ -496,7 +496,7 @@ def plan_texts(model: OfModel, shape: Shape, options: RunOptions) -> TextPlan | 
     asked, maximum = f"{TEXTS.flags[-1]} {options.texts}", shape.sequence_length
     if shape.task not in _OF_TEXT or maximum is None or not takes_text(model.module):
         raise UsageError(
-            f"{asked}: {model.config.model_type} ({shape.task}) takes more than text, or no text - leave it out"
+            f"{asked}: {model.config.model_type} ({shape.task}) takes inputs other than text - leave it out"
         )
     read = read_texts(options.texts)
     tokens = tokenized(model, read.texts, options.tokenizer)
@@ -506,7 +506,7 @@ def plan_texts(model: OfModel, shape: Shape, options: RunOptions) -> TextPlan | 
     )
     if len(ids) < shape.batch:
         few = f"too few texts ({len(ids)}) for a batch of {shape.batch}"
-        raise UsageError(f"{asked}: {few} - give --batch {len(ids)} or less")
+        raise UsageError(f"{asked}: {few} - use --batch {len(ids)} or less")
     padding = options.padding or _PADDING
     return TextPlan(
         read=read,

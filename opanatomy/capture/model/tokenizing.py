@@ -48,7 +48,7 @@ def trained_tokenizer(config: Any, texts: Sequence[str], vocabulary: int) -> Any
     if core.get_vocab_size() > vocabulary:
         raise UsageError(
             f"{TEXTS.flags[-1]}: a vocabulary of {vocabulary} is too small for a tokenizer of these texts, which"
-            f" needs {core.get_vocab_size()} - give a larger --set vocab_size"
+            f" needs {core.get_vocab_size()} - use a larger --set vocab_size"
         )
     core = _with_ids(core, config, special, vocabulary, wordpiece=wordpiece)
     core.post_processor = _template(core, config, wordpiece=wordpiece)
@@ -179,11 +179,11 @@ def tokenized(model: OfModel, texts: Sequence[str], wanted: str | None) -> Token
     Raises `UsageError` if there is no such tokenizer.
     """
     with quiet_libraries():
-        chosen = _own(model, texts) or _trained(model, texts, "none is available")
+        chosen = _own(model, texts) or _trained(model, texts, "the model has no tokenizer here")
         if chosen.trained_because is None and len(chosen.tokenizer) > model.vocabulary:
             largest = max((number for of_text in _ids(chosen.tokenizer, texts) for number in of_text), default=0)
             if largest >= model.vocabulary:
-                why = f"its own uses ids up to {largest}, but the model has {model.vocabulary} tokens"
+                why = f"the model's tokenizer uses ids up to {largest}, but the model has only {model.vocabulary} ids"
                 chosen = _trained(model, texts, why)
         other = _slow(chosen.tokenizer, model) if chosen.tokenizer.is_fast else None
         used, unused = _choice(chosen.tokenizer, other, wanted, model)
@@ -207,8 +207,8 @@ def _choice(tokenizer: Any, slow: Any, wanted: str | None, model: OfModel) -> tu
     if wanted == "slow" and tokenizer.is_fast:
         if slow is None:
             raise UsageError(
-                f"{TOKENIZER.flags[-1]} slow: no Python tokenizer in transformers {__version__} is known to do the"
-                f" same as the one of {model.config.model_type} - leave it out"
+                f"{TOKENIZER.flags[-1]} slow: transformers {__version__} has no Python tokenizer known to match that"
+                f" of {model.config.model_type} - leave it out"
             )
         return slow, tokenizer
     if wanted == "fast" and not tokenizer.is_fast:
@@ -243,7 +243,7 @@ def _own(model: OfModel, texts: Sequence[str]) -> _Chosen | None:
     except Exception as error:  # each kind of file has errors of its own
         folder = Path(model.location)
         if folder.is_dir() and any(_FILES.fullmatch(file.name) for file in folder.iterdir()):
-            return _trained(model, texts, f"its own cannot be loaded ({one_line(error, 120)})")
+            return _trained(model, texts, f"the model's tokenizer cannot be loaded ({one_line(error, 120)})")
         return None
     known = {number for of_text in ids for number in of_text} - set(tokenizer.all_special_ids)
     return _Chosen(tokenizer=tokenizer) if len(known) > 1 else None

@@ -68,7 +68,7 @@ def file_and_function(model: str) -> tuple[Path, str] | None:
         if not names:
             instead = f"add one that returns (module, inputs), or run it as a script: opanatomy run {path}"
             raise ModelError(f"{model}: {named}, and the file has none without arguments - {instead}")
-        raise ModelError(f"{model}: {named} - give the one that returns (module, inputs): {path}:{names[0]}")
+        raise ModelError(f"{model}: {named} - name the one that returns (module, inputs), such as {path}:{names[0]}")
     return path, match["function"]
 
 
@@ -105,9 +105,9 @@ def _imported(file: Path, name: str, path: Path) -> ModuleType:
             raise
         todo = f"try running it: python {path}"
         if isinstance(error, SystemExit):
-            todo = 'put what should run as a script under `if __name__ == "__main__":`'
+            todo = 'put the code that only a script should run under `if __name__ == "__main__":`'
         elif isinstance(error, SyntaxError):
-            todo = "correct it"
+            todo = "fix it"
         elif isinstance(error, ModuleNotFoundError):
             todo = "install it, or put it next to that file"
         raise ModelError(f"cannot import {path}: {said_by(error)} - {todo}") from error
@@ -159,8 +159,8 @@ def _root_and_name(file: Path) -> tuple[str, str]:
     top = sys.modules.get(parts[0]) if len(parts) > 1 else None
     if top is not None and not _lies_in(top, str(folder)) and _BROUGHT.get(parts[0]) is None:
         raise ModelError(
-            f"cannot import {file}: its package {parts[0]} has the name of one that is already in use"
-            f" ({top.__file__}) - rename the folder, or remove its __init__.py"
+            f"cannot import {file}: its package {parts[0]} has the same name as one already in use ({top.__file__}) -"
+            " rename the folder, or remove its __init__.py"
         )
     return str(folder), name
 
@@ -230,7 +230,7 @@ def call_function(model: str, batch: int | None = None) -> tuple[torch.nn.Module
         except (Exception, SystemExit) as error:
             if is_out_of_memory(error):
                 raise
-            raise ModelError(f"{model} raised {said_by(error)} - try calling it by itself") from error
+            raise ModelError(f"{model} raised {said_by(error)} - try calling it on its own") from error
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     where = f" ({_shown(code.co_filename)}:{code.co_firstlineno})" if code is not None else ""
     if not (isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
@@ -275,7 +275,7 @@ def check_module(name: str, module: torch.nn.Module) -> None:
     from torch.nn.parameter import is_lazy
 
     if any(isinstance(inner, torch.jit.ScriptModule) for inner in module.modules()):
-        raise ModelError(f"{name}: a scripted module does not support hooks - give the module before torch.jit")
+        raise ModelError(f"{name}: a scripted module does not support hooks - pass the module from before torch.jit")
     for part, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if is_lazy(tensor):
             raise ModelError(f"{name}: {part} has no shape yet - call the lazy module once first")

@@ -33,24 +33,24 @@ def less_memory(phase: Phase, subject: Subject, options: RunOptions, *, recorded
         parts.append(f"record fewer steps={options.steps}" if in_code else "record fewer --steps")
     if not only_weights:
         if in_code:
-            parts.append("give smaller inputs")
+            parts.append("pass smaller inputs")
         elif not by_function:
             parts += batch_and_length(workload.batch, workload.sequence_length)
         if phase is Phase.DECODING:
             spelled = as_argument if in_code else as_flag
-            parts.append(f"make fewer tokens than {spelled(GENERATE, options.generate)}")
+            parts.append(f"generate fewer tokens than {spelled(GENERATE, options.generate)}")
         parts += _pulled(reliefs(context, Relief.ACTIVATIONS), context, in_code=in_code)
     elif phase is Phase.OPTIMIZER:
         smaller = [lever for lever in reliefs(context, Relief.STATE) if lever.is_installed]
         parts += _pulled(smaller, context, in_code=in_code)
     if in_code:
-        parts.append("give a smaller module")
+        parts.append("pass a smaller module")
     elif by_function:
         parts.append("have it return a smaller module" + ("" if only_weights else " or smaller inputs"))
     elif getattr(getattr(subject.module, "config", None), "num_hidden_layers", None) != 1:
         parts += fewer_weights(None)
     parts += _pulled(reliefs(context, Relief.WEIGHTS), context, in_code=in_code)
-    return either(parts or ["take a smaller model"])
+    return either(parts or ["use a smaller model"])
 
 
 #: Options that always have a value, which a technique would replace.

@@ -26,20 +26,20 @@ class Instrument(Enum):
     """A watch of the first step: its name, and the facts unknown without it."""
 
     OBSERVER = (
-        "the observer of calls (a dispatch mode)",
+        "the call observer (a dispatch mode)",
         "the step's calls have no second count, and arguments that the profiler drops (indices, strings) are unknown",
     )
     SAVES = (
-        "the observer of saved tensors (autograd hooks)",
+        "the saved-tensor observer (autograd hooks)",
         "the bytes that forward keeps for backward are not measured",
     )
     CASTS = (
-        "the observer of weight casts (a dispatch mode)",
+        "the weight-cast observer (a dispatch mode)",
         "autocast's weight casts count as activations",
     )
     GRADIENTS = (
-        "the observer of gradients (module hooks)",
-        "it is unknown which layers' inputs and weights need gradients, and so what theory predicts for backward",
+        "the gradient observer (module hooks)",
+        "cannot tell which layers' inputs and weights need gradients, nor what theory predicts for backward",
     )
     PROGRESS = ("the progress display (module hooks)", "")
 
@@ -141,7 +141,8 @@ class Instruments:
         self.failed |= instruments
         for instrument in (each for each in Instrument if each in instruments):
             name, unknown = instrument.value
-            self.warnings.append(f"{name} failed in this model, so the step ran without it: {unknown} ({failure})")
+            loss = f": {unknown}" if unknown else ""
+            self.warnings.append(f"{name} failed in this model, so the step ran without it{loss} ({failure})")
 
     @contextmanager
     def _watching(self, active: set[Instrument]) -> Iterator[None]:

@@ -92,10 +92,10 @@ class StepProfiler:
         if not self.lines or self.frames:
             return None
         if not self._begun_by_line:
-            return "no lines: they need one more step, and there was none"
+            return "no lines: they need one more step, but the recording ended before it"
         if self._traced_by_other:
             return "no lines: something else traces Python in this process, such as a debugger or a coverage tool"
-        return "no lines: nothing in the step runs in a line of your code (compiled code does not)"
+        return "no lines: the step runs no line of your code (compiled code has no lines)"
 
     def stop(self) -> None:
         """Stop the profiler, also in the middle of a step."""

@@ -112,7 +112,7 @@ def _memory_at_failure(
     Whatever breaks there, memory ran out before, and that is the error.
     """
     if subject.training.is_shared:
-        return None, "; what held it is unknown: the other ranks do not repeat the step"
+        return None, "; what filled the memory is unknown, because the other ranks do not repeat the step"
     try:
         with step_environment(options):
             observations = observations_of_failure(
@@ -126,7 +126,7 @@ def _memory_at_failure(
         cache = None if stepper.generator is None else cache_shape_of(stepper.generator)
         return replace(observations, shape=shape_of(subject.module, options.device), cache=cache), ""
     except Exception as second:
-        return None, f"; what held it could not be read: {type(second).__name__}: {one_line(second, 100)}"
+        return None, f"; cannot tell what filled the memory: {type(second).__name__}: {one_line(second, 100)}"
 
 
 def _out_of_memory_line(

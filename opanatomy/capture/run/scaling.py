@@ -93,5 +93,5 @@ _HOPELESS: Final = (
 
 _UNSCALED: Final = (
     "the weights are float16, whose gradients torch's GradScaler refuses to unscale, so the loss is not scaled,"
-    " and gradients and updates may under- or overflow"
+    " and gradients and updates may underflow or overflow"
 )

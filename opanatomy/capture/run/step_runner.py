@@ -213,7 +213,7 @@ class StepRunner:
         if self.compiled and not mode_keeps_compiled():
             active &= {Instrument.PROGRESS}
             self.warnings.append(
-                "the model has compiled parts, which this torch would run uncompiled under a dispatch mode: its"
+                "the model has compiled parts, which this torch would run uncompiled under a dispatch mode, so its"
                 " calls are not counted a second time, and what forward keeps for backward is not measured"
             )
         return active
@@ -363,7 +363,7 @@ class StepRunner:
         try:
             for turn in range(turns + short):  # the first warms up
                 for is_compiled in (True, False) if short else (False,):
-                    text = f"step {'with' if is_compiled else 'without'} compiling, {turn + 1} of {turns + short}"
+                    text = f"{'compiled' if is_compiled else 'uncompiled'} step, {turn + 1} of {turns + short}"
                     self.progress.stage(text, steps_after=turns - turn, expected_ns=min(times))
                     self.stepper.module = compiled_module if is_compiled else self.subject.module
                     pairs[is_compiled].append(self._time_step())
@@ -491,8 +491,8 @@ class StepRunner:
             before = compilations()
             profiled, modules = self._profile_once(expected, ranges=False)
             self.warnings.append(
-                "torch.compile recompiled a part of the model because of the module ranges: it is profiled without"
-                " them, and there is no table of modules"
+                "torch.compile recompiled a part of the model because of the module ranges, so it is profiled without"
+                " them and has no module table"
             )
             compiled_again = profiled.compilations > before
         if compiled_again:

@@ -364,7 +364,9 @@ def _check_float16(stepper: Stepper) -> None:
     with stepper.autocast():
         computed = torch.mm(factor, factor).dtype
     if computed is not torch.float16:
-        raise CaptureError(f"under float16 autocast, torch {torch.__version__} computes matmuls here in {computed}")
+        raise CaptureError(
+            f"under float16 autocast, torch {torch.__version__} computes matmuls on this device in {computed}"
+        )
 
 
 def _compared(module: torch.nn.Module, reference: _Reference, scale: float) -> ScaledGradients:

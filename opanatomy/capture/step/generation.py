@@ -127,7 +127,7 @@ def generator_of(module: torch.nn.Module, inputs: Any, options: RunOptions, *, o
     if isinstance(inputs, tuple):
         if len(inputs) != 1:
             raise UsageError(
-                f"{option}: inputs without names ({len(inputs)}) - give a dictionary of the arguments of the"
+                f"{option}: the inputs have no names ({len(inputs)} given) - pass a dictionary of arguments for the"
                 " model's generate"
             )
         arguments = {"inputs": inputs[0]}

@@ -76,15 +76,15 @@ def backward_roots(output: Any, module: Any) -> Roots:
         loss = outermost[0]
         if not loss.tensor.requires_grad:
             raise CaptureError(
-                "cannot run backward: the model's loss does not require a gradient"
-                f" - do not detach it, {as_asked('use --inference', 'give inference=True')}, or unfreeze a parameter"
+                "cannot run backward: the model's loss does not require a gradient - do not detach it,"
+                f" {as_asked('use --inference', 'pass inference=True')}, or unfreeze a parameter"
             )
         return _roots(outermost, f"{loss.path}{_ones(outermost)}")
     wanted = [leaf for leaf in leaves if leaf.tensor.requires_grad]
     if not wanted:
         raise CaptureError(
             "cannot run backward: the model's output has neither a loss nor a tensor that requires a gradient"
-            f" - {as_asked('use --inference', 'give inference=True')}, or unfreeze a parameter"
+            f" - {as_asked('use --inference', 'pass inference=True')}, or unfreeze a parameter"
         )
     numbers = [leaf for leaf in wanted if leaf.tensor.dim() == 0]
     if len(numbers) == 1:
@@ -93,7 +93,7 @@ def backward_roots(output: Any, module: Any) -> Roots:
             return _roots(numbers, f"{path}, a scalar")
         index = next(index for index, leaf in enumerate(leaves, 1) if leaf is numbers[0])
         which = {1: "the first", len(leaves): "the last"}.get(index, f"number {index}")
-        return _roots(numbers, f"{path}, {which} of {len(leaves)} outputs: the only scalar")
+        return _roots(numbers, f"{path}, {which} of {len(leaves)} outputs and the only scalar")
     if len(wanted) == 1:
         return _roots(wanted, f"{wanted[0].path}{_ones(wanted)}")
     names = ", ".join(leaf.path for leaf in wanted[:4]) + (", ..." if len(wanted) > 4 else "")

@@ -30,9 +30,9 @@ DESCRIPTION: Final = (
     "Report where time, FLOPs, memory traffic and memory go in a torch.profiler trace (.json or .json.gz), in the ranks"
     " of one run (several traces, a folder or a zip), or in a CUDA memory snapshot. Also displays a saved JSON report."
     "\n\n"
-    "To get a snapshot of an out-of-memory error: opanatomy profile MODEL --oom-report; in your own loop"
-    " opanatomy.record(..., oom='report'); without opanatomy torch.cuda.memory._record_memory_history() before it and"
-    " torch.cuda.memory._dump_snapshot('oom.pickle') where the error is raised."
+    "To get a snapshot of an out-of-memory error: opanatomy profile MODEL --oom-report; in your own loop,"
+    " opanatomy.record(..., oom='report'); without opanatomy, torch.cuda.memory._record_memory_history() before the"
+    " loop and torch.cuda.memory._dump_snapshot('oom.pickle') where you catch the error."
 )
 OPTIONS: Final = ANALYZE
 #: The options that help shows first, by name.
@@ -82,9 +82,9 @@ def _run(arguments: argparse.Namespace) -> Report:
     check_gates(arguments)
     names = [local_name(name) for name in arguments.trace]
     if "" in names:
-        raise UsageError("analyze: the name of a trace is empty - give the name of a file or folder")
+        raise UsageError("analyze: the name of a trace is empty - pass the name of a file or folder")
     if names.count(STDIN) > 1:
-        raise UsageError("analyze - -: stdin can be read only once - give one -")
+        raise UsageError("analyze - -: stdin can be read only once - use only one -")
     given = [Address.of(name, f"cannot read {name}") or Path(name) for name in names]
     with spooled(given) as paths:
         report = saved_report_among(paths, names, arguments)
@@ -160,9 +160,11 @@ def _annotated(
         try:
             show(anatomy, where)
         except KeyboardInterrupt as error:
-            raise KeyboardInterrupt("the trace is written, the report is not") from error
+            raise KeyboardInterrupt("the trace was written, but the report was not") from error
         left_out = (
-            "environment, secrets, paths, stacks, hosts and users" if arguments.redact else "environment and secrets"
+            "environment, secrets, paths, stacks, host names and user names"
+            if arguments.redact
+            else "environment and secrets"
         )
         note(f"trace: {output.path}, without {left_out} (open it in ui.perfetto.dev)")
     return anatomy
@@ -218,7 +220,7 @@ def _target(sources: list[Path], arguments: argparse.Namespace, where: Destinati
     from opanatomy.io.files import check_no_address, output_file, same_file
 
     if not arguments.annotated:
-        raise UsageError("--trace: the name is empty - give a file name")
+        raise UsageError("--trace: the name is empty - pass a file name")
     check_no_address("--trace", arguments.annotated)
     stem = (stem_of(sources[0].name) if sources else "") or "trace"
     with in_folder(arguments.annotated, f"{stem}.annotated.json.gz") as (target, numbered):
@@ -227,7 +229,9 @@ def _target(sources: list[Path], arguments: argparse.Namespace, where: Destinati
         if any(same_file(target, source) for source in sources):
             raise UsageError(f"--trace {target}: this is the trace to read - choose another name")
         if where.file is not None and same_file(target, where.file.target):
-            raise UsageError(f"--trace {target}: the report is written there - choose another name for one of them")
+            raise UsageError(
+                f"--trace {target}: the report is also written there - choose another name for one of them"
+            )
         packed = sum(source.stat().st_size for source in sources[:1] if os.path.isfile(source))
         unpacks = bool(sources) and sources[0].suffix in (".gz", ".zip") and target.suffix != ".gz"
         needed = max(packed * (_PACKED if unpacks else 2), 1 << 20)

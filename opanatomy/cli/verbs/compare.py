@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from opanatomy.records.comparison import Comparison
 
 DESCRIPTION: Final = (
-    "Compare reports, traces or folders of ranks: the first with each of the others. With two, the difference in step"
-    " time is split into parts that add up to it. A folder of reports counts as several runs of one side; --run makes"
-    " such runs, interleaved."
+    "Compare the first report, trace or folder of ranks with each of the others. With two sides, the difference in step"
+    " time is split into parts that add up to it. A folder of reports counts as several runs of one side; --run"
+    " produces such runs, interleaved."
 )
 OPTIONS: Final = COMPARE
 #: Options of `profile` for its report and gates, which belong to the comparison here.
@@ -70,25 +70,25 @@ def run(arguments: argparse.Namespace) -> None:
 def _check_sides(names: list[str], arguments: argparse.Namespace) -> None:
     if arguments.run and names:
         raise UsageError(
-            f"compare {names[0]} --run ...: sides are either files or runs - give SIDEs or --run, not both"
+            f"compare {names[0]} --run ...: sides are either files or runs - pass SIDEs or --run, not both"
         )
     if len(arguments.run) == 1:
         raise UsageError(
-            f"--run {arguments.run[0]!r}: only one side - give --run twice, the second time with the change"
+            f"--run {arguments.run[0]!r}: only one side - pass --run twice, the second time with the change"
         )
     if arguments.run:
         return
     for option in (TIMES, TURNS_SEED, RUNS_FOLDER):
         if (value := getattr(arguments, option.name)) != option.default:
-            raise UsageError(f"{as_flag(option, value)} needs --run - give --run 'profile MODEL ...' twice")
+            raise UsageError(f"{as_flag(option, value)} needs --run - pass --run 'profile MODEL ...' twice")
     if not names:
-        raise UsageError("compare: no side is given - give at least two: compare BEFORE AFTER, or --run CMD twice")
+        raise UsageError("compare: no sides are given - pass at least two: compare BEFORE AFTER, or --run CMD twice")
     if "" in names:
-        raise UsageError("compare: the name of a side is empty - give a report, a trace or a folder")
+        raise UsageError("compare: the name of a side is empty - pass a report, a trace or a folder")
     if len(names) < 2:
-        raise UsageError(f"compare {names[0]}: only one side - give at least two: compare BEFORE AFTER")
+        raise UsageError(f"compare {names[0]}: only one side - pass at least two: compare BEFORE AFTER")
     if names.count(STDIN) > 1:
-        raise UsageError("compare - -: stdin can be read only once - give one -")
+        raise UsageError("compare - -: stdin can be read only once - use only one -")
 
 
 def _compare_files(names: list[str], arguments: argparse.Namespace) -> Comparison:
@@ -138,8 +138,8 @@ def _check_profile(command: Command, arguments: argparse.Namespace) -> None:
     for option in _NOT_OF_A_RUN:
         if getattr(given, option.name) not in (option.default, False, []):
             raise UsageError(
-                f"--run {command.text!r}: {option.flags[-1]} is not an option of a run - leave it out,"
-                " or give it to compare"
+                f"--run {command.text!r}: {option.flags[-1]} is not an option of a run - leave it out, or pass it to"
+                " compare"
             )
     check_together(given, as_flag)
     run_options(given)

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     from opanatomy.report.formats.terminal import list_text
 
     if not arguments.name and arguments.unknown is None:
-        raise UsageError("explain: no name - give a line of the report, an operator or a kernel, or --unknown REPORT")
+        raise UsageError("explain: no name - pass a line of the report, an operator or a kernel, or --unknown REPORT")
     report = read_report(Path(arguments.report)) if arguments.report else None
     explanation = explain([mask_secrets(name) for name in arguments.name], report)
     blocks = [explanation.text] if explanation.text else []

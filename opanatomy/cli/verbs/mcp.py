@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
     folders = [Path(name) for name in arguments.folder or ["."]]
     for folder in folders:
         if not folder.is_dir():
-            raise UsageError(f"mcp {folder}: it is not a folder - give the folders whose files may be read")
+            raise UsageError(f"mcp {folder}: it is not a folder - pass the folders whose files may be read")
     try:
         from opanatomy.mcp import serve
     except ModuleNotFoundError as error:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from opanatomy.report.section import ByteRate, Cell, FlopRate, Phrase, Section
 
 DESCRIPTION: Final = (
-    "Measure this device's peak FLOP/s (dense) in each data type and its memory bandwidth, keep them in the user's"
-    " cache folder, and print them next to its data sheet's."
+    "Measure this device's peak FLOP/s (dense) in each data type and its memory bandwidth, save them in the user's"
+    " cache folder, and print them next to the data sheet's values."
 )
 OPTIONS: Final = CEILINGS
 EXAMPLES: Final = (
-    ("peaks and bandwidth of this device: measured once, then kept", "opanatomy peaks"),
+    ("peaks and bandwidth of this device: measured once, then cached", "opanatomy peaks"),
     ("two data types, measured again", "opanatomy peaks --dtype float32,bf16 --refresh"),
     ("for a script", "opanatomy peaks -f json"),
 )
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     machine = machine_of(environment)
     if machine is None:
         raise CaptureError(
-            f"--device {device}: torch cannot tell which device this is - give --peak and --bandwidth instead"
+            f"--device {device}: torch cannot tell which device this is - use --peak and --bandwidth instead"
         )
     with kept_for_the_report():
         measured = _measured(machine, device, dtypes, given, refresh=arguments.refresh)
@@ -98,7 +98,7 @@ def _match(machine: Machine, multiprocessors: int | None) -> Match:
     from opanatomy.devices.match import Match, match
 
     if machine.kind == "cpu":
-        return Match(why="opanatomy has no data sheets of processors")
+        return Match(why="opanatomy has no data sheets for processors")
     return match(machine.device, machine.memory_bytes, multiprocessors)
 
 
@@ -250,17 +250,17 @@ def _table(headers: tuple[str, str, str], rate_of: type[FlopRate | ByteRate], fi
 def _remarks(measured: Measured, matched: Match, moved: bool) -> list[str]:
     remarks = []
     if matched.sheet:
-        remarks.append(f"sheet: dense figures of {matched.sheet.device}, {matched.sheet.source}")
+        remarks.append(f"sheet: dense peaks of {matched.sheet.device}, {matched.sheet.source}")
         remarks += [f"note: {matched.sheet.note}"] if matched.sheet.note else []
         remarks += [f"part: scaled to {matched.sheet.scaled}"] if matched.sheet.scaled else []
     elif measured.machine.kind != "cpu":
         remarks.append(f"sheet: {matched.why}")
     if moved:
         remarks.append(
-            "memory: bytes that the program reads and writes; copy and triad (a = b + s * c) do both, read only reads;"
-            " the fastest is the peak"
+            "memory: counts the bytes that the program reads and writes; copy and triad (a = b + s * c) do both, read"
+            " only reads; the fastest of them is the peak"
         )
-    remarks.append("spread: how far the median burst was below the best one, whose rate is shown")
+    remarks.append("spread: how far the median burst was below the best burst, whose rate is shown")
     rates = [*measured.peaks.values(), *measured.bandwidths.values()]
     busy = measured.load is not None and measured.load.busy
     if busy or any(rate.disturbed for rate in rates):

@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> None:
             if is_recordable():
                 stack.enter_context(oom_report("profile", trace.path if trace else None, "report"))
             else:
-                note("--oom-report: torch finds no CUDA device here, and only CUDA's allocator keeps a history")
+                note("--oom-report: torch finds no CUDA device here, but only CUDA's allocator keeps a history")
         anatomy = _published_anatomy(trace, *take) if trace else _not_kept(*take)
     enforce_gates(anatomy, arguments)
     if trace is not None:
@@ -176,7 +176,7 @@ def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launch
         else:
             show(anatomy, _destination_of_all_ranks(where, trace, place.world_size, redact=options.redact))
         if trace is not None:
-            note(f"traces: {trace.path}, and next to it those of the other ranks")
+            note(f"traces: {trace.path}, with the other ranks' traces next to it")
     enforce_gates(anatomy, arguments)
 
 
@@ -248,7 +248,7 @@ def _published_anatomy(
         anatomy = _with_suggestions(anatomy, options, trace.target, _budget_s(suggest_s, begun))
         show(anatomy, where)
     except KeyboardInterrupt as error:
-        raise KeyboardInterrupt("the trace is written, the report is not") from error
+        raise KeyboardInterrupt("the trace was written, but the report was not") from error
     finally:
         note(f"trace: {trace.path} (open it in ui.perfetto.dev)")
     return anatomy
@@ -338,7 +338,7 @@ def _trace_file(
         yield output_file(Path(default), force=arguments.force, numbered=first is None)
         return
     if not arguments.trace:
-        raise UsageError("--trace: the name is empty - give a file name")
+        raise UsageError("--trace: the name is empty - pass a file name")
     check_no_address("--trace", arguments.trace)
     with in_folder(arguments.trace, default) as (path, numbered):
         if not path.name.endswith((".json", ".json.gz")):
@@ -346,5 +346,5 @@ def _trace_file(
         path = path if place is None else name_of_rank(path, place.rank)
         output = output_file(path, force=arguments.force, numbered=numbered and first is None)
         if output.is_stream:
-            raise UsageError(f"--trace {path}: a pipe or a device cannot be read again for the report - give a file")
+            raise UsageError(f"--trace {path}: a pipe or a device cannot be read again for the report - pass a file")
         yield output
