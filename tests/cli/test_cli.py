@@ -115,8 +115,8 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_limit_of_memory(trace: Path, tmp_path: Path) -> None:
     for kind, size, code, said in (
-        (resource.RLIMIT_AS, 10**8, 1, "opanatomy: not enough memory: ulimit 100 allows -v)"),
-        (resource.RLIMIT_DATA, 10**8, 1, "opanatomy: not enough memory: ulimit 100 allows -d)"),
+        (resource.RLIMIT_AS, 10**8, 1, "opanatomy: not enough memory: ulimit -v allows 100 MB"),
+        (resource.RLIMIT_DATA, 10**8, 1, "opanatomy: not enough memory: ulimit -d allows 100 MB"),
         (resource.RLIMIT_DATA, 180 << 20, 0, ""),
     ):
         limit = partial(resource.setrlimit, kind, (size, size))
@@ -138,18 +138,18 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
         "it is an option of profile and of techniques and of estimate (see ",
     ),
     (("analyze", "x.json", "--format=json", "--outptu=y"), 2, "unknown --outptu=y - did you mean --output?"),
-    (("profile", "--checkpointing", "gpt2"), 2, "MODEL goes before it: opanatomy profile gpt2 --checkpointing"),
+    (("profile", "--checkpointing", "gpt2"), 2, "put MODEL before the option: opanatomy profile gpt2 --checkpointing"),
     (("profile",), 2, "the following arguments are required: MODEL"),
     (("profile", "gpt2", "--trace", "x.txt"), 2, "must end in .json or .json.gz"),
-    (("profile", "gpt2", "-f", "xml"), 2, "not known - "),
-    (("profile", "gpt2", "-o", "report.docx"), 2, "no report format has this ending"),
-    (("profile", "gpt2", "--inference", "--optimizer", "adamw"), 2, "--inference has no backward"),
+    (("profile", "gpt2", "-f", "xml"), 2, "unknown - use one of "),
+    (("profile", "gpt2", "-o", "report.docx"), 2, "no report format has this file extension"),
+    (("profile", "gpt2", "--inference", "--optimizer", "adamw"), 2, "--inference runs no backward"),
     ((*BERT, "--device", "tpu"), 2, "--device tpu: torch has no such device"),
     ((*BERT, "--device", "meta"), 2, "--device meta: steps cannot run on meta"),
     ((*BERT, "-o", ""), 2, "-o: the name is empty"),
-    ((*BERT, "--trace", "x.json", "-o", "./x.json"), 2, "that is the trace - choose another name for the report"),
+    ((*BERT, "--trace", "x.json", "-o", "./x.json"), 2, "this is the trace - choose another name for the report"),
     ((*BERT, "--set", "hidden"), 2, "--set hidden: must have the form key=value"),
-    ((*BERT, "--set", "model_type=gpt2"), 2, "name another MODEL"),
+    ((*BERT, "--set", "model_type=gpt2"), 2, "choose another MODEL"),
     ((*BERT, "--set", "dtype=float16"), 2, "use --dtype"),
     ((*BERT, "--set", "_attn_implementation=eager"), 2, "use --attention"),
     ((*BERT, "--set", "hiden_size=64"), 2, "did you mean hidden_size"),
@@ -202,7 +202,7 @@ def test_without_torch_a_verb_says_what_to_install(
     words = {"peaks": (), "estimate": ("gpt2", "--on", "H100")}.get(verb, ("gpt2",))
     assert main([verb, *words]) == 1
     out, err = capsys.readouterr()
-    said = f"opanatomy: {verb} needs torch, which is not installed - pip install 'opanatomy[capture]'; "
+    said = f"opanatomy: {verb} needs torch, which is not installed - pip install 'opanatomy[capture]' ("
     assert (out, err.startswith(said), err.count("\n")) == ("", True, 1)
 
 

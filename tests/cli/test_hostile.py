@@ -82,7 +82,7 @@ def test_the_report_never_takes_the_place_of_the_trace(
     Path("copy.json").write_bytes(Path(trace).read_bytes())
     before = Path("copy.json").read_bytes()
     assert main(["analyze", "copy.json", "-o", "copy.json", "--force"]) == 2
-    assert "that is the trace" in capsys.readouterr().err
+    assert "this is the trace" in capsys.readouterr().err
     assert Path("copy.json").read_bytes() == before
 
 

@@ -234,26 +234,26 @@ def test_findings_are_those_of_the_report() -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments", "words"),
     [
-        ("open", {"path": "../../pyproject.toml"}, "outside of the folders that this server reads"),
-        ("open", {"path": "/etc/passwd"}, "outside of the folders"),
+        ("open", {"path": "../../pyproject.toml"}, "outside the folders that this server reads"),
+        ("open", {"path": "/etc/passwd"}, "outside the folders"),
         ("open", {"path": "nothing.json"}, "no such file or folder"),
         ("open", {"path": "README.md"}, "README.md"),
-        ("open", {"path": ""}, "no file has this name"),
-        ("open", {"path": "a\0b"}, "no file has this name"),
+        ("open", {"path": ""}, "not a file name"),
+        ("open", {"path": "a\0b"}, "not a file name"),
         ("open", {"path": "profile 'gpt2"}, "No closing quotation"),
         (
             "open",
             {"path": "profile gpt2"},
             "profile gpt2: this server does not run models - start it with",
         ),
-        ("findings", {"id": "0123"}, "no report has it"),
+        ("findings", {"id": "0123"}, "no open report has this id"),
         ("explain", {"id": None, "name": "a word of nobody"}, "not a word of the report"),
         ("table", {"id": None, "name": "operator"}, "no such table - did you mean operators"),
         ("table", {"id": None, "limit": 10**9}, "limit 1000000000: must be from 1 to 500"),
         ("table", {"id": None, "cursor": "x"}, "cursor 'x': not one of this table"),
         ("table", {"id": None, "sort": "-tim"}, "sort '-tim': no such column"),
         ("predict", {"id": None, "technique": "amp"}, "not known, as no command can run its model again"),
-        ("compare", {"a": None, "b": "7"}, "no report has it"),
+        ("compare", {"a": None, "b": "7"}, "no open report has this id"),
     ],
 )
 def test_an_error_is_one_clear_line(tool: str, arguments: dict[str, Any], words: str) -> None:
@@ -273,7 +273,7 @@ def test_a_link_leads_not_out_of_the_folders(tmp_path: Path) -> None:
         (tmp_path / "inside" / link).symlink_to(tmp_path / "outside.json.gz")
 
     async def act(client: Any) -> None:
-        assert "outside of the folders" in await refused(client, "open", path="link.json.gz")
+        assert "outside the folders" in await refused(client, "open", path="link.json.gz")
         assert "rank0.json.gz in it leads outside" in await refused(client, "open", path="ranks")
 
     asked(act, tmp_path / "inside")
@@ -321,7 +321,7 @@ def test_damaged_questions_are_answered_in_one_line() -> None:
         assert len(await refused(client, "findings", id="1" * 5000)) < 1_100
         assert "from: Input should be greater than" in await refused(client, "spans", id=name, **{"from": -1e308})
         assert "Unknown tool: op" in await refused(client, "op\nen")
-        with pytest.raises(mcp.MCPError, match=f"id 'gone': no report has it .{name}. - open"):
+        with pytest.raises(mcp.MCPError, match=f"id 'gone': no open report has this id .{name}. - open"):
             await client.read_resource("ui://opanatomy/report/gone")
 
     asked(act)

@@ -171,7 +171,7 @@ def test_every_recorder_writes_where_a_comparison_collects(here: Path, monkeypat
         (["--run", "profile 'gpt2"], "no closing quotation - close the quotation mark in it"),
         (["--run", "profile gpt2 --bacth 2"], "unknown --bacth 2 - did you mean --batch?"),
         (["--run", "profile gpt2 --batch 0"], "--batch 0: must be at least 1"),
-        (["--run", "profile gpt2 --clip 1"], "--clip 1.0 is a part of the update, and there is none"),
+        (["--run", "profile gpt2 --clip 1"], "--clip 1.0 clips before an optimizer update, and this run has none"),
         (
             ["--run", "profile gpt2 -o a.json"],
             "--output is not an option of a run - leave it out, or pass it to compare",

@@ -564,16 +564,19 @@ def test_a_pickle_that_would_call_something_calls_nothing(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (pickle.dumps({"a": 1}), "no memory snapshot"),
+        (pickle.dumps({"a": 1}), "not a memory snapshot"),
         (pickle.dumps([1, 2]), "damaged"),
         (pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc"}]]}), "damaged"),
         (pickle.dumps({"segments": [{"address": 1 << 80}]}), "damaged"),
-        (pickle.dumps({"segments": [held((0, -512, 0, "inactive"))]}), "of a block of -512 bytes 0"),
-        (pickle.dumps({"segments": [held((0, 512, 513, "active_allocated"))]}), "of a block of 512 bytes 513"),
-        (pickle.dumps({"segments": [held()], "device_traces": [[alloc(-512)]]}), "not one that a device can have"),
+        (pickle.dumps({"segments": [held((0, -512, 0, "inactive"))]}), "0 bytes were requested from a block of -512"),
+        (
+            pickle.dumps({"segments": [held((0, 512, 513, "active_allocated"))]}),
+            "513 bytes were requested from a block of 512",
+        ),
+        (pickle.dumps({"segments": [held()], "device_traces": [[alloc(-512)]]}), "in it is impossible"),
         (pickle.dumps({"segments": [], "device_traces": [[alloc(1, [frame("f", line=1 << 80)])]]}), "damaged"),
         (b"\x80\x04r\xff\xff\xff\x0f", "damaged or cut off"),  # eight bytes that ask for a memo of 2 GB
-        (b"\x80\x04" + b"]q\x00." * 3, "no segment and no history"),
+        (b"\x80\x04" + b"]q\x00." * 3, "neither segments nor the history"),
         (gzip.compress(pickle.dumps({"segments": []}))[:-9], "cut off or damaged"),
         (gzip.compress(pickle.dumps({"segments": []}) + b"\0" * (40 << 20)), "gzip bomb"),
         (pickle.dumps(torch.ones(2)), "refers to torch"),

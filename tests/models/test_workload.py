@@ -207,7 +207,7 @@ def test_quantization_is_dropped_from_random_weights(tmp_path: Path) -> None:
         ("whisper-small", {"seq": 449}, "at most 448 tokens"),
         ("wav2vec2-base-960h", {"seq": 300}, "--seq 300"),
         ("vit-base-patch16-224", {"seq": 8}, "takes images"),
-        (BERT, {"layers": 13}, "give 1 to 12"),
+        (BERT, {"layers": 13}, "use 1 to 12"),
         (BERT, {"task": "seq2seq-lm"}, "it has sequence-classification"),
         (BERT, {"attention": "magic"}, "--attention magic"),
         ("deberta-v3-base", {"attention": "sdpa"}, "--attention sdpa"),

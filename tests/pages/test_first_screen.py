@@ -138,7 +138,7 @@ def test_the_busy_time_is_of_the_profiled_step_and_its_work_of_the_unprofiled_on
     assert "unprofiled" not in busy_line(anatomy)
     unprofiled = timed_without(anatomy, 800)
     assert busy_line(unprofiled).startswith("50.0 % of the profiled step")
-    assert "the same work is 62.5 % of the unprofiled step" in busy_line(unprofiled)
+    assert "the same work takes 62.5 % of the unprofiled step" in busy_line(unprofiled)
     assert "unprofiled" not in busy_line(timed_without(anatomy, 400))
 
 

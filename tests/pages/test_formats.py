@@ -461,13 +461,13 @@ def test_every_section_can_be_asked_for_by_its_heading(name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--section idel", "--section idel: not known - did you mean idle? It is one of caveats, given-peaks,"),
-        ("--section idle,nonsense", "--section nonsense: not known - one of caveats, given-peaks,"),
+        ("--section idel", "--section idel: no such section - did you mean idle? Use one of caveats, given-peaks,"),
+        ("--section idle,nonsense", "--section nonsense: no such section - use one of caveats, given-peaks,"),
         ("--section ,", "--section: the name is empty - use one of "),
         ("--section idle --brief", "--brief and --section: each says how much of the report is shown"),
         ("--full --brief", "--brief and --full both set how much of the report is shown - leave one out"),
         ("--brief -f json", "--brief: -f json is always whole"),
-        ("--sort flop", "--sort flop: no such section - did you mean flops"),
+        ("--sort flop", "--sort flop: unknown - did you mean flops"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,7 +149,7 @@ def test_what_is_no_device_is_refused(name: str) -> None:
     ("words", "code", "said"),
     [
         (("estimate", BERT), 2, "on which device? - use --on, such as --on H100"),
-        (("estimate", BERT, "--on", "banana"), 2, "--on banana: no device of this name has a data sheet here"),
+        (("estimate", BERT, "--on", "banana"), 2, "--on banana: opanatomy has no data sheet for this device"),
         (
             ("estimate", BERT, *SMALL, "--on", "V100", "--tf32"),
             2,
@@ -279,7 +279,7 @@ def test_compiled_steps_fuse_and_tf32_multiplies_faster() -> None:
     assert of_class(plain, "tensor_contraction") == of_class(compiled, "tensor_contraction")
     assert of_class(compiled, "elementwise") == pytest.approx(0.54 * of_class(plain, "elementwise"), rel=0.1)
     assert compiled.estimated is not None
-    assert any(text.startswith("compiled:") for text in compiled.estimated.assumed)
+    assert any(text.startswith("with torch.compile,") for text in compiled.estimated.assumed)
     run = RunOptions(model=BERT, seq=128, batch=64)
     fast = estimate_of(run, ["A100"], tf32=True, command="", stage=lambda text: None)
     assert of_class(fast, "tensor_contraction") < of_class(plain, "tensor_contraction") / 4

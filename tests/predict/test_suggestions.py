@@ -89,7 +89,7 @@ def test_calls_on_a_device_are_made_in_another_process(
     monkeypatch.setattr(suggestions, "choose_device", lambda _: "cuda")
     monkeypatch.setattr(workers, "simulate_in_process", noted)
     assert main([*COMMAND]) == 0
-    assert "what would save most is unknown: its process ended" in capfd.readouterr().err
+    assert "cannot tell what would save most: its process ended" in capfd.readouterr().err
     assert len(apart) > 2
 
 
@@ -105,7 +105,7 @@ def test_nothing_is_followed_where_nothing_is_asked_or_trained(
     ("error", "said"),
     [
         (KeyboardInterrupt(), "interrupted while predicting what would save most: the report does not include it"),
-        (EstimateError("the step reads values"), "what would save most is unknown: the step reads values"),
+        (EstimateError("the step reads values"), "cannot tell what would save most: the step reads values"),
     ],
     ids=["interrupt", "refused"],
 )

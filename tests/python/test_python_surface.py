@@ -172,8 +172,8 @@ def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
         (tmp_path / "x.json", "No such file"),
         (ROOT / "README.md", "is not an opanatomy report"),
         ("s3://bucket/r.json", "this is a URL"),
-        (None, "not None"),
-        (b"r.json", "not of type bytes"),
+        (None, "this is None"),
+        (b"r.json", "this is of type bytes"),
         ("", "the name is empty"),
     ):
         with pytest.raises(opanatomy.OpanatomyError, match=r"^read: ") as caught:
@@ -360,7 +360,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "out of memory": (lambda: opanatomy.profile(Loses(full), X), "out of memory in the forward phase"),
     "broken": (lambda: opanatomy.profile(Loses(broken), X), "failed in the forward phase: RuntimeError: shapes do not"),
     "amp": (lambda: opanatomy.profile(LINEAR, X, amp="fp8"), "amp='fp8': unknown - use one of bf16, fp16"),
-    "optimizer": (lambda: opanatomy.profile(LINEAR, X, optimizer="adamv"), "not known - did you mean adam? It is one"),
+    "optimizer": (lambda: opanatomy.profile(LINEAR, X, optimizer="adamv"), "unknown - did you mean adam? Use one"),
     "generate": (lambda: opanatomy.profile(LINEAR, X, generate=4), "generate"),
     "beams": (lambda: opanatomy.profile(LINEAR, X, beams=4), "beams"),
     "accumulate": (lambda: opanatomy.profile(LINEAR, X, accumulate=2), "accumulate"),

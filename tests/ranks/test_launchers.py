@@ -329,7 +329,7 @@ def test_what_accelerate_was_told_beside_the_options(monkeypatch: pytest.MonkeyP
     options = options_from_launcher(RunOptions(model="m", amp="fp16", accumulate=2))
     assert (options.amp, options.accumulate) == ("fp16", 2)
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")
-    with pytest.raises(UsageError, match="give compile=True instead"):
+    with pytest.raises(UsageError, match="use compile=True instead"):
         options_from_launcher(RunOptions(model="m"))
 
 

@@ -653,7 +653,7 @@ def test_a_low_peak_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> N
     out, err = capsys.readouterr()
     assert out.splitlines()[1].startswith("--peak 100T is lower than a rate measured in this trace: _scaled_mm in")
     assert "may be wrong" not in out
-    assert "--peak 100T; else data sheet of H100 SXM" in out
+    assert "--peak 100T; otherwise data sheet of H100 SXM" in out
     assert err.count("check: --peak 100T is below a rate measured in the trace") == 1
 
 

@@ -210,7 +210,7 @@ def test_a_file_cut_off_before_the_events_of_its_gpu_is_not_of_the_cpu(tmp_path:
     (tmp_path / "cut.json").write_text(text[: text.index("aten::relu")])
     anatomy = opanatomy.analyze(tmp_path / "cut.json")
     assert anatomy.environment.host_only
-    said, cut = anatomy.caveats
+    cut, said = anatomy.caveats
     assert said.startswith("only the host was recorded: the trace names a GPU but has no GPU events.")
     assert said.endswith("- give the complete file")
     assert cut.startswith("the file is cut off inside an event")
