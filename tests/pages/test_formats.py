@@ -464,9 +464,9 @@ def test_every_section_can_be_asked_for_by_its_heading(name: str) -> None:
         ("--section idel", "--section idel: no such section - did you mean idle? Use one of caveats, given-peaks,"),
         ("--section idle,nonsense", "--section nonsense: no such section - use one of caveats, given-peaks,"),
         ("--section ,", "--section: the name is empty - use one of "),
-        ("--section idle --brief", "--brief and --section: each says how much of the report is shown"),
+        ("--section idle --brief", "--brief and --section both set how much of the report is shown"),
         ("--full --brief", "--brief and --full both set how much of the report is shown - leave one out"),
-        ("--brief -f json", "--brief: -f json is always whole"),
+        ("--brief -f json", "--brief: -f json always writes the entire report"),
         ("--sort flop", "--sort flop: unknown - did you mean flops"),
     ],
 )
