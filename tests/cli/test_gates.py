@@ -164,7 +164,7 @@ def test_a_gate_is_a_figure_a_comparison_and_a_value(text: str, figure: str, of:
     [
         ("tim > +5%", "did you mean time"),
         ("peak_memroy > 1GB", "did you mean peak_memory_bytes"),
-        ("class.copies.time > 3ms", "unknown metric 'class.copies.time'"),
+        ("class.copies.time > 3ms", "metric 'class.copies.time': unknown"),
         ("time > 5%", "for a change in %, write the sign, such as time > +5%"),
         ("memory > 3 ms", "'ms' is not a unit of peak_memory_bytes - its units are B, kB, MB"),
         ("flops > 3 TFLOP/s", "'TFLOP/s' is not a unit of flops"),
