@@ -649,7 +649,7 @@ def _anatomy(path: Path) -> Anatomy:
         text = path.read_bytes()
     except OSError as error:
         raise OpanatomyError(
-            f"cannot read the report {path}: {error.strerror} - give a report written by -f json"
+            f"cannot read the report {path}: {error.strerror} - pass a report written with -f json"
         ) from error
     try:
         return redacted(read_anatomy(text), Redactor())

@@ -177,7 +177,7 @@ def analyze_traces(
                 )
                 anatomy = replace(one.anatomy, warnings=(*one.anatomy.warnings, *left_out_of(files)))
         if what_if and not graphs:
-            raise UsageError("--what-if: a replay needs a single trace with GPU work - pass such a trace")
+            raise UsageError("--what-if needs a single trace with GPU work - pass one")
         return redacted(with_ceilings(anatomy, ceilings, next(iter(graphs), None), what_if), redactor)
 
 
@@ -431,9 +431,7 @@ def replayed(
     if no replay is possible.
     """
     if anatomy.replay is None:
-        raise UsageError(
-            "what_if: only a single trace with GPU work can be replayed - analyze such a trace, or a single rank"
-        )
+        raise UsageError("what_if needs a single trace with GPU work - analyze one trace, or a single rank")
     graph = _step_graph(tuple(paths), tuple(phases), anatomy.provenance.trace_sha256)
     return replace(anatomy.replay, answers=replay_of(graph, anatomy.step.unprofiled_wall_ns, changes).answers)
 

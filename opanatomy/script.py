@@ -451,6 +451,8 @@ class Script:
         """Say where the trace is, once it is there."""
         self._is_writing = False
         trace = recorder.trace
+        if trace is not None and trace.is_relative_to(self._settings.folder):
+            trace = trace.relative_to(self._settings.folder)
         if self._is_first():
             say(
                 f"{self._names()} of the script recorded: {trace}; the script was paused for"

@@ -2008,14 +2008,14 @@ def _peak_advice(subject: str, gain: int, whole: int, why: str, tries: tuple[str
 
 RULES: Final = (
     Rule(
-        id="launches", title="launch-bound", find=_launches, takes=Takes.IDLE,
+        id="launches", title="launches that keep the device idle", find=_launches, takes=Takes.IDLE,
         looks_for="device idle time in gaps below 1 ms while the host ran operators or Python, with small kernels",
         bound="that idle time; where the unprofiled step time is known, no more than its excess over the busy time",
         silent="where most idle time lies in longer gaps, where kernels take 100 us or more on average, on the CPU,"
         " and in traces without launches",
     ),
     Rule(
-        id="gap", title="long gap", find=_gap, takes=Takes.IDLE,
+        id="gap", title="single long gaps", find=_gap, takes=Takes.IDLE,
         looks_for="gaps of 1 ms or more while the host ran operators, Python or something unrecorded",
         bound="the time that this cause takes in all such gaps",
         silent="where other rules cover the gaps: input, allocator, waits",
@@ -2041,7 +2041,7 @@ RULES: Final = (
         silent="where the trace has no range or call that loads data",
     ),
     Rule(
-        id="synchronization", title="synchronizations", find=_synchronizations, takes=Takes.IDLE,
+        id="synchronization", title="calls that wait for the device", find=_synchronizations, takes=Takes.IDLE,
         looks_for="calls in an operator or a range that wait for the device, and short gaps that start in a wait",
         bound="the idle time in the waits and, in the short gaps after them, the time that operators and launches"
         " take; no more than the work of the device or of the host",
@@ -2054,19 +2054,19 @@ RULES: Final = (
         silent="where the allocator reuses its cached memory",
     ),
     Rule(
-        id="cold_start", title="cold start", find=_cold_start, takes=Takes.IDLE,
+        id="cold_start", title="slow first launches and first matmuls", find=_cold_start, takes=Takes.IDLE,
         looks_for="idle time in launches that take many times as long as others, in calls that load kernels, and in"
         " allocator calls inside the first matmul or convolution",
         bound="that idle time, which later steps do not have", silent="where all launches take similar times",
     ),
     Rule(
-        id="compilation", title="compiling", find=_compilation, takes=Takes.IDLE,
+        id="compilation", title="compilation during the run", find=_compilation, takes=Takes.IDLE,
         looks_for="code that torch.compile recompiled during the run, and idle time while it compiled",
         bound="compile time per step, averaged over the run; if unknown, that idle time",
         silent="where nothing was compiled",
     ),
     Rule(
-        id="profiler", title="profiler", find=_profiler, takes=Takes.IDLE,
+        id="profiler", title="time that the profiler takes", find=_profiler, takes=Takes.IDLE,
         looks_for="idle time while the profiler wrote its records or recorded Python stacks",
         bound="that idle time, which an unprofiled step does not have",
         silent="where neither is recorded",
@@ -2079,8 +2079,8 @@ RULES: Final = (
         silent="in a run without collectives",
     ),
     Rule(
-        id="outside", title="outside", find=_outside,
-        looks_for="in a trace without steps, time before the device's first work and after its last",
+        id="outside", title="time before and after the device's work", find=_outside,
+        looks_for="time before the device's first work and after its last, in a trace without steps",
         bound="unknown: no number includes it",
         silent="where steps are annotated, or where this time is shorter than the rest",
     ),
@@ -2091,7 +2091,7 @@ RULES: Final = (
         silent="where no rank stands out, or ranks are missing",
     ),
     Rule(
-        id="pageable_copies", title="pageable copies", find=_pinning,
+        id="pageable_copies", title="copies from or to pageable host memory", find=_pinning,
         looks_for="copies from or to pageable host memory",
         bound="their time, at most that of all exposed copies", silent="where other work hides them",
     ),
@@ -2117,7 +2117,7 @@ RULES: Final = (
         silent="under autocast, and on a processor whose peak was not measured",
     ),
     Rule(
-        id="optimizer", title="optimizer", find=_optimizer,
+        id="optimizer", title="an optimizer that is not one fused kernel", find=_optimizer,
         takes=lambda view: Takes.IDLE if _idle_of_update(view) else Takes.KERNELS,
         covers=_updates,
         looks_for="an optimizer that is not one fused kernel",
@@ -2126,7 +2126,7 @@ RULES: Final = (
         silent="for fused and compiled optimizers, and where a single foreach operator makes the update",
     ),
     Rule(
-        id="zero_grad", title="zeroed gradients", find=_zero_grad, takes=lambda view: None,
+        id="zero_grad", title="gradients filled with zeros", find=_zero_grad, takes=lambda view: None,
         looks_for="zero_grad that fills gradients with zeros, and a backward that adds to them",
         bound="the host's time in both; with a replay, only the part that lengthens the step",
         silent="where gradients are set to None, and on the CPU",
@@ -2137,7 +2137,7 @@ RULES: Final = (
         bound="the time of these casts", silent="in compiled code, which casts as it reads",
     ),
     Rule(
-        id="loss", title="cross entropy", find=_loss, takes=Takes.KERNELS,
+        id="loss", title="cross entropy over a vocabulary", find=_loss, takes=Takes.KERNELS,
         covers=lambda view: (index for indices in _losses(view).values() for index in indices),
         looks_for="a log-softmax and cross entropy over a vocabulary",
         bound="their time minus the time to read the logits twice and write their gradient (without backward, to read"
@@ -2145,7 +2145,7 @@ RULES: Final = (
         silent="where shapes or bandwidth are unknown, and on the CPU",
     ),
     Rule(
-        id="training_mode", title="training mode", find=_training_mode, takes=Takes.KERNELS,
+        id="training_mode", title="dropout or batch statistics without a backward", find=_training_mode, takes=Takes.KERNELS,
         looks_for="dropout, or batch norm on batch statistics, in a trace without backward or optimizer",
         bound="the time of dropout", silent="in steps that train",
     ),
@@ -2168,17 +2168,17 @@ RULES: Final = (
         silent="for a power cap, which is usual, and without driver readings, as in traces that other tools wrote",
     ),
     Rule(
-        id="layout", title="layout of images", find=_layout, takes=Takes.KERNELS,
+        id="layout", title="kernels that only change image layouts", find=_layout, takes=Takes.KERNELS,
         looks_for="kernels that only change image layouts for a convolution", bound="their time",
         silent="where no such kernel runs",
     ),
     Rule(
-        id="padding", title="padding", find=_padding,
+        id="padding", title="padding tokens in batches of texts", find=_padding,
         looks_for="padding tokens in batches of texts", bound="their share of the tokens, applied to the step",
         silent="for batches of texts of similar length, and in runs without texts",
     ),
     Rule(
-        id="recomputation", title="recomputation", find=_recomputation, takes=Takes.KERNELS,
+        id="recomputation", title="recomputation although memory is free", find=_recomputation, takes=Takes.KERNELS,
         looks_for="activations recomputed in backward although the peak is below 40 % of the device's memory",
         bound="the time of the recomputation", silent="where the peak or the device's memory is unknown",
     ),
@@ -2188,7 +2188,7 @@ RULES: Final = (
         bound="their mean time per step; a busy device may hide part of it", silent="where no loop was recorded",
     ),
     Rule(
-        id="graph_breaks", title="graph breaks", find=_graph_breaks, takes=Takes.IDLE,
+        id="graph_breaks", title="code that torch.compile runs in several parts", find=_graph_breaks, takes=Takes.IDLE,
         looks_for="graph breaks that torch reported in the run; several compiled regions in a step with Python between"
         " them",
         bound="idle time in Python; unknown on the CPU", silent="where there is only one region",

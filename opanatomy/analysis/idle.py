@@ -125,7 +125,7 @@ class Idle(Struct, frozen=True):
     stream: Intervals
     #: The rest: between two events of one stream, or without a launch record.
     other: Intervals
-    #: The part in gaps that began while the host waited for the device.
+    #: The part in gaps that began while the host waits for the device.
     drained: Intervals
     #: Not idle: work without records ran here, or may have run.
     unrecorded: Intervals
@@ -135,7 +135,7 @@ class Idle(Struct, frozen=True):
     paced: Intervals | None
     charged: tuple[_Charged, ...]
     gaps: _Gaps
-    #: Which of the gaps began while the host waited for the device.
+    #: Which of the gaps began while the host waits for the device.
     began_waiting: Bool
     activity: _HostActivity
 

@@ -571,7 +571,9 @@ def check_communication(communication: Communication | None, micro_batches: int 
             compared=len(known),
             equal=len(known) - len(differences),
             differences=tuple(differences),
-            not_checked=f"the trace lacks {unknown} of the expected messages" if unknown else None,
+            not_checked=f"the trace does not show the size of {unknown} of the expected collectives"
+            if unknown
+            else None,
         ),
     )
 

@@ -136,7 +136,7 @@ class Parser(argparse.ArgumentParser):
         """Complain of unknown arguments: name the verbs that take such an option, else the nearest option."""
         parsed, others = super().parse_known_args(args, namespace)
         if others:
-            self.error(f"unknown {' '.join(others)}{self._option_meant(others)}")
+            self.error(f"unknown {' '.join(others)}{self._option_meant(others, getattr(parsed, 'verb', None))}")
         return parsed, others
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -157,12 +157,15 @@ class Parser(argparse.ArgumentParser):
         match = re.search(r"argument COMMAND: invalid choice: '([^']*)'", message)
         if match:
             message = f"no command {match[1]!r}{_near_verb(match[1])}"
+        if match := re.fullmatch(r"argument (\S+): expected one argument", message):
+            flag = match[1].rpartition("/")[2]
+            message = f"no value after {flag} - write {flag}=VALUE if the value begins with a dash"
         from opanatomy.io.redact import mask_secrets
 
         line = "".join(character if character.isprintable() else " " for character in mask_secrets(message))
         self.exit(2, f"{self.prog}: {line} (see {self.prog} --help)\n")
 
-    def _option_meant(self, others: list[str]) -> str:
+    def _option_meant(self, others: list[str], verb: str | None) -> str:
         from difflib import get_close_matches
 
         wrong = next((word.partition("=")[0] for word in others if word.startswith("-")), None)
@@ -172,7 +175,7 @@ class Parser(argparse.ArgumentParser):
             return " - opanatomy compare --run 'profile ...' --run 'profile ...' --times N runs two sides, interleaved"
         verbs = [verb for verb in VERBS if any(wrong in option.flags for option in verb_named(verb).OPTIONS)]
         if verbs:
-            return f" - it is an option of {' and of '.join(verbs)}"
+            return f" - write it after {verb}" if verb in verbs else f" - it is an option of {', '.join(verbs)}"
         near = get_close_matches(wrong, self._option_string_actions, n=1, cutoff=0.6)
         return f" - did you mean {near[0]}?" if near else ""
 

@@ -129,11 +129,12 @@ def output_file(
     numbered: bool = False,
     needed_bytes: int = NEEDED_BYTES,
     forced_by: str = "add --force",
+    instead: str = "choose another folder",
 ) -> OutputFile:
     """Return the file of this name; raise `OutputError` if it exists already or cannot be written.
 
     `force` allows an existing name (`forced_by` is the option to mention); a `numbered` name counts up to the next free
-    one.
+    one. `instead` says what to do if the folder cannot be written.
     """
     try:
         if os.path.isdir(path):
@@ -156,7 +157,7 @@ def output_file(
         if not folder.is_dir():
             raise OutputError(f"cannot write {named}: the folder {folder} does not exist - create it first")
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise OutputError(f"cannot write {named}: no permission to write in {folder} - choose another folder")
+            raise OutputError(f"cannot write {named}: no permission to write in {folder} - {instead}")
         free = shutil.disk_usage(folder).free
         if free < needed_bytes:
             raise OutputError(

@@ -337,7 +337,8 @@ def _copy(source: BinaryIO, file: Path, name: str) -> None:
     with file.open("wb") as target:
         while chunk := _read(source, name):
             if not size and not chunk.removeprefix(b"\xef\xbb\xbf").lstrip()[:2].startswith(_BEGINNINGS):
-                raise TraceError(f"{name} is not a trace: it starts with {chunk[:8]!r}, not with '{{' or '['")
+                start = chunk[:8].decode(errors="replace")
+                raise TraceError(f"{name} is not a trace: it starts with {start!r}, not with '{{' or '['")
             size += len(chunk)
             if size > limit:
                 raise TraceError(

@@ -962,7 +962,8 @@ def _moment(
     ns = window[0] + round(float(found[1]) * scale)
     if ns > window[1]:
         whole = (window[1] - window[0]) / 1e6
-        raise UsageError(f"--at {at}: after the end of the recording, which is {whole:.6g}ms long")
+        asked = (ns - window[0]) / 1e6
+        raise UsageError(f"--at {at}: {asked:.6g} ms is after the end of the recording, which is {whole:.6g} ms long")
     state = max(curve.first, int(np.searchsorted(events.time_ns, ns, side="right")))
     return state, f"{(ns - window[0]) / 1e6:.6g} ms"
 

@@ -85,14 +85,17 @@ class Store:
     def __init__(self, folder: Path, *, resume: bool) -> None:
         """Make the folder if it is missing; read the digests of the options of the runs in it."""
         self.folder, self.resume = folder, resume
+        if resume and not folder.is_dir():
+            raise UsageError(f"--resume: there is no folder {folder} to continue - leave it out to start anew")
         try:
             self.folder.mkdir(parents=True, exist_ok=self.resume)
         except FileExistsError:
-            raise UsageError(
-                f"--folder {self.folder}: already exists - give --resume to continue it, or choose another name"
-            ) from None
+            resumed = "use --resume to continue it, or " if folder.is_dir() else ""
+            raise UsageError(f"--folder {folder}: it exists already - {resumed}choose another name") from None
         except OSError as error:
-            raise OutputError(f"cannot create the folder {self.folder}: {error.strerror or error}") from error
+            raise OutputError(
+                f"cannot create the folder {folder}: {error.strerror or error} - choose another one with --folder DIR"
+            ) from error
         try:
             self._runs = msgspec.json.decode((self.folder / _INDEX).read_bytes(), type=dict[str, str])
         except FileNotFoundError:
@@ -154,7 +157,7 @@ def folder_for(name: str | None, stem: str, *, resume: bool) -> Path:
     """Return the named folder, else an unused one named after the model; to resume, the last one."""
     if name is not None:
         if not name:
-            raise UsageError("--folder: the name is empty - give a folder name")
+            raise UsageError("--folder: the name is empty - pass a folder name")
         return Path(name)
     folder, number = Path(f"{stem}.techniques"), 1
     last = folder

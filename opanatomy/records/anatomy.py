@@ -97,7 +97,7 @@ class Gap(Record, frozen=True, kw_only=True):
     before: the kernel, copy or fill that ended the gap; `after` the one that ran before the gap. `None` at the ends of
         a step.
     launch_ns: the part of the longest gap spent launching the work that ended it, if that took 20 us or more.
-    drained: whether the longest gap began while the host waited for the device.
+    drained: whether the longest gap began while the host waits for the device.
     launch_known: whether the trace records the launch of the work that ended the gap; otherwise the host's activity is
         unknown.
     begin_ns: when the longest gap began, from the start of its step; `step` is the number of that step.

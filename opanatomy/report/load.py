@@ -70,7 +70,7 @@ _KINDS: Final = (
             )
         ),
         ("schema", "peaks"),
-        refusal="measured peaks, not a report of a run - give a file written by `opanatomy profile ... -f json`",
+        refusal="measured peaks, not a report of a run - pass a file written by `opanatomy profile ... -f json`",
     ),
 )
 

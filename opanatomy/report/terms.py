@@ -907,7 +907,7 @@ ESTIMATES: Final = Chapter(
         ),
         term(
             "at",
-            "the rate used for FLOP/s and MFU",
+            "the throughput (tokens/s) from which FLOP/s and MFU are computed",
             "The middle of the estimate, or the value of `--tokens-per-second`.",
             paths="estimated.tokens_per_second",
         ),
@@ -977,7 +977,7 @@ TECHNIQUES: Final = Chapter(
         ),
         term(
             "longest",
-            "the longest samples that fit even at the upper end of the prediction",
+            "the longest sequence length, in tokens, that fits even at the upper end of the prediction",
             "In tokens, in steps of 64; `--find seq` computes it.",
             paths="limit.found.value, limit.found.peak_bytes",
         ),
@@ -2267,7 +2267,7 @@ STEP: Final = Chapter(
             "A slow launch takes at least 0.2 ms and 20 times as long as the median launch.",
         ),
         term("synchronizations", "idle during calls that wait for the device"),
-        term("collective calls", "idle while the host called collectives"),
+        term("collective calls", "idle while the host calls collectives"),
         term("operator calls", "idle while the host ran operators and ordinary launches"),
         term(
             "Python",
@@ -2279,7 +2279,7 @@ STEP: Final = Chapter(
         term("unknown cause", "idle, with no record of what the host did"),
         term(
             "drained",
-            "idle time in gaps that began while the host waited for the device",
+            "idle time in gaps that began while the host waits for the device",
             "The host waited, so nothing was queued.",
             formula="timeline.drained_ns / timeline.idle_ns",
             paths="timeline.drained_ns, timeline.idle_ns",

@@ -406,7 +406,8 @@ class EventStream:
                 self._buffer = self._buffer.lstrip()[1:]
                 return b""
             if start and start != b"{":
-                raise TraceError(f"{self.path} is not a trace: it starts with {start!r}, not with '{{' or '['")
+                begin = start.decode(errors="replace")
+                raise TraceError(f"{self.path} is not a trace: it starts with {begin!r}, not with '{{' or '['")
             match = _EVENTS_KEY.search(self._buffer)
             if match:
                 head, self._buffer = self._buffer[: match.start()], self._buffer[match.end() :]

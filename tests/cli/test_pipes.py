@@ -112,7 +112,7 @@ def test_a_side_of_a_comparison_on_stdin(
     ("content", "said"),
     [
         (b"", "cannot read a trace from stdin: it is empty - pipe one into it: zcat trace.json.gz | opanatomy"),
-        (b"curl: (22) The requested URL returned error: 404\n", "stdin is not a trace: it starts with b'curl: (2'"),
+        (b"curl: (22) The requested URL returned error: 404\n", "stdin is not a trace: it starts with 'curl: (2'"),
         (b'{"a": 1}', 'it has no "traceEvents" - pass a torch.profiler trace'),
         (gzip.compress(b"{}" * 50)[:12], "stdin"),
         (b"PK\x03\x04 cut", "stdin"),

@@ -208,7 +208,8 @@ def shown(anatomy: Anatomy, capsys: pytest.CaptureFixture[str], folder: Path, *o
 def test_the_state_is_in_text_page_metrics_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     anatomy = kept()
     line = (
-        "clock 1,755 of 1,980 MHz, power cap in 38 % of the readings, 612 of 700 W, 64 degrees C at most, 61.2 J per step"
+        "clock 1,755 of 1,980 MHz, power cap in 38 % of the readings, 612 of 700 W, 64 degrees C at most,"
+        " 61.2 J per step"
     )
     assert line in shown(anatomy, capsys, tmp_path)
     anatomy.to_html(tmp_path / "page.html")

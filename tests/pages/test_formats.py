@@ -370,7 +370,8 @@ def test_older_json_shows_the_same_tables_and_pages(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        *((text, "not an opanatomy report") for text in ("", "no json", b"\xff\xfe", "[]")),
+        ("", "not an opanatomy report: the file is empty - "),
+        *((text, "not an opanatomy report - ") for text in ("no json", b"\xff\xfe", "[]", b"\x1f\x8b\x08")),
         ('{"traceEvents": []}', "not an opanatomy report"),
         ('{"schema": 2}', "missing required field `classes`"),
         ('{"schema": 3, "kind": "anatomy"}', "missing required field `provenance`"),

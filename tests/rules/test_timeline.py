@@ -301,30 +301,30 @@ def many_operators(trace: TraceBuilder) -> None:
 LOADER, LIGHTNING = "enumerate(DataLoader)#_Iter.__next__", "[pl][profile][_TrainingEpochLoop].train_dataloader_next"
 #: What the host does meanwhile, the cause, its idle time (us), and what the first screen says.
 CAUSES: dict[str, tuple[Callable[[TraceBuilder], None], str, int, str]] = {
-    **{name: (call(name), "allocator", 3_980, f"while the host allocated or freed memory ({name}, 1 call)")
+    **{name: (call(name), "allocator", 3_980, f"while the host allocates or frees memory ({name}, 1 call)")
        for name in ("cudaMalloc", "cudaFree", "cudaHostAlloc")},
     **{name: (call(name), "slow_launch", 3_980, f"while one slow call launched or loaded a kernel ({name}, 3.98 ms)")
        for name in ("cudaLaunchKernel", "cuModuleLoadData")},
     "lazy loading": (other("overhead", "Lazy Function Loading"), "slow_launch", 3_980,
                      "while one slow call launched or loaded a kernel (Lazy Function Loading, 3.98 ms)"),
     "synchronization": (call("cudaMemcpy"), "synchronization", 3_980,
-                        "while the host waited for the device (cudaMemcpy, 1 call)"),
+                        "while the host waits for the device (cudaMemcpy, 1 call)"),
     **{name: (other("user_annotation", name), "input", 3_980,
-     f"while the host loaded or copied input (all {name})")
+     f"while the host loads or copies input (all {name})")
        for name in (LOADER, LIGHTNING)},
-    "copies": (copies_in, "input", 3_880, "while the host loaded or copied input (all cudaMemcpyAsync)"),
+    "copies": (copies_in, "input", 3_880, "while the host loads or copies input (all cudaMemcpyAsync)"),
     "compilation": (other("cpu_op", "_compile.compile_inner"), "compilation", 3_980,
-                    "while code was compiled (all _compile.compile_inner)"),
+                    "while code is compiled (all _compile.compile_inner)"),
     "profiler": (other("overhead", "Buffer Flush"), "profiler", 3_980,
-                 "while the profiler wrote its records (all Buffer Flush)"),
+                 "while the profiler writes its records (all Buffer Flush)"),
     "Python's stack": (python_calls, "profiler", 3_980,
                        "while the profiler recorded Python's stack (3,980 calls, up to 1 us each)"),
     "collective": (other("cpu_op", "c10d::barrier"), "collective", 3_980,
-                   "while the host called collectives (all c10d::barrier)"),
+                   "while the host calls collectives (all c10d::barrier)"),
     "operators": (many_operators, "operators", 3_920,
-     "while the host ran operators and launched kernels (mostly view)"),
+     "while the host runs operators and launches kernels (mostly view)"),
     "Python": (other("user_annotation", "compute metrics"), "python", 3_980,
-               "while the host was between operators, in Python (mostly compute metrics)"),
+               "while the host is between operators, in Python (mostly compute metrics)"),
     "nothing": (lambda trace: None, "unknown", 3_980, "while the trace shows nothing on the host"),
 }  # fmt: skip
 
@@ -380,7 +380,7 @@ def test_tiny_kernels_are_evidence_only_where_launching_fills_the_gaps(tmp_path:
     for index in range(300):
         trace.run(MAP, 6_000 + 10 * index, 7_000 + index, 0.5, stream=8)
     screen = page(trace.analyze(tmp_path), brief=True)
-    assert "while the host allocated or freed memory" in screen
+    assert "while the host allocates or frees memory" in screen
     assert "launches a step" not in screen
 
 

@@ -70,13 +70,13 @@ LATE = Straggler(
     computing_longer_ns=7,
     idle_longer_ns=2,
 )
-IDLE, LAUNCHING = "The device is idle", "while the host ran operators and launched kernels"
+IDLE, LAUNCHING = "The device is idle", "while the host runs operators and launches kernels"
 NOT_KNOWN = "Framework and profiler overhead (not separable) takes 60.0 % of the step."
 BOTH = ((CONTRACTION, 90), (ELEMENTWISE, 10))
 HEADLINES: list[tuple[Anatomy, str, str]] = [
     (made((CONTRACTION, 37), operators=63), f"{IDLE} 63.0 % of the step, {LAUNCHING}.", "idle"),
     (made((CONTRACTION, 40), operators=20, stream=40),
-     f"{IDLE} 60.0 % of the step, mostly while work waited for another stream.", "idle"),
+     f"{IDLE} 60.0 % of the step, mostly while work waits for another stream.", "idle"),
     (made((CONTRACTION, 40), operators=24, stream=16, unknown=20),
      f"{IDLE} 60.0 % of the step, 24.0 % {LAUNCHING},"
      " 20.0 % while the trace shows nothing on the host.", "idle"),

@@ -201,7 +201,7 @@ PIECES = (b"\0", b" ", b"a", b"{},", b'{"ph":"X","cat":"Kernel","name":"k","ts":
     ("content", "words"),
     [
         (b"", "is empty"),
-        (b"hello", "starts with b'h'"),
+        (b"hello", "starts with 'h'"),
         (b'{"a": 1}', 'no "traceEvents"'),
         (b"\x1f\x8b\x08bad", "damaged or cut off before"),
         (wrong_checksum(), "damaged"),

@@ -335,7 +335,8 @@ def _trace_file(
     if place is not None:
         default = name_of_rank(Path(default), place.rank).name
     if arguments.trace is None:
-        yield output_file(Path(default), force=arguments.force, numbered=first is None)
+        instead = "write the trace elsewhere with --trace FILE, or nowhere with --no-trace"
+        yield output_file(Path(default), force=arguments.force, numbered=first is None, instead=instead)
         return
     if not arguments.trace:
         raise UsageError("--trace: the name is empty - pass a file name")

@@ -46,7 +46,8 @@ def run(arguments: argparse.Namespace) -> None:
     with in_folder(arguments.trace or os.curdir, f"{stem}.trace.json.gz") as (trace, numbered):
         if not trace.name.endswith((".json", ".json.gz")):
             raise UsageError(f"--trace {trace}: the name must end in .json or .json.gz")
-        output_file(trace, force=arguments.force, numbered=numbered)
+        instead = "write the trace elsewhere with --trace FILE"
+        output_file(trace, force=arguments.force, numbered=numbered, instead=instead)
         with destination(arguments, stem=stem, traces=[trace], stream=sys.stderr):
             pass
         settings = RunSettings(

@@ -126,11 +126,13 @@ def _decoded_report(text: str | bytes) -> Report:
             older = msgspec.json.decode(text)
             return _from_schema_2(_from_schema_1(older) if schema == 1 else older)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        begin = text[:100].lstrip()[:1]
+        why = f" ({error})" if begin in ("{", b"{") else "" if begin else ": the file is empty"
         raise OpanatomyError(
-            f"not an opanatomy report ({error}) - give a file written by `opanatomy ... -f json`"
+            f"not an opanatomy report{why} - pass a file written by `opanatomy ... -f json`"
         ) from error
     if schema is None:
-        raise OpanatomyError("not an opanatomy report - give a file written by `opanatomy ... -f json`")
+        raise OpanatomyError("not an opanatomy report - pass a file written by `opanatomy ... -f json`")
     raise OpanatomyError(
         f"the report has schema {schema}, but this opanatomy reads only schema {SCHEMA} and older -"
         " use the opanatomy that wrote it, or create it again from its trace"
@@ -141,7 +143,7 @@ def read_anatomy(text: str | bytes) -> Anatomy:
     """Return the report of one run in a JSON text; raise `OpanatomyError` for any other text."""
     report = read_report(text)
     if not isinstance(report, Anatomy):
-        raise OpanatomyError("not a report of one run - give a file written by `opanatomy analyze ... -f json`")
+        raise OpanatomyError("not a report of one run - pass a file written by `opanatomy analyze ... -f json`")
     return report
 
 

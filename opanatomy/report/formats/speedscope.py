@@ -28,7 +28,7 @@ def checked(report: Report, name: str) -> Anatomy:
     if not isinstance(report, Anatomy):
         raise UsageError(f"-f {name}: shows the modules of only one run - give the report or trace of one run")
     if report.memory.is_snapshot and not report.classes:
-        raise UsageError(f"-f {name}: shows times, but a memory snapshot has none - give a trace")
+        raise UsageError(f"-f {name}: shows times, but a memory snapshot has none - pass a trace")
     return report
 
 

@@ -157,7 +157,7 @@ def kernels(anatomy: Anatomy, page: Page) -> Section | None:
             Column(header="launched by", holds=ColumnKind.NAMES, drop_order=3),
         ),
         rows=tuple(rows),
-        notes=(Note(text="full names are in -f json"),),
+        notes=(Note(text="use -f json for full names"),),
     )
 
 

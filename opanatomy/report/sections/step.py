@@ -53,16 +53,16 @@ _MAX_NAMED_CAUSES: Final = 2
 _MIN_NAMED_SHARE: Final = 0.2
 #: What the host did in idle time of each cause, or the device waited for.
 _WHILE: Final = {
-    IdleCause.PROFILER: "while the profiler wrote its records",
-    IdleCause.COMPILATION: "while code was compiled",
-    IdleCause.INPUT: "while the host loaded or copied input",
-    IdleCause.ALLOCATOR: "while the host allocated or freed memory",
-    IdleCause.SLOW_LAUNCH: "while slow calls launched or loaded kernels",
-    IdleCause.SYNCHRONIZATION: "while the host waited for the device",
-    IdleCause.COLLECTIVE: "while the host called collectives",
-    IdleCause.OPERATORS: "while the host ran operators and launched kernels",
-    IdleCause.PYTHON: "while the host was between operators, in Python",
-    IdleCause.STREAM: "while work waited for another stream",
+    IdleCause.PROFILER: "while the profiler writes its records",
+    IdleCause.COMPILATION: "while code is compiled",
+    IdleCause.INPUT: "while the host loads or copies input",
+    IdleCause.ALLOCATOR: "while the host allocates or frees memory",
+    IdleCause.SLOW_LAUNCH: "while slow calls launch or load kernels",
+    IdleCause.SYNCHRONIZATION: "while the host waits for the device",
+    IdleCause.COLLECTIVE: "while the host calls collectives",
+    IdleCause.OPERATORS: "while the host runs operators and launches kernels",
+    IdleCause.PYTHON: "while the host is between operators, in Python",
+    IdleCause.STREAM: "while work waits for another stream",
     IdleCause.DEVICE: "in gaps between kernels already queued",
     IdleCause.UNKNOWN: "while the trace shows nothing on the host",
 }
@@ -200,7 +200,7 @@ def idle(anatomy: Anatomy) -> Section | None:
     )
     drained = None
     if timeline.drained_ns:
-        text = "{} of the idle time is in gaps that began while the host waited for the device"
+        text = "{} of the idle time is in gaps that began while the host waits for the device"
         drained = phrase(text, Share(timeline.drained_ns, costs.idle_ns))
 
     # Kineto's estimates of how full the device was, and the time on tensor cores by kernel names.

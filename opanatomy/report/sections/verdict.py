@@ -420,7 +420,7 @@ def _too_slow(anatomy: Anatomy, costs: Costs) -> Phrase | None:
         )
     drained = anatomy.timeline.drained_ns or 0
     if drained >= _MIN_ITEM_SHARE * costs.idle_ns:
-        gaps = "{} of the idle time is in gaps that began while the host waited for the device"
+        gaps = "{} of the idle time is in gaps that began while the host waits for the device"
         parts.append(phrase(gaps, Share(drained, costs.idle_ns)))
     if step.wall_ns and step.unprofiled_wall_ns and step.wall_ns > _SLOWED * step.unprofiled_wall_ns:
         parts.append(
