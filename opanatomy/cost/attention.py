@@ -365,7 +365,7 @@ def package_backward(signature: Signature) -> Cost:
 
 @formula("flash_attn::_flash_attn_varlen_forward")
 def package_packed_forward(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` FLOPs for packed sequences of equal length; otherwise unknown.
+    """`4 * b * h * s * t * d` FLOPs for packed sequences of equal length; other lengths have no cost.
 
     Arguments: (q, k, v, cu_seqlens_q, cu_seqlens_k, max_q, max_k, p, scale, causal, window_left, window_right, softcap,
     alibi_slopes, return_softmax, block_table, leftpad_k, seqused_k, ...)
@@ -380,7 +380,7 @@ def package_packed_forward(signature: Signature) -> Cost:
 
 @formula("flash_attn::_flash_attn_varlen_backward")
 def package_packed_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` FLOPs for packed sequences of equal length; otherwise unknown.
+    """`10 * b * h * s * t * d` FLOPs for packed sequences of equal length; other lengths have no cost.
 
     Arguments: (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_q, max_k, p, scale, causal,
     window_left, ...)

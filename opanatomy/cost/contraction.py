@@ -193,7 +193,7 @@ def scaled_grouped_mm_v2(signature: Signature) -> Cost:
 
 @formula("aten::_trilinear")
 def trilinear(signature: Signature) -> Cost:
-    """`2 *` the index space of the first product, plus `2 *` that of the second, in FLOPs: (a * b) * c.
+    """2 FLOPs per point of the index space of each of two products: a with b, then their product with c.
 
     Arguments: (a, b, c, expand_a, expand_b, expand_c, summed dimensions, ...), where `expand` inserts new dimensions.
     The first product, of a and b, sums over the dimensions that c lacks. A product that sums over nothing is
@@ -253,7 +253,7 @@ def _grouped_shape(a: Shape, b: Shape, groups: int | None) -> tuple[Shape, int]:
 
 @formula("aten::linalg_solve_triangular")
 def solve_triangular(signature: Signature) -> Cost:
-    """`m * m * n` FLOPs for each (m, m) @ X = (m, n); `m * (m - 1) * n` with a unit diagonal.
+    """`m * m * n` FLOPs to solve (m, m) @ X = (m, n); `m * (m - 1) * n` with a unit diagonal.
 
     Row i takes i multiply-adds and a division per column. Arguments: (a, b, upper, left, unitriangular). Source:
     operation count of BLAS trsm.

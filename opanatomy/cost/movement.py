@@ -490,7 +490,7 @@ def from_padded(signature: Signature) -> Cost:
 def nested_from_padded(signature: Signature) -> Cost:
     """0 FLOPs; reads and writes the rows.
 
-    Arguments: (padded, offsets, dummy, ragged dimension, shortest, longest, rows).
+    Arguments: (padded, offsets, dummy, ragged dimension, minimum length, maximum length, rows).
     """
     dense, offsets, rows = signature.tensor(0), signature.tensor(1), integer(signature.get(6))
     if signature.get(3, 1) != 1:

@@ -1,4 +1,4 @@
-"""Pooling and resizing: FLOPs per output element, from the number of elements that it combines."""
+"""Pooling and resizing: FLOPs per output element, by the number of input elements combined."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def int8_product(signature: Signature) -> Cost:
 def int8_scaled_product(signature: Signature) -> Cost:
     """`2 * rows * n * k` FLOPs. Arguments: (a, b, row scales, column scales, bias, dtype).
 
-    The result is float16 unless `dtype` is another type.
+    The result is float16 unless another `dtype` is given.
     """
     a, b = signature.tensor(0), signature.tensor(1)
     elements, flops = _int8(a, b)
@@ -273,7 +273,7 @@ def dequantize(signature: Signature) -> Cost:
     "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
 )
 def fake_quantize(signature: Signature) -> Cost:
-    """5 FLOPs per element, to 8 bits and back; also writes a boolean mask of the values that were not clamped."""
+    """5 FLOPs per element, to quantize to 8 bits and dequantize; also writes a boolean mask of the unclamped values."""
     x = signature.tensor(0)
     written = fresh(x.shape, x.dtype) + fresh(x.shape, "bool")
     return moved(read(x, *map(signature.get, (1, 2, 3))), written, flops=(QUANTIZE + DEQUANTIZE) * x.numel)
@@ -281,7 +281,7 @@ def fake_quantize(signature: Signature) -> Cost:
 
 @formula("aten::_fake_quantize_learnable_per_tensor_affine", "aten::_fake_quantize_learnable_per_channel_affine")
 def learnable_fake_quantize(signature: Signature) -> Cost:
-    """5 FLOPs per element, to 8 bits and back."""
+    """5 FLOPs per element, to quantize to 8 bits and dequantize."""
     x = signature.tensor(0)
     parts = read(x, signature.tensor(1), signature.tensor(2))
     return moved(parts, fresh(x.shape, x.dtype), flops=(QUANTIZE + DEQUANTIZE) * x.numel)

@@ -90,9 +90,7 @@ class PaddingFlops(Record, frozen=True, kw_only=True):
 
 
 class TextBatchRow(Record, frozen=True, kw_only=True):
-    """One batch that was run: its texts, padded length, tokens, and the mean time of its unprofiled steps without
-    pauses.
-    """
+    """One batch that was run: its texts, padded length, tokens, and mean time of its unprofiled, unpaused steps."""
 
     texts: int
     length: int
