@@ -90,7 +90,7 @@ class PaddingFlops(Record, frozen=True, kw_only=True):
 
 
 class TextBatchRow(Record, frozen=True, kw_only=True):
-    """One batch that was run: its texts, padded length, tokens, and mean wall time of unprofiled steps without pauses."""
+    """One batch that was run: texts, padded length, tokens, and mean wall time of unprofiled steps without pauses."""
 
     texts: int
     length: int
