@@ -155,7 +155,7 @@ def query_key_value(signature: Signature, start: int = 0) -> tuple[Tensor, Tenso
 def flash(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d` FLOPs for q (b, h, s, d), k and v (b, h_kv, t, d).
 
-    A causal call also reports half of it.
+    A causal call also has half of them as `causal_flops`.
     """
     q, k, v = query_key_value(signature)
     # the overload with three scales of fp8 has them before dropout_p
@@ -267,7 +267,7 @@ def flash_heads_third(signature: Signature) -> Cost:
 
 @formula("aten::_flash_attention_backward")
 def flash_heads_third_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` FLOPs, five matmuls; argument 15 is the window."""
+    """`10 * b * h * s * t * d` FLOPs, five matmuls; argument 15 is the left window."""
     grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     offsets = optional(signature, 6)
     sizes = flexible(q, k, v, offsets, (signature.get(8), signature.get(9)))
@@ -365,7 +365,7 @@ def package_backward(signature: Signature) -> Cost:
 
 @formula("flash_attn::_flash_attn_varlen_forward")
 def package_packed_forward(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` FLOPs for packed sequences of equal length; otherwise unknown.
+    """`4 * b * h * s * t * d` FLOPs for packed sequences of equal length; other lengths have no cost.
 
     Arguments: (q, k, v, cu_seqlens_q, cu_seqlens_k, max_q, max_k, p, scale, causal, window_left, window_right, softcap,
     alibi_slopes, return_softmax, block_table, leftpad_k, seqused_k, ...)
@@ -380,7 +380,7 @@ def package_packed_forward(signature: Signature) -> Cost:
 
 @formula("flash_attn::_flash_attn_varlen_backward")
 def package_packed_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` FLOPs for packed sequences of equal length; otherwise unknown.
+    """`10 * b * h * s * t * d` FLOPs for packed sequences of equal length; other lengths have no cost.
 
     Arguments: (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_q, max_k, p, scale, causal,
     window_left, ...)
@@ -394,7 +394,7 @@ def package_packed_backward(signature: Signature) -> Cost:
 
 @formula("_vllm_fa2_C::varlen_fwd")
 def vllm_packed_forward(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` FLOPs for packed sequences of equal length; unknown with a paged cache.
+    """`4 * b * h * s * t * d` FLOPs for packed sequences of equal length; no cost with a paged cache.
 
     Arguments: (q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, leftpad_k, block_table, alibi_slopes, max_q, max_k,
     p, scale, zero_tensors, causal, window_left, window_right, ...)
@@ -422,7 +422,7 @@ def third_forward(signature: Signature) -> Cost:
 
     Other packed sequences, a key-value cache and chunked attention have no cost. Arguments: (q, k, v, k_new, v_new,
     q_v, out, cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k, max_q, max_k, page_table, ...,
-    is_causal at 24, window_left, window_right, attention_chunk). Source: hopper/flash_api.cpp.
+    is_causal (24), window_left, window_right, attention_chunk). Source: hopper/flash_api.cpp.
     """
     q, k, v = query_key_value(signature)
     if signature.get(27, 0) != 0:
@@ -455,11 +455,11 @@ def third_backward(signature: Signature) -> Cost:
 
 @formula("flash_attn_3::_flash_attn_backward")
 def third_interface_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` FLOPs: the operator that wraps `bwd`, in two versions.
+    """`10 * b * h * s * t * d` FLOPs, as for `bwd`, which this operator wraps.
 
-    19 arguments: (grad, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_q, max_k, scale,
-    is_causal, ...). The later version has 22: dq, dk, dv before the scale. Source: hopper/flash_attn_interface.py, and
-    traces of it.
+    The older version has 19 arguments: (grad, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
+    max_q, max_k, scale, is_causal, ...). The newer version has 22, with dq, dk, dv before the scale. Source:
+    hopper/flash_attn_interface.py, and traces of it.
     """
     head, rest = signature.arguments[:6], signature.arguments[6:]
     if len(signature.arguments) >= 22:

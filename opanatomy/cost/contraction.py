@@ -132,7 +132,7 @@ def mkl_linear(signature: Signature) -> Cost:
 def pointwise_linear(signature: Signature) -> Cost:
     """Same as linear; the fused activation is not counted.
 
-    If another tensor is added: (x, other, weight, bias, operation).
+    Arguments if another tensor is added: (x, other, weight, bias, operation).
     """
     if len(signature.arguments) == 5:
         return _linear(signature, 2, optional(signature, 3), optional(signature, 1))
@@ -185,7 +185,7 @@ def scaled_mm_v2(signature: Signature) -> Cost:
 
 @formula("aten::_scaled_grouped_mm_v2")
 def scaled_grouped_mm_v2(signature: Signature) -> Cost:
-    """`2 * rows * n * k` over all groups, as for _grouped_mm; the scales are lists."""
+    """`2 * rows * n * k` FLOPs over all groups, as for _grouped_mm; the scales are lists."""
     scales = (*tensors(signature.get(2)), *tensors(signature.get(5)))
     rest = (optional(signature, 8), optional(signature, 9), scalar_type(signature.get(10)))
     return grouped_mm(Signature((signature.tensor(0), signature.tensor(1), *scales, *rest)))
@@ -193,10 +193,10 @@ def scaled_grouped_mm_v2(signature: Signature) -> Cost:
 
 @formula("aten::_trilinear")
 def trilinear(signature: Signature) -> Cost:
-    """Two products: `2 *` the index space of the first two tensors, then `2 *` that of their product and the third.
+    """2 FLOPs per point of the index space of each of two products: a with b, then their product with c.
 
     Arguments: (a, b, c, expand_a, expand_b, expand_c, summed dimensions, ...), where `expand` inserts new dimensions.
-    The first product sums over the dimensions that the third tensor lacks. A product that sums over nothing is
+    The first product, of a and b, sums over the dimensions that c lacks. A product that sums over nothing is
     element-wise and is not counted. Source: `_trilinear` and `sumproduct_pair` in ATen's Linear.cpp;
     torch.utils.flop_counter has no formula.
     """
@@ -220,11 +220,11 @@ def _with_ones(shape: Shape, indices: Shape) -> Shape:
 
 @formula("aten::_grouped_mm", "aten::_scaled_grouped_mm")
 def grouped_mm(signature: Signature) -> Cost:
-    """`2 * rows * n * k` summed over the groups, however the rows are assigned to groups (`offs`).
+    """`2 * rows * n * k` FLOPs summed over the groups, however the rows are assigned to groups (`offs`).
 
     Takes the four forms of torch: 2-D x 3-D (grouped rows), 3-D x 2-D (grouped columns), 2-D x 2-D (grouped inner
-    dimension, as in a weight gradient) and 3-D x 3-D. A group without rows is still read. Source: same as mm;
-    torch.utils.flop_counter has no formula.
+    dimension, as in a weight gradient) and 3-D x 3-D. The operand of a group without rows counts as read, too. Source:
+    same as mm; torch.utils.flop_counter has no formula.
     """
     a, b = signature.tensor(0), signature.tensor(1)
     rest = [value for value in signature.arguments[2:] if isinstance(value, Tensor)]
@@ -253,7 +253,7 @@ def _grouped_shape(a: Shape, b: Shape, groups: int | None) -> tuple[Shape, int]:
 
 @formula("aten::linalg_solve_triangular")
 def solve_triangular(signature: Signature) -> Cost:
-    """`m * m * n` FLOPs for each (m, m) X = (m, n); `m * (m - 1) * n` with a unit diagonal.
+    """`m * m * n` FLOPs to solve (m, m) @ X = (m, n); `m * (m - 1) * n` with a unit diagonal.
 
     Row i takes i multiply-adds and a division per column. Arguments: (a, b, upper, left, unitriangular). Source:
     operation count of BLAS trsm.

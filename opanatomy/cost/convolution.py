@@ -107,7 +107,7 @@ def cudnn_convolution(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_convolution_transpose", "aten::miopen_convolution_transpose")
 def transposed_convolution(signature: Signature) -> Cost:
-    """Same as a transposed convolution.
+    """Same as transposed convolution.
 
     Arguments: (input, weight, [bias,] padding, output_padding, stride, dilation, groups).
     """
@@ -198,7 +198,7 @@ def convolution_backward_overrideable(signature: Signature) -> Cost:
 def native_convolution_backward(signature: Signature) -> Cost:
     """Same as convolution_backward. Arguments: (grad, input, weight, kernel_size, stride, padding, output_mask).
 
-    Also the `out` form.
+    The `out` form has three gradients instead of the mask.
     """
     grad, x, weight = (signature.tensor(index) for index in range(3))
     wanted = signature.get(6)
@@ -222,7 +222,7 @@ def backend_convolution_backward(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_convolution_backward_input", "aten::miopen_convolution_backward_input")
 def backend_input_gradient(signature: Signature) -> Cost:
-    """Only the input gradient. Arguments: (input size, grad, weight, ...)."""
+    """Same as convolution_backward, for the input gradient only. Arguments: (input size, grad, weight, ...)."""
     grad, weight = signature.tensor(1), signature.tensor(2)
     shape = sizes(signature.get(0), len(weight.shape))
     return Cost(
@@ -234,7 +234,7 @@ def backend_input_gradient(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_convolution_backward_weight", "aten::miopen_convolution_backward_weight")
 def backend_weight_gradient(signature: Signature) -> Cost:
-    """Only the weight gradient. Arguments: (weight size, grad, input, ...)."""
+    """Same as convolution_backward, for the weight gradient only. Arguments: (weight size, grad, input, ...)."""
     shape, grad, x = sizes(signature.get(0), 3), signature.tensor(1), signature.tensor(2)
     return Cost(
         flops=convolution_flops(shape, grad.shape), read_bytes=read(grad, x), written_bytes=fresh(shape, grad.dtype)

@@ -380,7 +380,7 @@ def log_sigmoid_backward(signature: Signature) -> Cost:
 
 @formula("aten::polygamma", "aten::polygamma_")
 def polygamma(signature: Signature) -> Cost:
-    """1 FLOP per element, for the special function; (n, x), or (x, n) in place."""
+    """1 FLOP per element, for the special function. Arguments: (n, x), or (x, n) in place."""
     x = signature.tensor(0 if isinstance(signature.get(0), Tensor) else 1)
     return moved(read(x), fresh(x.shape, x.dtype), flops=x.numel)
 
@@ -480,6 +480,6 @@ def histogram(signature: Signature) -> Cost:
 
 @formula("aten::isin")
 def isin(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; reads both tensors, writes a boolean per element of the first."""
+    """0 FLOPs (comparisons only); reads both tensors, writes a boolean per element of the first."""
     x = signature.tensor(0)
     return moved(read(x, optional(signature, 1)), fresh(x.shape, "bool"))

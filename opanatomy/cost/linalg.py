@@ -107,9 +107,9 @@ def lu(signature: Signature) -> Cost:
 
 @formula("aten::lu_unpack")
 def lu_unpack(signature: Signature) -> Cost:
-    """0 FLOPs; writes the requested matrices. Arguments: (factors, pivots, data, pivots).
+    """0 FLOPs; writes the requested matrices: the permutation (m, m), L (m, k) and U (k, n).
 
-    These are the permutation (m, m), L (m, k) and U (k, n).
+    Arguments: (factors, pivots, unpack_data, unpack_pivots).
     """
     x, pivots = signature.tensor(0), signature.tensor(1)
     batch, m, n = _matrices(x, square=False)
@@ -207,7 +207,7 @@ def apply_reflectors(signature: Signature) -> Cost:
 
 @formula("aten::_linalg_solve_ex")
 def solve(signature: Signature) -> Cost:
-    """`2/3 n^3` FLOPs for the LU factors and `2 n^2` per column. Arguments: (A, B, left, ...).
+    """`2/3 n^3` FLOPs for the LU factors and `2 n^2` per column of B. Arguments: (A, B, left, ...).
 
     Writes the solution, factors, pivots and a status.
     """
@@ -221,7 +221,7 @@ def solve(signature: Signature) -> Cost:
 
 @formula("aten::linalg_lu_solve")
 def lu_solve(signature: Signature) -> Cost:
-    """`2 n^2` FLOPs per column, two triangular solves. Arguments: (factors, pivots, B, left, adjoint)."""
+    """`2 n^2` FLOPs per column of B, two triangular solves. Arguments: (factors, pivots, B, left, adjoint)."""
     a, pivots, b = (signature.tensor(index) for index in range(3))
     batch, n, _ = _matrices(a)
     shape, columns = _solved(batch, n, b, vector=False)
@@ -230,7 +230,7 @@ def lu_solve(signature: Signature) -> Cost:
 
 @formula("aten::cholesky_solve", "aten::_cholesky_solve_helper")
 def cholesky_solve(signature: Signature) -> Cost:
-    """`2 n^2` FLOPs per column, two triangular solves. Arguments: (B, factor, upper)."""
+    """`2 n^2` FLOPs per column of B, two triangular solves. Arguments: (B, factor, upper)."""
     b, a = signature.tensor(0), signature.tensor(1)
     batch, n, _ = _matrices(a)
     shape, columns = _solved(batch, n, b, vector=False)
@@ -239,9 +239,9 @@ def cholesky_solve(signature: Signature) -> Cost:
 
 @formula("aten::triangular_solve")
 def triangular_solve(signature: Signature) -> Cost:
-    """`n^2` FLOPs per column, `n (n - 1)` with a unit diagonal. Arguments: (B, A, upper, transpose, unitriangular).
+    """`n^2` FLOPs per column of B, `n (n - 1)` with a unit diagonal; also copies A.
 
-    Also copies A.
+    Arguments: (B, A, upper, transpose, unitriangular).
     """
     b, a = signature.tensor(0), signature.tensor(1)
     batch, n, _ = _matrices(a)
@@ -253,7 +253,7 @@ def triangular_solve(signature: Signature) -> Cost:
 
 @formula("aten::_linalg_check_errors")
 def check_errors(signature: Signature) -> Cost:
-    """0 FLOPs; reads the status of each matrix (which makes the host wait)."""
+    """0 FLOPs; reads the status of each matrix, for which the host waits."""
     return moved(read(signature.tensor(0)), 0)
 
 
@@ -327,7 +327,10 @@ def _per_pair(p: Argument) -> int:
 
 @formula("aten::_cdist_forward")
 def all_pairs(signature: Signature) -> Cost:
-    """`b * p * r * (3 * m + 1)` in the Euclidean norm for (b, p, m) and (b, r, m); 3 m or 4 m + 1 in other norms."""
+    """`b * p * r * (3 * m + 1)` FLOPs in the Euclidean norm for (b, p, m) and (b, r, m).
+
+    Other norms have another factor than 3 m + 1: 3 m for p = 1, 2 m for p = 0 or infinity, 4 m + 1 for any other p.
+    """
     a, b, p = signature.tensor(0), signature.tensor(1), signature.get(2)
     *_, rows, m = a.shape
     *_, columns, m_b = b.shape
@@ -360,7 +363,7 @@ def own_pairs(signature: Signature) -> Cost:
 
 @formula("aten::dist")
 def dist(signature: Signature) -> Cost:
-    """2 FLOPs per element: the subtraction, and the norm, a reduction."""
+    """2 FLOPs per element: 1 for the subtraction, 1 for the norm, a reduction."""
     a, b = signature.tensor(0), signature.tensor(1)
     if a.shape != b.shape:
         raise Unknown(f"{a} and {b}")

@@ -107,7 +107,7 @@ CTC_STEP = 11
 def ctc_loss(signature: Signature) -> Cost:
     """11 FLOPs per element of the lattice (n, t, 2 * s + 1), where s is the longest target.
 
-    Requires a target matrix or lengths as a list; lengths in a tensor depend on data.
+    Requires target lengths as a list, or a single sample; lengths in a tensor depend on data.
     """
     x, targets = signature.tensor(0), signature.tensor(1)
     t, n = (x.shape[0], x.shape[1]) if len(x.shape) == 3 else (x.shape[0], 1)
@@ -127,7 +127,7 @@ def ctc_loss(signature: Signature) -> Cost:
 def ctc_loss_backward(signature: Signature) -> Cost:
     """16 FLOPs per element of the lattice and 6 per log-probability.
 
-    The backward lattice takes 11; adding it to the forward one and to its class takes 5. The gradient is (exp(x) -
+    The backward lattice takes 11, adding it to the forward lattice and to its class 5; the gradient takes 6: (exp(x) -
     exp(sum + loss - x)) * grad.
     """
     x, lattice = signature.tensor(1), signature.tensor(6)
@@ -153,7 +153,7 @@ def soft_margin_backward(signature: Signature) -> Cost:
 
 @formula("aten::multi_margin_loss")
 def multi_margin(signature: Signature) -> Cost:
-    """3 FLOPs per element, margin - x[target] + x and the sum; 1 more for p = 2 and 1 for weights.
+    """3 FLOPs per element, margin - x[target] + x and the sum; p = 2 and weights add 1 each.
 
     Arguments: (x, target, p, margin, weight, reduction).
     """
@@ -165,7 +165,7 @@ def multi_margin(signature: Signature) -> Cost:
 
 @formula("aten::multi_margin_loss_backward")
 def multi_margin_backward(signature: Signature) -> Cost:
-    """4 FLOPs per element: 2 to recompute the margin, * grad, the target's sum; 1 more for p = 2 and 1 for weights.
+    """4 FLOPs per element: 2 to recompute the margin, * grad, the target's sum; p = 2 and weights add 1 each.
 
     Arguments: (grad, x, target, p, margin, weight, reduction).
     """

@@ -281,13 +281,13 @@ def overwrite_(signature: Signature) -> Cost:
 
 @formula("aten::bernoulli_")
 def bernoulli_(signature: Signature) -> Cost:
-    """0 FLOPs: a random draw; writes the tensor, reads the probabilities if they are a tensor."""
+    """0 FLOPs (random draw); writes the tensor, reads the probabilities if they are a tensor."""
     return moved(read(signature.get(1)), read(signature.tensor(0)))
 
 
 @formula("aten::bernoulli", "aten::poisson")
 def bernoulli(signature: Signature) -> Cost:
-    """0 FLOPs: a random draw; reads the probabilities, writes as many elements."""
+    """0 FLOPs (random draw); reads the parameters, writes one value for each."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, x.dtype))
 
@@ -346,7 +346,7 @@ def full_like(signature: Signature) -> Cost:
 
 @formula("aten::randint_like")
 def randint_like(signature: Signature) -> Cost:
-    """0 FLOPs: a random draw; writes a tensor of x's shape. Arguments: (x, [low,] high, dtype, ...)."""
+    """0 FLOPs (random draw); writes a tensor of x's shape. Arguments: (x, [low,] high, dtype, ...)."""
     x = signature.tensor(0)
     at = 3 if len(signature.arguments) == 8 else 2
     return moved(0, fresh(x.shape, scalar_type(signature.get(at)) or x.dtype))
@@ -413,7 +413,7 @@ def eye(signature: Signature) -> Cost:
 
 @formula("aten::randint")
 def randint(signature: Signature) -> Cost:
-    """0 FLOPs: a random draw; ([low,] high, size, ...) -> int64 unless another data type is given."""
+    """0 FLOPs (random draw). Arguments: ([low,] high, size, ...) -> int64 unless another data type is given."""
     at = 1 if isinstance(signature.get(1), tuple) else 2
     dtype = scalar_type(signature.get(at + 1)) or "int64"
     return moved(0, fresh(_new_size(signature, at), dtype))
@@ -421,7 +421,7 @@ def randint(signature: Signature) -> Cost:
 
 @formula("aten::randperm")
 def randperm(signature: Signature) -> Cost:
-    """0 FLOPs: a random draw. Arguments: (n, ...) -> int64."""
+    """0 FLOPs (random draw). Arguments: (n, ...) -> int64."""
     return moved(0, fresh((integer(signature.get(0)),), "int64"))
 
 
@@ -439,7 +439,10 @@ def triangle_indices(signature: Signature) -> Cost:
 
 @formula("aten::normal")
 def normal(signature: Signature) -> Cost:
-    """2 FLOPs per element (* standard deviation, + mean) if either is a tensor; the random draw is 0."""
+    """2 FLOPs per element (* standard deviation, + mean); the random draw counts 0.
+
+    Arguments: (mean, deviation). Has a cost only if one of them is a tensor, which shows the size.
+    """
     given = [value for value in signature.arguments[:2] if isinstance(value, Tensor)]
     if not given or any(value.shape != given[0].shape for value in given):
         raise Unknown("the size drawn")
@@ -448,7 +451,7 @@ def normal(signature: Signature) -> Cost:
 
 @formula("aten::_standard_gamma", "aten::_sample_dirichlet", "aten::binomial")
 def drawn(signature: Signature) -> Cost:
-    """0 FLOPs: random numbers; reads their parameters."""
+    """0 FLOPs (random draw); reads the distribution's parameters, writes the numbers drawn."""
     x = signature.tensor(0)
     return moved(read(x, optional(signature, 1)), fresh(x.shape, x.dtype))
 
@@ -460,7 +463,7 @@ def drawn(signature: Signature) -> Cost:
     "aten::_jagged_to_padded_dense_forward", "fbgemm::jagged_to_padded_dense", "fbgemm::jagged_to_padded_dense_forward"
 )
 def to_padded(signature: Signature) -> Cost:
-    """0 FLOPs; reads the rows and offsets, writes the padded batch. Arguments: (rows, offsets, longest, padding)."""
+    """0 FLOPs; reads the rows and offsets, writes the padded batch. Arguments: (rows, offsets, length, padding)."""
     values, offsets = signature.tensor(0), signature.get(1)
     # One offset a ragged dimension, the first of the batch.
     longest, given = sizes(signature.get(2)), tensors(offsets)
@@ -473,7 +476,7 @@ def to_padded(signature: Signature) -> Cost:
 
 @formula("aten::_padded_dense_to_jagged_forward", "fbgemm::dense_to_jagged_forward")
 def from_padded(signature: Signature) -> Cost:
-    """0 FLOPs; reads and writes the rows; without their number, the size depends on data.
+    """0 FLOPs; reads and writes the rows. No cost without their number, which then depends on data.
 
     Arguments: (padded, offsets, rows).
     """
@@ -487,7 +490,7 @@ def from_padded(signature: Signature) -> Cost:
 def nested_from_padded(signature: Signature) -> Cost:
     """0 FLOPs; reads and writes the rows.
 
-    Arguments: (padded, offsets, dummy, ragged dimension, shortest, longest, rows).
+    Arguments: (padded, offsets, dummy, ragged dimension, minimum length, maximum length, rows).
     """
     dense, offsets, rows = signature.tensor(0), signature.tensor(1), integer(signature.get(6))
     if signature.get(3, 1) != 1:
@@ -498,7 +501,7 @@ def nested_from_padded(signature: Signature) -> Cost:
 
 @formula("aten::_transform_bias_rescale_qkv")
 def bias_and_scale(signature: Signature) -> Cost:
-    """4 FLOPs per element of q, k or v: a bias add for each of the three and the scale of q.
+    """4 FLOPs per element of q: a bias add for each of q, k and v, and the scaling of q.
 
     Arguments: (qkv, bias, heads).
     """

@@ -129,7 +129,7 @@ def _layer_norm(signature: Signature, x: Tensor, weight: Tensor | None, bias: Te
 
 @formula("aten::native_layer_norm_backward")
 def layer_norm_backward(signature: Signature) -> Cost:
-    """Per element: input gradient 9, scale gradient 3, shift gradient 1; those that `output_mask` requests.
+    """FLOPs per element: input gradient 9, scale gradient 3, shift gradient 1; only those that `output_mask` requests.
 
     The scale gradient is * rstd, * grad, sum; the shift gradient is a sum. Source: arXiv 2007.00072 (9 and 4).
     """
@@ -155,10 +155,10 @@ def rms_norm(signature: Signature) -> Cost:
 
 @formula("aten::_fused_rms_norm_backward")
 def rms_norm_backward(signature: Signature) -> Cost:
-    """Per element: input gradient 6 (5 without a scale), scale gradient 3.
+    """FLOPs per element: input gradient 6 (5 without a scale), scale gradient 3.
 
-    Input gradient, with g = grad * scale: g * x and its sum, then rstd * g - x * c (two multiplies, a subtract). Scale
-    gradient: x * rstd, * grad, sum.
+    The input gradient takes g = grad * scale, g * x and its sum, then rstd * g - x * c (two multiplies, a subtract);
+    the scale gradient x * rstd, * grad and a sum.
     """
     grad, x, rstd, weight = signature.tensor(0), signature.tensor(1), signature.tensor(3), optional(signature, 4)
     wanted = mask(signature.get(5), 2)
@@ -198,7 +198,7 @@ def _group_norm(signature: Signature, x: Tensor, dtype: str | None) -> Cost:
 
 @formula("aten::native_group_norm_backward")
 def group_norm_backward(signature: Signature) -> Cost:
-    """Per element: input gradient 9, scale gradient 3, shift gradient 1, as for layer norm."""
+    """FLOPs per element: input gradient 9, scale gradient 3, shift gradient 1, as for layer norm."""
     grad, x, mean, rstd = (signature.tensor(index) for index in range(4))
     weight, wanted = optional(signature, 4), mask(signature.get(9), 3)
     dtype = weight.dtype if weight else x.dtype
@@ -279,7 +279,10 @@ def _batch_norm_backward(
 
 @formula("aten::native_batch_norm_backward")
 def batch_norm_backward(signature: Signature) -> Cost:
-    """Per element: input gradient 9 (1 in evaluation), scale gradient 3, shift gradient 1; only requested gradients."""
+    """FLOPs per element: input gradient 9 (1 in evaluation), scale gradient 3, shift gradient 1.
+
+    Only requested gradients are counted.
+    """
     x, weight = signature.tensor(1), optional(signature, 2)
     moved = read(signature.tensor(0), x, weight, *(optional(signature, index) for index in range(3, 7)))
     return _batch_norm_backward(x, weight, moved, flag(signature.get(7)), mask(signature.get(9), 3))
@@ -293,7 +296,7 @@ def batch_norm_backward_reserve(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_batch_norm_backward", "aten::miopen_batch_norm_backward")
 def backend_batch_norm_backward(signature: Signature) -> Cost:
-    """13 FLOPs per element (9 + 3 + 1); cuDNN's reserve space is not counted."""
+    """13 FLOPs per element: input gradient 9, scale gradient 3, shift gradient 1; the reserve space is not counted."""
     x, grad, weight = (signature.tensor(index) for index in range(3))
     moved = read(x, grad, weight, *(optional(signature, index) for index in range(3, 7)))
     return _batch_norm_backward(x, weight, moved, True, (True, True, True))
@@ -340,7 +343,7 @@ def weight_norm_backward(signature: Signature) -> Cost:
 
 @formula("aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts")
 def gather_statistics(signature: Signature) -> Cost:
-    """9 FLOPs per gathered mean: combines all devices' statistics, weighted; reads and writes the running statistics.
+    """9 FLOPs per gathered mean, to combine all devices' statistics; also reads and writes the running statistics.
 
     Arguments: (x, means (devices, c), deviations, running mean, running variance, ...); x only gives the data type.
     """

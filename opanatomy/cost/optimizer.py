@@ -121,7 +121,7 @@ def _update(signature: Signature, state: tuple[Tensor | None, ...], more: int, d
 def blockwise_8bit(signature: Signature) -> Cost:
     """Same as the 32-bit update, plus 2 per state: * scale when read, / scale when written.
 
-    Also reads the maps of 256 values.
+    Also reads the quantization maps of 256 values.
     """
     states = (optional(signature, 3), optional(signature, 4))
     scales = (optional(signature, 14), optional(signature, 15))
@@ -187,6 +187,6 @@ formula("aten::_foreach_clone")(_foreach("aten::clone"))
 
 @formula("aten::_foreach_norm")
 def foreach_norm(signature: Signature) -> Cost:
-    """1 FLOP per input element: (list, ord, dtype) -> one norm per tensor."""
+    """1 FLOP per input element. Arguments: (list, ord, dtype) -> one norm per tensor."""
     formula_of_norms = _foreach("aten::linalg_vector_norm")
     return formula_of_norms(Signature((signature.get(0), signature.get(1), None, False, signature.get(2))))

@@ -1,4 +1,4 @@
-"""Pooling and resizing: FLOPs per output element, by the elements of the window."""
+"""Pooling and resizing: FLOPs per output element, by the number of input elements combined."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def _max_pool(signature: Signature, dims: int) -> Cost:
 
 @formula("aten::max_pool2d_with_indices")
 def max_pool2d(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; reads the image, writes the maxima and their int64 indices."""
+    """0 FLOPs (comparisons only); reads the image, writes the maxima and their int64 indices."""
     return _max_pool(signature, 2)
 
 
 @formula("aten::max_pool3d_with_indices")
 def max_pool3d(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; reads the volume, writes the maxima and their int64 indices."""
+    """0 FLOPs (comparisons only); reads the volume, writes the maxima and their int64 indices."""
     return _max_pool(signature, 3)
 
 
@@ -162,7 +162,7 @@ for _name, _flops in _RESIZE.items():
 
 @formula("aten::grid_sampler_2d", "aten::grid_sampler_3d", "aten::cudnn_grid_sampler")
 def grid_sampler(signature: Signature) -> Cost:
-    """Per output element: bilinear 7 (four multiplies, three adds), 15 in 3-D, nearest 0, bicubic 35.
+    """FLOPs per output element: bilinear 7 (four multiplies, three adds), 15 in 3-D, nearest 0, bicubic 35.
 
     Reads each output element's neighbors, at most the entire image.
     """
@@ -174,16 +174,16 @@ def grid_sampler(signature: Signature) -> Cost:
 
 
 def _sampled(x: Tensor, mode: int, elements: int) -> int:
-    """Return the bytes of the neighbours of that many samples, at most the image."""
+    """Return the bytes of the neighbors of that many samples, at most the image."""
     neighbours = (4 if len(x.shape) == 4 else 8, 1, 16)[mode]
     return min(fresh((neighbours, elements), x.dtype), read(x))
 
 
 @formula("aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward")
 def grid_sampler_backward(signature: Signature) -> Cost:
-    """The forward's FLOPs twice, for the image and for the grid. Arguments: (grad, x, grid, mode, ..., output_mask).
+    """The forward's FLOPs for each requested gradient (image, grid); writes the requested gradients.
 
-    Writes the requested gradients.
+    Arguments: (grad, x, grid, mode, ..., output_mask).
     """
     grad, x, grid = (signature.tensor(index) for index in range(3))
     asked = signature.get(6)
@@ -206,7 +206,7 @@ def cudnn_grid_sampler_backward(signature: Signature) -> Cost:
 
 @formula("aten::adaptive_max_pool2d", "aten::adaptive_max_pool3d")
 def adaptive_max_pool(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; writes the maxima and their int64 indices. Arguments: (x, output size)."""
+    """0 FLOPs (comparisons only); writes the maxima and their int64 indices. Arguments: (x, output size)."""
     x, size = signature.tensor(0), sizes(signature.get(1), 2)
     shape = (*x.shape[: -len(size)], *size)
     return moved(read(x), fresh(shape, x.dtype) + fresh(shape, "int64"))
@@ -224,7 +224,7 @@ def adaptive_max_pool_backward(signature: Signature) -> Cost:
 
 @formula("aten::mkldnn_max_pool2d")
 def mkldnn_max_pool2d(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; reads the image, writes the maxima."""
+    """0 FLOPs (comparisons only); reads the image, writes the maxima."""
     x, get = signature.tensor(0), signature.get
     shape, _ = window(x, 2, get(1), get(2), get(3), get(4), flag(get(5)))
     return moved(read(x), fresh(shape, x.dtype))
@@ -239,7 +239,7 @@ def max_unpool(signature: Signature) -> Cost:
 
 @formula("aten::fractional_max_pool2d", "aten::fractional_max_pool3d")
 def fractional_max_pool(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; writes the maxima and their int64 indices. Arguments: (x, kernel, size, samples)."""
+    """0 FLOPs (comparisons only); writes the maxima and their int64 indices. Arguments: (x, kernel, size, samples)."""
     x, samples = signature.tensor(0), signature.tensor(3)
     size = sizes(signature.get(2), 2)
     shape = (*x.shape[: -len(size)], *size)
@@ -341,7 +341,7 @@ def _region_elements(signature: Signature, channels: int) -> tuple[int, int]:
 
 
 def _region_samples(x: Tensor, elements: int) -> int:
-    """Return the bytes of the four neighbours of each sample, at most the image."""
+    """Return the bytes of the four neighbors of each sample, at most the image."""
     return min(4 * elements, x.stored) * item(x.dtype)
 
 
@@ -394,7 +394,7 @@ def position_roi_align_backward(signature: Signature) -> Cost:
 
 @formula("torchvision::roi_pool")
 def roi_pool(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; writes maxima and int32 indices. Arguments: (x, rois, scale, height, width).
+    """0 FLOPs (comparisons only); writes maxima and int32 indices. Arguments: (x, rois, scale, height, width).
 
     A region's size depends on data, so the bytes are a lower bound: one element read per output element.
     """
@@ -437,11 +437,11 @@ def deformable_convolution(signature: Signature) -> Cost:
 
 @formula("torchvision::_deform_conv2d_backward")
 def deformable_convolution_backward(signature: Signature) -> Cost:
-    """Twice the forward: matmuls for the columns and for the weight.
+    """Twice the forward's FLOPs: one matmul for the columns, one for the weight.
 
     Arguments: (grad, x, weight, offset, mask, bias, ...).
 
-    Writes the gradient of each.
+    Writes the gradients of x, weight, offset, mask and bias.
     """
     grad, x, weight, offset = (signature.tensor(index) for index in range(4))
     mask = optional(signature, 4) if signature.get(14, True) is not False else None

@@ -73,7 +73,7 @@ def dynamic_4bit_mm(signature: Signature) -> Cost:
 def wrapped_linear(signature: Signature) -> Cost:
     """`2 * rows * n * k` FLOPs; float32 input and output.
 
-    Arguments: (x, scale, zero point, packed weight, scale, zero point, n).
+    Arguments: (x, scale, zero point, packed weight, output scale, output zero point, n).
 
     Counts reading an 8-bit weight and its float32 bias; the recorded tensor is only a pointer to them.
     """
@@ -130,7 +130,7 @@ def quantize_blockwise(signature: Signature) -> Cost:
 def product_4bit(signature: Signature) -> Cost:
     """`2 * rows * n * k` FLOPs for x (..., k) and a packed weight of shape (n, k); dequantization is not counted.
 
-    Arguments: (x, packed, shape, scales, ...). Reads all given tensors.
+    Arguments: (x, packed, shape, scales, ...). Reads all tensor arguments.
     """
     x, (n, k) = signature.tensor(0), sizes(signature.get(2), 2)
     if x.shape[-1] != k:
@@ -159,7 +159,7 @@ def int8_product(signature: Signature) -> Cost:
 def int8_scaled_product(signature: Signature) -> Cost:
     """`2 * rows * n * k` FLOPs. Arguments: (a, b, row scales, column scales, bias, dtype).
 
-    The result is float16 unless `dtype` says otherwise.
+    The result is float16 unless another `dtype` is given.
     """
     a, b = signature.tensor(0), signature.tensor(1)
     elements, flops = _int8(a, b)
@@ -211,7 +211,7 @@ def dynamic_fp8(signature: Signature) -> Cost:
 
 @formula("_C::cutlass_scaled_mm")
 def scaled_product(signature: Signature) -> Cost:
-    """`2 * m * n * k` FLOPs. Arguments: (out, a (m, k), b (k, n), scales, scales, bias)."""
+    """`2 * m * n * k` FLOPs. Arguments: (out, a (m, k), b (k, n), a scales, b scales, bias)."""
     out, a, b = (signature.tensor(index) for index in range(3))
     if a.shape[-1] != b.shape[0] or out.numel != prod(a.shape[:-1]) * b.shape[1]:
         raise Unknown(f"{a} @ {b}")
@@ -262,7 +262,7 @@ def quantize(signature: Signature) -> Cost:
 
 @formula("aten::dequantize")
 def dequantize(signature: Signature) -> Cost:
-    """2 FLOPs per element: - zero point, * scale; float32."""
+    """2 FLOPs per element: - zero point, * scale; writes float32."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, "float32"), flops=DEQUANTIZE * x.numel)
 
@@ -273,7 +273,7 @@ def dequantize(signature: Signature) -> Cost:
     "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
 )
 def fake_quantize(signature: Signature) -> Cost:
-    """5 FLOPs per element, to 8 bits and back; also writes a boolean mask of the values that were not clamped."""
+    """5 FLOPs per element, to quantize to 8 bits and dequantize; also writes a boolean mask of the unclamped values."""
     x = signature.tensor(0)
     written = fresh(x.shape, x.dtype) + fresh(x.shape, "bool")
     return moved(read(x, *map(signature.get, (1, 2, 3))), written, flops=(QUANTIZE + DEQUANTIZE) * x.numel)
@@ -281,7 +281,7 @@ def fake_quantize(signature: Signature) -> Cost:
 
 @formula("aten::_fake_quantize_learnable_per_tensor_affine", "aten::_fake_quantize_learnable_per_channel_affine")
 def learnable_fake_quantize(signature: Signature) -> Cost:
-    """5 FLOPs per element, to 8 bits and back."""
+    """5 FLOPs per element, to quantize to 8 bits and dequantize."""
     x = signature.tensor(0)
     parts = read(x, signature.tensor(1), signature.tensor(2))
     return moved(parts, fresh(x.shape, x.dtype), flops=(QUANTIZE + DEQUANTIZE) * x.numel)
@@ -292,7 +292,7 @@ def learnable_fake_quantize(signature: Signature) -> Cost:
     "aten::_fake_quantize_learnable_per_channel_affine_backward",
 )
 def learnable_fake_quantize_backward(signature: Signature) -> Cost:
-    """12 FLOPs per element: 5 to recompute the value, gradient of scale 3 and zero point 2, their sums 2."""
+    """12 FLOPs per element: recompute the value 5, gradient of the scale 3, of the zero point 2, their sums 2."""
     grad, x, scale, zero = (signature.tensor(index) for index in range(4))
     written = fresh(x.shape, x.dtype) + fresh(scale.shape, scale.dtype) + fresh(zero.shape, zero.dtype)
     return moved(read(grad, x, scale, zero), written, flops=12 * x.numel)
@@ -388,9 +388,10 @@ def byte_embedding(signature: Signature) -> Cost:
 
 @formula("onednn::qlinear_pointwise")
 def pointwise_linear(signature: Signature) -> Cost:
-    """`2 * rows * out * in` FLOPs. Arguments: (x, scale, zero point, weight, scales, zero points, ..., dtype).
+    """`2 * rows * out * in` FLOPs; the epilogue is not counted.
 
-    The epilogue is not counted. The weight is packed; its sizes may be transposed.
+    Arguments: (x, scale, zero point, weight, weight scales, weight zero points, ..., dtype). The weight is packed; its
+    sizes may be transposed.
     """
     x, weight = signature.tensor(0), signature.tensor(3)
     k = x.shape[-1]
@@ -443,7 +444,7 @@ def quantized_gru(signature: Signature) -> Cost:
 
 @formula("quantized::quantized_lstm_cell_dynamic")
 def quantized_lstm_cell(signature: Signature) -> Cost:
-    """`2 * b * 4 h * (i + h)` FLOPs; 8-bit weights. Arguments: (x, [hx, cx], weights, weights, biases, biases)."""
+    """`2 * b * 4 h * (i + h)` FLOPs; 8-bit weights. Arguments: (x, [hx, cx], w_ih, w_hh, b_ih, b_hh)."""
     x, (hx, cx) = signature.tensor(0), tensors(signature.get(1))
     weights = 4 * hx.shape[-1] * (x.shape[-1] + hx.shape[-1])
     parts = read(x, hx, cx, signature.tensor(4), signature.tensor(5)) + weights
@@ -466,7 +467,7 @@ def _register(name: str, flops: int | None) -> None:
 
     arithmetic = f"{total} FLOPs per element: dequantize 2, the operator {flops}, quantize 3."
 
-    function.__doc__ = arithmetic if flops else "0 FLOPs: comparisons."
+    function.__doc__ = arithmetic if flops else "0 FLOPs (comparisons only)."
     formula(f"quantized::{name}")(function)
 
 
@@ -508,7 +509,7 @@ def instance_norm(signature: Signature) -> Cost:
 
 @formula("aten::quantized_max_pool2d", "quantized::max_pool2d")
 def max_pool(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; writes only the maxima."""
+    """0 FLOPs (comparisons only); writes only the maxima."""
     x, get = signature.tensor(0), signature.get
     shape: Shape = window(x, 2, get(1), get(2), get(3), get(4), flag(get(5)))[0]
     return moved(read(x), fresh(shape, x.dtype))

@@ -90,11 +90,11 @@ def sparse_embedding_backward(signature: Signature) -> Cost:
 
 @pattern(r"fbgemm::split_embedding_codegen_lookup_\w+_function")
 def split_lookup(name: str, signature: Signature) -> Cost:
-    """1 add per looked-up element, 2 with weights; writes pooled rows of `D` values.
+    """1 add per looked-up element, 2 FLOPs with weights; writes pooled rows of `D` values.
 
-    Has a cost only if all tables have the same width. Arguments: (..., device weights at 1, D_offsets at 6, total_D,
-    max_D, ..., indices at 11, offsets, pooling, weights at 14). How many indices go to which table depends on data.
-    Reads one row per index, at most the entire tables; writes float32.
+    Has a cost only if all tables have the same width, because how many indices go to which table depends on data.
+    Arguments: device weights (1), D_offsets (6), total_D, max_D, indices (11), offsets, pooling, weights (14). Reads
+    one row per index, at most the entire tables; writes float32.
     """
     tables, index, offsets = (signature.tensor(index) for index in (1, 11, 12))
     weights = optional(signature, 14)
@@ -132,7 +132,7 @@ def permute_pooled_backward(name: str, signature: Signature) -> Cost:
 
 @formula("fbgemm::bounds_check_indices")
 def bounds_check(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; reads rows, indices and offsets; writes nothing if all are in bounds."""
+    """0 FLOPs (comparisons only); reads rows, indices and offsets; writes nothing if all are in bounds."""
     return moved(read(*map(signature.tensor, range(3))), 0)
 
 

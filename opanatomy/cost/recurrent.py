@@ -26,7 +26,10 @@ def _layer(signature: Signature) -> tuple[Tensor, int, int]:
 
 @formula("aten::mkldnn_rnn_layer")
 def one_layer(signature: Signature) -> Cost:
-    """`2 * t * b * g * h * (i + h)` with g gates: x (t, b, i), weights (g * h, i), (g * h, h), biases, hx, cx."""
+    """`2 * t * b * g * h * (i + h)` FLOPs with g gates.
+
+    Arguments: (x (t, b, i), weight (g * h, i), weight (g * h, h), bias, bias, hx, cx).
+    """
     x, positions, flops = _layer(signature)
     hidden = signature.tensor(5)
     state = 2 * fresh(hidden.shape, hidden.dtype)
@@ -36,7 +39,7 @@ def one_layer(signature: Signature) -> Cost:
 
 @formula("aten::mkldnn_rnn_layer_backward")
 def one_layer_backward(signature: Signature) -> Cost:
-    """Twice the forward: gradients of the input and hidden state, and of the weights."""
+    """Twice the forward's FLOPs: once for the gradients of input and hidden state, once for those of the weights."""
     _, _, flops = _layer(signature)
     # gradients of x, both weights, both biases and both states
     written = sum(fresh(value.shape, value.dtype) for value in map(signature.tensor, range(7)))
@@ -75,7 +78,7 @@ def all_layers(signature: Signature) -> Cost:
 
 @formula("aten::_cudnn_rnn_backward")
 def all_layers_backward(signature: Signature) -> Cost:
-    """The forward once for the gradients of input and state, and once more for those of the weights if requested."""
+    """The forward's FLOPs for the gradients of input and state, and again for those of the weights if requested."""
     x, hx, cx = signature.tensor(0), signature.tensor(4), optional(signature, 5)
     flops, _, held = _all_layers(signature)
     wanted = mask(signature.get(21), 4)
@@ -92,7 +95,7 @@ def all_layers_backward(signature: Signature) -> Cost:
 def lstm_cell(signature: Signature) -> Cost:
     """22 FLOPs per element of the state, 30 with biases; writes both states and the gates.
 
-    Gates: 4 adds (12 with both biases), three sigmoids 12, two tanh 2; f * c + i * g is 3, o * tanh(c) 1.
+    Adds for the gates take 4 (12 with both biases), three sigmoids 12, two tanh 2, f * c + i * g 3, o * tanh(c) 1.
     """
     gates, cx, bias = signature.tensor(0), signature.tensor(2), optional(signature, 3)
     flops = (22 if bias is None else 30) * cx.numel
@@ -104,7 +107,7 @@ def lstm_cell(signature: Signature) -> Cost:
 def gru_cell(signature: Signature) -> Cost:
     """16 FLOPs per element of the state, 22 with biases; writes the state and five values kept for the backward.
 
-    Two gates (add, sigmoid: 5 each), the candidate (multiply, add, tanh: 3), n + z * (h - n) 3; 6 biases.
+    Two gates take 5 each (add, sigmoid), the candidate 3 (multiply, add, tanh), n + z * (h - n) 3, the biases 6.
     """
     hx, bias = signature.tensor(2), optional(signature, 3)
     flops = (16 if bias is None else 22) * hx.numel
@@ -117,7 +120,7 @@ def lstm_cell_backward(signature: Signature) -> Cost:
 
     Arguments: (grad_h, grad_c, cx, cy, gates, has_bias).
 
-    tanh(c) again is 1, the gradient of c 5, that of cx 1; each gate takes 1 for its product and 3 for its derivative.
+    Recomputing tanh(c) takes 1, the gradient of c 5, that of cx 1, and each gate 4: its product 1, its derivative 3.
     """
     cx, gates, bias = signature.tensor(2), signature.tensor(4), flag(signature.get(5))
     written = fresh(gates.shape, gates.dtype) + fresh(cx.shape, cx.dtype)
@@ -166,10 +169,10 @@ def causal_convolution(signature: Signature) -> Cost:
 
 @formula("DaoAILab::_causal_conv1d_bwd_cpp")
 def causal_convolution_backward(signature: Signature) -> Cost:
-    """`4 * b * d * l * w` FLOPs for both gradients.
+    """`4 * b * d * l * w` FLOPs for both gradients, `6 * b * d * l * w` if SiLU requires recomputing the forward.
 
-    `6 * b * d * l * w` if the activation requires recomputing the forward. Arguments: (x, weight, bias, grad, seq_idx,
-    initial_states, dfinal_states, dx, dweight, dbias, dinitial_states, silu).
+    Arguments: (x, weight, bias, grad, seq_idx, initial_states, dfinal_states, dx, dweight, dbias, dinitial_states,
+    silu).
     """
     x, weight = signature.tensor(0), signature.tensor(1)
     times = 3 if flag(signature.get(11)) else 2
@@ -196,10 +199,8 @@ def causal_convolution_step(signature: Signature) -> Cost:
 def selective_scan(signature: Signature) -> Cost:
     """`9 * b * l * d * n` FLOPs, plus `b * l * d` each for D and z.
 
-    Arguments: (u, delta, A, B, C, D, z, delta_bias, ...).
-
-    u (b, d, l), A (d, n). The states kept for the backward are not counted. Source: selective_scan_flop in Mamba's
-    repository.
+    Arguments: (u (b, d, l), delta, A (d, n), B, C, D, z, delta_bias, ...). The states kept for the backward are not
+    counted. Source: selective_scan_flop in Mamba's repository.
     """
     u, a = signature.tensor(0), signature.tensor(2)
     skip, z = optional(signature, 5), optional(signature, 6)

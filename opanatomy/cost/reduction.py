@@ -49,7 +49,7 @@ def _known(x: Tensor) -> str:
 
 @formula("aten::sum", "aten::nansum", "aten::mean", "aten::prod", "aten::nanmean")
 def total(signature: Signature) -> Cost:
-    """1 FLOP per input element: (x, dtype) or (x, dims, keepdim, dtype[, out])."""
+    """1 FLOP per input element. Arguments: (x, dtype) or (x, dims, keepdim, dtype[, out])."""
     x = signature.tensor(0)
     whole = len(signature.arguments) <= 2
     if not whole:
@@ -69,7 +69,7 @@ def extreme(signature: Signature) -> Cost:
 
 @formula("aten::max", "aten::min")
 def maximum(signature: Signature) -> Cost:
-    """1 FLOP per input element: (x) or (x, dim, keepdim), which also writes indices.
+    """1 FLOP per input element. Arguments: (x) or (x, dim, keepdim), which also writes indices.
 
     The form (x, y) is element-wise and counts 0.
     """
@@ -83,7 +83,7 @@ def maximum(signature: Signature) -> Cost:
 
 @formula("aten::mode", "aten::nanmedian", "aten::median")
 def with_indices(signature: Signature) -> Cost:
-    """1 FLOP per input element: (x) or (x, dim, keepdim), which writes values and int64 indices."""
+    """1 FLOP per input element. Arguments: (x) or (x, dim, keepdim), which writes values and int64 indices."""
     x = signature.tensor(0)
     if len(signature.arguments) == 1:
         return _reduce(x, 1, x.dtype)
@@ -112,7 +112,7 @@ def arg_extreme(signature: Signature) -> Cost:
 
 @formula("aten::any", "aten::all")
 def test(signature: Signature) -> Cost:
-    """1 FLOP per input element: (x) or (x, dims, keepdim) -> bool."""
+    """1 FLOP per input element. Arguments: (x) or (x, dims, keepdim) -> bool."""
     x = signature.tensor(0)
     if len(signature.arguments) > 1 and not isinstance(signature.get(1), Tensor):
         flag(signature.get(2))
@@ -131,13 +131,13 @@ def _spread(signature: Signature, outputs: int) -> Cost:
 
 @formula("aten::var", "aten::std")
 def spread(signature: Signature) -> Cost:
-    """1 FLOP per input element: (x, unbiased) or (x, dims, correction, keepdim)."""
+    """1 FLOP per input element. Arguments: (x, unbiased) or (x, dims, correction, keepdim)."""
     return _spread(signature, 1)
 
 
 @formula("aten::var_mean", "aten::std_mean")
 def spread_and_mean(signature: Signature) -> Cost:
-    """1 FLOP per input element, two results."""
+    """1 FLOP per input element; writes two results."""
     return _spread(signature, 2)
 
 
@@ -152,7 +152,7 @@ def vector_norm(signature: Signature) -> Cost:
 
 @formula("aten::norm")
 def norm(signature: Signature) -> Cost:
-    """1 FLOP per input element: (x, p), (x, p, dtype) or (x, p, dims, keepdim[, dtype])."""
+    """1 FLOP per input element. Arguments: (x, p), (x, p, dtype) or (x, p, dims, keepdim[, dtype])."""
     x = signature.tensor(0)
     if len(signature.arguments) < 4:
         return _reduce(x, 1, scalar_type(signature.get(2)) or x.dtype)
@@ -217,21 +217,21 @@ def histogram(signature: Signature) -> Cost:
 
 @formula("aten::sort")
 def sort(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; reads the tensor, writes values and int64 indices."""
+    """0 FLOPs (comparisons only); reads the tensor, writes values and int64 indices."""
     x = signature.tensor(0)
     return Cost(flops=0, read_bytes=read(x), written_bytes=fresh(x.shape, x.dtype) + fresh(x.shape, "int64"))
 
 
 @formula("aten::argsort")
 def argsort(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; writes int64 indices."""
+    """0 FLOPs (comparisons only); writes int64 indices."""
     x = signature.tensor(0)
     return Cost(flops=0, read_bytes=read(x), written_bytes=fresh(x.shape, "int64"))
 
 
 @formula("aten::topk")
 def topk(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; reads the tensor, writes `k` values and int64 indices per row."""
+    """0 FLOPs (comparisons only); reads the tensor, writes `k` values and int64 indices per row."""
     x, k = signature.tensor(0), integer(signature.get(1))
     results = kept(x, integer(signature.get(2, -1))) * k
     written = fresh((results,), x.dtype) + fresh((results,), "int64")
@@ -240,7 +240,7 @@ def topk(signature: Signature) -> Cost:
 
 @formula("aten::multinomial")
 def multinomial(signature: Signature) -> Cost:
-    """0 FLOPs: a random draw; reads the weights, writes int64 indices."""
+    """0 FLOPs (random draw); reads the weights, writes int64 indices."""
     x = signature.tensor(0)
     draws = prod(x.shape[:-1]) * integer(signature.get(1))
     return Cost(flops=0, read_bytes=read(x), written_bytes=fresh((draws,), "int64"))
@@ -248,7 +248,7 @@ def multinomial(signature: Signature) -> Cost:
 
 @formula("aten::searchsorted")
 def searchsorted(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; (sorted, values, out_int32) -> int64 indices."""
+    """0 FLOPs (comparisons only). Arguments: (sorted, values, out_int32) -> int64 or int32 indices."""
     edges, x = signature.tensor(0), signature.tensor(1)
     places = fresh(x.shape, "int32" if flag(signature.get(2)) else "int64")
     return Cost(flops=0, read_bytes=read(edges, x), written_bytes=places)
@@ -256,7 +256,7 @@ def searchsorted(signature: Signature) -> Cost:
 
 @formula("aten::bucketize")
 def bucketize(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; (values, edges, out_int32) -> int64 indices."""
+    """0 FLOPs (comparisons only). Arguments: (values, edges, out_int32) -> int64 or int32 indices."""
     x, edges = signature.tensor(0), signature.tensor(1)
     places = fresh(x.shape, "int32" if flag(signature.get(2)) else "int64")
     return Cost(flops=0, read_bytes=read(edges, x), written_bytes=places)
@@ -264,7 +264,7 @@ def bucketize(signature: Signature) -> Cost:
 
 @formula("aten::kthvalue")
 def kth_value(signature: Signature) -> Cost:
-    """0 FLOPs: comparisons; writes one value and one int64 index per row. Arguments: (x, k, dim, keepdim)."""
+    """0 FLOPs (comparisons only); writes one value and one int64 index per row. Arguments: (x, k, dim, keepdim)."""
     x = signature.tensor(0)
     results = kept(x, integer(signature.get(2, -1)))
     return Cost(flops=0, read_bytes=read(x), written_bytes=fresh((results,), x.dtype) + fresh((results,), "int64"))
@@ -274,7 +274,7 @@ def kth_value(signature: Signature) -> Cost:
 def equal(signature: Signature) -> Cost:
     """1 FLOP per element, as for `all`; reads both tensors, returns a Python value.
 
-    It may stop at the first difference; the count assumes that it does not.
+    The kernel may stop at the first difference; the count assumes that it does not.
     """
     x, y = signature.tensor(0), signature.tensor(1)
     return Cost(flops=x.numel, read_bytes=read(x, y), written_bytes=0)

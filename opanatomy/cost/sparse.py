@@ -253,7 +253,7 @@ def segment_product(signature: Signature) -> Cost:
 
 @formula("pyg::grouped_matmul")
 def grouped_product(signature: Signature) -> Cost:
-    """`2 * m * n * k` summed over the pairs (m, k) @ (k, n) of two lists."""
+    """`2 * m * n * k` FLOPs summed over the pairs (m, k) @ (k, n) of two lists."""
     first, second = tensors(signature.get(0)), tensors(signature.get(1))
     flops = written = 0
     for a, b in zip(first, second, strict=True):
@@ -292,7 +292,7 @@ def sparse_sum(signature: Signature) -> Cost:
 
 @formula("torch_sparse::spmm_mean")
 def sparse_mean(signature: Signature) -> Cost:
-    """Same as the sum, plus one divide per element.
+    """Same as spmm_sum, plus one divide per element.
 
     Arguments: (row, rowptr, col, value, rowcount, colptr, csr2csc, dense (k, n)).
     """
@@ -304,7 +304,7 @@ def sparse_mean(signature: Signature) -> Cost:
 
 @formula("torch_sparse::spmm_min", "torch_sparse::spmm_max")
 def sparse_extreme(signature: Signature) -> Cost:
-    """Same as the sum. Also writes the indices. Arguments: (rowptr, col, value, dense (k, n))."""
+    """Same as spmm_sum; also writes the indices. Arguments: (rowptr, col, value, dense (k, n))."""
     return _sparse_product(
         signature.tensor(0), signature.tensor(1), optional(signature, 2), signature.tensor(3), results=2
     )
@@ -353,7 +353,7 @@ def _scattered(signature: Signature, results: int) -> Cost:
 def scatter_sum(signature: Signature) -> Cost:
     """1 FLOP per element. Arguments: (x, index, dim, out, size).
 
-    Without out and size, the size is the largest index, which depends on data.
+    Without out and size, the size follows from the largest index, which depends on data: no cost.
     """
     return _scattered(signature, 1)
 

@@ -91,13 +91,13 @@ class Gap(Record, frozen=True, kw_only=True):
 
     time_ns: mean length of a gap.
     count: number of gaps in a mean step.
-    cause: the cause that fills most of the gap; `cause_ns` is its share of the mean length.
+    cause: the cause that fills most of the gap; `cause_ns` is the part of the mean length that it fills.
     name: the innermost operator or range that covers at least half of the longest gap; `None` if none does.
     call: the runtime call that takes at least half of the longest gap.
     before: the kernel, copy or fill that ended the gap; `after` the one that ran before the gap. `None` at the ends of
         a step.
     launch_ns: the part of the longest gap spent launching the work that ended it, if that took 20 us or more.
-    drained: whether the longest gap began while the host waits for the device.
+    drained: whether the longest gap began while the host waited for the device.
     launch_known: whether the trace records the launch of the work that ended the gap; otherwise the host's activity is
         unknown.
     begin_ns: when the longest gap began, from the start of its step; `step` is the number of that step.
@@ -119,7 +119,7 @@ class Gap(Record, frozen=True, kw_only=True):
 
 
 class DeviceRow(Record, frozen=True, kw_only=True):
-    """The steps on one device, with the terms of `Timeline`; `name` is the device's name in the trace."""
+    """Times of the steps on one device, in the terms of `Timeline`; `name` is the device's name in the trace."""
 
     device: int
     work: int
@@ -174,7 +174,7 @@ class Launching(Record, frozen=True, kw_only=True):
 
 
 class Timeline(Record, frozen=True, kw_only=True):
-    """Wall clock of the counted steps; without steps, from the first to the last device event.
+    """Wall time of the counted steps by state; without steps, from the first to the last device event.
 
     window = busy + outside + unrecorded + idle, and idle = host_idle + stream_idle + other_idle = the sum of `causes`,
     exactly. `busy_ns` is the union of the steps' device work, `outside_ns` the time in which the device only worked for
@@ -227,9 +227,9 @@ class Timeline(Record, frozen=True, kw_only=True):
 
 
 class WhatIf(Record, frozen=True, kw_only=True):
-    """How long a mean step takes with all of `changes` (`aten::mm x0.5`), by replaying the trace.
+    """The mean step time with all of `changes` (`aten::mm x0.5`), by replaying the trace.
 
-    `least_ns` is the time with a host not slowed by recording, if the step time without the profiler is unknown.
+    `least_ns` is the step time if recording did not slow the host; given if the unprofiled step time is unknown.
     """
 
     changes: tuple[str, ...]
@@ -247,13 +247,13 @@ class PathPart(Record, frozen=True, kw_only=True):
 class Replay(Record, frozen=True, kw_only=True):
     """A replay of the steps as a graph of host and device work; times are means over `steps` steps.
 
-    `why_not` says why gains computed by the replay cannot be trusted. `error` is how far a replay with usual delays is
-    off, and `unexplained` the delays that no edge explains, both as fractions of the steps. `host_factor` scales host
-    time to the step without the profiler; `None` if that is unknown, or only the device determines the step time.
-    `ahead_ns` is the work queued on the device when recording began: that is how far ahead the host runs when it is not
-    recording. `step_ns` is the replayed step, `least_ns` the step with a host not slowed by recording. `answers` has
-    the result of each requested change, and `together` that of the first three pieces of advice combined, if all can be
-    replayed.
+    `why_not` says why gains computed by the replay cannot be trusted. `error` is the deviation of a replay with usual
+    delays, and `unexplained` the delays that no edge of the graph explains, both as fractions of the steps' time.
+    `host_factor` scales host time to the unprofiled step; `None` if that is unknown, or only the device determines the
+    step time. `ahead_ns` is the work queued on the device when recording began: that is how far ahead the host runs
+    when it is not recording. `step_ns` is the replayed step time, `least_ns` the step time if recording did not slow
+    the host. `answers` has the result of each requested change, and `together` that of the first three pieces of advice
+    combined, if all can be replayed.
     """
 
     step_ns: int
@@ -351,7 +351,7 @@ class AboveCeiling(Record, frozen=True, kw_only=True):
 
 
 class DeviceFigures(Record, frozen=True, kw_only=True):
-    """Peaks of the device, their `source`, and the share of them that was reached.
+    """Peaks of the device, their `source`, and the shares of peak that the step reaches.
 
     `peak_flops_per_second` has matrix peaks by data type, `vector_flops_per_second` those of all other arithmetic,
     `attained_share` the part of a matrix peak that the fastest matmuls attain (1 without an entry). `mfu` is the share
@@ -493,7 +493,7 @@ class Machine(Record, frozen=True, kw_only=True):
 
 
 class Rate(Record, frozen=True, kw_only=True):
-    """The best of several bursts: operations or bytes per second, the operation, and the time (ISO 8601, UTC).
+    """The best of several bursts: operations or bytes per second, the operation, and when it ran (ISO 8601, UTC).
 
     `spread` is how far the median burst stayed below the best, as a share of the best. `operands` are the arrays or
     matrices used, `None` in older stored measurements.
@@ -560,7 +560,7 @@ def now() -> str:
 # --- checks against a second source ---
 
 
-#: Differences of a check that together touch less than this part of the device work raise no alarm.
+#: Differences of a check that together affect less than this part of the device work raise no alarm.
 MINOR: Final = 0.01
 #: Quantities of the checks by causality.
 CLASSES: Final = "classes of kernels"
@@ -676,13 +676,13 @@ class Situation(Record, frozen=True, kw_only=True):
     backward: the step has a backward.
     score_mask: a query-by-key mask is applied to the attention scores.
     compiled: code compiled by torch.compile ran; `inductor`: kernels that it fused; `cuda_graphs`: launched graphs.
-    loader: a `DataLoader` with `workers`, or in a `single process`.
+    loader: how a `DataLoader` runs: with `workers`, or in a `single process`.
     autocast: float32 operands are cast to half precision for matmuls.
-    optimizer: how the update is launched: `fused`, `compiled`, `foreach`, `loop`.
+    optimizer: the implementation of the update: `fused`, `compiled`, `foreach`, `loop`.
     pinned_copies, pageable_copies: copies to the device from pinned or pageable memory, over all steps.
     serving: a serving engine, recognized by the names of its operators.
     training_mode: dropout or batch norm ran in training mode, in a trace without backward and optimizer.
-    ranks: how many of the `world_size` ranks the report covers.
+    ranks: the number of ranks that the report covers, out of `world_size`.
     """
 
     ddp: bool = False
@@ -705,16 +705,17 @@ class Situation(Record, frozen=True, kw_only=True):
 
 
 class Advice(Record, frozen=True, kw_only=True):
-    """A change to try: the most it could gain, why, and how to try it.
+    """A change to try: the most time or memory it could save, why, and how to try it.
 
     `why` is a sentence with the names of `figures` in braces. `explain ID` says what the rule looks for, how its gain
     is bounded and when it does not fire.
 
     id: the rule's id, the same in every version.
     subject: the operator, rank or technique that the advice is about; `None` if it is about the entire step.
-    gain_ns: the most by which the mean step (now `step_ns`) could get shorter; `None` if only memory is saved.
-    replayed_ns: by how much the step gets shorter in a replay of the trace with the host as recorded. `gain_ns` is then
-        the gain with a host not slowed by recording, and `most_ns` the most without a replay. `None` without a replay.
+    gain_ns: the most by which the mean step time (now `step_ns`) could decrease; `None` if only memory is saved.
+    replayed_ns: by how much the step time decreases in a replay of the trace with the host as recorded; `None` without
+        a replay. With a replay, `gain_ns` is the gain if recording did not slow the host, and `most_ns` the upper bound
+        of the gain without a replay.
     changes: what changes in the step, in the syntax of `analyze --what-if`; empty if it cannot be replayed. If
         `is_bound` is true, `changes` go beyond the advice, so that a replay gives an upper bound of its gain.
     gain_bytes: by how much the peak (now `peak_bytes`) would be lower.
@@ -723,7 +724,7 @@ class Advice(Record, frozen=True, kw_only=True):
     figures: the numbers in `why`.
     tries: what to try, in the user's terms, the most promising first.
     option: the option to add to `opanatomy profile` to try it.
-    technique: its name in `opanatomy techniques`.
+    technique: the name of the advised technique in `opanatomy techniques`.
     section: the section of the report with more details.
     """
 
@@ -762,7 +763,7 @@ class HostRow(Record, frozen=True, kw_only=True):
     name: the name of the event.
     caller: the innermost operator, else the innermost range, around a runtime call that waits for the device or frees
         its memory.
-    calls: how many events.
+    calls: the number of events.
     self_ns: their time without nested events.
     total_ns: their time including nested events; events nested in another event of the same name are not counted again.
     waits: true for a runtime call that waits for the device.
@@ -785,9 +786,9 @@ class ChainRow(Record, frozen=True, kw_only=True):
     once.
 
     phase: the phase.
-    chains: how many chains, of `calls` calls.
-    time_ns: their time.
-    moved_bytes: the bytes that they must move as separate calls; `saved_bytes` of these between two calls.
+    chains: the number of chains; `calls` is the number of calls in them.
+    time_ns: the time of these calls.
+    moved_bytes: the bytes that they must move as separate calls; `saved_bytes` is the part moved between two calls.
     operator: the operator that takes most of their time.
     """
 
@@ -812,7 +813,7 @@ class Span(Record, frozen=True, kw_only=True):
     operator: the operator that launched it; on the host the innermost operator or range around it.
     signature: the arguments of the operator, none for a range; for a collective, its message.
     phase: its phase, and `module` its module.
-    rank: its rank, in a report of several.
+    rank: its rank, in a report of several ranks.
     step: the number of its step.
     begin_ns: when it began, from the start of that step; without steps, from the first device work (on the CPU from the
         start of the window), negative if earlier.
@@ -822,8 +823,8 @@ class Span(Record, frozen=True, kw_only=True):
     bytes: the bytes that a copy moves, or a collective's message size as in `Collective`; `group_size` is the number of
         ranks in its group.
     bytes_per_second: the rate of a copy, or a collective's traffic on the links, including waiting time.
-    count: how many events of this name the steps have, and `median_ns` the median of their durations (on the host of
-        their own times).
+    count: the number of events of this name in the steps; `median_ns` is the median of their durations (on the host of
+        their self times).
     """
 
     what: str
@@ -868,8 +869,8 @@ class Provenance(Record, frozen=True, kw_only=True):
     opanatomy: the version of opanatomy that made the report.
     command: the command line, or the call, of the capture.
     created: when the trace was captured (ISO 8601).
-    trace: the name of the trace; for several ranks, how many and which.
-    trace_sha256: the digest of that file.
+    trace: the name of the trace; for several ranks, their number and which they are.
+    trace_sha256: the SHA-256 digest of the trace file.
     """
 
     opanatomy: str
@@ -891,8 +892,8 @@ class StepRow(Record, frozen=True, kw_only=True):
     copies and fills kernel_ns + memcpy_ns + memset_ns = kernel_time_ns. On the CPU wall = busy + framework, and the
     other terms are unknown.
 
-    number: the number of the step in the trace, counted from 1 if steps end with an update; `None` if it is the entire
-        trace.
+    number: the number of the step in the trace, counted from 1 if steps end with an update; `None` if the step is the
+        entire trace.
     set_aside: why the step is excluded from all numbers; `None` if it counts.
     wall_ns: its wall time.
     busy_ns: the union of the work launched in it; on the CPU the self time of its operators.
@@ -943,17 +944,19 @@ class Step(Record, frozen=True, kw_only=True):
     without annotations, steps end with the optimizers' updates (`conventions.steps`), and without updates the trace is
     one step.
 
-    count: how many profiled steps count, over all ranks.
-    by_line_ns: the wall time of the step that ran line by line, which does not count.
-    wall_min_ns: the shortest counted step; `wall_max_ns` the longest.
-    unprofiled_wall_min_ns: the shortest step without the profiler; `unprofiled_wall_max_ns` the longest.
+    count: the number of profiled steps included in the means, summed over all ranks.
+    by_line_ns: the wall time of the step that was traced line by line; the means exclude this step.
+    wall_min_ns: the wall time of the shortest counted step; `wall_max_ns` is that of the longest.
+    unprofiled_wall_min_ns: the wall time of the shortest unprofiled step; `unprofiled_wall_max_ns` is that of the
+        longest.
     system_ns: system (kernel-mode) CPU time of all threads in an unprofiled step, the median; `page_faults` the memory
         pages that the system provided.
     phase_ns: the time of each phase that every step has: `forward`, `backward`, `optimizer`; in a generation `prefill`,
         `decoding`. Recomputation is part of backward.
-    samples_per_second: samples of the batch over the unprofiled step, or over the profiled one if only that is known.
-    aside_count: how many steps are set aside, on each rank if there are several.
-    aside_wall_ns: the mean of these steps, and `aside_idle_ns` the mean of their idle time by cause.
+    samples_per_second: samples of the batch divided by the unprofiled step time, or by the profiled one if only that is
+        known.
+    aside_count: the number of steps that are set aside, per rank if there are several.
+    aside_wall_ns: the mean wall time of these steps; `aside_idle_ns` is their mean idle time by cause.
     """
 
     count: int = 1
@@ -998,12 +1001,12 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
         The next five tables, and `breakdown`, are sums of its rows.
     classes: one row for each operator class and phase: calls, time, FLOPs, bytes, over all steps.
     ratios: one row for each operator class: backward over forward, measured and by theory.
-    operators: one row for each operator, signature and phase, the longest first, over all steps.
+    operators: one row for each operator, signature and phase, by decreasing time, over all steps.
     kernels: one row for each name of a kernel, copy or fill, over all steps; empty on the CPU.
     modules: one row for each module, phase and class, submodules not included, over all steps.
     memory: the peak, its components (measured and theoretical), the memory curve, the tensors live at the peak.
     timeline: busy time and idle time by cause in the window, launches, devices, streams; on an accelerator.
-    device: peaks of the device, and the share of them that was reached (`mfu`, `hfu`, `occupancy`).
+    device: peaks of the device, and the shares of peak that the step reaches (`mfu`, `hfu`), utilization and occupancy.
     ledger: where each nanosecond of device work went: linked, classed, costed.
     conventions: how FLOPs and bytes are counted.
     generation: time to the first token, and time per token; `None` if the step is not a generation.
@@ -1012,16 +1015,17 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
     ranks: one row for each rank of the report; a single trace has one row if it records its rank, otherwise none.
     spread: the minimum, median and maximum of each quantity of a step over several ranks.
     waiting: waiting separated from transfer, and the straggler; `None` unless collectives of several ranks are matched.
-    theory: what theory expects of backward over forward, by class.
+    theory: the theoretical ratios of backward to forward, by class.
     step_kinds: the steps grouped by kind (steps that made the same calls); `None` in reports without them.
     breakdown: the time of similar steps, operator by operator, for comparing two runs; `None` without kinds.
     checks: numbers checked against a second source, and those that disagree.
     advice: what to change, the largest gain first.
     situation: how the step is run, which determines the advice; `None` for memory snapshots.
-    host: what the host's launching threads did, the longest first.
+    host: what the host's launching threads did, by decreasing time.
     chains: element-wise operators and normalizations that one kernel could compute together, by phase.
     lanes: one step over time: phases, devices, streams, threads; with several ranks, the device of each.
-    spans: the longest single events of the steps: kernels, copies, collectives, operators, ranges, runtime calls.
+    spans: the single events of the steps that last longest: kernels, copies, collectives, operators, ranges, runtime
+        calls.
     caveats: problems that affect every number: a truncated file, missing records, devices of several kinds.
     warnings: what else a reader must know about the numbers.
     texts: padding and tokenizers of a run on real texts; `None` otherwise.
@@ -1077,7 +1081,7 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
 
     @cached_property
     def operators(self) -> tuple[OperatorRow, ...]:
-        """Return one row for each operator, signature and phase, the longest first."""
+        """Return one row for each operator, signature and phase, by decreasing time."""
         return operator_rows(self.work)
 
     @cached_property
@@ -1107,7 +1111,7 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
 
     @cached_property
     def lines(self) -> tuple[LineRow, ...]:
-        """Return one row per stack of user code lines, phase and class; none without `--lines`."""
+        """Return one row per stack of user code lines, phase and class; no rows without `--lines`."""
         return line_rows(self.work)
 
     @cached_property

@@ -134,8 +134,8 @@ class MatchedCollective(Record, frozen=True, kw_only=True):
     """Matched calls of one collective with one data type and group size, over all ranks.
 
     `duration_ns = transferring_ns + waiting_ns`. `bytes` is the message size as nccl-tests counts it, for the calls
-    with a known size. The rates are the resulting traffic on the links over the entire duration, and over the time in
-    which data could flow.
+    with a known size. The rates are the resulting traffic on the links divided by the entire duration, and by the time
+    in which data could flow.
     """
 
     collective: str
@@ -208,7 +208,7 @@ class Collective(Record, frozen=True, kw_only=True):
     collective: `all_reduce`, `all_gather`, ...
     dtype: the data type of its messages; `group_size` is the number of ranks that take part.
     group_assumed: true if the trace names no group, so that a group of all ranks is assumed.
-    calls: how many calls; `kernels` is the number of their kernels.
+    calls: the number of calls; `kernels` is the number of their kernels.
     """
 
     collective: str
@@ -228,14 +228,14 @@ class Rank(Record, frozen=True, kw_only=True):
 
     `wall_ns` is the mean step. The other times are sums over the rank's `steps` steps.
 
-    rank: its number, of `world_size`.
-    trace: its file, and `trace_sha256` the digest of the file.
+    rank: the number of the rank; `world_size` is the number of all ranks of the run.
+    trace: the file of its trace; `trace_sha256` is the SHA-256 digest of the file.
     device: the name of its device.
-    window_ns: the window: busy, outside and idle time.
-    busy_ns: the union of its device work; `idle_ns` the time without any.
+    window_ns: the length of the window, which is busy, outside and idle time.
+    busy_ns: the union of its device work; `idle_ns` is the time without device work.
     kernel_time_ns: the sum of its device work.
-    communication_ns: the union of its collectives; `exposed_communication_ns` while no other work runs.
-    exposed_memcpy_ns: copies while no other work runs.
+    communication_ns: the union of its collectives; `exposed_communication_ns` is the part in which no other work runs.
+    exposed_memcpy_ns: the time in which copies and no other work run.
     host_bytes: its process's maximum private memory during the run, if a loop was recorded.
     """
 
@@ -274,8 +274,8 @@ class Spread(Record, frozen=True, kw_only=True):
     """One quantity of a step (`Rank.per_step`) over the ranks: minimum, median, maximum, and the rank with the maximum.
 
     figure: `step`, `own`, `busy`, `kernel_time`, `communication`, `exposed_communication` or `idle`.
-    min_ns: the minimum; `median_ns`, `max_ns`.
-    max_rank: the rank with the maximum, and `max_trace` its file.
+    min_ns: the minimum; `median_ns` is the median, `max_ns` the maximum.
+    max_rank: the rank with the maximum; `max_trace` is the file of its trace.
     """
 
     figure: Name

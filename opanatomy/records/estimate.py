@@ -36,17 +36,19 @@ class Occupied(Record, frozen=True, kw_only=True):
 class DeviceEstimate(Record, frozen=True, kw_only=True):
     """A step on one device, or on each of several identical ones, estimated and not run.
 
-    device: its name in the data sheets; `usable_bytes` of its memory are available to programs.
-    ranks: how many of them train together; `samples` and `tokens` are those of all ranks in one step, `batch` of one.
+    device: the device's name in the data sheets; `usable_bytes` of its memory are available to programs.
+    ranks: the number of devices that train together; `samples` and `tokens` are those of all ranks in one step, `batch`
+        is the samples of one rank.
     link_bytes_per_second: the rate at which a device can send to and receive from the others at once, by its sheet.
     transfer_ns: the time of the step's collectives on that link, at the rate that it attains.
-    attained_ns: the step if each call ran at the fastest rates that anyone measured on the device, with free launches.
-    as_is_ns: the step in eager mode at typical efficiencies: matmuls, attention, element-wise work and normalizations
-        each at its usual share of peak, plus the time of each launch.
+    attained_ns: the step time if each call ran at the fastest rates that anyone measured on the device and launches
+        took no time.
+    as_is_ns: the step time in eager mode at typical efficiencies: matmuls, attention, element-wise work and
+        normalizations each at its usual share of peak, plus the time of each launch.
     host_ns: the time that the host needs to launch everything; if it exceeds the device's work, it is the step time.
     mfu: FLOPs of contractions, without recomputation, over the peak of `mfu_dtype`, the type of most of them, at
         `as_is_ns`.
-    low_ns: the lower end of the range in which the step is expected; `high_ns` the upper end.
+    low_ns: the lower end of the range in which the step time is expected; `high_ns` is the upper end.
     """
 
     device: str
@@ -95,8 +97,8 @@ class DecoderShape(Record, frozen=True, kw_only=True):
 class FlopConvention(Record, frozen=True, kw_only=True):
     """Training FLOPs per token as one project counts them, or as opanatomy counts them, call by call.
 
-    flops_per_second: a device's rate in the middle of the estimate, or at the given rate; `mfu` is its share of the
-        peak.
+    flops_per_second: FLOP/s of a device at the middle of the estimated range, or at the given throughput; `mfu` is
+        their share of the peak.
     """
 
     name: str
@@ -127,7 +129,7 @@ class Estimated(Record, frozen=True, kw_only=True):
 
     devices: Annotated[tuple[DeviceEstimate, ...], Meta(min_length=1)]
     assumed: tuple[str, ...] = ()
-    #: For training of a text decoder, on the first device; at its `tokens_per_second`, if given.
+    #: For training of a text decoder, on the first device; at its throughput `tokens_per_second`, if given.
     conventions: tuple[FlopConvention, ...] = ()
     tokens_per_second: float | None = None
     #: How estimates of this kind compared with published runs.

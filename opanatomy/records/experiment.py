@@ -212,8 +212,8 @@ class Found(Record, frozen=True, kw_only=True):
     what: `batch` or `seq` (the largest that fits), or `checkpointing` (the fewest layers of each stack to recompute).
     value: the result; 0 if none fits (for `checkpointing`, if none is needed); `None` if no choice of layers fits.
     option: the option that sets it, to add to `opanatomy profile MODEL`; `None` if none is needed or none fits.
-    peak_bytes: the most memory that the step then takes.
-    tried: how many steps were simulated.
+    peak_bytes: the maximum memory that the step then takes.
+    tried: the number of steps that were simulated.
     recomputed: the share of forward's FLOPs that are recomputed.
     ended_by: why no larger value can be simulated, if that ended the search.
     """
@@ -286,7 +286,7 @@ class Basis(str, Enum):
     """The source of the predicted time of a call, the best first."""
 
     SAME_CALL = "same_call"
-    #: The call was run by itself on this device.
+    #: The call was timed alone on this device.
     SAMPLED = "sampled"
     SAME_OPERATOR = "same_operator"
     SAME_CLASS = "same_class"

@@ -47,7 +47,7 @@ class MemorySnapshot(Record, frozen=True, kw_only=True):
     allocated_bytes: int | None = None
     #: Device memory reserved by the allocator, including free blocks.
     reserved_bytes: int | None = None
-    #: Memory in use on the whole device (or MIG instance), by all processes, according to NVML.
+    #: Memory in use on the entire device (or MIG instance), by all processes, according to NVML.
     nvml_used_bytes: int | None = None
     #: Device memory of this process according to NVML, its context included.
     nvml_process_bytes: int | None = None
@@ -130,7 +130,7 @@ class ModelShape(Record, frozen=True, kw_only=True):
     labels: int = 0
     #: The head of the model: "classification", "language_model", "none".
     head: str = "none"
-    #: Bytes of a dropout mask element: 1 on CUDA, on the CPU as for activations.
+    #: Bytes per element of a dropout mask: 1 on CUDA, the bytes per element of activations on the CPU.
     mask_bytes: int | None = None
     dropout: float = 0.0
     attention_dropout: float = 0.0
@@ -345,7 +345,7 @@ class Memory(Record, frozen=True, kw_only=True):
     requested_peak_bytes: for a memory snapshot, the maximum of the requested sizes at one time; the peak counts entire
         blocks.
     shown_at: the phase of the moment shown.
-    components: weights, gradients, activations and the like.
+    components: the memory by component: weights, gradients, activations and others.
     devices: the memory of each device, as recorded in the trace.
     snapshots: memory in use at points of the run.
     activations: tensors that forward saved for backward, by module and operator.
@@ -360,7 +360,7 @@ class Memory(Record, frozen=True, kw_only=True):
     shape: the settings of the configuration that determine the theory.
     terms: the closed formula of the activations, term by term.
     needed_bytes: the memory that the step needs in theory, without temporary buffers.
-    published: numbers from a published run next to these.
+    published: numbers from a published run next to the measured ones.
     failure: where a step ran out of memory.
     trains: for a memory snapshot, whether a backward or an optimizer ran; `False` if the tensors that autograd kept
         were freed without either, `None` if that is unknown.

@@ -24,7 +24,7 @@ class SlowStep(Record, frozen=True, kw_only=True):
 
 
 class CompilerEvent(Record, frozen=True, kw_only=True):
-    """Why `torch.compile` broke a graph or recompiled code, where in the user's code, and how often."""
+    """A graph break or recompilation of `torch.compile`: its place in the user's code, its reason, and its count."""
 
     #: `model.py:31 forward`.
     place: str
@@ -102,7 +102,7 @@ class DeviceState(Record, frozen=True, kw_only=True):
     slowdown_c: int | None = None
     energy_j: float | None = None
     reasons: dict[str, int] = field(default_factory=dict)
-    #: Why nothing is known.
+    #: Why no value is known.
     why_not: str | None = None
 
     @property
@@ -176,7 +176,7 @@ class RunClock(Record, frozen=True, kw_only=True):
 
 
 class Drift(Record, frozen=True, kw_only=True):
-    """Steps that take longer, or shorter, at the end of a run: the usual step in its first and last tenth.
+    """Steps that take longer, or shorter, at the end of a run: the median step time in its first and last tenth.
 
     `parts` has the change of each known part of a step, as host time, and `rest` the change outside these parts.
     """
@@ -214,7 +214,7 @@ class VaryingPeak(Record, frozen=True, kw_only=True):
 
 
 class LeftOut(Record, frozen=True, kw_only=True):
-    """Steps of a run that differ from the recorded ones: how many of how many, and their share of the run's time.
+    """Steps of a run that differ from the recorded ones: their number and time, out of all steps of the run.
 
     They take more than twice as long as a recorded step, without evaluation, checkpoints and compilation, or end with
     an update of an `optimizer` that no recorded step ends with. Of the `of_recorded` profiled steps, `recorded` are

@@ -51,7 +51,7 @@ COLUMNS: Final = (
     _key(
         "compute_type", "the type in which float32 operands were computed, from the longest kernel whose name shows it"
     ),
-    _key("crosses_host_link", "whether it copies between host and device", values=bool),
+    _key("crosses_host_link", "whether the call copies between host and device", values=bool),
     _key("bound_by", "what determines the bound: compute or memory"),
     _key("module", "the path of the module, without submodules; empty for the root", "module"),
     _key("module_kind", "the name of the module's class", "name"),
@@ -61,19 +61,24 @@ COLUMNS: Final = (
     _key("stack", "the lines of user code that the work comes from, outermost first", "name"),
     _key("step_kind", "the index of the step's kind in `step_kinds`", values=int),
     _key("only", "the only table that includes the row; set in reports read from schema 1 or 2"),
-    _figure("calls", "calls", "calls of the operator and parts of calls, in the row of each call's first kernel"),
+    _figure("calls", "calls", "calls of the operator, parts of calls included, in the row of each call's first kernel"),
     _figure("events", "events", "kernels, copies and fills", "calls"),
     _figure("time_ns", "ns", "time of device work; on the CPU self time", "calls"),
     _figure("uncosted_ns", "ns", "the part of `time_ns` in calls whose cost is unknown", "calls"),
     _figure("flops", "flop", "FLOPs of calls whose cost is known, in the row of each call's first kernel"),
-    _figure("read_bytes", "bytes", "minimum bytes that these calls read"),
-    _figure("written_bytes", "bytes", "minimum bytes that these calls write"),
+    _figure("read_bytes", "bytes", "minimum bytes read by calls whose cost is known"),
+    _figure("written_bytes", "bytes", "minimum bytes written by calls whose cost is known"),
     _figure("causal_flops", "flop", "FLOPs of causal attention, excluding the masked part"),
     _figure("normalization_flops", "flop", "FLOPs of the softmax in fused attention"),
     _figure("bound_ns", "ns", "minimum time of the calls at the device's peaks"),
     _figure("dimensioned_ns", "ns", "time of kernels whose block counts are recorded"),
-    _figure("milliblock_ns", "ns", "1000 x blocks per multiprocessor x time, over these kernels", "dimensioned_ns"),
-    _figure("like_calls", "calls", "launches of the row's work in similar steps", "like_ns"),
+    _figure(
+        "milliblock_ns",
+        "ns",
+        "1000 x blocks per multiprocessor x time, for kernels whose block counts are recorded",
+        "dimensioned_ns",
+    ),
+    _figure("like_calls", "calls", "calls that launched the row's work in similar steps", "like_ns"),
     _figure("like_events", "events", "device events in similar steps", "like_calls", "like_ns"),
     _figure("like_ns", "ns", "time in similar steps, each event clipped to its step", "like_events"),
 )
@@ -121,7 +126,7 @@ BACKWARD: Final = (Phase.BACKWARD, Phase.RECOMPUTE)
 
 
 class ClassRow(Record, frozen=True, kw_only=True):
-    """One operator class in one phase, over all profiled steps; FLOPs and bytes are of the calls whose cost is known.
+    """One operator class in one phase, over all counted steps; FLOPs and bytes cover the calls whose cost is known.
 
     `uncosted_ns` is the time of the calls without a formula; `flops` is `None` if no call has one. If the device's
     peaks are known, `bound_ns` is the least time that the calls need, `bounded_ns` the measured time of the calls with
@@ -131,9 +136,9 @@ class ClassRow(Record, frozen=True, kw_only=True):
     operator_class: `tensor_contraction`, `statistical_normalization`, `elementwise`, `data_movement`, `communication`,
         `other` or `unknown`.
     phase: `forward`, `backward`, `recompute`, `optimizer`, `prefill`, `decoding` or `other`.
-    calls: operator calls.
-    kernels: the kernels, copies and fills that they launched.
-    time_ns: device work; on the CPU self time.
+    calls: the number of operator calls.
+    kernels: the number of kernels, copies and fills that they launched.
+    time_ns: the time of their device work; on the CPU their self time.
     read_bytes: minimum bytes read, each distinct input once; `written_bytes` each output once.
     """
 
@@ -180,16 +185,16 @@ class TheoryRow(Record, frozen=True, kw_only=True):
 
 
 class OperatorRow(Record, frozen=True, kw_only=True):
-    """One operator with one signature in one phase, over all profiled steps.
+    """One operator with one signature in one phase, over all counted steps.
 
-    `uncosted_ns` is the time of the calls whose cost is unknown; FLOPs, bytes and the bound are of the others.
+    `uncosted_ns` is the time of the calls whose cost is unknown; FLOPs, bytes and the bound cover the other calls.
 
-    operator: its name.
+    operator: the operator's name.
     signature: shapes and data types of its arguments, as text.
     operator_class: the class, determined by `rule`, a classification rule.
-    calls: how often it was called.
-    time_ns: device work of these calls; on the CPU self time.
-    flops: FLOPs of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move.
+    calls: the number of calls.
+    time_ns: the time of the device work of these calls; on the CPU their self time.
+    flops: FLOPs of the calls whose cost is known; `read_bytes`, `written_bytes` are the minimum that they move.
     causal_flops: FLOPs of causal attention, excluding the masked part.
     normalization_flops: FLOPs of the softmax in fused attention.
     part_of: the operator of which this call is a part; its FLOPs and bytes are counted there.
@@ -197,7 +202,7 @@ class OperatorRow(Record, frozen=True, kw_only=True):
         "memory").
     compute_type: the type in which float32 operands were computed, from the longest kernel whose name shows it:
         "float32", "tf32", "3 x tf32".
-    crosses_host_link: true if it copies between host and device, so that the device's bandwidth does not bound it.
+    crosses_host_link: true if the call copies between host and device; the device's bandwidth does not bound it then.
     """
 
     operator: str
@@ -233,7 +238,7 @@ class KernelRow(Record, frozen=True, kw_only=True):
     count: how often it ran.
     time_ns: its total time.
     operators: the operators that launched it.
-    blocks_per_sm: its blocks per multiprocessor, the mean over its time; `None` if they are not recorded.
+    blocks_per_sm: its blocks per multiprocessor, the mean weighted by time; `None` if they are not recorded.
     """
 
     kernel: str
@@ -248,12 +253,12 @@ class KernelRow(Record, frozen=True, kw_only=True):
 class ModuleRow(Record, frozen=True, kw_only=True):
     """Work of one module (without submodules) in one phase and class; `module` is `""` for the root.
 
-    module: its path.
-    kind: the name of its class.
-    phase: the phase, and `operator_class` the class.
-    time_ns: device work; on the CPU self time.
-    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move; `uncosted_ns` is
-        the time of the others.
+    module: the path of the module.
+    kind: the name of the module's class.
+    phase: the phase, and `operator_class` the operator class.
+    time_ns: the time of device work; on the CPU self time.
+    flops: FLOPs of the calls whose cost is known; `read_bytes`, `written_bytes` are the minimum that they move;
+        `uncosted_ns` is the time of the other calls.
     """
 
     module: str
@@ -272,11 +277,11 @@ class LineRow(Record, frozen=True, kw_only=True):
 
     stack: the lines, outermost first: `train.py:31 main;model.py:12 forward`; a backward has the line of its forward.
         It is `""` for work whose line is unknown.
-    phase: the phase, and `operator_class` the class.
-    calls: operator calls, including parts of calls; `kernels` the kernels, copies and fills.
-    time_ns: device work; on the CPU self time.
-    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move; `uncosted_ns` is
-        the time of the others.
+    phase: the phase, and `operator_class` the operator class.
+    calls: the number of operator calls, parts of calls included; `kernels` is the number of kernels, copies and fills.
+    time_ns: the time of device work; on the CPU self time.
+    flops: FLOPs of the calls whose cost is known; `read_bytes`, `written_bytes` are the minimum that they move;
+        `uncosted_ns` is the time of the other calls.
     """
 
     stack: str
@@ -328,8 +333,8 @@ class Overlap(Record, frozen=True, kw_only=True):
 class LikeStep(Record, frozen=True, kw_only=True):
     """One step of one device (on the CPU, of the process).
 
-    `set_aside` says why it does not count among similar steps, `left_out` why the report's numbers exclude it.
-    `phase_ns` is that of `StepRow`.
+    `set_aside` says why the step is excluded from the similar steps, `left_out` why it is excluded from the report's
+    numbers. `phase_ns` is that of `StepRow`.
     """
 
     number: int | None

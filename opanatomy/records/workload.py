@@ -356,7 +356,7 @@ BUSY: Final = 0.1
 
 
 class MachineLoad(Record, frozen=True, kw_only=True):
-    """The share of the device's time taken by other work before and after a measurement; `None` if not measured."""
+    """The share of the device's time that other work took before and after a measurement; `None` if not measured."""
 
     before: float | None = None
     after: float | None = None
@@ -376,16 +376,17 @@ class MachineLoad(Record, frozen=True, kw_only=True):
 class Environment(Record, frozen=True, kw_only=True):
     """The machine and the libraries of a run; `None` if the trace does not say.
 
-    device: its name; with `host_only`, the name of its rows, if the trace has rows that are not read.
+    device: the device's name; with `host_only`, the name of its rows in the trace, if the trace has rows that are not
+        read.
     device_kind: `cpu`, `cuda`, `rocm`, `xpu`, ...
     host_only: true if the step ran on an accelerator whose work is not recorded or not read: times are those of
         launching, on the host.
     device_count: the number of devices.
-    device_memory_bytes: the memory of one.
+    device_memory_bytes: the memory of one device.
     multiprocessors: multiprocessors (compute units) of the device.
     architecture: the target of its kernels: `sm_90`, `gfx942`.
     mig: true for a MIG instance, a part of a GPU; `None` if the driver was not asked.
-    torch: its version; likewise `cuda`, `driver`, `transformers`, `python`.
+    torch: the version of torch; `cuda`, `driver`, `transformers` and `python` are likewise versions.
     host_threads: the threads on which torch computes, on `processor`; `host_cores` of its cores are available to the
         process.
     matmul_float32: the type allowed for float32 matrix products: "tf32", or "ieee" for float32; `convolution_float32`
@@ -417,7 +418,7 @@ class Environment(Record, frozen=True, kw_only=True):
 class Workload(Record, frozen=True, kw_only=True):
     """What was run: the model, its batch and the options that change the step.
 
-    model: its name: a catalog or Hub name, a path, or a class.
+    model: the model's name in the catalog or on the Hub, its path, or its class.
     architecture: the class of the module.
     model_source: `catalog`, `hub`, `folder`, `function` or `object` (of Python).
     parameters: the number of parameters, `trainable_parameters` the number that are trained.
@@ -429,7 +430,7 @@ class Workload(Record, frozen=True, kw_only=True):
     inputs: name, data type and shape of each input.
     dtype: the data type of most weights, and `amp` that of autocast.
     loss_scale: the factor applied to the loss before backward, under float16 autocast, in the last profiled step.
-    attention: its implementation: `eager`, `sdpa`, ...
+    attention: the attention implementation: `eager`, `sdpa`, ...
     windows: the sliding window of each layer's causal attention in tokens, 0 for none; empty if no layer has a window.
     within_windows: the part of the attention scores within window and causal mask, in the layers whose window is
         shorter than the sequence, if the implementation computes all scores; otherwise `None`.
@@ -545,7 +546,7 @@ class SharedWeights(Record, frozen=True, kw_only=True):
 class Compilation(Record, frozen=True, kw_only=True):
     """The one-time cost of `torch.compile`, and its effect: wall times of interleaved steps with and without it.
 
-    If there are no uncompiled steps, they did not fit into memory.
+    `uncompiled_step_ns` is empty if the uncompiled step did not fit into memory.
     """
 
     compiling_ns: int
