@@ -539,7 +539,7 @@ def not_comparable(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | 
             _all_of([side.name for side, cpu in zip(sides, on_cpu, strict=True) if cpu is here])
             for here in (True, False)
         ]
-        yield f"{names[0]} ran on the CPU, {names[1]} did not: operator times cannot be compared with kernel times"
+        yield f"{names[0]} ran on the CPU but {names[1]} did not, and operator times cannot be compared with kernel times"
     if missing or len(set(on_cpu)) > 1:
         return
     for side, breakdown in zip(sides[1:], breakdowns[1:], strict=True):

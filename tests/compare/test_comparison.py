@@ -783,7 +783,7 @@ WHOLE: Final = {"steps": 30, "annotated": False}
         (
             (STEP, HOST),
             (STEP, {}),
-            "a.json ran on the CPU, b.json did not: operator times cannot be compared with kernel times",
+            "a.json ran on the CPU but b.json did not, and operator times cannot be compared with kernel times",
         ),
         (
             (STEP, WHOLE),

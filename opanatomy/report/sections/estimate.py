@@ -93,7 +93,7 @@ def estimate(anatomy: Anatomy) -> Section | None:
             ("time", phrase("{} to {} per step", Time(first.low_ns), Time(first.high_ns))),
             (
                 "attained",
-                phrase("{} at the fastest rates that anyone measured on this device", Time(first.attained_ns)),
+                phrase("{} at the highest throughputs that anyone measured on this device", Time(first.attained_ns)),
             ),
             ("host", host),
             ("together", together),
