@@ -414,7 +414,7 @@ def _steps(anatomy: Anatomy) -> Any:
 
     steps = anatomy.step.steps
     if len(anatomy.ranks) > 1:
-        raise NoChart("several ranks are drawn in the chart of ranks")
+        raise NoChart("the chart of ranks shows the steps of several ranks")
     if len(steps) < 2:
         raise NoChart("only one step was recorded" if steps else "the times of single steps are unknown")
     rows: list[Datum] = []

@@ -633,7 +633,7 @@ def test_what_explains_being_above_an_option() -> None:
     anatomy = given("20G", "1T", PRODUCT, known=None)
     assert [row[:2] for row in exceeded(anatomy)] == [("bfloat16", "--peak 20G")]
     assert {one.cause for one in anatomy.checks[0].differences} == {
-        "--peak 20G is below the measured rate, and no other limit of the device is known"
+        "--peak 20G is below the measured throughput, and no other limit of the device is known"
     }
     row = product(30, name="aten::_flash", causal_flops=500)
     assert given("20G", None, row).device.exceeded == ()
