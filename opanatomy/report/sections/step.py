@@ -417,10 +417,7 @@ def whole_run(anatomy: Anatomy) -> Section | None:
     facts = facts_of(
         ("whole run", joined((_whole_run(anatomy), None if rate is None else phrase("{}", Rate(rate, "samples"))))),
         ("host's time", _host_time(run)),
-        (
-            "first step",
-            None if run.start is None else _apart(began, run.start),
-        ),
+        ("first step", None if run.start is None else _apart(began, run.start)),
         ("at the end", None if run.end is None else _apart("{} after the last step", run.end)),
         ("drift", None if trends is None or trends.drift is None else _drift(trends.drift)),
         *(("memory", grown) for grown in growth),

@@ -79,26 +79,26 @@ def _gradient_sentences(row: TechniqueRow, underflow: Underflow) -> Iterator[Phr
     """Yield sentences on the counts."""
     zeros, nonzero = underflow.unscaled.zeros, underflow.nonzero
     if not zeros:
-        yield phrase(f"{row.name}: even without scaling, none of {{}} becomes zero", Count(nonzero, "element"))
+        yield phrase(f"{row.name}: even without scaling, none of {{}} becomes zero", Count(nonzero, "gradient element"))
     else:
         yield phrase(
             f"{row.name}: without scaling, {{}} of {{}} become zero; with scaling, {{}}",
             Share(zeros, nonzero, decimals=2),
-            Count(nonzero, "element"),
+            Count(nonzero, "gradient element"),
             Share(underflow.scaled.zeros, nonzero, decimals=2),
         )
     first = underflow.at_first_scale
     if first is not None and first.not_finite:
         yield phrase(
-            f"{row.name}: at the scaler's first scale ({{}}), {{}} overflow, so that update is skipped and the scale"
-            " halved",
+            f"{row.name}: at the scaler's first scale ({{}}), {{}} overflow, so the update is skipped and the"
+            " scale halved",
             _scale(first),
-            Count(first.not_finite, "element"),
+            Count(first.not_finite, "gradient element"),
         )
     if underflow.scaled.not_finite:
         yield phrase(
             f"{row.name}: {{}} also overflow at the run's loss scale, so every update is skipped",
-            Count(underflow.scaled.not_finite, "element"),
+            Count(underflow.scaled.not_finite, "gradient element"),
         )
 
 
