@@ -618,7 +618,7 @@ def _allocator(view: View) -> Iterator[Advice]:
             id="",
             gain_ns=every,
             step_ns=whole,
-            why="in {steps} of {all}, which the other numbers leave out, the allocator's driver calls take {aside} a"
+            why="in {steps} of {all}, which the other numbers exclude, the allocator's driver calls take {aside} a"
             " step; the mean over all steps is {whole}",
             figures={
                 "aside": ns(aside_ns),
@@ -650,7 +650,7 @@ def _allocator(view: View) -> Iterator[Advice]:
     if frees:
         tries = _CACHING if calls >= _UNCACHED else _EXPANDABLE, cached
     if frees and caller and "::" in caller:
-        full = "Memory runs full: use a smaller batch, or lower the peak in another way."
+        full = "Memory is nearly full: use a smaller batch, or lower the peak in another way."
         tries = (_CACHING,) if calls >= _UNCACHED else (_EXPANDABLE, full)
     spent = [each.idle_causes.get(IdleCause.ALLOCATOR, 0) for each in step.steps if each.set_aside is None]
     much = sum(ns >= _BURST * max(spent) for ns in spent)
@@ -953,7 +953,7 @@ def _waiting(view: View) -> Iterator[Advice]:
         tries = (f"Look at what the host of {who} does there: add torch.profiler.record_function, or record stacks.",)
     elif computes and straggler.computing_longer_ns:
         why, tries = (
-            "; it computes longer than the others",
+            "; it computes longer than the other ranks",
             ("Balance the work across ranks: sample lengths, embedding tables, experts.",),
         )
     else:
@@ -1280,7 +1280,7 @@ def _float32(view: View) -> Iterator[Advice]:
         id="",
         gain_ns=view.per_step(gain),
         changes=_faster(view, saved),
-        why=f"{{kinds}} matrix multiplications take {{time}}{others}; {{half}} peaks at {{peak}}, {{most}} at {{now}}",
+        why=f"{{kinds}} matmuls take {{time}}{others}; {{half}} peaks at {{peak}}, {{most}} at {{now}}",
         figures={
             "kinds": name(" and ".join(sorted(kinds))),
             "time": ns(view.per_step(spent)),
@@ -1388,9 +1388,9 @@ def _attention(view: View) -> Iterator[Advice]:
         id="",
         gain_ns=view.per_step(spent + products - fused),
         changes=_faster(view, saved),
-        why="attention is unfused: {scores} go into the score matrices ({shape})"
-        + (", {dropped} of that into dropout" if draws else "")
-        + (", and {products} into its matmuls" if products else ""),
+        why="unfused attention spends {scores} on its score matrices ({shape})"
+        + (", {dropped} of that on dropout" if draws else "")
+        + (", and {products} on its matmuls" if products else ""),
         figures={
             "scores": ns(view.per_step(spent)),
             "shape": name(" x ".join(map(str, largest_shape(rows[0])))),

@@ -539,7 +539,8 @@ def not_comparable(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | 
             _all_of([side.name for side, cpu in zip(sides, on_cpu, strict=True) if cpu is here])
             for here in (True, False)
         ]
-        yield f"{names[0]} ran on the CPU, {names[1]} did not: operator times cannot be compared with kernel times"
+        cpu = f"{names[0]} ran on the CPU but {names[1]} did not"
+        yield f"{cpu}, and operator times cannot be compared with kernel times"
     if missing or len(set(on_cpu)) > 1:
         return
     for side, breakdown in zip(sides[1:], breakdowns[1:], strict=True):
@@ -741,7 +742,7 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
     if snapshots and traces:
         raise UsageError(
             f"a memory snapshot ({_names_of(snapshots)}) cannot be compared with a step ({_names_of(traces)}) -"
-            " give two snapshots or two traces"
+            " pass two snapshots or two traces"
         )
     sides, copies = counted_once(sides)
     shared = on_two_sides(sides)
@@ -1119,11 +1120,11 @@ def _no_claim(sides: Sequence[SideInput], *, independent: bool, busy: bool, cloc
     if fewest < RUNS_NEEDED:
         return f"{RUNS_NEEDED} interleaved runs per side are needed (steps of one run are correlated)"
     if clocks_differ:
-        return "the device clocks differ: rerun them at the same temperature or at a fixed clock"
+        return "the device clocks differ: rerun both sides at the same temperature or at a fixed clock"
     if busy:
-        return "the machine was busy: rerun them when it is idle"
+        return "the machine was busy: rerun both sides on an idle machine"
     if not independent:
-        return "a run is on both sides, so they are not independent"
+        return "a run is on both sides, so the sides are not independent"
     began = [[run.anatomy.provenance.begin_unix_ns for run in side.runs] for side in sides]
     if not interleaved(*began):
         return "the runs were not interleaved: machine drift would count as a difference"

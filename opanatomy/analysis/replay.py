@@ -582,7 +582,7 @@ class StepGraph:
             + (
                 f"did you mean {', '.join(near)}?"
                 if near
-                else "give a kind of host time, a class, an operator or a kernel"
+                else "use a kind of host time, a class, an operator or a kernel"
             )
         )
 

@@ -204,7 +204,7 @@ def _difference(key: Group, rows: Sequence[OperatorRow], by: Bounding) -> Differ
         of_peak = name if name == BANDWIDTH else f"{name} peak"
         cause = f"the {of_peak} was measured while other work was running - measure the peaks again"
     elif given is not None and given.known_per_second is None:
-        cause = f"{given.option} is below the measured rate, and no other limit of the device is known"
+        cause = f"{given.option} is below the measured throughput, and no other limit of the device is known"
     whole = [row for row in rows if row.part_of is None]
     moved = sum((row.read_bytes or 0) + (row.written_bytes or 0) for row in whole)
     a_call = f"{moved // max(sum(row.calls for row in whole), 1):,} bytes per call"

@@ -709,7 +709,7 @@ def _like(match: Int64, rows: Int64) -> list[Int64]:
     return [order[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
-_MISSING: Final = "some ranks are missing, and one of them may have been even later"
+_MISSING: Final = "some ranks are missing, and a missing rank may be even later"
 
 
 class RankTables(Struct, frozen=True, kw_only=True):

@@ -128,7 +128,7 @@ def age(measured: str) -> str:
     return "today" if days < 1 else f"{days} day{'s' if days > 1 else ''}"
 
 
-HOW_TO_GET_THEM: Final = "run `opanatomy peaks` on the device, or give --peak and --bandwidth"
+HOW_TO_GET_THEM: Final = "run `opanatomy peaks` on the device, or use --peak and --bandwidth"
 
 
 class KnownCeilings(Struct, frozen=True):

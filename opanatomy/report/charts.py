@@ -335,8 +335,8 @@ _TITLE_OF_ADVICE: Final = "The step now, after each of the top changes, and afte
 _NOW, _REPLAYED, _RANGE, _BOUND = (
     "now",
     "after the change, by replaying the trace",
-    "up to this, depending on how much recording slows the host",
-    "after the change, at least (the gain is a bound)",
+    "up to this time, depending on how much recording slows the host",
+    "after the change, at least (the gain is an upper bound)",
 )
 _OF_AFTER: Final = {_NOW: _GREY, _REPLAYED: "#0072b2", _RANGE: "#a8c8e0", _BOUND: "rgba(138, 138, 138, 0.1)"}
 
@@ -414,7 +414,7 @@ def _steps(anatomy: Anatomy) -> Any:
 
     steps = anatomy.step.steps
     if len(anatomy.ranks) > 1:
-        raise NoChart("several ranks are drawn in the chart of ranks")
+        raise NoChart("the chart of ranks shows the steps of several ranks")
     if len(steps) < 2:
         raise NoChart("only one step was recorded" if steps else "the times of single steps are unknown")
     rows: list[Datum] = []
@@ -447,7 +447,7 @@ def _steps(anatomy: Anatomy) -> Any:
             "label": "the trace" if step.number is None else f"step {step.number}",
             "end": step.wall_ns,
             "middle": (index + 0.5) * _BAR,
-            "says": units.duration(step.wall_ns) + (f", set aside: {step.set_aside}" if step.set_aside else ""),
+            "says": units.duration(step.wall_ns) + (f", excluded: {step.set_aside}" if step.set_aside else ""),
         }
         for index, step in enumerate(steps[:_MOST_STEPS_DRAWN])
     ]
@@ -492,7 +492,7 @@ def _steps(anatomy: Anatomy) -> Any:
         x="end:Q", y=alt.Y("middle:Q", **down), text="says:N", tooltip=["label:N", "says:N"]
     )
     counted = sum(step.set_aside is None for step in steps)
-    said = f"{counted} of {len(steps)} steps are counted" + ("; hatched ones are set aside" if lines else "")
+    said = f"{counted} of {len(steps)} steps are counted" + ("; hatched ones are excluded" if lines else "")
     said += f"; the first {_MOST_STEPS_DRAWN} are drawn" if len(steps) > _MOST_STEPS_DRAWN else ""
     return (bars + hatch + names + ends).properties(width=_WIDTH - 400, height=high, title=said)
 
@@ -575,7 +575,7 @@ def _run(anatomy: Anatomy) -> Any:
             x2="to:Q",
             y2=alt.datum(0),
             y=alt.Y("usual:Q", axis=alt.Axis(**_time_axis("usual step", top)), scale=alt.Scale(domain=[0, top])),
-            tooltip=["steps:N", alt.Tooltip("text:N", title="usual step"), alt.Tooltip("most:N", title="longest")],
+            tooltip=["steps:N", alt.Tooltip("text:N", title="usual step"), alt.Tooltip("most:N", title="longest step")],
             description="steps:N",
         )
         .properties(width=_WIDTH - 200, height=140)
@@ -666,7 +666,7 @@ def _lanes(anatomy: Anatomy, most: int = _MOST_DRAWN) -> Any:
         ""
         if not put
         else (
-            f"; grouped into bins of up to {widest}, in which the order is not real:"
+            f"; grouped into bins of up to {widest}, in which the order of events is lost:"
             f" {', '.join(lane.name for lane in put)}"
         )
     )
@@ -1513,7 +1513,8 @@ def _components(anatomy: Anatomy) -> Any:
     names = list(dict.fromkeys(row["component"] for row in rows if row["bytes"] >= _LEAST_COMPONENT * most))
     small = len({row["component"] for row in rows}) - len(names)
     rows = [row for row in rows if row["component"] in names]
-    said = f"not drawn: {small} below {units.share(_LEAST_COMPONENT, 1)} of the largest" if small else ""
+    hidden = f"{units.noun(small, 'component')} below {units.share(_LEAST_COMPONENT, 1)} of the largest"
+    said = f"not drawn: {hidden}" if small else ""
     return (
         alt.Chart(_values(rows), title=said)
         .mark_bar()
@@ -1565,7 +1566,7 @@ def _ranks(anatomy: Anatomy) -> Any:
                 {
                     "rank": name,
                     "step": "all",
-                    "figure": "the others waited for it",
+                    "figure": "other ranks wait for it",
                     "ns": rank.charged_ns,
                     "text": units.duration(rank.charged_ns),
                     "share": "",
@@ -1599,7 +1600,7 @@ def _ranks(anatomy: Anatomy) -> Any:
     for figure, scheme in (
         ("step", "blues"),
         ("waiting for other ranks", "oranges"),
-        ("the others waited for it", "reds"),
+        ("other ranks wait for it", "reds"),
     ):
         own = [row for row in rows if row["figure"] == figure]
         if not own:

@@ -133,7 +133,7 @@ def _gate(given: str) -> Gate:
         several = len(re.findall(r"[<>]", plain)) > 1
         _wrong(
             text,
-            "more than one condition - give each as a separate gate"
+            "more than one condition - pass each as a separate gate"
             if several
             else f"not a gate - write METRIC > VALUE, {_EXAMPLES}",
         )
@@ -150,7 +150,10 @@ def _gate(given: str) -> Gate:
     unit = "" if definition is None else definition.unit
     of, number = _value(text, name, figure, unit, value)
     if significant and of is Of.VALUE:
-        _wrong(text, "'if significant' applies only to a change - give the value a sign, such as +5%, or leave it out")
+        _wrong(
+            text,
+            "'if significant' applies only to a change - add a sign to the value (+5%), or omit 'if significant'",
+        )
     return Gate(
         text=text, figure=figure, unit=unit, of=of, comparison=comparison, value=number, significant=significant
     )
@@ -197,7 +200,7 @@ def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of
 #: Figures of the step without the profiler if it was timed, else of the step under it.
 _EITHER: Final = frozenset({"step_time_ns", "samples_per_second"})
 _PLAIN_STEP: Final = "step_unprofiled_ns"
-_UNCHECKED: Final = ", so it cannot be checked"
+_UNCHECKED: Final = ", so the gate cannot be checked"
 
 
 class _Figures(Struct, frozen=True, kw_only=True):

@@ -85,7 +85,7 @@ def report_in(path: Path) -> Anatomy | None:
     if isinstance(document, Techniques):
         of_one = "the report of one run, NAME.report.json in the folder of the experiment"
     raise OpanatomyError(
-        f"{path}: this is {kind_in_words(document)} and covers several runs - give {of_one}; to show it again, use"
+        f"{path}: this is {kind_in_words(document)} and covers several runs - pass {of_one}; to show it again, use"
         f" {again}"
     )
 

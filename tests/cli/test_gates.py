@@ -187,7 +187,7 @@ def test_a_gate_is_a_figure_a_comparison_and_a_value(text: str, figure: str, of:
         ("time > 1e999s", "is not a value"),
         (f"time > {'9' * 100}ms", "is not a value"),
         (f"time > {'9' * 10_000}ms", "too long for a gate"),
-        ("time > +5% and memory > 1GB", "give each as a separate gate"),
+        ("time > +5% and memory > 1GB", "pass each as a separate gate"),
         ("time > 5ms if significant", "'if significant' applies only to a change"),
         ("time > +5%\x1b[31m", r"'%\x1b[31m' is not a unit"),
     ],
@@ -242,16 +242,16 @@ def result(comparison: Comparison, text: str) -> GateResult:
             "time > +5%",
             None,
             270 * MS,
-            "UNKNOWN: time > +5%: step_time_ns is unknown for old, so it cannot be checked",
+            "UNKNOWN: time > +5%: step_time_ns is unknown for old, so the gate cannot be checked",
         ),
         ("time > 5s", None, 270 * MS, "passed"),  # on the side itself, which has it
         (
             "time > 5ms",
             270 * MS,
             None,
-            "UNKNOWN: time > 5ms: step_time_ns is unknown for new, so it cannot be checked",
+            "UNKNOWN: time > 5ms: step_time_ns is unknown for new, so the gate cannot be checked",
         ),
-        ("idle > +5%", 1, 1, "UNKNOWN: idle > +5%: idle_ns is unknown for all sides, so it cannot be checked"),
+        ("idle > +5%", 1, 1, "UNKNOWN: idle > +5%: idle_ns is unknown for all sides, so the gate cannot be checked"),
     ],
 )
 def test_values_are_compared_exactly_and_a_gate_speaks_of_its_condition(
@@ -290,8 +290,8 @@ def test_the_reason_has_both_values_the_change_the_ranges_and_that_nothing_is_cl
         (104, 0.0079, None, "if significant", True, ""),
         (100, None, None, "if significant", True, ""),
         # A claim that cannot be tested is a gate that fails.
-        (110, 0.001, "one run", "if significant", False, "so it cannot be checked"),
-        (110, None, None, "if significant", False, "so it cannot be checked"),
+        (110, 0.001, "one run", "if significant", False, "so the gate cannot be checked"),
+        (110, None, None, "if significant", False, "so the gate cannot be checked"),
     ],
 )
 def test_significance(after: float, p: float | None, no_claim: str | None, text: str, met: bool, ends: str) -> None:

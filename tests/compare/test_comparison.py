@@ -356,7 +356,7 @@ def test_copies_of_a_run_count_as_one(on_device: Anatomy, tmp_path: Path, digest
 def test_a_run_on_both_sides_allows_no_claim(on_device: Anatomy) -> None:
     before, after = in_turns(on_device, 5)
     comparison = opanatomy.compare(before, [*after[:4], before[3]])
-    assert comparison.no_claim == "a run is on both sides, so they are not independent"
+    assert comparison.no_claim == "a run is on both sides, so the sides are not independent"
     assert all(row.p is None for row in comparison.figures)
     assert comparison.warnings == (f"run 4 of {NAME} and run 5 of {DLRM.name} (2) are the same run",)
     (warning,) = opanatomy.compare(before, before).warnings
@@ -525,7 +525,7 @@ def test_nothing_is_claimed_of_a_side_whose_machine_was_busy(
     if claims:
         assert comparison.warnings == ()
         return
-    assert comparison.no_claim == "the machine was busy: rerun them when it is idle"
+    assert comparison.no_claim == "the machine was busy: rerun both sides on an idle machine"
     assert comparison.warnings == (
         f"{DLRM.name} (2): the machine was busy in {len(busy)} of 5 runs; in the busiest,"
         " utilization by other work was 2 % before and 48 % after the steps",
@@ -783,7 +783,7 @@ WHOLE: Final = {"steps": 30, "annotated": False}
         (
             (STEP, HOST),
             (STEP, {}),
-            "a.json ran on the CPU, b.json did not: operator times cannot be compared with kernel times",
+            "a.json ran on the CPU but b.json did not, and operator times cannot be compared with kernel times",
         ),
         (
             (STEP, WHOLE),

@@ -185,7 +185,7 @@ def test_what_memory_ran_out_on_is_told() -> None:
     said = " ".join(
         terminal_report(opanatomy.analyze(SNAPSHOTS / "out_of_memory.pickle.gz", at="peak"), brief=True).split()
     )
-    assert "At the peak 307 MB are allocated. Forward activations take 31.3 % of it" in said
+    assert "At the peak 307 MB is allocated. Forward activations take 31.3 % of it" in said
     found = by_component(memory)
     assert found[STATE] == known["optimizer"]
     assert found[ACTIVATIONS] > 80_000_000
@@ -330,8 +330,8 @@ def test_unlike_moments_are_not_compared(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["compare", *map(str, sides)]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert (
-        "8.39 MB are allocated before (at the end) and 460 B after (at the peak): these moments are of different kinds"
-        in text
+        "8.39 MB is allocated before (at the end) and 460 B after (at the peak): these are two different kinds of"
+        " moments" in text
     )
     assert "changed at the peak" not in text
     assert "%" not in text
@@ -470,7 +470,7 @@ def test_without_a_history_the_peak_is_not_known(tmp_path: Path, capsys: pytest.
     }
     assert main(["analyze", str(path), "--fail-if", "memory > 1GB"]) == 3
     said = capsys.readouterr()
-    assert "No history was recorded, so the peak is unknown; at the end, 9.44 MB are live" in " ".join(said.out.split())
+    assert "No history was recorded, so the peak is unknown; at the end, 9.44 MB is live" in " ".join(said.out.split())
     assert "at most" not in said.out
     assert "peak_memory_bytes is unknown" in said.err
     with pytest.raises(opanatomy.UsageError, match="no history was recorded"):
@@ -481,7 +481,7 @@ def test_a_gate_is_on_the_peak_whatever_is_shown(tmp_path: Path, capsys: pytest.
     path = str(a_step().written(tmp_path / "s.pickle"))
     assert main(["analyze", path, "--at", "end", "--fail-if", "memory > 450 B"]) == 3
     said = " ".join(capsys.readouterr().out.split())
-    assert "Peak memory is 460 B, in backward. At the end 400 B are allocated." in said
+    assert "Peak memory is 460 B, in backward. At the end 400 B is allocated." in said
     assert main(["analyze", path, "--at", "end", "--fail-if", "memory > 470 B"]) == 0
 
 

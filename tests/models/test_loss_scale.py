@@ -251,6 +251,6 @@ def test_the_report_says_what_scaling_saves() -> None:
     report = experiment()
     rows = tuple(replace(row, underflow=one) for row, one in zip(report.rows, (None, saved, loud, hopeless)))  # noqa: B905
     text = " ".join(format_named("terminal").write(replace(report, rows=rows), Page(width=100)).split())
-    assert "less: without scaling, 38.10 % of 1,000 elements become zero; with scaling, 0.20 %" in text
-    assert "slim: at the scaler's first scale (65,536), 7 elements overflow" in text
-    assert "fast: 9 elements also overflow at the run's loss scale, so every update is skipped" in text
+    assert "less: without scaling, 38.10 % of 1,000 gradient elements become zero; with scaling, 0.20 %" in text
+    assert "slim: at the scaler's first scale (65,536), 7 gradient elements overflow, so the update is skipped" in text
+    assert "fast: 9 gradient elements also overflow at the run's loss scale, so every update is skipped" in text

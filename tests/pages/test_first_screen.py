@@ -230,7 +230,7 @@ def test_a_headline_does_not_rest_on_the_first_steps_of_a_run(steps: int, said: 
     text = " ".join(
         terminal_report(replace(anatomy, run=run, host=(loader,)), width=200, sections=("headline",)).split()
     )
-    assert ("Waiting for input takes 80.0 % of the step, over the whole run." in text) is said
+    assert ("Waiting for input takes 80.0 % of the step, over the entire run." in text) is said
     assert "Waiting for input takes 1.0 %" not in text  # too little to say
 
 

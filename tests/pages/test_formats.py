@@ -543,7 +543,7 @@ def test_what_a_page_says_of_what_is_not_known() -> None:
     lost = page_of(anatomies.with_tables(bert, operators=bert.operators[1:]), "operators")
     assert "without an operator" in lost
     whole = changed_step(llama, count=1, unprofiled_wall_ns=None, steps=(StepRow(number=None, wall_ns=160_000_000),))
-    assert "no step is annotated, so the whole trace counts as one" in page_of(whole)
+    assert "no step is annotated, so the entire trace counts as one" in page_of(whole)
     assert " plain" not in page_of(changed_step(llama, wall_ns=None, unprofiled_wall_ns=None))
 
 

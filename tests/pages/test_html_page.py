@@ -131,8 +131,8 @@ def bars_of(report: Anatomy) -> dict[str, list[tuple[str, int, int]]]:
 NOW, REPLAYED, RANGE, BOUND = (
     "now",
     "after the change, by replaying the trace",
-    "up to this, depending on how much recording slows the host",
-    "after the change, at least (the gain is a bound)",
+    "up to this time, depending on how much recording slows the host",
+    "after the change, at least (the gain is an upper bound)",
 )
 
 

@@ -201,7 +201,7 @@ def test_the_fewest_layers_to_recompute(here: Path, capfd: pytest.CaptureFixture
     assert "no choice of layers fits (1 tried)" in out
     assert "no choice of recomputed layers makes it fit" in err
     assert main(["profile", *deep, "--for", "1GB", "--find", "checkpointing"]) == 0
-    assert "nothing: it already fits" in capfd.readouterr().out
+    assert "nothing: the step already fits" in capfd.readouterr().out
 
 
 def test_the_first_layers_alone_are_recomputed() -> None:

@@ -204,7 +204,7 @@ def test_a_tensor_that_is_made_on_the_host_is_not_to_be_pinned(tmp_path: Path) -
 
 def test_frees_in_an_operator_are_those_of_a_full_memory(tmp_path: Path) -> None:
     """The allocator gives its cache back in `cat`; outside of operators it is the program that empties it."""
-    for around, cure in ((None, "Remove torch.cuda.empty_cache()"), ("aten::cat", "Memory runs full")):
+    for around, cure in ((None, "Remove torch.cuda.empty_cache()"), ("aten::cat", "Memory is nearly full")):
         trace = waiting_for("cudaFree", "cuda_runtime")
         if around:
             trace.host(around, 990, 5_005)

@@ -321,9 +321,7 @@ def test_where_no_name_tells_the_setting_does_or_nobody(
     found = with_roofline(anatomy, CEILINGS)
     assert (found.operators[0].bound_ns, found.device.unsure_ns) == (bound, 30 if bound is None else 0)
     assert (found.device.mfu is None) is (bound is None)
-    assert ("30 ns of matrix multiplications may be float32 or tf32, so they have no bound" in page(found)) is (
-        bound is None
-    )
+    assert ("30 ns of matmuls may be float32 or tf32, so these matmuls have no bound" in page(found)) is (bound is None)
     without = replace(CEILINGS, matrix_flops_per_second={"float32": 10e9})  # a device without tf32
     assert bound is not None or with_roofline(anatomy, without).operators[0].bound_ns == 100
 
@@ -609,10 +607,10 @@ def test_a_ceiling_of_the_users_own_that_the_trace_is_above(
     require_agreement(anatomy)
     text = page(anatomy)
     for _, option, _, _, name in above:
-        said = f"{option} is lower than a rate measured in this trace: {name.removeprefix('aten::')}"
+        said = f"{option} is lower than a throughput measured in this trace: {name.removeprefix('aten::')}"
         assert text.count(said) == 1
         assert said in terminal_report(anatomy, width=200).split("\n\n")[0]
-    assert ("is lower than a rate measured" in text) == bool(above)
+    assert ("is lower than a throughput measured" in text) == bool(above)
     assert "may be wrong" not in text
 
 
@@ -635,7 +633,7 @@ def test_what_explains_being_above_an_option() -> None:
     anatomy = given("20G", "1T", PRODUCT, known=None)
     assert [row[:2] for row in exceeded(anatomy)] == [("bfloat16", "--peak 20G")]
     assert {one.cause for one in anatomy.checks[0].differences} == {
-        "--peak 20G is below the measured rate, and no other limit of the device is known"
+        "--peak 20G is below the measured throughput, and no other limit of the device is known"
     }
     row = product(30, name="aten::_flash", causal_flops=500)
     assert given("20G", None, row).device.exceeded == ()
@@ -651,7 +649,9 @@ def test_a_low_peak_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> N
     trace = str(SHARED / "more_traces/compare/train_h100_compile_gpt_rank0of8_before.json.gz")
     assert main(["analyze", trace, "--peak", "100T", "--check"]) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines()[1].startswith("--peak 100T is lower than a rate measured in this trace: _scaled_mm in")
+    assert out.splitlines()[1].startswith(
+        "--peak 100T is lower than a throughput measured in this trace: _scaled_mm in"
+    )
     assert "may be wrong" not in out
     assert "--peak 100T; otherwise data sheet of H100 SXM" in out
     assert err.count("check: --peak 100T is below a rate measured in the trace") == 1

@@ -303,10 +303,10 @@ LOADER, LIGHTNING = "enumerate(DataLoader)#_Iter.__next__", "[pl][profile][_Trai
 CAUSES: dict[str, tuple[Callable[[TraceBuilder], None], str, int, str]] = {
     **{name: (call(name), "allocator", 3_980, f"while the host allocates or frees memory ({name}, 1 call)")
        for name in ("cudaMalloc", "cudaFree", "cudaHostAlloc")},
-    **{name: (call(name), "slow_launch", 3_980, f"while one slow call launched or loaded a kernel ({name}, 3.98 ms)")
+    **{name: (call(name), "slow_launch", 3_980, f"while one slow call launches or loads a kernel ({name}, 3.98 ms)")
        for name in ("cudaLaunchKernel", "cuModuleLoadData")},
     "lazy loading": (other("overhead", "Lazy Function Loading"), "slow_launch", 3_980,
-                     "while one slow call launched or loaded a kernel (Lazy Function Loading, 3.98 ms)"),
+                     "while one slow call launches or loads a kernel (Lazy Function Loading, 3.98 ms)"),
     "synchronization": (call("cudaMemcpy"), "synchronization", 3_980,
                         "while the host waits for the device (cudaMemcpy, 1 call)"),
     **{name: (other("user_annotation", name), "input", 3_980,
@@ -318,7 +318,7 @@ CAUSES: dict[str, tuple[Callable[[TraceBuilder], None], str, int, str]] = {
     "profiler": (other("overhead", "Buffer Flush"), "profiler", 3_980,
                  "while the profiler writes its records (all Buffer Flush)"),
     "Python's stack": (python_calls, "profiler", 3_980,
-                       "while the profiler recorded Python's stack (3,980 calls, up to 1 us each)"),
+                       "while the profiler records Python's stack (3,980 calls, up to 1 us each)"),
     "collective": (other("cpu_op", "c10d::barrier"), "collective", 3_980,
                    "while the host calls collectives (all c10d::barrier)"),
     "operators": (many_operators, "operators", 3_920,
@@ -468,7 +468,7 @@ def test_a_wait_past_the_last_recorded_work_is_no_idle_time(
     timeline = (anatomy := trace.analyze(tmp_path)).timeline
     assert (timeline.unrecorded_ns, timeline.idle_ns) == (unrecorded * US, idle * US)
     assert timeline.awaited_ns == timeline.unrecorded_ns
-    said = f"{unrecorded / 100:.1f} % not recorded: the host waited for work that is not in the trace"
+    said = f"{unrecorded / 100:.1f} % not recorded: the host waits for work that is not in the trace"
     assert (said in page(anatomy, brief=True)) is bool(unrecorded)
     assert sum(len(check.unexplained) for check in anatomy.checks) == bool(unrecorded)
     assert timeline.lacks_work is bool(unrecorded)
@@ -572,7 +572,7 @@ def test_a_host_only_trace_of_a_gpu_is_none_of_a_cpu(operator: str, host_only: b
     anatomy = trace.analyze(tmp_path)
     assert (anatomy.environment.host_only, bool(anatomy.caveats)) == (host_only, host_only)
     text = page(anatomy)
-    said = f"only the host was recorded: the trace has {operator}", "Device activity is unknown. The host spent"
+    said = f"only the host was recorded: the trace has {operator}", "Device activity is unknown. The host spends"
     for words in said:
         assert (words in text) is host_only
     assert ("no GPU used" in text) is not host_only
@@ -669,14 +669,14 @@ def test_steps_that_are_not_annotated_end_with_the_optimizers_updates(name: str,
     rows = [(row.number, row.wall_ns) for row in anatomy.step.steps]
     if not walls:
         assert [number for number, _ in rows] == [None]
-        assert "the whole trace counts as one" in page(anatomy)
+        assert "the entire trace counts as one" in page(anatomy)
         assert ("steps" in anatomy.conventions, anatomy.ledger.outside_window_ns) == (False, 0)
         return
     assert rows == [(number, wall * US) for number, wall in enumerate(walls, 1)]
     assert anatomy.step.count == len(walls)
     assert anatomy.conventions["steps"] == "not annotated: each is assumed to end with Optimizer.step"
     assert f"{len(walls)} steps by Optimizer.step" in page(anatomy, brief=True)
-    assert "no step is annotated, so steps end with Optimizer.step" in page(anatomy)
+    assert "no step is annotated, so each is assumed to end with Optimizer.step" in page(anatomy)
     assert anatomy.ledger.outside_window_ns >= 30 * US
 
 
@@ -1039,7 +1039,7 @@ def test_what_the_profiler_costs(
     text = page(anatomy, width=80)
     assert ("smaller than step-to-step variation" in text) is ((count or 0) > 1 and expected is None)
     assert ("not measurable (" in text) is (count == 1)
-    assert ("its estimated own time outside operators" in text) is (expected is not None)
+    assert ("its estimated overhead outside operators" in text) is (expected is not None)
     assert ("counted under framework" in text) is (expected is None)
 
 

@@ -71,7 +71,7 @@ def _no_advice(anatomy: Anatomy) -> Section | None:
         return None
     text = phrase("no rule finds a change that could save {} or more of the step", Share(WORTH, 1, decimals=0))
     if inside - ledger.costed_ns > WORTH * inside:
-        rest = "{}; FLOPs and bytes are unknown for {} of device work"
+        rest = "{}; FLOPs and bytes are unknown for {} of the device work"
         text = phrase(rest, text, Share(inside - ledger.costed_ns, inside))
     return Section(title="What to try", notes=(Note(text=phrase("{}.", text)),))
 

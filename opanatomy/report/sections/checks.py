@@ -93,7 +93,7 @@ def given_ceilings(anatomy: Anatomy) -> Section | None:
     for option, ceilings in options.items():
         of_products = any(one.ceiling != BANDWIDTH for one in ceilings)
         text = phrase(
-            "{} is lower than a rate measured in this trace: {}. It is most likely too low, which makes bounds,"
+            "{} is lower than a throughput measured in this trace: {}. It is most likely too low, which makes bounds,"
             " shares of peak{} and headroom wrong.",
             option,
             joined((_reached(one) for one in ceilings), "; ") or "",
@@ -106,7 +106,7 @@ def given_ceilings(anatomy: Anatomy) -> Section | None:
 def exceeded_texts(anatomy: Anatomy) -> Iterator[Phrase]:
     """Yield a sentence for each of the user's ceilings that the trace exceeds, the furthest first."""
     for one in anatomy.device.exceeded:
-        yield phrase("{} is lower than a measured rate: {}", one.option, _reached(one))
+        yield phrase("{} is lower than a measured throughput: {}", one.option, _reached(one))
 
 
 def _reached(one: ExceededCeiling) -> Phrase:
@@ -185,7 +185,7 @@ def check_facts(anatomy: Anatomy, *, explained: bool) -> Iterator[tuple[str, Phr
     if compared:
         equal = Count(sum(check.equal for check in compared), "number")
         unequal = joined(
-            phrase("{} only {} of {}", check.quantity, Count(check.equal), Count(check.compared))
+            phrase("{}: only {} of {}", check.quantity, Count(check.equal), Count(check.compared))
             for check in compared
             if check.equal < check.compared
         )

@@ -96,7 +96,7 @@ def phases(anatomy: Anatomy) -> Section | None:
         rows.append(Row(cells={"communication": "together"} | cells_of(times, whole), summary=True))
     notes = [Note(text=f"time includes waiting for other ranks; {note('communication-phases', 'exposed')}")]
     if launching:
-        notes.append(Note(text=phrase("the host took {} to launch the collectives", Time(launching / steps))))
+        notes.append(Note(text=phrase("the host takes {} to launch the collectives", Time(launching / steps))))
     if communication.expected:
         # The communication that a step needs by theory, next to the actual one.
         known = [row for row in communication.expected if row.measured_bytes is not None]
@@ -134,7 +134,7 @@ def modules(anatomy: Anatomy, page: Page) -> Section | None:
     ordered = sorted(communication.modules, key=lambda row: -row.running_ns)
     rows = tuple(Row(cells=cells_of(columns, row)) for row in ordered[: page.top])
     left = len(ordered) - len(rows)
-    notes = (Note(text=phrase("and {} more; -f json has all", Count(left))),) if left else ()
+    notes = (Note(text=phrase("and {} more; use -f json for all", Count(left))),) if left else ()
     return Section(
         title="Communication by module", scope=scope_per_step(anatomy), columns=tuple(columns), rows=rows, notes=notes
     )

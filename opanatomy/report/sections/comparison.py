@@ -210,7 +210,8 @@ def causes_table(parts: Decomposition, page: Page) -> Section:
             before, after = sum(group.before_ns for group in members), sum(group.after_ns for group in members)
             rows.append(Row(cells=cells_of(columns, (name, before, after))))
     rows.append(Row(cells=cells_of(columns, ("step", parts.before_ns, parts.after_ns)), summary=True))
-    notes = (Note(text="times are of the mean step; overlapping work counts in each part and is subtracted once"),)
+    text = "times are those of the mean step; overlapping work counts in each part and is subtracted once"
+    notes = (Note(text=text),)
     return Section(title="Where the difference comes from", columns=tuple(columns), rows=tuple(rows), notes=notes)
 
 
@@ -353,7 +354,7 @@ def figures_table(comparison: Comparison) -> Section:
     if len(comparison.sides) > 2:
         return _figures_of_many(comparison)
     section = _table(comparison, shown_figures(comparison), "Numbers per step", least=16)
-    note = Note(text="per step, under the names that --fail-if takes; the JSON report has all of them")
+    note = Note(text="per step, under the names that --fail-if accepts; the JSON report has all of them")
     return replace(section, notes=(*section.notes, note))
 
 
@@ -464,7 +465,7 @@ def quantity(unit: str, value: float) -> Quantity:
 
 
 #: The remark for sides that are not comparable.
-_WITHHELD: Final = "Numbers are shown side by side, without changes or causes; a gate on a change cannot be decided."
+_WITHHELD: Final = "Numbers are shown side by side, without changes or causes; gates on changes cannot be checked."
 #: The most lines of a cause's sentence on a first screen.
 _MAX_CAUSE_LINES: Final = 2
 #: Number of causes with a sentence.
@@ -512,10 +513,10 @@ def _memory_change(comparison: Comparison) -> Phrase:
     said = phrase("The peak is {} before and {} after", Bytes(before), Bytes(after))
     if comparison.peak_moments:
         first, second = comparison.peak_moments
-        said = phrase("{} are allocated before ({}) and {} after ({})", Bytes(before), first, Bytes(after), second)
+        said = phrase("{} is allocated before ({}) and {} after ({})", Bytes(before), first, Bytes(after), second)
         if first != second:
             return phrase(
-                "{}: these moments are of different kinds, so a difference between them does not mean that"
+                "{}: these are two different kinds of moments, so a difference between them does not mean that"
                 " anything changed.",
                 said,
             )
@@ -618,12 +619,12 @@ def headline(comparison: Comparison, parts: Decomposition) -> Phrase:
 def _profiled(subject: str, parts: Decomposition, row: FigureRow | None) -> Phrase:
     """Return the change of the step that is divided into parts."""
     if not parts.change_ns:
-        same = ", and so does each of its parts" if not any(part.change_ns for part in parts.parts) else ""
+        same = ", and none of its parts differs" if not any(part.change_ns for part in parts.parts) else ""
         return phrase(subject + " takes {} on both sides{}", Time(parts.before_ns), same)
     how = "longer" if parts.change_ns > 0 else "shorter"
     said: Phrase | str = "" if row is None else _tested(row)
     if not said and any(len(steps) == 1 for steps in (parts.before_steps, parts.after_steps)):
-        said = "; a single step on a side cannot distinguish a change from chance"
+        said = "; with only one step on a side, a change cannot be distinguished from chance"
     return phrase(
         subject + " is {} {} ({}): {} before, {} after{}",
         Time(abs(parts.change_ns)),
@@ -638,9 +639,10 @@ def _profiled(subject: str, parts: Decomposition, row: FigureRow | None) -> Phra
 def _tested(row: FigureRow) -> Phrase | str:
     """Return the evidence of the difference: by the runs, else by the ranges of the like steps."""
     if row.p is not None:
-        return f"; p = {row.p:.2g} over the runs{'' if row.p < SIGNIFICANT else ', so it may be chance'}"
+        chance = "" if row.p < SIGNIFICANT else ", so the difference may be due to chance"
+        return f"; p = {row.p:.2g} over the runs{chance}"
     overlap = {"apart": "do not overlap", "overlapping": "overlap"}
-    return f"; the step times of the two sides {overlap[row.ranges]}" if row.ranges else ""
+    return f"; the ranges of the two sides' step times {overlap[row.ranges]}" if row.ranges else ""
 
 
 def sides(comparison: Comparison) -> Section:

@@ -306,9 +306,9 @@ def _gap(gap: Gap, steps: int | None) -> Phrase:
         phrase("{} idle", Time(gap.time_ns)),
         often if steps is None else phrase("{} per step", calls_of(gap.count)),
         _on_host(gap),
-        "started while the host waits for the device" if gap.drained else None,
+        "starts while the host waits for the device" if gap.drained else None,
         None if gap.before is None else phrase("before {}", Name(cut(gap.before, NAME_WIDTH))),
-        None if gap.launch_ns is None else phrase("whose launch took {}", Time(gap.launch_ns)),
+        None if gap.launch_ns is None else phrase("whose launch takes {}", Time(gap.launch_ns)),
         joined((None if gap.step is None else f"step {gap.step}", phrase("at {}", Time(gap.begin_ns))), by=" "),
     )
     return joined(said) or phrase("")

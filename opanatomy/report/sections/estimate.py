@@ -93,7 +93,7 @@ def estimate(anatomy: Anatomy) -> Section | None:
             ("time", phrase("{} to {} per step", Time(first.low_ns), Time(first.high_ns))),
             (
                 "attained",
-                phrase("{} at the fastest rates that anyone measured on this device", Time(first.attained_ns)),
+                phrase("{} at the highest throughputs that anyone measured on this device", Time(first.attained_ns)),
             ),
             ("host", host),
             ("together", together),
@@ -124,7 +124,7 @@ def conventions(anatomy: Anatomy) -> Section | None:
         Column(header="leaves out", drop_order=2): lambda row: row.leaves_out,
     }
     given, first = estimated.tokens_per_second, estimated.devices[0]
-    at = "the middle of the estimated range"
+    at = "the throughput in the middle of the estimated range"
     if given is not None and first.tokens:
         spent = first.tokens / first.ranks * _NS / given
         where = "inside" if first.low_ns <= spent <= first.high_ns else "outside"

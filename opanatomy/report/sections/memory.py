@@ -315,7 +315,7 @@ def failure(anatomy: Anatomy) -> Section | None:
         sizes["reserved then"] = event.reserved_bytes
         sizes["of it unused"] = event.unused_bytes
         sizes["free on the device then"] = event.device_free_bytes
-    text = event.message if event.seen else f"{event.message} - it did not happen again in a second step"
+    text = event.message if event.seen else f"{event.message} - the failure did not recur in a second step"
     text += "" if event.line is None else f", at {event.line}"
     rows = tuple(Row(cells={header: name, "bytes": Bytes(size)}) for name, size in sizes.items())
     return Section(

@@ -206,7 +206,8 @@ def modules(anatomy: Anatomy, page: Page) -> Section | None:
     ]
     if (left := whole - root.whole.time_ns) > 0:
         rows.append(Row(cells={"module": "outside modules", "time": Time(left / steps), "share": Share(left, whole)}))
-    notes = [Note(text="a module includes its submodules; only the most expensive ones are expanded, -f json has all")]
+    text = "a module includes its submodules; only the most expensive modules are expanded, use -f json for all"
+    notes = [Note(text=text)]
     if Phase.RECOMPUTE in root.phases:
         notes.append(Note(text="backward includes recompute", column="backward"))
     return Section(

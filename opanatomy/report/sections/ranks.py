@@ -63,8 +63,8 @@ def name_of(rank: Straggler | Rank | RankWaiting) -> str:
 def how_late(straggler: Straggler, waiting: Waiting) -> Phrase:
     """Describe how often a rank comes last, by how much and since when, and what takes it longer than the others.
 
-    `it starts 5 of 8 collectives last, a median of 505 us after the rank before it; 56.4 % of all waiting accrued
-    before its step started, 19.5 % during the step; in its step it is idle 1.14 ms longer than the others`
+    `it starts 5 of 8 collectives last, a median of 505 us after the rank before it; 56.4 % of all waiting accrues
+    before its step starts, 19.5 % during the step; in its step it is idle 1.14 ms longer than the median of the others`
     """
     every = Count(waiting.by_number + waiting.by_order + waiting.by_time, "collective")
     last = phrase("it starts {} of {} last", Count(straggler.last), every)
@@ -75,8 +75,8 @@ def how_late(straggler: Straggler, waiting: Waiting) -> Phrase:
     since, before = None, straggler.before_ns
     if before is not None and before >= _MIN_WAITING_SHARE * straggler.charged_ns:
         shares = (Share(ns, straggler.waiting_ns) for ns in (before, straggler.charged_ns - before))
-        its = "its steps started, {} during the steps" if several else "its step started, {} during the step"
-        since = phrase("{} of all waiting accrued before " + its, *shares)
+        its = "its steps start, {} during the steps" if several else "its step starts, {} during the step"
+        since = phrase("{} of all waiting accrues before " + its, *shares)
 
     # What it does longer than the others; nothing if it was late before its steps began.
     longer, within = None, straggler.charged_ns - (before or 0)
@@ -84,9 +84,9 @@ def how_late(straggler: Straggler, waiting: Waiting) -> Phrase:
     if max(computing, idle) > 0 and within >= WITHIN * straggler.charged_ns:
         does, ns = ("computes", computing) if computing >= idle else ("is idle", idle)
         its = (
-            "its steps it {} {} longer than the others in total"
+            "its steps it {} {} longer than the median of the others in total"
             if several
-            else "its step it {} {} longer than the others"
+            else "its step it {} {} longer than the median of the others"
         )
         longer = phrase("in " + its, does, Time(ns))
     return joined((joined((last, by)), since, longer), "; ") or last
@@ -209,7 +209,7 @@ def _lines(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[tuple[str,
             notes.append(Note(text=f"{letter}: {group.members}", kind=NoteKind.REMARK))
     text = phrase(
         "similar ranks are grouped: no time differs from the most typical rank's by more than {} of the median step;"
-        " rows are medians; -f json has all {} ranks",
+        " rows are medians; use -f json for all {} ranks",
         Share(LIKE, 1, 0),
         Count(len(ranks)),
     )
@@ -248,7 +248,7 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
         waits_ns = fmean(part.waiting_ns for row in slowest for part in row.steps or ()) if each else 0
         if waits_ns and anatomy.waiting is not None:
             least = "at least " if anatomy.waiting.is_lower_bound else ""
-            text = phrase("{}; " + least + "{} of that is waiting for others", text, Time(waits_ns))
+            text = phrase("{}; " + least + "{} of that is waiting for other ranks", text, Time(waits_ns))
         notes.append(Note(text=phrase("{}.", text), kind=NoteKind.CONCLUSION))
     if anatomy.waiting is None and own is not None and own.max_ns > own.min_ns:
         name = _name(own.max_rank, own.max_trace, "rank ")
@@ -303,7 +303,7 @@ def steps(anatomy: Anatomy) -> Section | None:
     texts.append(f"means over the steps; {note('waiting-steps', 'transfer and waiting', 'waited for')}")
     if waiting.is_lower_bound:
         given = Count(waiting.ranks), Count(waiting.world_size)
-        texts.append(phrase("{} of {} ranks were given: waiting is a lower bound", *given))
+        texts.append(phrase("{} of {} ranks are present, so waiting is a lower bound", *given))
     matched = joined(
         phrase("{} by " + how, Count(count))
         for count, how in (
@@ -317,10 +317,10 @@ def steps(anatomy: Anatomy) -> Section | None:
         clocks = waiting.clocks
         agree = phrase("are aligned by the ends of collectives" if clocks.was_set else "agree")
         if clocks.within_ns is not None:
-            agree = phrase("{}, to within {}", agree, Time(clocks.within_ns))
+            agree = phrase("{} to within {}", agree, Time(clocks.within_ns))
         if clocks.ended_too_early:
             agree = phrase(
-                "{}; {} ended before starting on every rank", agree, Count(clocks.ended_too_early, "collective")
+                "{}; {} ended before all ranks had started", agree, Count(clocks.ended_too_early, "collective")
             )
         texts.append(phrase("collectives matched: {}; clocks {}", matched, agree))
     notes = [Note(text=text) for text in texts]
@@ -328,7 +328,7 @@ def steps(anatomy: Anatomy) -> Section | None:
     if straggler is not None:
         share = Share(straggler.charged_ns, straggler.waiting_ns)
         late = how_late(straggler, waiting)
-        text = phrase("The others wait for {} ({} of all waiting): {}.", name_of(straggler), share, late)
+        text = phrase("The other ranks wait for {} ({} of all waiting): {}.", name_of(straggler), share, late)
         notes.append(Note(text=text, kind=NoteKind.CONCLUSION))
     elif waiting.no_straggler:
         notes.append(Note(text=f"no straggler is named: {waiting.no_straggler}"))

@@ -23,11 +23,11 @@ def replay(anatomy: Anatomy) -> Section | None:
     # How far the replay is right, and whose host it has.
     host = None
     if made.host_factor is not None:
-        host = phrase("host time scaled to {}, as without the profiler", Share(made.host_factor, 1, 0))
+        host = phrase("host time scaled to {}, to match the unprofiled step", Share(made.host_factor, 1, 0))
     if made.why_not is not None:
         trust = joined((phrase("not trusted: {}", made.why_not), host), by="; ")
     else:
-        off = phrase("off by {} with typical delays", Share(made.error, 1))
+        off = phrase("step time off by {} with typical delays", Share(made.error, 1))
         trust = joined((off, phrase("no recorded cause for {} of the step", Share(made.unexplained, 1)), host))
     facts = [*facts_of(("decided by", joined(path)), ("replay", trust))]
     for answer in made.answers:

@@ -135,7 +135,7 @@ def what_ran(anatomy: Anatomy, page: Page) -> Section:
         ("software", joined(f"{name} {version}" for name, version in libraries if version)),
     )
     if warnings:
-        where = phrase("{} at the end (--section warnings)", Count(warnings))
+        where = phrase("{} listed at the end (--section warnings)", Count(warnings))
         facts = (*facts, Fact(label="warnings", text=where, warning=True))
     return Section(title="What ran", facts=facts)
 
@@ -266,7 +266,8 @@ def texts(anatomy: Anatomy) -> Section | None:
     )
     wasted, padding = None, figures.padding_flops
     if padding is not None and padding.flops:
-        unknown = phrase("; unknown for {}, whose shapes do not show it", Flops(padding.flops - padding.assigned_flops))
+        unassigned = Flops(padding.flops - padding.assigned_flops)
+        unknown = phrase("; unknown for {} whose shapes do not show padding", unassigned)
         wasted = phrase(
             "{} of the contractions ({}) are spent on padding in the profiled batch{}",
             Flops(padding.padding_flops),
@@ -330,5 +331,5 @@ def _tokenizer(row: TokenizerRow) -> Phrase | str:
     trained = f"trained on the texts: {row.trained_because}" if row.trained_because and row.used else None
     rate = None if row.tokens_per_second is None else phrase("{}", Rate(row.tokens_per_second, "tokens"))
     held = {True: "the device would wait for it", False: "faster than the steps", None: None}[row.holds_back]
-    other = None if row.same_ids else "different token ids from the one used"
+    other = None if row.same_ids else "its token ids differ from those of the one used"
     return joined((kind, rate, held, other, trained)) or kind

@@ -114,7 +114,7 @@ def busy(anatomy: Anatomy) -> Phrase | None:
     if costs.unrecorded_ns and costs.unrecorded_ns >= _MIN_SHOWN_SHARE * costs.whole_ns:
         why = "the work of some launches is not in the trace"
         if 2 * costs.awaited_ns > costs.unrecorded_ns:
-            why = "the host waited for work that is not in the trace"
+            why = "the host waits for work that is not in the trace"
         unrecorded = phrase("{} not recorded: {}", Share(costs.unrecorded_ns, costs.whole_ns), why)
     return joined(
         (
@@ -133,7 +133,7 @@ def _around(anatomy: Anatomy) -> Phrase | None:
     if around < _MIN_SHOWN_SHARE * (anatomy.timeline.window_ns + around):
         return None
     return phrase(
-        "another {} of the trace before the first and after the last device work",
+        "another {} of the trace lies before the first and after the last device work",
         Time(around / steps_of_window(anatomy)),
     )
 
@@ -158,14 +158,14 @@ def idle_description(row: IdleRow, steps: float, whole_ns: float) -> Phrase:
     if steps > 1:
         calls = phrase("{} in {}", calls, Count(round(steps), "step"))
     if row.cause is IdleCause.PROFILER and row.name == PYTHON_STACK:
-        return phrase("while the profiler recorded Python's stack ({}, up to 1 us each)", calls)
+        return phrase("while the profiler records Python's stack ({}, up to 1 us each)", calls)
     if row.name is None or (row.name_ns or 0) < _MIN_ITEM_SHARE * row.time_ns:
         return phrase("{}", words)
     name = said(row.name)
     if 2 * (row.name_ns or 0) < row.time_ns:
         return phrase("{} ({} {})", words, name, Share(row.name_ns, whole_ns))
     if row.cause is IdleCause.SLOW_LAUNCH and row.events == 1:
-        return phrase("while one slow call launched or loaded a kernel ({}, {})", name, Time(row.name_ns or 0))
+        return phrase("while one slow call launches or loads a kernel ({}, {})", name, Time(row.name_ns or 0))
     if row.cause in _COUNTED_CAUSES:
         return phrase("{} ({}, {})", words, name, calls)
     return phrase("{} ({} {})", words, "all" if row.name_ns == row.time_ns else "mostly", name)
@@ -200,7 +200,7 @@ def idle(anatomy: Anatomy) -> Section | None:
     )
     drained = None
     if timeline.drained_ns:
-        text = "{} of the idle time is in gaps that began while the host waits for the device"
+        text = "{} of the idle time is in gaps that begin while the host waits for the device"
         drained = phrase(text, Share(timeline.drained_ns, costs.idle_ns))
 
     # Kineto's estimates of how full the device was, and the time on tensor cores by kernel names.
@@ -334,7 +334,7 @@ def _compiling(anatomy: Anatomy) -> Phrase | None:
     made = anatomy.compilation
     if made is None:
         return None
-    once = phrase("{} once", Time(made.compiling_ns))
+    once = phrase("{} to compile, once", Time(made.compiling_ns))
     if not made.uncompiled_step_ns:
         return joined((once, "an uncompiled step does not fit into memory"), by="; ")
     plain, compiled = median(made.uncompiled_step_ns), median(made.compiled_step_ns)
@@ -342,7 +342,7 @@ def _compiling(anatomy: Anatomy) -> Phrase | None:
     if min(made.uncompiled_step_ns) > max(made.compiled_step_ns):
         pays = phrase("pays off after {}", Count(ceil(made.compiling_ns / (plain - compiled)), "step"))
     else:
-        pays = phrase("never pays off" if plain <= compiled else "not a clear difference")
+        pays = phrase("never pays off" if plain <= compiled else "no clear difference")
     return joined((once, beside, pays), by="; ")
 
 
@@ -407,6 +407,7 @@ def whole_run(anatomy: Anatomy) -> Section | None:
         )
     sizes = [] if run.series is None else [size for size in run.series.host_bytes if size]
     host_memory = phrase("{} at the end, {} at most", Bytes(sizes[-1]), Bytes(max(sizes))) if sizes else None
+    began = "ended {} after torch was imported or the recorder started"
     slow = ((f"step {step.number}", _slow(step, run.median_ns)) for step in run.slow)
     events = (
         (word, phrase("{} {}: {}", printable(event.place), Count(event.count, "time"), printable(event.reason)))
@@ -416,7 +417,7 @@ def whole_run(anatomy: Anatomy) -> Section | None:
     facts = facts_of(
         ("whole run", joined((_whole_run(anatomy), None if rate is None else phrase("{}", Rate(rate, "samples"))))),
         ("host's time", _host_time(run)),
-        ("first step", None if run.start is None else _apart("it ended {} after torch was imported", run.start)),
+        ("first step", None if run.start is None else _apart(began, run.start)),
         ("at the end", None if run.end is None else _apart("{} after the last step", run.end)),
         ("drift", None if trends is None or trends.drift is None else _drift(trends.drift)),
         *(("memory", grown) for grown in growth),
@@ -482,7 +483,8 @@ def _drift(drift: Drift) -> Phrase:
         if abs(ns := drift.parts.get(field, 0)) >= _MUCH_OF_DRIFT * abs(change)
     )
     return phrase(
-        "the usual step goes from {} in the first tenth of the run to {} in the last ({}); on the host's clock, {}",
+        "the usual step goes from {} in the first tenth of the run to {} in the last tenth ({});"
+        " on the host's clock, {}",
         Time(drift.first_ns),
         Time(drift.last_ns),
         Change(drift.last_ns, drift.first_ns),
@@ -556,9 +558,7 @@ def ceilings(anatomy: Anatomy) -> Section | None:
             if name in names
         )
         vector, bandwidth = device.vector_flops_per_second.get("float32"), device.bandwidth_bytes_per_second
-        unsure = phrase(
-            "{} of matrix multiplications may be float32 or tf32, so they have no bound", Time(device.unsure_ns)
-        )
+        unsure = phrase("{} of matmuls may be float32 or tf32, so these matmuls have no bound", Time(device.unsure_ns))
         known = joined(
             (
                 *peaks,
@@ -580,12 +580,12 @@ def _wall(anatomy: Anatomy) -> Phrase | None:
     """Return the step with and without the profiler, and the difference if it is due to the profiler."""
     step = anatomy.step
     if is_whole_trace(anatomy) and step.wall_ns is not None and step.unprofiled_wall_ns is None:
-        return phrase("{}: no step is annotated, so the whole trace counts as one", Time(step.wall_ns))
+        return phrase("{}: no step is annotated, so the entire trace counts as one", Time(step.wall_ns))
     if step.wall_ns is None or step.unprofiled_wall_ns is None:
         if step.unprofiled_wall_ns is not None:
             return phrase("{} unprofiled", Time(step.unprofiled_wall_ns))
         if step.wall_ns is not None and are_by_updates(anatomy):
-            return phrase("{}: no step is annotated, so steps end with Optimizer.step", Time(step.wall_ns))
+            return phrase("{}: no step is annotated, so each is assumed to end with Optimizer.step", Time(step.wall_ns))
         return None if step.wall_ns is None else phrase("{} under the profiler", Time(step.wall_ns))
     both = phrase("{} unprofiled, {} under the profiler", Time(step.unprofiled_wall_ns), Time(step.wall_ns))
     if step.profiler_ns is not None:
@@ -605,7 +605,7 @@ def _profiler(step: Step) -> Phrase | None:
         own = part_of(step.profiler_ns, step.wall_ns)
         inside_ns = (step.wall_ns or 0) - (step.unprofiled_wall_ns or 0) - step.profiler_ns
         more = phrase("; {} more inside operators", Time(inside_ns)) if inside_ns > 0 else ""
-        return phrase("{}: its estimated own time outside operators, not included in framework{}", own, more)
+        return phrase("{}: its estimated overhead outside operators, not included in framework{}", own, more)
     if step.wall_ns is None or step.profiler_ns is not None:
         return None
     inside = "counted under framework" if step.framework_ns is not None else None

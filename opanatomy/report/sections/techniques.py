@@ -79,25 +79,26 @@ def _gradient_sentences(row: TechniqueRow, underflow: Underflow) -> Iterator[Phr
     """Yield sentences on the counts."""
     zeros, nonzero = underflow.unscaled.zeros, underflow.nonzero
     if not zeros:
-        yield phrase(f"{row.name}: even without scaling, none of {{}} becomes zero", Count(nonzero, "element"))
+        yield phrase(f"{row.name}: even without scaling, none of {{}} becomes zero", Count(nonzero, "gradient element"))
     else:
         yield phrase(
             f"{row.name}: without scaling, {{}} of {{}} become zero; with scaling, {{}}",
             Share(zeros, nonzero, decimals=2),
-            Count(nonzero, "element"),
+            Count(nonzero, "gradient element"),
             Share(underflow.scaled.zeros, nonzero, decimals=2),
         )
     first = underflow.at_first_scale
     if first is not None and first.not_finite:
         yield phrase(
-            f"{row.name}: at the scaler's first scale ({{}}), {{}} overflow: it skips that update and halves the scale",
+            f"{row.name}: at the scaler's first scale ({{}}), {{}} overflow, so the update is skipped and the"
+            " scale halved",
             _scale(first),
-            Count(first.not_finite, "element"),
+            Count(first.not_finite, "gradient element"),
         )
     if underflow.scaled.not_finite:
         yield phrase(
             f"{row.name}: {{}} also overflow at the run's loss scale, so every update is skipped",
-            Count(underflow.scaled.not_finite, "element"),
+            Count(underflow.scaled.not_finite, "gradient element"),
         )
 
 
@@ -196,9 +197,9 @@ def _found(found: Found | None) -> tuple[str, Phrase | None]:
         if found.value is None:
             return "recompute", phrase("no choice of layers fits ({} tried)", Count(found.tried))
         if not found.value:
-            return "recompute", phrase("nothing: it already fits")
+            return "recompute", phrase("nothing: the step already fits")
         return "recompute", phrase(
-            f"with {found.option}: {{}} of the forward FLOPs are recomputed (takes {{}}; {{}} tried)",
+            f"with {found.option}: {{}} of the forward FLOPs are recomputed (up to {{}} in use; {{}} tried)",
             Share(found.recomputed, 1),
             Bytes(found.peak_bytes),
             Count(found.tried, "step"),
@@ -207,7 +208,7 @@ def _found(found: Found | None) -> tuple[str, Phrase | None]:
     if not found.value:
         return name, phrase("none: even the smallest does not fit")
     ended = "; larger values cannot be predicted" if found.ended_by else ""
-    return name, phrase(f"{{}} (takes {{}}){ended}", Count(found.value), Bytes(found.peak_bytes))
+    return name, phrase(f"{{}} (up to {{}} in use){ended}", Count(found.value), Bytes(found.peak_bytes))
 
 
 def table(report: Techniques) -> Section:

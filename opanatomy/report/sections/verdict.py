@@ -253,7 +253,7 @@ def _without_work(anatomy: Anatomy) -> Finding | None:
         return Finding(name="nothing", text=text, evidence=joined((*anatomy.caveats, *anatomy.warnings)[:1]))
     text = phrase("The step does not fit into memory.")
     asked = None if failure.requested_bytes is None else Bytes(failure.requested_bytes)
-    evidence = None if asked is None else phrase("{} more were requested in {}", asked, failure.phase.value)
+    evidence = None if asked is None else phrase("{} more was requested in {}", asked, failure.phase.value)
     return Finding(name="out-of-memory", text=text, evidence=evidence)
 
 
@@ -271,7 +271,7 @@ def _snapshot_finding(anatomy: Anatomy) -> Finding:
     peak_bytes = memory.devices[0].peak_bytes if memory.devices else memory.peak_bytes
     if memory.moment is not None and peak_bytes is None and failure is None:
         text = phrase(
-            "No history was recorded, so the peak is unknown; at the end, {} are live and {} reserved."
+            "No history was recorded, so the peak is unknown; at the end, {} is live and {} is reserved."
             " To record one, call torch.cuda.memory._record_memory_history(max_entries=500_000).{}",
             Bytes(memory.shown_bytes),
             Bytes(sum(pool.reserved_bytes for pool in memory.pools if pool.device == memory.devices[0].device)),
@@ -280,7 +280,7 @@ def _snapshot_finding(anatomy: Anatomy) -> Finding:
         return Finding(name="no-history", text=text)
     if (failure or not memory.is_at_peak) and memory.moment not in (None, "oom" if failure else None):
         then = memory.then.capitalize()
-        fills = phrase("{} {} are allocated. {}", then, Bytes(memory.allocated_then), fills)
+        fills = phrase("{} {} is allocated. {}", then, Bytes(memory.allocated_then), fills)
         if not memory.allocated_then:
             fills = phrase("{} nothing is allocated.", then)
     peak, phase = Bytes(peak_bytes), memory.peak_at or "?"
@@ -315,7 +315,7 @@ def _host_finding(anatomy: Anatomy) -> Finding:
     """Return the finding if the device's work was not recorded."""
     step_ns, ns = anatomy.step.wall_ns or 0, total(anatomy.classes).time_ns / steps_of(anatomy)
     text = phrase(
-        "Device activity is unknown. The host spent {} of {} in operators, launching and waiting.",
+        "Device activity is unknown. The host spends {} of the step's {} in operators, launches and waits.",
         Time(ns),
         Time(step_ns),
     )
@@ -420,7 +420,7 @@ def _too_slow(anatomy: Anatomy, costs: Costs) -> Phrase | None:
         )
     drained = anatomy.timeline.drained_ns or 0
     if drained >= _MIN_ITEM_SHARE * costs.idle_ns:
-        gaps = "{} of the idle time is in gaps that began while the host waits for the device"
+        gaps = "{} of the idle time is in gaps that begin while the host waits for the device"
         parts.append(phrase(gaps, Share(drained, costs.idle_ns)))
     if step.wall_ns and step.unprofiled_wall_ns and step.wall_ns > _SLOWED * step.unprofiled_wall_ns:
         parts.append(
@@ -443,7 +443,7 @@ def _without_operator(step: Step) -> str:
 
 def _input(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     """Yield the wait for a loader: over the whole run where enough steps show it, else in the recorded steps."""
-    share, over, section = input_of_run(anatomy), ", over the whole run", "whole-run,host"
+    share, over, section = input_of_run(anatomy), ", over the entire run", "whole-run,host"
     if share is None or (anatomy.run is not None and anatomy.run.steps < max(_MIN_RUN_STEPS, anatomy.step.count)):
         loaded = sum(row.total_ns for row in loading(anatomy)[:1])  # those below it are parts of it
         share, over, section = loaded / max(len(anatomy.ranks), 1) / costs.whole_ns, "", "host"
@@ -541,7 +541,7 @@ def _phases(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     made, ns = anatomy.generation, costs.phases.get(Phase.DECODING)
     if made is not None and made.token_read_bytes is not None and ns:
         share = ns / costs.whole_ns
-        by_memory = ", bound by memory" if _memory_bound(anatomy) else ""
+        by_memory = " and is memory-bound" if _memory_bound(anatomy) else ""
         text = phrase("Decoding takes {} of {}{}.", Share(share, 1), whole_of(costs), by_memory)
         evidence = phrase("each token reads {}", Bytes(made.token_read_bytes))
         further = NextCommand(section="roofline")
