@@ -11,8 +11,8 @@
     opanatomy.compare(before, after)                      # what changed, and where the difference comes from
 
     anatomy                                               # one line; in a notebook the first screen of the report
-    anatomy.step, anatomy.operators, anatomy.memory       # records, one a line of a table: help(opanatomy.Anatomy)
-    anatomy.metrics()                                     # the headline figures as one flat dictionary
+    anatomy.step, anatomy.operators, anatomy.memory       # records, one per table row: help(opanatomy.Anatomy)
+    anatomy.metrics()                                     # the headline numbers as one flat dictionary
     anatomy.to_pandas("operators"), anatomy.to_polars("modules"), anatomy.to_dict(), anatomy.to_json("report.json")
     anatomy.to_html("report.html"), anatomy.chart("roofline")   # a page to look at, a picture
 
@@ -34,7 +34,7 @@ The pipeline behind it:
     classification  the operator class of each distinct name; cost: FLOPs and bytes of each distinct signature
     analysis        the work of the steps as one table; steps, idle time, rooflines, ranks, comparisons, advice
     memory          allocations -> blocks, components, curve, theory
-    checks          figures against independent sources
+    checks          numbers against independent sources
     report          records -> sections and pictures; a file for each format lays them out
 
 Everything after the capture reads a Kineto Chrome trace and nothing else; `pipeline` knows the order. Names are loaded

@@ -600,7 +600,7 @@ class Check(Record, frozen=True, kw_only=True):
     """Numbers of one kind, checked against a second source that does not share their attribution.
 
     `quantity` is what was compared ("call counts", "contraction FLOPs", "operator times", "annotated phases", ...) and
-    `unit` its unit ("calls", "FLOPs", "ns"). Of the `compared` numbers, `equal` agree; each other one has a row in
+    `unit` its unit ("calls", "FLOPs", "ns"). Of the `compared` numbers, `equal` agree; each of the others has a row in
     `differences`. `not_checked` says why nothing, or not everything, could be compared.
     """
 
@@ -893,18 +893,18 @@ class StepRow(Record, frozen=True, kw_only=True):
 
     number: the number of the step in the trace, counted from 1 if steps end with an update; `None` if it is the entire
         trace.
-    set_aside: why the step is excluded from all numbers; `None` if it counts.
+    set_aside: why the step is excluded from all numbers; `None` for a counted step.
     wall_ns: its wall time.
     busy_ns: the union of the work launched in it; on the CPU the self time of its operators.
-    outside_ns: time in which the device only worked for other steps.
-    host_idle_ns: idle time, host-bound.
-    stream_idle_ns: idle time, in a stream wait.
+    outside_ns: time in which the device worked only for other steps.
+    host_idle_ns: host-bound idle time.
+    stream_idle_ns: idle time in a stream wait.
     other_idle_ns: other idle time.
     unrecorded_ns: time in which work ran, or may have run, whose records are missing.
     idle_causes: the idle time by cause.
     phase_ns: as in `Step`.
-    class_ns: the sum of its work by class, on the CPU self time.
-    exposed_communication_ns: communication while no other work ran.
+    class_ns: device work by operator class; on the CPU self time.
+    exposed_communication_ns: communication time in which no other work ran.
     framework_ns: on the CPU, wall time outside operators; `loading_ns` is the part in loader ranges.
     """
 
@@ -933,27 +933,28 @@ class StepRow(Record, frozen=True, kw_only=True):
 class Step(Record, frozen=True, kw_only=True):
     """One step: means over the counted steps, so that parts sum to their total.
 
-    `wall_ns` is the profiled step without the time in which the device only worked for other steps,
-    `unprofiled_wall_ns` the mean of the `unprofiled_count` steps without the profiler, excluding steps with a pause.
-    `phase_ns` is the wall time of each phase on the CPU, and the busy time of its device work on an accelerator.
+    `wall_ns` is the profiled step without the time in which the device worked only for other steps,
+    `unprofiled_wall_ns` the mean wall time of the `unprofiled_count` steps without the profiler, excluding steps with a
+    pause. `phase_ns` is the wall time of each phase on the CPU, and the busy time of its device work on an accelerator.
     `busy_ns` is the union of device work, `kernel_time_ns` its sum. `profiler_ns` estimates the profiler's overhead per
     step: profiled minus unprofiled time, `None` if step-to-step variation hides it. On the CPU it is the part outside
     operators, by the number of events inside and outside them, and wall = busy + framework + profiler, exactly; if it
-    is `None`, `framework_ns` includes it. `steps` has each step of the trace, including those that do not count;
+    is `None`, `framework_ns` includes it. `steps` has each step of the trace, including excluded ones;
     without annotations, steps end with the optimizers' updates (`conventions.steps`), and without updates the trace is
     one step.
 
-    count: how many profiled steps count, over all ranks.
-    by_line_ns: the wall time of the step that ran line by line, which does not count.
-    wall_min_ns: the shortest counted step; `wall_max_ns` the longest.
-    unprofiled_wall_min_ns: the shortest step without the profiler; `unprofiled_wall_max_ns` the longest.
-    system_ns: system (kernel-mode) CPU time of all threads in an unprofiled step, the median; `page_faults` the memory
-        pages that the system provided.
+    count: the number of profiled steps included in the means, summed over all ranks.
+    by_line_ns: the wall time of the step that ran line by line, which is excluded.
+    wall_min_ns: the wall time of the shortest counted step; `wall_max_ns` that of the longest.
+    unprofiled_wall_min_ns: the wall time of the shortest step without the profiler; `unprofiled_wall_max_ns` that of
+        the longest.
+    system_ns: the median system (kernel-mode) CPU time of an unprofiled step, over all threads; `page_faults` the
+        median number of memory pages that the system provided.
     phase_ns: the time of each phase that every step has: `forward`, `backward`, `optimizer`; in a generation `prefill`,
         `decoding`. Recomputation is part of backward.
     samples_per_second: samples of the batch over the unprofiled step, or over the profiled one if only that is known.
-    aside_count: how many steps are set aside, on each rank if there are several.
-    aside_wall_ns: the mean of these steps, and `aside_idle_ns` the mean of their idle time by cause.
+    aside_count: the number of excluded steps; with several ranks, the mean per rank.
+    aside_wall_ns: the mean wall time of these steps, and `aside_idle_ns` the mean of their idle time by cause.
     """
 
     count: int = 1
@@ -998,7 +999,7 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
         The next five tables, and `breakdown`, are sums of its rows.
     classes: one row for each operator class and phase: calls, time, FLOPs, bytes, over all steps.
     ratios: one row for each operator class: backward over forward, measured and by theory.
-    operators: one row for each operator, signature and phase, the longest first, over all steps.
+    operators: one row for each operator, signature and phase, the longest total time first, over all steps.
     kernels: one row for each name of a kernel, copy or fill, over all steps; empty on the CPU.
     modules: one row for each module, phase and class, submodules not included, over all steps.
     memory: the peak, its components (measured and theoretical), the memory curve, the tensors live at the peak.
@@ -1018,7 +1019,7 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
     checks: numbers checked against a second source, and those that disagree.
     advice: what to change, the largest gain first.
     situation: how the step is run, which determines the advice; `None` for memory snapshots.
-    host: what the host's launching threads did, the longest first.
+    host: what the host's launching threads did, the longest time first.
     chains: element-wise operators and normalizations that one kernel could compute together, by phase.
     lanes: one step over time: phases, devices, streams, threads; with several ranks, the device of each.
     spans: the longest single events of the steps: kernels, copies, collectives, operators, ranges, runtime calls.

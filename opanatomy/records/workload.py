@@ -376,12 +376,12 @@ class MachineLoad(Record, frozen=True, kw_only=True):
 class Environment(Record, frozen=True, kw_only=True):
     """The machine and the libraries of a run; `None` if the trace does not say.
 
-    device: its name; with `host_only`, the name of its rows, if the trace has rows that are not read.
+    device: its name; with `host_only`, the name of the device rows in the trace, if there are rows that are not read.
     device_kind: `cpu`, `cuda`, `rocm`, `xpu`, ...
     host_only: true if the step ran on an accelerator whose work is not recorded or not read: times are those of
         launching, on the host.
     device_count: the number of devices.
-    device_memory_bytes: the memory of one.
+    device_memory_bytes: the memory of one device.
     multiprocessors: multiprocessors (compute units) of the device.
     architecture: the target of its kernels: `sm_90`, `gfx942`.
     mig: true for a MIG instance, a part of a GPU; `None` if the driver was not asked.

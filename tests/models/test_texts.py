@@ -283,7 +283,7 @@ def folder(tmp_path: Path, comments: str) -> Path:
         ({}, "1000", None),
         ({}, "200", "the model's tokenizer uses ids up to "),
         ({"tokenizer.json": "{"}, "400", "the model's tokenizer cannot be loaded ("),
-        ({"vocab.txt": None}, "400", "the model has no tokenizer here"),
+        ({"vocab.txt": None}, "400", "the model comes without a tokenizer"),
     ],
     ids=["used", "too-many-ids", "unreadable", "none"],
 )

@@ -140,7 +140,7 @@ def test_a_rank_that_fails_ends_all_with_its_error(here: Path) -> None:
     (line,) = (number for number, text in enumerate(UNLIKE_RANKS.splitlines(), 1) if "this rank is broken" in text)
     assert said == [
         "opanatomy: rank 1: the model failed in the forward phase: ValueError: this rank is broken"
-        f" (unlike.py:{line}) - see --debug"
+        f" (unlike.py:{line}) - use --debug for the traceback"
     ]
     assert not list(here.glob("*.json.gz"))
 

@@ -253,7 +253,9 @@ class Ranks(Struct, kw_only=True):
             return len(failures) == self.world_size
         if failures:
             which = f"rank {failures[0]}" if len(failures) == 1 else f"ranks {', '.join(map(str, failures))}"
-            raise CaptureError(f"the step failed only on {which}, which cannot rerun it on its own - see its output")
+            raise CaptureError(
+                f"the step failed only on {which}, and some ranks alone cannot rerun it - see the output of {which}"
+            )
         return False
 
 

@@ -229,13 +229,13 @@ def read_texts(asked: str) -> TextDataset:
         column, texts = _texts_in(source)
         kept = tuple(islice((text for text in texts if text.strip()), MAX_TEXTS + 1))
     except UnicodeDecodeError as error:
-        raise source.wrong("it is not UTF-8 text - use lines, JSON Lines, CSV or Parquet") from error
+        raise source.wrong("it is not UTF-8 text - use UTF-8 lines, JSON Lines, CSV or Parquet") from error
     except (OSError, EOFError, zlib.error) as error:
         raise source.wrong(f"cannot be read: {one_line(error)} - check the file") from error
     if not kept:
         raise source.wrong("it contains no text - use a file with one text per line")
     if any("\0" in text for text in kept):
-        raise source.wrong("it is binary, not text - use lines, JSON Lines, CSV or Parquet")
+        raise source.wrong("it is binary, not text - use plain text, JSON Lines, CSV or Parquet")
     return TextDataset(file=source.path.name, column=column, texts=kept[:MAX_TEXTS], more=len(kept) > MAX_TEXTS)
 
 
@@ -347,7 +347,7 @@ def _parquet(source: _Source) -> tuple[str, Iterator[str]]:
         import pyarrow.parquet
     except ImportError as error:
         raise source.wrong(
-            "Parquet needs pyarrow, which is not installed - pip install pyarrow, or use lines, JSON Lines or CSV"
+            "Parquet needs pyarrow, which is not installed - pip install pyarrow, or use plain text, JSON Lines or CSV"
         ) from error
     try:
         file = pyarrow.parquet.ParquetFile(source.path)

@@ -76,8 +76,8 @@ def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Pr
             if phase is Phase.OTHER:
                 raise
             raise CaptureError(
-                f"the model failed in the {phase} phase: {said_by(error)} - see"
-                f" {as_asked('--debug', 'the original error')}"
+                f"the model failed in the {phase} phase: {said_by(error)} -"
+                f" {as_asked('use --debug for the traceback', 'see the original error')}"
             ) from error
 
 

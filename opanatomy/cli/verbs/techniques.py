@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     check_together(arguments, as_flag)
     if not arguments.model and not arguments.list:
-        raise UsageError("techniques: which model? - pass MODEL, or use --list for all techniques")
+        raise UsageError("techniques: no model is given - pass MODEL, or use --list for all techniques")
     options, settings = run_options(arguments), _settings(arguments)
     check_no_address("MODEL", options.model)
     if arguments.list:
