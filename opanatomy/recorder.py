@@ -401,7 +401,7 @@ def oom_report(function: str, target: Path | None, oom: str | bool) -> Iterator[
     from opanatomy.records.memory import is_out_of_memory
 
     if oom not in (False, True, "report"):
-        raise UsageError(f"{function}: oom={oom!r}: unknown value - use 'report', or leave it out")
+        raise UsageError(f"{function}: oom={oom!r}: unknown value - pass 'report', or leave it out")
     if not oom:
         yield
         return

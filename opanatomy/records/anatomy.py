@@ -1005,7 +1005,7 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
     memory: the peak, its components (measured and theoretical), the memory curve, the tensors live at the peak.
     timeline: busy time and idle time by cause in the window, launches, devices, streams; on an accelerator.
     device: peaks of the device, and the share of them that was reached (`mfu`, `hfu`, `occupancy`).
-    ledger: where each nanosecond of device work went: linked, classed, costed.
+    ledger: where each nanosecond of device work went (linked, classified, costed).
     conventions: how FLOPs and bytes are counted.
     generation: time to the first token, and time per token; `None` if the step is not a generation.
     collectives: one row for each collective, data type and group size, over all steps.

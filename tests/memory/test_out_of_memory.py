@@ -200,7 +200,7 @@ def test_a_step_beyond_a_limit_of_the_host_is_reported(tmp_path: Path) -> None:
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("opanatomy: out of memory in the forward phase")
-    assert "; peak use was " in last
+    assert "; peak memory use was " in last
     assert "--batch" in last
     report = json.loads(done.stdout)
     memory = report["memory"]

@@ -301,16 +301,16 @@ def _column(source: _Source, columns: dict[str, bool]) -> str:
     listed = ", ".join(columns)
     if source.column is not None:
         if source.column not in columns:
-            raise source.wrong(f"it has no column {source.column!r} - it has {listed}")
+            raise source.wrong(f"it has no column {source.column!r} - its columns are {listed}")
         if not columns[source.column]:
-            raise source.wrong(f"its column {source.column!r} contains no text - it has {listed}")
+            raise source.wrong(f"its column {source.column!r} contains no text - its columns are {listed}")
         return source.column
     words = [name for name, holds_words in columns.items() if holds_words]
     usual = [name for wanted in _USUAL_COLUMNS for name in words if name.lower() == wanted]
     if len(words) == 1 or usual:
         return usual[0] if usual else words[0]
     what = "no text column" if not words else "several text columns"
-    raise source.wrong(f"it has {what} - pass {source.path}:COLUMN, one of {listed}")
+    raise source.wrong(f"it has {what} - use {source.path}:COLUMN with one of its columns, {listed}")
 
 
 def _json_rows(source: _Source) -> Iterator[Row]:

@@ -137,6 +137,6 @@ def _out_of_memory_line(
     where = f"in the {phase} phase"
     if phase is Phase.OTHER:
         where = "outside any step" if recorded else "while preparing the model"
-    reached = f"; peak use was {peak / 1e9:.2f} GB" if peak else ""
+    reached = f"; peak memory use was {peak / 1e9:.2f} GB" if peak else ""
     first = first_line(error, 160, silent="memory error")
     return f"out of memory {where}{reached} - {less_memory(phase, subject, options, recorded=recorded)} ({first})"

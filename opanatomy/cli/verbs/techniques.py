@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> None:
             experiment.predict()
         if not settings.predict_only:
             note(
-                f"measuring takes about {duration(experiment.budget_ns())}: Ctrl-C keeps what is measured so far,"
-                " --resume continues"
+                f"measuring takes about {duration(experiment.budget_ns())}: press Ctrl-C to keep what is measured so"
+                " far, and use --resume to continue"
             )
             _measure(experiment, progress)
         show(experiment.result(), where)
