@@ -254,7 +254,8 @@ class Ranks(Struct, kw_only=True):
         if failures:
             which = f"rank {failures[0]}" if len(failures) == 1 else f"ranks {', '.join(map(str, failures))}"
             raise CaptureError(
-                f"the step failed only on {which}, and some ranks alone cannot rerun it - see the output of {which}"
+                f"the step failed only on {which}, which cannot rerun it without the other ranks - see the output of"
+                f" {which}"
             )
         return False
 
