@@ -209,7 +209,7 @@ def _folder_of_tables(arguments: argparse.Namespace) -> Path | None:
     check_no_address("--tables", name)
     folder = Path(name)
     if not name or (os.path.exists(folder) and not folder.is_dir()):
-        raise UsageError(f"--tables {name}: it exists but is not a folder - choose another name")
+        raise UsageError(f"--tables {name}: not a folder - choose another name")
     made_in = next(each for each in (folder, *folder.parents) if os.path.exists(each))
     if not made_in.is_dir() or not os.access(made_in, os.W_OK | os.X_OK):
         raise OutputError(f"--tables {name}: no permission to write in {made_in} - choose another folder")
