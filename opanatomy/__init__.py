@@ -2,29 +2,29 @@
 
     anatomy = opanatomy.profile(model, inputs)            # one forward and backward pass of any nn.Module
     anatomy = opanatomy.analyze("trace.json.gz")          # any torch.profiler trace, or the ranks of a run
-    with opanatomy.record("step.json.gz") as recorder:    # a training loop of your own, `recorder.step()` in it
+    with opanatomy.record("step.json.gz") as recorder:    # your own training loop, with `recorder.step()` in it
         ...
     trainer.add_callback(opanatomy.TrainerCallback())     # the same for transformers' Trainer
     profile(on_trace_ready=opanatomy.trace_handler("runs/"))  # the same for a torch.profiler.profile of your own
-    anatomy = opanatomy.read("report.json")               # a report that was written as JSON
-    opanatomy.estimate("gpt2-xl", on="H100")              # a step on a device that is not here
+    anatomy = opanatomy.read("report.json")               # a report saved as JSON
+    opanatomy.estimate("gpt2-xl", on="H100")              # a step on a device that you do not have
     opanatomy.compare(before, after)                      # what changed, and where the difference comes from
 
     anatomy                                               # one line; in a notebook the first screen of the report
-    anatomy.step, anatomy.operators, anatomy.memory       # records, one a line of a table: help(opanatomy.Anatomy)
-    anatomy.metrics()                                     # the headline figures as one flat dictionary
+    anatomy.step, anatomy.operators, anatomy.memory       # records, one per table row: help(opanatomy.Anatomy)
+    anatomy.metrics()                                     # the headline numbers as one flat dictionary
     anatomy.to_pandas("operators"), anatomy.to_polars("modules"), anatomy.to_dict(), anatomy.to_json("report.json")
     anatomy.to_html("report.html"), anatomy.chart("roofline")   # a page to look at, a picture
 
-Times are integers in nanoseconds, sizes in bytes, and the unit is in the name; `None` is "not known". Errors are of
+Times are integers in nanoseconds, sizes in bytes, and the unit is in the name; `None` means unknown. Errors are of
 type `OpanatomyError`: `UsageError` for an argument, `TraceError` for a trace, `ModelError` for a module, `CaptureError`
 for a step that cannot be run or recorded (`OutOfMemory` if it does not fit), `OutputError` for a file that cannot be
 written, `GateError` for a check that failed. `formula` declares the FLOPs and bytes of an operator.
 
 A report is made of `Step` and `StepRow`, `ClassRow`, `OperatorRow`, `KernelRow`, `ModuleRow`, `Memory`, `Workload`,
 `Environment`, `Advice` and `Check`. `Cost`, `Signature` and `Tensor` are for formulas of your own, `Format` and `Page`
-for formats. These names are public; every module below `opanatomy` is private and may change. A name that is to go
-warns with `DeprecationWarning` for one minor version first.
+for formats. These names are public; every module below `opanatomy` is private and may change. Before a name is
+removed, it issues a `DeprecationWarning` for one minor version.
 
 The pipeline behind it:
 
@@ -34,7 +34,7 @@ The pipeline behind it:
     classification  the operator class of each distinct name; cost: FLOPs and bytes of each distinct signature
     analysis        the work of the steps as one table; steps, idle time, rooflines, ranks, comparisons, advice
     memory          allocations -> blocks, components, curve, theory
-    checks          figures against independent sources
+    checks          numbers against independent sources
     report          records -> sections and pictures; a file for each format lays them out
 
 Everything after the capture reads a Kineto Chrome trace and nothing else; `pipeline` knows the order. Names are loaded

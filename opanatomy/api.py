@@ -67,11 +67,11 @@ def analyze(
     """Return the anatomy of a torch.profiler trace (`.json` or `.json.gz`), or of all ranks of one run.
 
     For a CUDA memory snapshot (`.pickle`), the anatomy shows what fills the memory at the time `at`: "peak", "end" or
-    a time like "120ms"; by default where memory ran out, else the peak. `categories` maps your own component names to
-    regular expressions: a block belongs to a component if its expression matches one of the frames that allocated it
-    (`attention.py:31 forward`). `what_if` takes changes like "aten::mm x0.5" or "synchronization 0": the steps of a
-    GPU trace are timed again with each change and with all of them (`anatomy.replay.answers`). With `timeline` "full",
-    `anatomy.lanes` has every event of its step, however many there are.
+    a time like "120ms"; by default the moment memory ran out, else the peak. `categories` maps your own component names
+    to regular expressions: a block belongs to a component whose expression matches one of the frames that allocated
+    the block (`attention.py:31 forward`). `what_if` takes changes like "aten::mm x0.5" or "synchronization 0": the
+    steps of a GPU trace are timed again with each change and with all of them (`anatomy.replay.answers`). With
+    `timeline` "full", `anatomy.lanes` has every event of its step, however many there are.
 
     Pass the ranks of a run as several files, a folder or a zip, local or at an address (`s3://...`). They are read by
     `jobs` processes (by default one per core), or by the workers of the Dask scheduler at the address `dask`, which
@@ -550,7 +550,7 @@ def comparison_of(
     Raises `UsageError` for fewer than two sides, and the errors of reading them.
     """
     if len(sides) < 2:
-        raise UsageError("compare: needs at least two sides - pass reports, traces or folders: compare A B")
+        raise UsageError("compare: at least two sides are needed - pass reports, traces or folders")
     inputs = []
     for index, side in enumerate(sides, 1):
         inputs.append(replace(_redacted(_side(side, redact=True)), name=f"side {index}") if redact else _side(side))
@@ -563,8 +563,8 @@ def compare(*sides: Given | Iterable[Given], fail_if: str | Iterable[str] = (), 
 
     A side is an `Anatomy`, the path of a JSON report or a trace, a folder (the ranks of a run, or the reports of
     several runs), or a list of these, which counts as several runs of that side. The parts of
-    `Comparison.decomposition` sum to both step times in whole nanoseconds; `figures` has each number on all sides,
-    with ranges and, with five interleaved runs per side, the p-value of a Mann-Whitney test.
+    `Comparison.decomposition` sum exactly to both step times, in integer nanoseconds; `figures` has each number on all
+    sides, with ranges and, with five interleaved runs per side, the p-value of a Mann-Whitney test.
     With `fail_if`, one or several gates such as `"time > +5%"`, raises `GateError` if any of them is true. With
     `redact`, paths, arguments, host names and user names are left out. Raises `UsageError` for fewer than two sides
     and for an invalid gate, and the errors of `analyze` and `read`.

@@ -62,9 +62,9 @@ def trace_handler(
     step) and analyzed in a separate process at low priority while the training continues. A five-line digest goes to
     the logger `opanatomy`, or to `log`, along with how long the training was paused. `metrics` receives the headline
     numbers as one flat dictionary, and the profiler's step (`lambda figures, step: wandb.log(figures, step=step)`).
-    With `keep="slow"`, only traces are kept whose mean step takes at least `slower` times as long as the median so
-    far; the first ones are deleted once there are three to compare. With `redact`, paths, arguments, host names and
-    user names are left out of the output.
+    With `keep="slow"`, traces are kept only if their mean step takes at least `slower` times as long as the median so
+    far; of the first traces, those that are not slow are deleted once there are three to compare. With `redact`, paths,
+    arguments, host names and user names are left out of the output.
 
     A handler that is called after this one with the same profiler (`tensorboard_trace_handler`) gets a copy, because
     torch writes a trace only once. Raises `UsageError` for an invalid argument; later problems are warnings in the

@@ -121,7 +121,7 @@ class Reports:
         place = self._allowed(path)
         document = None if place.is_dir() else document_in(place)
         if place.is_dir() and (link := next((each for each in place.rglob("*") if not self._is_inside(each)), None)):
-            raise UsageError(f"{path}: {link.name} in it leads outside the folders that this server reads")
+            raise UsageError(f"{path}: it contains {link.name}, which leads outside the folders that this server reads")
         if document is not None:
             return self.keep(document)
         name = self.keep(analyze_traces([place]))
@@ -314,7 +314,7 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
         step: int | None = None,
         rank: int | None = None,
     ) -> str:
-        """Single events in an interval of the trace: what ran, when, how long, on which thread or stream, with what.
+        """Single events of an interval: what ran, when, how long, on which thread or stream, with which arguments.
 
         from, to: milliseconds since the start of the step (default: the entire step); step: its number (default: the
         first counted step). filter: part of a name; `*` matches anything, `|` separates alternatives. Returns the
@@ -389,7 +389,7 @@ def _line(text: str) -> str:
 def _within(text: str, most: int) -> str:
     """Return the beginning of a text that fits so many bytes."""
     data = text.encode()
-    return text if len(data) <= most else data[: most - 40].decode(errors="ignore") + "\n... cut off: request less"
+    return text if len(data) <= most else data[: most - 40].decode(errors="ignore") + "\n... truncated: request less"
 
 
 def _opened(reports: Reports, name: str) -> str:

@@ -92,7 +92,7 @@ from opanatomy.version import __version__
 if TYPE_CHECKING:
     from opanatomy.trace.write import Annotated
 
-_UNLIKE_STEPS: Final = "ranks count different steps, so numbers over all ranks mix different steps"
+_UNLIKE_STEPS: Final = "the counted steps differ between ranks, so numbers over all ranks mix different steps"
 _NOTHING_KEPT: Final = ClusterSettings(keep=False)
 
 

@@ -158,7 +158,7 @@ class Recorder:
         if self._anatomy is None:
             trace = self._written()
             if trace is None:
-                raise CaptureError("record: nothing was recorded yet - read the anatomy after the block")
+                raise CaptureError("record: nothing has been recorded yet - read the anatomy after the block")
             anatomy = located(analyze_traces([trace], redact=self._options.redact), [trace])
             if self._target is None:
                 anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
@@ -401,7 +401,7 @@ def oom_report(function: str, target: Path | None, oom: str | bool) -> Iterator[
     from opanatomy.records.memory import is_out_of_memory
 
     if oom not in (False, True, "report"):
-        raise UsageError(f"{function}: oom={oom!r}: unknown value - use 'report', or leave it out")
+        raise UsageError(f"{function}: oom={oom!r}: unknown value - pass 'report', or leave it out")
     if not oom:
         yield
         return
@@ -433,7 +433,7 @@ def _tell_what_filled(snapshot_: Path) -> None:
     with harmless(lambda reason: _say(f"memory ran out: {snapshot_} (no page for it: {reason})")):
         anatomy = as_public(analyze_traces([snapshot_]))
         anatomy.to_html(page, force=True)
-        _say(f"{sentence(headline(anatomy)[0])} {page} shows the details, {snapshot_} is the snapshot")
+        _say(f"{sentence(headline(anatomy)[0])} {page} shows the details; {snapshot_} is the snapshot")
 
 
 def _say(text: str) -> None:

@@ -113,11 +113,11 @@ class Anatomy(_Report, AnatomyRecord, frozen=True, kw_only=True, dict=True):  # 
     def to_pandas(self, table: str = "operators") -> Any:
         """Return a table as a `pandas.DataFrame`: one column per field, in base units, `<NA>` if unknown.
 
-        Tables: work (which the next six sum up), operators, kernels, modules, lines, classes, ratios, steps, memory
-        (its components), curve (allocated bytes), blocks (at the peak), activations, snapshots, devices, streams,
-        collectives, communication, ranks, spread, waiting, advice, host, chains, lanes, spans, checks, batches,
-        tokenizers, metrics; other tables have their names in the JSON report ("memory.terms"). Raises `UsageError`
-        with all names for an unknown table, and `OpanatomyError` without pandas (the extra `data`).
+        Tables: work (the next six are sums of its rows), operators, kernels, modules, lines, classes, ratios, steps,
+        memory (its components), curve (allocated bytes), blocks (at the peak), activations, snapshots, devices,
+        streams, collectives, communication, ranks, spread, waiting, advice, host, chains, lanes, spans, checks,
+        batches, tokenizers, metrics; other tables have their names in the JSON report ("memory.terms"). Raises
+        `UsageError` with all names for an unknown table, and `OpanatomyError` without pandas (the extra `data`).
         """
         return pandas_frame(self, table)
 

@@ -572,7 +572,7 @@ class Script:
                     found[rank] = max(known, key=lambda file: file.stat().st_mtime)
             time.sleep(0.2)
         if missing := sorted(set(range(place.world_size)) - set(found)):
-            say(f"no trace of rank {', '.join(map(str, missing))} on this machine: the report excludes it")
+            say(f"the report excludes ranks without a trace on this machine: {', '.join(map(str, missing))}")
         return [found[rank] for rank in sorted(found)]
 
     def _is_first(self) -> bool:
@@ -594,9 +594,13 @@ class Script:
             if not updates.were_made:
                 reason += ", and no module was called"
             if self._replayed:
-                reason = f"{self._replayed} CUDA graphs were replayed, which hide the optimizer's step"
+                times = "once" if self._replayed == 1 else f"{self._replayed:,} times"
+                reason = f"the script replayed CUDA graphs ({times}), which hides the optimizer's step"
             elif _had_children():
-                reason += "; it started other processes, which torchrun ... -m opanatomy run train.py follows as ranks"
+                reason += (
+                    "; the processes that it started are followed only as ranks, with torchrun ... -m opanatomy run"
+                    " train.py"
+                )
             return f"{reason} - use opanatomy.record() in the loop"
         made = "1 update" if updates.count == 1 else f"{updates.count} updates"
         around = (

@@ -671,7 +671,8 @@ def with_element_type(signature: Signature, dtype: str) -> Signature:
 #: The most FLOPs, and bytes, of a whole trace: more than an hour of any device.
 _MAX_COST: Final = 2**62
 TOO_COSTLY: Final = (
-    "some argument shapes are implausible (any device would need more than an hour), so their costs are unknown"
+    "the argument shapes of some calls are implausible (these calls would take any device more than an hour), so the"
+    " costs of these calls are unknown"
 )
 
 

@@ -1059,7 +1059,10 @@ def annotated_phases(
     phase = np.where(again, RECOMPUTE, np.where((stated >= 0) & ~stays, stated, placed.phase))
     said = "; ".join(f"{PHASES[code]} in {ranges.named(code)}" for code in compared.phases)
     elsewhere = sum((difference.other or 0) - (difference.ours or 0) for difference in check.differences)
-    reason = f"the phases are taken from the trace's annotations: {said} - inference places {elsewhere:,} ns elsewhere"
+    reason = (
+        f"the phases are taken from the trace's annotations: {said} - without them, {elsewhere:,} ns would be in other"
+        " phases"
+    )
     taken = replace(check, compared=0, equal=0, differences=(), not_checked=reason)
     return taken, replace(placed, phase=phase, mapped=stated >= 0)
 
@@ -1216,7 +1219,7 @@ def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: _Compar
             spent[key[:2]] = spent.get(key[:2], 0) + key[2]
         longest = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
         listed = [
-            f"{names[number]} as {PHASES[index]} {time:,} ns" for (number, index), time in longest[:_MAX_EVIDENCE]
+            f"{names[number]} in {PHASES[index]} ({time:,} ns)" for (number, index), time in longest[:_MAX_EVIDENCE]
         ]
         evidence = ", ".join(listed) + (
             f", {len(longest) - _MAX_EVIDENCE} more" if len(longest) > _MAX_EVIDENCE else ""

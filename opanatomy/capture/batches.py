@@ -61,7 +61,7 @@ def choose_shape(
         if frames < minimum:
             raise UsageError(
                 f"--seq {samples}: this many audio samples yield only {max(frames, 0)} frames, but"
-                f" {config.model_type} needs {minimum} - use more (16000 per second)"
+                f" {config.model_type} needs at least {minimum} - use more samples (16000 per second)"
             )
         length: int | None = samples
     elif kind == "input_features" and new_tokens is not None:
@@ -190,7 +190,8 @@ def _taken_from_prompt(config: Any, limit: int, new_tokens: int) -> int:
     room = limit - 1 if config.is_encoder_decoder else limit
     if new_tokens > room:
         raise UsageError(
-            f"--generate {new_tokens}: {config.model_type} has room for only {room} new tokens - generate fewer"
+            f"--generate {new_tokens}: {config.model_type} has room for only {room} new tokens - use a smaller"
+            " --generate"
         )
     return 0 if config.is_encoder_decoder else new_tokens - 1
 
@@ -324,8 +325,8 @@ def _part(value: Any, start: int, size: int, batch: int, asked: str, name: str =
             return value
         if value.shape[0] != batch:
             raise UsageError(
-                f"{asked}: input {name} has shape {tuple(value.shape)}, but its first dimension must be the batch"
-                f" size, {batch} - pass inputs whose first dimension is the batch"
+                f"{asked}: input {name} of shape {tuple(value.shape)} cannot be split along a batch of {batch} - pass"
+                " inputs whose first dimension is the batch"
             )
         return value.narrow(0, start, size)
     if isinstance(value, Mapping):

@@ -59,11 +59,13 @@ def enforce_gates(report: Report, arguments: argparse.Namespace) -> None:
         from opanatomy.cli.output import note
 
         for option in dict.fromkeys(one.option for one in report.device.exceeded):
-            note(f"check: {option} is below a rate measured in the trace; this by itself does not fail the check")
+            note(
+                f"check: {option} is lower than the throughput reached in the trace; this alone does not fail the check"
+            )
         try:
             require_agreement(report)
             if below := below_alarm(report):
-                note(f"check: {below}, see --section ledger")
+                note(f"check: {below} - for details, use --section ledger")
         except GateError as error:
             reasons += error.reasons
     if arguments.fail_if:

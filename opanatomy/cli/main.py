@@ -106,7 +106,7 @@ def _require_libraries(verb: str) -> None:
     if missing:
         raise CaptureError(
             f"{verb} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed - pip"
-            " install 'opanatomy[capture]' (analyze, compare and explain work without it)"
+            " install 'opanatomy[capture]' (analyze, compare and explain work without this extra)"
         )
 
 

@@ -45,7 +45,7 @@ def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequenc
     chart = getattr(arguments, "chart", None)
     if chart is not None and format_name not in PICTURES:
         raise UsageError(
-            f"--chart {chart} needs a file to write - add -o {chart}.svg or {chart}.png (an .html page has all charts)"
+            f"--chart {chart} needs an output file - add -o {chart}.svg or {chart}.png (an .html page has all charts)"
         )
     if not hasattr(arguments, "brief"):
         return Page(
@@ -209,12 +209,12 @@ def _folder_of_tables(arguments: argparse.Namespace) -> Path | None:
     check_no_address("--tables", name)
     folder = Path(name)
     if not name or (os.path.exists(folder) and not folder.is_dir()):
-        raise UsageError(f"--tables {name}: not a folder - pass a folder")
+        raise UsageError(f"--tables {name}: not a folder - choose another name")
     made_in = next(each for each in (folder, *folder.parents) if os.path.exists(each))
     if not made_in.is_dir() or not os.access(made_in, os.W_OK | os.X_OK):
         raise OutputError(f"--tables {name}: no permission to write in {made_in} - choose another folder")
     if not arguments.force and any(folder.glob("*.csv")):
-        raise UsageError(f"--tables {name}: it already has tables - choose another folder, or use --force")
+        raise UsageError(f"--tables {name}: it already contains tables - choose another folder, or use --force")
     return folder
 
 
@@ -330,7 +330,7 @@ def show(report: Report, where: Destination) -> None:
         try:
             written = write_tables(report, where.tables)
         except OSError as error:
-            raise OutputError(f"cannot write the tables: {where.tables}: {error.strerror or error}") from error
+            raise OutputError(f"cannot write the tables to {where.tables}: {error.strerror or error}") from error
         note(f"tables: {noun(len(written), 'file')} in {where.tables}")
 
 

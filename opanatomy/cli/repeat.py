@@ -46,7 +46,7 @@ def command_of(text: str) -> Command:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"--run {text!r}: {str(error).lower()} - close the quotation mark in it") from None
+        raise UsageError(f"--run {text!r}: {str(error).lower()} - quote the command as in a shell") from None
     if words[:1] == ["profile"]:
         return Command(text=text, words=tuple(words), environment={}, is_script=False)
     if words[:1] != ["--"]:
@@ -98,7 +98,9 @@ def _made(folder: Path, sides: int) -> tuple[Path, ...]:
         for side in folders:
             side.mkdir(parents=True)
     except FileExistsError:
-        raise UsageError(f"{as_flag(RUNS_FOLDER, str(folder))}: it already has runs - choose another folder") from None
+        raise UsageError(
+            f"{as_flag(RUNS_FOLDER, str(folder))}: it already contains runs - choose another folder"
+        ) from None
     except OSError as error:
         raise OutputError(
             f"cannot create the folder {folder}: {error.strerror or error} - choose another one"
@@ -138,8 +140,8 @@ def _run_script(command: Command, report: Path, what: str) -> None:
         traces = sorted(folder.rglob("*.json.gz"), key=lambda path: path.name)
         if not traces:
             raise CaptureError(
-                f"{what} left no trace - wrap its steps in opanatomy.record(...), or give its Trainer an"
-                " opanatomy.TrainerCallback"
+                f"{what} wrote no trace - wrap the script's steps in opanatomy.record(...), or add"
+                " opanatomy.TrainerCallback() to its Trainer"
             )
         if len({path.name for path in traces}) < len(traces):
             raise CaptureError(f"{what} recorded more than once - keep only one recording in the script")

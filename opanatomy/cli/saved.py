@@ -95,11 +95,11 @@ def _check_options(report: SavedReport, arguments: argparse.Namespace) -> None:
             elif isinstance(report.report, Anatomy):
                 trace = report.report.provenance.trace
                 needed = f"its trace - pass the trace{f' ({trace})' if trace else ''}"
-            raise UsageError(f"{shown}: {report.name} is {report.what}, but this needs {needed}")
+            raise UsageError(f"{shown}: {report.name} is {report.what}, but the option needs {needed}")
         of_one = option.name in _OF_ONE_RUN and not isinstance(report.report, Anatomy)
         if of_one or (option.name == "fail_if" and isinstance(report.report, Techniques)):
             raise UsageError(
-                f"{shown}: {report.name} is {report.what}, but this needs the report of a single run - pass one"
+                f"{shown}: {report.name} is {report.what}, but the option needs the report of a single run - pass one"
                 + (", or compare its runs again" if option.name == "redact" else "")
             )
 

@@ -131,7 +131,7 @@ def output_file(
     forced_by: str = "add --force",
     instead: str = "choose another folder",
 ) -> OutputFile:
-    """Return the file of this name; raise `OutputError` if it exists already or cannot be written.
+    """Return the file of this name; raise `OutputError` if it already exists or cannot be written.
 
     `force` allows an existing name (`forced_by` is the option to mention); a `numbered` name counts up to the next free
     one. `instead` says what to do if the folder cannot be written.
@@ -150,7 +150,7 @@ def output_file(
             if force or not os.path.lexists(target):
                 break
             if not numbered:
-                raise OutputError(f"cannot write {named}: it exists already - {forced_by} or choose another name")
+                raise OutputError(f"cannot write {named}: it already exists - {forced_by} or choose another name")
             number += 1
             named = numbered_name(path, number)
         folder = target.parent
@@ -300,7 +300,9 @@ def local_name(name: str) -> str:
         return name
     path = unquote(match[2], errors="surrogateescape")
     if "\0" in path:
-        raise UsageError(f"{name}: its path has a zero byte (%00), which no file name can have - pass the file's path")
+        raise UsageError(
+            f"{name}: its path contains a null byte (%00), which no file name can have - pass the file's path"
+        )
     return path
 
 

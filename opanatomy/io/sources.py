@@ -160,7 +160,7 @@ def _in_folder(folder: Path) -> list[Source]:
     other = next((what for path in sorted(folder.iterdir()) if (what := other_tool(path)) is not None), None)
     raise TraceError(
         f"no trace in the folder {folder}: none of its files ends in .json or .json.gz -"
-        f" {'choose another one' if other is None else f'it holds {other}'}"
+        f" {'choose another one' if other is None else f'it contains {other}'}"
     )
 
 

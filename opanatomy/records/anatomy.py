@@ -600,7 +600,7 @@ class Check(Record, frozen=True, kw_only=True):
     """Numbers of one kind, checked against a second source that does not share their attribution.
 
     `quantity` is what was compared ("call counts", "contraction FLOPs", "operator times", "annotated phases", ...) and
-    `unit` its unit ("calls", "FLOPs", "ns"). Of the `compared` numbers, `equal` agree; each other one has a row in
+    `unit` its unit ("calls", "FLOPs", "ns"). Of the `compared` numbers, `equal` agree; each of the others has a row in
     `differences`. `not_checked` says why nothing, or not everything, could be compared.
     """
 
@@ -897,15 +897,15 @@ class StepRow(Record, frozen=True, kw_only=True):
     set_aside: why the step is excluded from all numbers; `None` if it counts.
     wall_ns: its wall time.
     busy_ns: the union of the work launched in it; on the CPU the self time of its operators.
-    outside_ns: time in which the device only worked for other steps.
-    host_idle_ns: idle time, host-bound.
-    stream_idle_ns: idle time, in a stream wait.
+    outside_ns: time in which the device worked only for other steps.
+    host_idle_ns: host-bound idle time.
+    stream_idle_ns: idle time in a stream wait.
     other_idle_ns: other idle time.
     unrecorded_ns: time in which work ran, or may have run, whose records are missing.
     idle_causes: the idle time by cause.
     phase_ns: as in `Step`.
-    class_ns: the sum of its work by class, on the CPU self time.
-    exposed_communication_ns: communication while no other work ran.
+    class_ns: device work by operator class; on the CPU self time.
+    exposed_communication_ns: communication time in which no other work ran.
     framework_ns: on the CPU, wall time outside operators; `loading_ns` is the part in loader ranges.
     """
 
@@ -934,13 +934,13 @@ class StepRow(Record, frozen=True, kw_only=True):
 class Step(Record, frozen=True, kw_only=True):
     """One step: means over the counted steps, so that parts sum to their total.
 
-    `wall_ns` is the profiled step without the time in which the device only worked for other steps,
-    `unprofiled_wall_ns` the mean of the `unprofiled_count` steps without the profiler, excluding steps with a pause.
-    `phase_ns` is the wall time of each phase on the CPU, and the busy time of its device work on an accelerator.
+    `wall_ns` is the profiled step without the time in which the device worked only for other steps,
+    `unprofiled_wall_ns` the mean wall time of the `unprofiled_count` steps without the profiler, excluding steps with a
+    pause. `phase_ns` is the wall time of each phase on the CPU, and the busy time of its device work on an accelerator.
     `busy_ns` is the union of device work, `kernel_time_ns` its sum. `profiler_ns` estimates the profiler's overhead per
     step: profiled minus unprofiled time, `None` if step-to-step variation hides it. On the CPU it is the part outside
     operators, by the number of events inside and outside them, and wall = busy + framework + profiler, exactly; if it
-    is `None`, `framework_ns` includes it. `steps` has each step of the trace, including those that do not count;
+    is `None`, `framework_ns` includes it. `steps` has each step of the trace, including excluded ones;
     without annotations, steps end with the optimizers' updates (`conventions.steps`), and without updates the trace is
     one step.
 
@@ -955,7 +955,7 @@ class Step(Record, frozen=True, kw_only=True):
         `decoding`. Recomputation is part of backward.
     samples_per_second: samples of the batch divided by the unprofiled step time, or by the profiled one if only that is
         known.
-    aside_count: the number of steps that are set aside, per rank if there are several.
+    aside_count: the number of steps that are set aside; with several ranks, the mean per rank.
     aside_wall_ns: the mean wall time of these steps; `aside_idle_ns` is their mean idle time by cause.
     """
 
@@ -1007,7 +1007,7 @@ class Anatomy(Record, frozen=True, kw_only=True, dict=True, tag_field="kind", ta
     memory: the peak, its components (measured and theoretical), the memory curve, the tensors live at the peak.
     timeline: busy time and idle time by cause in the window, launches, devices, streams; on an accelerator.
     device: peaks of the device, and the shares of peak that the step reaches (`mfu`, `hfu`), utilization and occupancy.
-    ledger: where each nanosecond of device work went: linked, classed, costed.
+    ledger: where each nanosecond of device work went: linked, classified, costed.
     conventions: how FLOPs and bytes are counted.
     generation: time to the first token, and time per token; `None` if the step is not a generation.
     collectives: one row for each collective, data type and group size, over all steps.

@@ -200,7 +200,7 @@ class OperatorRow(Record, frozen=True, kw_only=True):
     part_of: the operator of which this call is a part; its FLOPs and bytes are counted there.
     bound_ns: the minimum time of these calls at the device's peaks, and `bound_by` what determines it ("compute",
         "memory").
-    compute_type: the type in which float32 operands were computed, from the longest kernel whose name shows it:
+    compute_type: the type in which float32 operands were computed, from the longest-running kernel whose name shows it:
         "float32", "tf32", "3 x tf32".
     crosses_host_link: true if the call copies between host and device; the device's bandwidth does not bound it then.
     """

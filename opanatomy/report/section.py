@@ -443,14 +443,14 @@ COLOUR: Final = {
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """The page on which a format for readers lays the report out: cells across, and whether it shows colour.
+    """The page on which a human-readable format lays the report out: its width in cells, and whether it shows color.
 
-    `brief` selects only the first screen, `full` the whole report; with neither, a terminal shows the first screen.
+    `brief` selects only the first screen, `full` the entire report; with neither, a terminal shows the first screen.
     `sections` selects sections by name (from `sections.SECTIONS`); tables have `top` rows, the operators in the order
-    of `sort`, and `advice` is the number of pieces that come first. `source` is the trace's name in a command, `sides`
-    the name of each side of a comparison; `None` if there is none. A first screen of more than `height` lines gets
-    fewer rows. With `more` the first screen ends with how to see the rest. `gates` are gates on a single report.
-    `chart` is the chart shown by an image format.
+    of `sort`, and `advice` is the number of pieces of advice at the beginning. `source` is the trace's name in a
+    command, `sides` the name of each side of a comparison; `None` if there is none. A first screen of more than
+    `height` lines gets fewer rows. With `more` the first screen ends with how to see the rest. `gates` are gates on a
+    single report. `chart` is the chart shown by an image format.
     """
 
     width: int = 80

@@ -108,15 +108,15 @@ def unlike(devices: tuple[TraceDevice, ...]) -> str | None:
     if first.unnamed:
         return (
             f"the kernels ran on device {first.number}, but the trace does not say which of its devices"
-            f" ({', '.join(first.unnamed)}) that is, so its peaks are unknown"
+            f" ({', '.join(first.unnamed)}) that is, so the peaks are unknown"
         )
     if not others:
         return None
     whole = sum(device.kernel_ns for device in computing)
-    shares = ", ".join(f"{device.kernel_ns / whole:.1%} on {device.number} ({device.name})" for device in others)
+    shares = ", ".join(f"{device.kernel_ns / whole:.1%} on device {device.number} ({device.name})" for device in others)
     return (
-        f"kernels ran on several kinds of devices, {first.kernel_ns / whole:.1%} of their time on {first.number}"
-        f" ({first.name}), {shares}: all are compared with the peaks of device {first.number}"
+        f"kernels ran on several kinds of devices, {first.kernel_ns / whole:.1%} of their time on device {first.number}"
+        f" ({first.name}), {shares}: all kernels are compared with the peaks of device {first.number}"
     )
 
 
@@ -126,7 +126,7 @@ def has_accelerator(memory: MemoryEvents, names: Sequence[str]) -> str | None:
     `names` are the names of all operators, some of which have no CPU implementation.
     """
     if (memory.device_type > _CPU).any():
-        return "has memory events of a GPU"
+        return "has GPU memory events"
     operator = next((name for name in names if _OF_ACCELERATOR.search(name)), None)
     return None if operator is None else f"has {operator}, which does not run on CPUs,"
 
@@ -148,7 +148,7 @@ def unused_gpu(metadata: dict[str, Any], names: Sequence[str]) -> str | None:
         )
     return (
         f"nothing was launched on {gpu}: all times are CPU times - move model and batch to it"
-        ' (.to("cuda")); if they are there, record GPU activities too (ProfilerActivity.CUDA)'
+        ' (.to("cuda")); if they already are, record GPU activities too (ProfilerActivity.CUDA)'
     )
 
 

@@ -177,7 +177,7 @@ def sent_of(path: Path) -> bytes:
     except OSError as failed:
         error = failed.strerror or str(failed)
     except Exception as damage:  # of unpickling what is damaged there are as many kinds as there are opcodes
-        error = f"it is damaged or cut off ({' '.join(str(damage).split())[:200] or type(damage).__name__})"
+        error = f"it is damaged or truncated ({' '.join(str(damage).split())[:200] or type(damage).__name__})"
     return msgspec.msgpack.encode(Sent(error=_encodable(error)))
 
 
@@ -191,7 +191,7 @@ def _unpacked_bytes(path: Path) -> int:
                 if size > most:
                     raise _Refused(f"it unpacks to more than {_PACKED_MOST} times its size - is it a gzip bomb?")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _Refused(f"it is cut off or damaged ({error}) - copy it again") from error
+        raise _Refused(f"it is truncated or damaged ({error}) - copy it again") from error
     return size
 
 

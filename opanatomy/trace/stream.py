@@ -213,7 +213,7 @@ def without_negative(columns: Columns, warnings: list[str]) -> Columns:
     negative = int((columns.duration_ns < 0).sum())
     if negative:
         events = "1 event has" if negative == 1 else f"{negative:,} events have"
-        warnings.append(f"{events} a negative duration, which is read as 0")
+        warnings.append(f"{events} a negative duration, which is treated as 0")
         columns = replace(columns, duration_ns=np.maximum(columns.duration_ns, 0))
     if float(columns.duration_ns.astype(np.float64).sum()) > _MAX_NS:
         raise TraceError("cannot read the trace: its durations add up to more than 146 years - is this a trace?")
@@ -225,7 +225,7 @@ def told_share(cut_off: bool, launches: Int64, work: Int64, caveats: list[str]) 
     known = launches[launches > 0]
     if cut_off and len(known) and len(work):
         recorded = int(isin(known, work).sum())
-        caveats.append(f"{recorded:,} of {len(known):,} launches have their device work before the cut")
+        caveats.append(f"the truncated trace contains the device work of {recorded:,} of its {len(known):,} launches")
 
 
 def check_content(
@@ -414,7 +414,7 @@ class EventStream:
                 return head
             if self._damage:
                 raise TraceError(
-                    f"cannot read {self.path}: the compressed file is damaged or cut off before its events"
+                    f"cannot read {self.path}: the compressed file is damaged or truncated before its events"
                     f" ({self._damage})"
                 )
             if self._ended and not start:
@@ -477,12 +477,12 @@ class EventStream:
             self._more(text)
         tail, self._buffer = self._buffer, b""
         if len(tail) > LONGEST_METADATA:
-            self.warnings.append(f"more than {LONGEST_METADATA >> 20} MiB follow the events and are left out")
+            self.warnings.append(f"more than {LONGEST_METADATA >> 20} MiB of text follow the events and are not read")
             tail = b"}"
         elif self._damage:
             wrong = "" if self._damage == ENDS_EARLY else ", some of which may be wrong"
             self.caveats.append(
-                f"the compressed file is damaged or cut off after its {self.events:,} events{wrong} ({self._damage})"
+                f"the compressed file is damaged or truncated after its {self.events:,} events{wrong} ({self._damage})"
             )
         if head:
             self.metadata = read_metadata(head, tail if tail.strip() else b"}", self.warnings)
@@ -491,11 +491,12 @@ class EventStream:
         inside = " inside an event" if self._buffer.strip() else ""
         read = f"{self.events:,} events in {self.text_bytes / 1e6:.2f} MB of text"
         if not self._damage:
-            self.caveats.append(f"the file is cut off{inside}; it is read up to the cut: {read}")
+            self.caveats.append(f"the file is truncated{inside}; it is read up to there: {read}")
             return
         at = self._raw.tell()
         place = f" after {100 * at / self._file_bytes:.1f} % of its bytes" if at < self._file_bytes else ""
         wrong = "" if self._damage == ENDS_EARLY else ", some of which may be wrong"
         self.caveats.append(
-            f"the compressed file is damaged or cut off{place} ({self._damage}); it is read up to there: {read}{wrong}"
+            f"the compressed file is damaged or truncated{place} ({self._damage}); it is read up to there:"
+            f" {read}{wrong}"
         )

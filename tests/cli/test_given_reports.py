@@ -180,9 +180,12 @@ def test_figures_of_a_comparison_are_of_each_side(compared: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["analyze", "C", "--redact"], "--redact: C is a saved comparison, but this needs the report of a single run"),
+        (
+            ["analyze", "C", "--redact"],
+            "--redact: C is a saved comparison, but the option needs the report of a single run",
+        ),
         (["analyze", "C", "--section", "idle"], "this needs the report of a single run"),
-        (["analyze", "C", "--jobs", "2"], "--jobs 2: C is a saved comparison, but this needs the trace of a run"),
+        (["analyze", "C", "--jobs", "2"], "--jobs 2: C is a saved comparison, but the option needs the trace of a run"),
         (["analyze", "C", "C"], "C is a saved comparison, which can only be shown by itself"),
         (["compare", "C", "C"], "C: this is a saved comparison and covers several runs - pass the report or trace"),
         (["explain", "--unknown", "C"], "C: this is a saved comparison and covers several runs"),
@@ -225,7 +228,7 @@ def test_an_experiment_is_shown_again_as_it_was_written(
         read.to_pandas("operators")
     for words in (["--redact"], ["--fail-if", "time > 1s"], ["--jobs", "2"]):
         assert main(["analyze", "kept.json", *words]) == 2
-        assert "kept.json is a report of techniques, but this needs" in capsys.readouterr().err
+        assert "kept.json is a report of techniques, but the option needs" in capsys.readouterr().err
     assert main(["compare", "kept.json", "kept.json"]) == 1
     assert "NAME.report.json" in capsys.readouterr().err
 
@@ -302,12 +305,15 @@ def test_ceilings_and_redaction_hold_for_a_report_as_for_its_trace(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["kept", "--trace", "x.json"], "--trace x.json: kept is a report, but this needs its trace - pass the trace"),
+        (
+            ["kept", "--trace", "x.json"],
+            "--trace x.json: kept is a report, but the option needs its trace - pass the trace",
+        ),
         (["kept", "--phase", "forward=a", "--phase", "other=b"], "--phase forward=a --phase other=b: kept is a report"),
         (["kept", "--jobs", "2"], "--jobs 2: kept is a report"),
         (
             ["kept", "--at", "peak"],
-            "--at peak: kept is a report, but this needs a memory snapshot - pass the snapshot instead",
+            "--at peak: kept is a report, but the option needs a memory snapshot - pass the snapshot instead",
         ),
         (["kept", "-o", "kept", "--force", "-f", "json"], "-o kept: this is the report to show"),
         (

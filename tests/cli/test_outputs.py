@@ -56,7 +56,7 @@ def test_nothing_is_written_over_and_what_is_there_is_whole(
     if not links:
         monkeypatch.setattr(os, "link", refuse)
     make(Path("t.json"), "old")
-    with pytest.raises(OutputError, match="it exists already - add --force or choose another name"):
+    with pytest.raises(OutputError, match="it already exists - add --force or choose another name"):
         make(Path("t.json"))
     with output_file(Path("t.json"), force=True).written() as partial:
         partial.write_text("half")
@@ -167,7 +167,7 @@ def test_python_keeps_to_the_same_rules(here: Path) -> None:
     assert opanatomy.profile(layer, x).provenance.trace is None
     assert opanatomy.profile(layer, x, trace="t.json").provenance.trace == "t.json"
     before = Path("t.json").read_bytes()
-    with pytest.raises(OutputError, match=r"cannot write t\.json: it exists already - pass force=True or choose"):
+    with pytest.raises(OutputError, match=r"cannot write t\.json: it already exists - pass force=True or choose"):
         opanatomy.profile(layer, x, trace="t.json")
     assert Path("t.json").read_bytes() == before
     opanatomy.profile(layer, x, trace="t.json", force=True)

@@ -231,7 +231,7 @@ def test_what_a_store_says_comes_with_the_command_that_downloads(
         (("profile", "https://huggingface.co/owner/name"), "use its Hub id: opanatomy profile owner/name"),
         (("profile", "s3://bucket/model/"), "download its folder and pass that folder"),
         (("profile", "file:///models/x"), "pass its path: /models/x"),
-        (("analyze", "file:///a%00b.json"), "file:///a%00b.json: its path has a zero byte (%00)"),
+        (("analyze", "file:///a%00b.json"), "file:///a%00b.json: its path contains a null byte (%00)"),
     ],
 )
 def test_addresses_elsewhere(

@@ -99,7 +99,7 @@ def test_each_round_has_each_side_once_and_the_seed_decides_the_order() -> None:
     ("code", "says"),
     [
         ("print('first'); raise SystemExit('no data')", "ended with exit code 1; no report was kept"),
-        ("pass", "left no trace - wrap its steps in opanatomy.record(...), or give its Trainer an"),
+        ("pass", "wrote no trace - wrap the script's steps in opanatomy.record(...), or add"),
     ],
 )
 def test_a_run_that_fails_ends_it(code: str, says: str, here: Path) -> None:
@@ -158,17 +158,17 @@ def test_every_recorder_writes_where_a_comparison_collects(here: Path, monkeypat
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--run", "profile gpt2"], "--run 'profile gpt2': only one side - pass --run twice"),
+        (["--run", "profile gpt2"], "--run 'profile gpt2': only one side - use --run twice"),
         (
             ["a.json", "--run", "profile gpt2"],
             "compare a.json --run ...: sides are either files or runs - pass SIDEs or --run",
         ),
-        ([], "compare: no sides are given - pass at least two: compare BEFORE AFTER, or --run CMD twice"),
-        (["a.json", "b.json", "--times", "3"], "--times 3 needs --run - pass --run 'profile MODEL ...' twice"),
+        ([], "compare: no sides are given - pass at least two (compare BEFORE AFTER), or use --run CMD twice"),
+        (["a.json", "b.json", "--times", "3"], "--times 3 needs --run - use --run 'profile MODEL ...' twice"),
         (["a.json", "b.json", "--folder", "runs"], "--folder runs needs --run"),
         (["--run", "gpt2"], "--run 'gpt2': neither a profile command nor a script - write 'profile MODEL ...' or '-- "),
         (["--run", "-- A=1 B="], "--run '-- A=1 B=': no program after -- - write '-- python train.py ...'"),
-        (["--run", "profile 'gpt2"], "no closing quotation - close the quotation mark in it"),
+        (["--run", "profile 'gpt2"], "no closing quotation - quote the command as in a shell"),
         (["--run", "profile gpt2 --bacth 2"], "unknown --bacth 2 - did you mean --batch?"),
         (["--run", "profile gpt2 --batch 0"], "--batch 0: must be at least 1"),
         (["--run", "profile gpt2 --clip 1"], "--clip 1.0 clips before an optimizer update, and this run has none"),
@@ -180,7 +180,10 @@ def test_every_recorder_writes_where_a_comparison_collects(here: Path, monkeypat
         (["--run", "profile gpt2 --trace a.json.gz"], "--trace is not an option of a run"),
         (["--run", "profile gpt2 --full"], "--full is not an option of a run"),
         (["--run", "profile gpt2 --no-trace --suggest 0", "--times", "0"], "--times 0: must be at least 1"),
-        (["--run", "profile gpt2", "--folder", "used"], "--folder used: it already has runs - choose another folder"),
+        (
+            ["--run", "profile gpt2", "--folder", "used"],
+            "--folder used: it already contains runs - choose another folder",
+        ),
     ],
 )
 def test_sides_that_cannot_be_run_are_refused_before_any_runs(words: list[str], says: str, here: Path) -> None:

@@ -99,7 +99,7 @@ CAUSES: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
     "MIG": ((CALL.format("CUPTI_ERROR_MIG_DEVICE_NOT_SUPPORTED (43)"),), {},
             "CUPTI does not support this MIG instance - run on a full GPU"),
     "too long": (("Exceeded max GPU buffer count (33 >= 33) - terminating tracing",), {},
-     "the step launches more than the profiler's buffers can hold - profile fewer steps, or a smaller model"),
+     "the step launches more work than the profiler's buffers can hold - profile fewer steps, or a smaller model"),
     "not started": (("function cbapi->getCuptiStatus() failed with error CUPTI_ERROR_NOT_INITIALIZED (15)", FAILED), {},
                     "CUPTI could not be started - update the driver; if that does not help, load the driver with"),
     # Without a word of Kineto the surroundings are looked at.
@@ -109,7 +109,7 @@ CAUSES: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
     "nsys": ((), {"NSYS_PROFILING_SESSION_ID": "7"},
              "another profiler is attached to this process (NSYS_PROFILING_SESSION_ID) - run without it"),
     "LD_LIBRARY_PATH": ((), {"LD_LIBRARY_PATH": "{folder}"},
-     "CUPTI failed, and LD_LIBRARY_PATH contains another CUPTI than torch's ({folder}) - remove that folder"),
+     "CUPTI failed, and LD_LIBRARY_PATH contains a CUPTI other than torch's ({folder}) - remove that folder"),
 }  # fmt: skip
 
 

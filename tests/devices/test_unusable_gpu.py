@@ -124,7 +124,7 @@ def test_weights_that_do_not_fit_say_what_else_is_on_the_gpu(
     monkeypatch.setattr("opanatomy.capture.model.workload.choose_shape", lambda *arguments: None)
     assert line_of(BERT, capsys) == (
         "out of memory: the float32 weights do not fit in the memory of cuda:0 (NVIDIA H100 80GB HBM3 (sm_90),"
-        " 75.2 of 85.9 GB used, 74.1 GB by vllm (process 7)) - keep fewer --layers or use --dtype bfloat16"
+        " 75.2 of 85.9 GB used, 74.1 GB by vllm (process 7)) - use fewer --layers or use --dtype bfloat16"
     )
 
 

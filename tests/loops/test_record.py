@@ -751,7 +751,7 @@ def test_one_recorder_and_one_profiler_at_a_time() -> None:
     recorder = opanatomy.record()
     with pytest.raises(CaptureError, match="was not started"):
         recorder.step()
-    with pytest.raises(CaptureError, match="nothing was recorded yet"), recorder:
+    with pytest.raises(CaptureError, match="nothing has been recorded yet"), recorder:
         _ = recorder.anatomy
     with pytest.raises(CaptureError, match="already started"):
         recorder.start()
@@ -778,7 +778,7 @@ def test_wrong_arguments(options: dict[str, Any], kind: type[OpanatomyError], sa
 def test_a_file_that_is_there(tmp_path: Path) -> None:
     target = tmp_path / "t.json"
     target.write_text("mine")
-    with pytest.raises(OutputError, match=r"it exists already - pass force=True"), opanatomy.record(target):
+    with pytest.raises(OutputError, match=r"it already exists - pass force=True"), opanatomy.record(target):
         pass
     assert target.read_text() == "mine"
     with opanatomy.record(target, force=True):

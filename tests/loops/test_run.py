@@ -281,10 +281,10 @@ def test_steps_are_cycles_of_updates(keys: str, known: int, steps: list[int]) ->
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "run: which script? - opanatomy run [options] train.py"),
+        ((), "run: no script is given - write opanatomy run [options] train.py"),
         (("none.py",), "run: no script none.py - put the script's options after its name"),
         (("--trace", "step.txt", "train.py"), "the name must end in .json or .json.gz"),
-        (("-o", "taken.json", "train.py"), "cannot write taken.json: it exists already"),
+        (("-o", "taken.json", "train.py"), "cannot write taken.json: it already exists"),
         (("--steps", "0", "train.py"), "--steps"),
     ],
 )

@@ -269,7 +269,8 @@ def test_loading_is_told_apart_from_the_steps(tmp_path: Path) -> None:
     training.train()
     (warning,) = callback.anatomy.warnings
     took = re.fullmatch(
-        r"batches are loaded between the steps \(([\d.]+) ms each time\); no number here includes that time", warning
+        r"batches are loaded between the steps \(([\d.]+) ms each time\); no number in the report includes that time",
+        warning,
     )
     assert took is not None
     sleep_ns = BATCH * 100_000_000
@@ -310,7 +311,7 @@ def test_a_training_that_is_interrupted_leaves_the_steps_that_are_whole(tmp_path
     anatomy = opanatomy.read(tmp_path / "step.json")
     assert anatomy == callback.anatomy
     assert len(anatomy.step.steps) == 2
-    assert warned(anatomy) == ["only 2 of 3 steps were profiled, because the recording ended then"]
+    assert warned(anatomy) == ["only 2 of 3 steps were profiled, because the recording ended early"]
 
 
 def test_a_training_that_fails_before_a_step_is_whole_leaves_nothing(tmp_path: Path) -> None:
@@ -404,7 +405,7 @@ def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "step.trace.json.gz").write_text("mine")
     callback = opanatomy.TrainerCallback(range(2, 3), "step.txt")
     training = trainer(callback, folder=tmp_path, max_steps=2)
-    with pytest.raises(OutputError, match=r"step.trace.json.gz: it exists already - pass force=True"):
+    with pytest.raises(OutputError, match=r"step.trace.json.gz: it already exists - pass force=True"):
         training.train()
     assert (training.state.global_step, left_in(tmp_path)) == (0, ["step.trace.json.gz"])
     trainer(opanatomy.TrainerCallback(range(2, 3), "step.txt", force=True), folder=tmp_path, max_steps=2).train()

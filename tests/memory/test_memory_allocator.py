@@ -273,7 +273,7 @@ A100 = nvml.NvmlDevice(uuid="GPU-1", name="A100", used_bytes=9_000, total_bytes=
             nvml.Answer(why_not="NVML does not support AMD devices"),
             False,
             [("before_the_device", None, None), ("context", None, None)],
-            [("cannot tell memory use or context size of cuda:1: NVML does not support AMD devices")],
+            [("cannot tell the memory use or context size of cuda:1: NVML does not support AMD devices")],
         ),
     ],
     ids=["process", "context-there", "no-answer"],

@@ -200,7 +200,7 @@ def test_a_step_beyond_a_limit_of_the_host_is_reported(tmp_path: Path) -> None:
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("opanatomy: out of memory in the forward phase")
-    assert "; peak use was " in last
+    assert "; peak memory use was " in last
     assert "--batch" in last
     report = json.loads(done.stdout)
     memory = report["memory"]
@@ -229,22 +229,22 @@ def full(*_: Any) -> None:
         (
             BERT,
             "",
-            "lower --batch or --seq, add --accumulate 2, add --checkpointing, add --amp bf16, keep fewer"
+            "lower --batch or --seq, add --accumulate 2, add --checkpointing, add --amp bf16, use fewer"
             " --layers or use --dtype bfloat16",
         ),
         (
             BERT,
             "--accumulate 2 --checkpointing --amp bf16",
-            "lower --batch or --seq, keep fewer --layers or use --dtype bfloat16",
+            "lower --batch or --seq, use fewer --layers or use --dtype bfloat16",
         ),
-        (BERT, "--inference --dtype bf16 --batch 1", "lower --seq or keep fewer --layers"),
+        (BERT, "--inference --dtype bf16 --batch 1", "lower --seq or use fewer --layers"),
         (
             GPT2,
             "--generate 8 --beams 4 --dtype bf16",
-            "lower --batch or --seq, use --beams 1 or keep fewer --layers",
+            "lower --batch or --seq, use --beams 1 or use fewer --layers",
         ),
-        (BERT, "--optimizer adafactor", "keep fewer --layers or use --dtype bfloat16"),
-        (BERT, "--optimizer sgd --dtype bf16", "use --optimizer adafactor or keep fewer --layers"),
+        (BERT, "--optimizer adafactor", "use fewer --layers or use --dtype bfloat16"),
+        (BERT, "--optimizer sgd --dtype bf16", "use --optimizer adafactor or use fewer --layers"),
     ],
 )
 def test_the_advice_fits_the_phase_and_the_options(
@@ -283,5 +283,5 @@ def test_a_model_that_does_not_fit_is_no_fault_of_the_batch(
     monkeypatch.setattr("opanatomy.capture.model.workload.build_on_meta", full_host)
     assert main(["profile", "gpt2", "--device", "cpu", "--layers", "1"]) == 1
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "opanatomy: out of memory while gpt2 was being built - keep fewer --layers or use --dtype bfloat16"
+        "opanatomy: out of memory while gpt2 was being built - use fewer --layers or use --dtype bfloat16"
     )

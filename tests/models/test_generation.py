@@ -335,9 +335,9 @@ def test_options_that_make_no_sense_together(words: str, said: str, tmp_path: An
     ("name", "request_", "said"),
     [
         (BERT, {"generate": 4}, "--generate 4: BertForMaskedLM cannot generate - leave it out, or use a model with"),
-        (GPT2, {"generate": 70}, "--generate 70: gpt2 has room for only 64 new tokens - generate fewer"),
+        (GPT2, {"generate": 70}, "--generate 70: gpt2 has room for only 64 new tokens - use a smaller --generate"),
         (GPT2, {"generate": 8, "seq": 58}, "--seq 58: gpt2 takes at most 57 tokens (64 positions, 7 of them reserved"),
-        (BART, {"generate": 64}, "--generate 64: bart has room for only 63 new tokens - generate fewer"),
+        (BART, {"generate": 64}, "--generate 64: bart has room for only 63 new tokens - use a smaller --generate"),
         (
             WHISPER,
             {"generate": 3, "seq": 8},

@@ -141,7 +141,7 @@ def test_outputs_without_a_loss_are_summed_over_micro_batches() -> None:
         (
             (torch.ones(6, 4), {"mask": torch.ones(4, 4)}),
             2,
-            "accumulate=2: input mask has shape (4, 4), but its first dimension must be the batch size, 6 - pass"
+            "accumulate=2: input mask of shape (4, 4) cannot be split along a batch of 6 - pass"
             " inputs whose first dimension is the batch",
         ),
     ],

@@ -194,4 +194,4 @@ def test_a_run_of_a_file_is_recorded_as_given(folder: Path) -> None:
     assert done.returncode == 1
     said = done.stderr.splitlines()[-1]
     assert "the model failed in the forward phase: RuntimeError: " in said
-    assert said.endswith("(my models/net.py:23) - see --debug")
+    assert said.endswith("(my models/net.py:23) - use --debug for the traceback")

@@ -247,7 +247,7 @@ def test_a_picture_in_a_file(ending: str, tmp_path: Path, capsys: pytest.Capture
     assert (tmp_path / f"step.{ending}").read_bytes() != target.read_bytes()
     capsys.readouterr()
     assert main(["analyze", trace, "--chart", "classes"]) == 2
-    assert "--chart classes needs a file to write" in capsys.readouterr().err
+    assert "--chart classes needs an output file" in capsys.readouterr().err
 
 
 def test_the_tables_beside_a_page(tmp_path: Path) -> None:

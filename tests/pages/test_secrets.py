@@ -490,5 +490,5 @@ def test_a_key_that_is_no_json_is_left_out_and_no_event_lost() -> None:
 
 
 def test_a_trace_that_ends_early_is_an_error() -> None:
-    with pytest.raises(OutputError, match="is cut off - free some space"):
+    with pytest.raises(OutputError, match="is truncated - free some space"):
         copied('{"schemaVersion": 1, "traceEvents": [\n  {\n    "name": "a')

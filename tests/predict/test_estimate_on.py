@@ -148,7 +148,7 @@ def test_what_is_no_device_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("estimate", BERT), 2, "on which device? - use --on, such as --on H100"),
+        (("estimate", BERT), 2, "no device is given - use --on, for example --on H100"),
         (("estimate", BERT, "--on", "banana"), 2, "--on banana: opanatomy has no data sheet for this device"),
         (
             ("estimate", BERT, *SMALL, "--on", "V100", "--tf32"),

@@ -262,7 +262,7 @@ def test_the_largest_batch_of_a_function(function: str, here: Path, capfd: pytes
 def test_a_batch_that_a_function_does_not_take_is_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (here / "models.py").write_text(CODE)
     assert main(["profile", "models.py:encoder", "--device", "cpu", "--batch", "8"]) == 2
-    assert "which creates its own inputs - give it a `batch` argument" in capfd.readouterr().err
+    assert "which creates its own inputs - give the function a `batch` parameter" in capfd.readouterr().err
 
 
 def test_a_training_has_an_optimizer(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -157,7 +157,7 @@ def test_a_report_is_written_whole_and_read_back(tmp_path: Path) -> None:
     assert {name: anatomy.to_dict()[name] for name in json.loads(text)} == json.loads(text)
     for name in (Named(), tmp_path / "report.json", str(tmp_path / "report.json")):
         assert opanatomy.read(name) == anatomy
-    with pytest.raises(opanatomy.OutputError, match="it exists already - pass force=True"):
+    with pytest.raises(opanatomy.OutputError, match="it already exists - pass force=True"):
         anatomy.to_json(tmp_path / "report.json")
     as_public(anatomies.nothing()).to_json(tmp_path / "report.json", force=True)
     assert opanatomy.read(tmp_path / "report.json") == as_public(anatomies.nothing())
@@ -227,7 +227,7 @@ def test_a_comparison_is_written_whole_and_read_back(name: str, tmp_path: Path) 
         comparison.metrics(),
     )
     assert pickle.loads(pickle.dumps(comparison)) == comparison
-    with pytest.raises(opanatomy.OutputError, match="it exists already - pass force=True"):
+    with pytest.raises(opanatomy.OutputError, match="it already exists - pass force=True"):
         comparison.to_json(path)
 
 
@@ -376,7 +376,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "memory": (lambda: opanatomy.profile(LINEAR, X, memory="yes"), "memory='yes': must be True or False"),  # type: ignore[arg-type]
     "trace ending": (lambda: opanatomy.profile(LINEAR, X, trace="t.txt"), "must end in .json or .json.gz"),
     "trace address": (lambda: opanatomy.profile(LINEAR, X, trace="s3://bucket/t.json"), "s3://"),
-    "trace there": (lambda: opanatomy.profile(LINEAR, X, trace=BERT), "it exists already - pass force=True"),
+    "trace there": (lambda: opanatomy.profile(LINEAR, X, trace=BERT), "it already exists - pass force=True"),
     "trace folder": (lambda: opanatomy.profile(LINEAR, X, trace="no/such/t.json"), "create it first"),
     "no trace": (lambda: opanatomy.analyze("no such trace.json"), "no such trace.json"),
     "no path": (lambda: opanatomy.analyze(None), "a trace is a path, not None"),  # type: ignore[arg-type]

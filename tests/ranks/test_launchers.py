@@ -140,7 +140,7 @@ def test_a_rank_that_fails_ends_all_with_its_error(here: Path) -> None:
     (line,) = (number for number, text in enumerate(UNLIKE_RANKS.splitlines(), 1) if "this rank is broken" in text)
     assert said == [
         "opanatomy: rank 1: the model failed in the forward phase: ValueError: this rank is broken"
-        f" (unlike.py:{line}) - see --debug"
+        f" (unlike.py:{line}) - use --debug for the traceback"
     ]
     assert not list(here.glob("*.json.gz"))
 
@@ -356,7 +356,7 @@ def test_how_accelerate_was_told_to_share(monkeypatch: pytest.MonkeyPatch) -> No
         ("--processes 2 --parallel hsdp", "not possible with 2 processes"),
         ("--processes 2 --parallel fsdp2 --bucket-mb 1", "works only with DDP: leave out --parallel fsdp2"),
         ("--processes 2 --device cuda:0", "--device cuda:0 would apply to all processes"),
-        ("--processes 3 --device cpu", "--processes 3: a launcher has already started 2 - leave it out"),
+        ("--processes 3 --device cpu", "--processes 3: a launcher has already started 2 processes - leave it out"),
     ],
 )
 def test_steps_that_cannot_be_shared_are_refused(here: Path, words: str, message: str) -> None:

@@ -272,7 +272,7 @@ def test_what_cannot_be_read_is_a_caveat_among_others(tmp_path: Path) -> None:
     together = opanatomy.analyze(folder)
     assert len(together.ranks) == 3
     assert [text.split()[0] for text in together.caveats if "is left out" in text] == ["rank3.json"]
-    assert any(text.startswith("rank ") and "cut off" in text for text in together.caveats)
+    assert any(text.startswith("rank ") and "truncated" in text for text in together.caveats)
 
 
 @pytest.mark.parametrize(

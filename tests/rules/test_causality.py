@@ -275,7 +275,9 @@ def test_launches_without_work(count: int, alarm: bool, tmp_path: Path, capsys: 
     out, err = capsys.readouterr()
     assert ("may be wrong" in out) is alarm
     assert (
-        alarm or "check: 1 number that affects less than 1 % of the work is not confirmed, see --section ledger" in err
+        alarm
+        or "check: 1 number that affects less than 1 % of the work is not confirmed - for details, use --section ledger"
+        in err
     )
 
 

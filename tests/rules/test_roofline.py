@@ -654,7 +654,7 @@ def test_a_low_peak_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> N
     )
     assert "may be wrong" not in out
     assert "--peak 100T; otherwise data sheet of H100 SXM" in out
-    assert err.count("check: --peak 100T is below a rate measured in the trace") == 1
+    assert err.count("check: --peak 100T is lower than the throughput reached in the trace") == 1
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of shared traces is not next to the checkout")

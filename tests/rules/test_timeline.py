@@ -554,7 +554,7 @@ def test_a_trace_that_is_cut_off_has_no_idle_time_after_the_cut(tmp_path: Path) 
     (tmp_path / "cut.json").write_text(text[: text.rindex('"name": "ampere')])
     anatomy = opanatomy.analyze(tmp_path / "cut.json")
     assert (anatomy.timeline.unrecorded_ns, anatomy.timeline.idle_ns) == (4_990 * US, (20 + 3_990) * US)
-    assert anatomy.caveats[0].startswith("the file is cut off")
+    assert anatomy.caveats[0].startswith("the file is truncated")
 
 
 @pytest.mark.parametrize(

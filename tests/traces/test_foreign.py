@@ -182,7 +182,7 @@ def on_cpu(*operators: str) -> TraceBuilder:
         (
             ("aten::mm",),
             "nothing was launched on the machine's GPU (NVIDIA H100 80GB HBM3): all times are CPU times - move"
-            ' model and batch to it (.to("cuda")); if they are there, record GPU activities too'
+            ' model and batch to it (.to("cuda")); if they already are, record GPU activities too'
             " (ProfilerActivity.CUDA)",
         ),
     ],
@@ -213,7 +213,7 @@ def test_a_file_cut_off_before_the_events_of_its_gpu_is_not_of_the_cpu(tmp_path:
     cut, said = anatomy.caveats
     assert said.startswith("only the host was recorded: the trace names a GPU but has no GPU events.")
     assert said.endswith("- pass the complete file")
-    assert cut.startswith("the file is cut off inside an event")
+    assert cut.startswith("the file is truncated inside an event")
     assert not anatomy.advice
 
 

@@ -156,7 +156,7 @@ def test_what_other_writers_break_is_mended(bad: str | bytes, name: str, tmp_pat
 @given(st.floats(0.4, 0.999))
 def test_a_cut_off_file_is_read_up_to_the_cut(tmp_path_factory: pytest.TempPathFactory, share: float) -> None:
     anatomy = analyzed(tmp_path_factory.mktemp("cut"), STEP[: int(len(STEP) * share)])
-    assert any("cut off" in caveat for caveat in anatomy.caveats)
+    assert any("truncated" in caveat for caveat in anatomy.caveats)
     assert anatomy.ledger.device_work_ns in (10_000, 30_000, 35_000, 0, 50_000, 100_000, 150_000)
 
 
@@ -167,15 +167,15 @@ def test_a_cut_off_trace_says_how_much_was_read(tmp_path: Path) -> None:
     made.events += training_step().events
     text = made.text()
     assert analyzed(tmp_path, text[: text.index("ampere_sgemm_128x64_nt")]).caveats == (
-        "the file is cut off inside an event; it is read up to the cut: 14 events in 0.00 MB of text",
-        "1 of 2 launches have their device work before the cut",
+        "the file is truncated inside an event; it is read up to there: 14 events in 0.00 MB of text",
+        "the truncated trace contains the device work of 1 of its 2 launches",
     )
     made = TraceBuilder()
     for number in range(20000):
         made.host(f"aten::op{number}", number, 1)
     packed = gzip.compress(made.text().encode())
     cut = analyzed(tmp_path, packed[: len(packed) // 2], "cut.json.gz")
-    assert any("cut off" in caveat for caveat in cut.caveats)
+    assert any("truncated" in caveat for caveat in cut.caveats)
     assert 1000 < len(cut.operators) < 20000
 
 
@@ -203,7 +203,7 @@ PIECES = (b"\0", b" ", b"a", b"{},", b'{"ph":"X","cat":"Kernel","name":"k","ts":
         (b"", "is empty"),
         (b"hello", "starts with 'h'"),
         (b'{"a": 1}', 'no "traceEvents"'),
-        (b"\x1f\x8b\x08bad", "damaged or cut off before"),
+        (b"\x1f\x8b\x08bad", "damaged or truncated before"),
         (wrong_checksum(), "damaged"),
         (None, "no such file"),
         *(
@@ -280,7 +280,7 @@ def test_durations_that_cannot_be(tmp_path: Path) -> None:
     anatomy = made.analyze(tmp_path)
     assert (anatomy.ledger.device_work_ns, anatomy.warnings) == (
         25_000,
-        ("1 event has a negative duration, which is read as 0",),
+        ("1 event has a negative duration, which is treated as 0",),
     )
     made = TraceBuilder()
     for number in range(1000):

@@ -148,7 +148,7 @@ def test_memory_of_a_gpu_without_its_events(tmp_path: Path) -> None:
         {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 7, "tid": 1, "ts": 126, "args": args}
     )
     (caveat,) = trace.analyze(tmp_path).caveats
-    assert caveat.startswith("only the host was recorded: the trace has memory events of a GPU but has no GPU events")
+    assert caveat.startswith("only the host was recorded: the trace has GPU memory events but has no GPU events")
 
 
 def test_launches_without_kernels_are_said(tmp_path: Path) -> None:

@@ -81,7 +81,8 @@ def check_device(device: str) -> str:
         )
     count = device_count(device)
     if number is not None and number >= count:
-        raise CaptureError(f"{_named(device)}: there are {count} {kind} devices - numbering starts at {kind}:0")
+        there = f"there is 1 {kind} device" if count == 1 else f"there are {count} {kind} devices"
+        raise CaptureError(f"{_named(device)}: {there} - numbering starts at {kind}:0")
     return f"{kind}:{number or 0}"
 
 

@@ -168,7 +168,7 @@ _CAUSES: Final = (
     _Cause("CUPTI_ERROR_OUT_OF_MEMORY", "CUPTI ran out of memory for its buffers", "use a smaller model or batch"),
     _Cause("CUPTI_ERROR_(NOT_COMPATIBLE|LEGACY_PROFILER|OLD_PROFILER|CUDA_COMPILER)",
            "the loaded CUPTI does not match the driver", "update the driver"),
-    _Cause("Exceeded max GPU buffer count", "the step launches more than the profiler's buffers can hold",
+    _Cause("Exceeded max GPU buffer count", "the step launches more work than the profiler's buffers can hold",
            "profile fewer steps, or a smaller model"),
 )  # fmt: skip
 
@@ -212,7 +212,7 @@ def _cause(lines: tuple[str, ...]) -> tuple[str, str]:
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         if folder and any(Path(folder).glob("libcupti.so*")):
             return (
-                f"CUPTI failed, and LD_LIBRARY_PATH contains another CUPTI than torch's ({Path(folder)})",
+                f"CUPTI failed, and LD_LIBRARY_PATH contains a CUPTI other than torch's ({Path(folder)})",
                 "remove that folder",
             )
     if "CUPTI_ERROR" in text or "CUPTI init" in text:

@@ -26,7 +26,8 @@ _MADE, _FAILED = "made", "failed"
 _IMPORTED: Final = ("accelerate", "transformers", "torch._dynamo", "torch.distributed.tensor")
 #: torch's message about a GPU in a fork of a process that has used one.
 _IN_USE: Final = (
-    "CUDA is already in use in this process, and forked processes cannot use it - call this before anything uses CUDA"
+    "CUDA is already in use in this process, and forked processes cannot use it - call opanatomy.profile before"
+    " anything uses CUDA"
 )
 
 

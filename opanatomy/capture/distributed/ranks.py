@@ -253,7 +253,10 @@ class Ranks(Struct, kw_only=True):
             return len(failures) == self.world_size
         if failures:
             which = f"rank {failures[0]}" if len(failures) == 1 else f"ranks {', '.join(map(str, failures))}"
-            raise CaptureError(f"the step failed only on {which}, which cannot rerun it on its own - see its output")
+            raise CaptureError(
+                f"the step failed only on {which}, which cannot rerun it without the other ranks - see the output of"
+                f" {which}"
+            )
         return False
 
 

@@ -282,7 +282,8 @@ class SharedTraining(RankTraining):
 
                 raise CaptureError(
                     f"accelerate {accelerate.__version__} cannot prepare this model for"
-                    f" {spelled(PARALLEL, group.parallel)}: {one_line(error)} - update it, or choose another method"
+                    f" {spelled(PARALLEL, group.parallel)}: {one_line(error)} - update accelerate, or choose"
+                    " another method"
                 ) from error
 
     def _share(self, module: torch.nn.Module, options: RunOptions) -> None:

@@ -337,7 +337,7 @@ class LoopRecording:
             what, remedy = "its memory was traced", "leave out memory"
         else:
             return None
-        return f"a step failed while {what} - if it works otherwise, {remedy}"
+        return f"a step failed while {what} - if the loop works without opanatomy, {remedy}"
 
     def abort(self) -> None:
         """Restore everything, and write nothing more."""
@@ -368,7 +368,7 @@ class LoopRecording:
         by_line = not self.options.lines or profiled.profiler.ran_by_line
         if not profiled.is_whole:
             warnings.append(
-                f"only {len(profiled.logs)} of {profiled.steps} steps were profiled, because the recording ended then"
+                f"only {len(profiled.logs)} of {profiled.steps} steps were profiled, because the recording ended early"
             )
         elif not by_line:
             warnings.append("no lines: the recording ended before the step that runs line by line")
@@ -470,7 +470,7 @@ class LoopRecording:
             return "steps vary: the counted step had different shapes or calls than the profiled ones"
         again = session.way_again == session.way
         if again and _computing(session.counts_again) != _computing(session.observation.counts()):
-            return "two counted steps of the loop differ"
+            return "the two counted steps of the loop made different calls"
         return None
 
     def _not_observed(self) -> str:
@@ -516,7 +516,7 @@ class LoopRecording:
         step_ns = median(session.unprofiled_ns or profiled.profiler.times_ns)
         if self.loading_ns and (loading_ns := median(self.loading_ns)) > _NOTED_LOADING_SHARE * step_ns:
             took = f"{loading_ns / 1e6:.1f} ms each time"
-            yield f"batches are loaded between the steps ({took}); no number here includes that time"
+            yield f"batches are loaded between the steps ({took}); no number in the report includes that time"
 
 
 def _has_fast_path(outermost: Iterable[torch.nn.Module]) -> bool:

@@ -452,7 +452,7 @@ class Snapshots:
             answer = nvml.answer(allocator.index)
             occupied = answer.device
             if occupied is None:
-                note = f"cannot tell memory use or context size of {self.device}: {answer.why_not}"
+                note = f"cannot tell the memory use or context size of {self.device}: {answer.why_not}"
                 if note not in self.notes:
                     self.notes.append(note)
         snapshot = MemorySnapshot(

@@ -76,7 +76,7 @@ def build_module(
             return module if all(same_device(str(tensor.device), device) for tensor in tensors) else module.to(device)
         except Exception as error:  # the readers of weights have errors of their own
             if is_out_of_memory(error):
-                smaller = "keep fewer --layers" + (" or use --dtype bfloat16" if dtype in _WIDE_DTYPES else "")
+                smaller = "use fewer --layers" + (" or use --dtype bfloat16" if dtype in _WIDE_DTYPES else "")
                 which = "" if device == "cpu" else f" ({device_text(device)})"
                 raise OutOfMemory(
                     f"out of memory: the {dtype} weights do not fit in the memory of {device}{which} - {smaller}"
@@ -224,7 +224,7 @@ def freeze(module: torch.nn.Module, parts: str | None) -> None:
         for parameter in _FROZEN[name](module, number, as_flag(FREEZE, parts)):
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise UsageError(f"{as_flag(FREEZE, parts)}: no weights are left to train - freeze fewer")
+        raise UsageError(f"{as_flag(FREEZE, parts)}: no weights are left to train - freeze fewer parts")
 
 
 def _embeddings(module: torch.nn.Module, _number: str, asked: str) -> list[torch.nn.Parameter]:
@@ -442,7 +442,7 @@ class Logits:
 
 def _refused(what: str) -> UsageError:
     return UsageError(
-        f"--fused-loss: the model computes {what} on its logits, which are never materialized in full - leave it out"
+        f"--fused-loss: the model computes {what} on its logits, which a fused loss never holds in full - leave it out"
     )
 
 

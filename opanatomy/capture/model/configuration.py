@@ -345,7 +345,9 @@ def _keep_layers(content: dict[str, Any], config: Any, layers: int) -> list[str]
         raise UsageError(f"--layers {layers}: the configuration of {config.model_type} has no layer count - use --set")
     maximum = max(max(count) if isinstance(count, list) else count for _, _, _, count in counts)
     if layers > maximum:
-        raise UsageError(f"--layers {layers}: {config.model_type} has {maximum} layers here - use 1 to {maximum}")
+        raise UsageError(
+            f"--layers {layers}: this {config.model_type} configuration has {maximum} layers - use 1 to {maximum}"
+        )
     changes = {}
     for where, values, part, before in counts:
         key = where.rpartition(".")[2]
@@ -477,4 +479,8 @@ def _classes(table: str, model_type: str) -> set[str]:
 
 
 def _choices(possible: list[str]) -> str:
-    return f"it has {', '.join(possible)}" if possible else "pass package.module:function that returns (module, inputs)"
+    return (
+        f"choose from {', '.join(possible)}"
+        if possible
+        else "pass package.module:function that returns (module, inputs)"
+    )

@@ -229,13 +229,13 @@ def read_texts(asked: str) -> TextDataset:
         column, texts = _texts_in(source)
         kept = tuple(islice((text for text in texts if text.strip()), MAX_TEXTS + 1))
     except UnicodeDecodeError as error:
-        raise source.wrong("it is not UTF-8 text - use lines, JSON Lines, CSV or Parquet") from error
+        raise source.wrong("it is not UTF-8 text - use UTF-8 lines, JSON Lines, CSV or Parquet") from error
     except (OSError, EOFError, zlib.error) as error:
         raise source.wrong(f"cannot be read: {one_line(error)} - check the file") from error
     if not kept:
         raise source.wrong("it contains no text - use a file with one text per line")
     if any("\0" in text for text in kept):
-        raise source.wrong("it is binary, not text - use lines, JSON Lines, CSV or Parquet")
+        raise source.wrong("it is binary, not text - use plain text, JSON Lines, CSV or Parquet")
     return TextDataset(file=source.path.name, column=column, texts=kept[:MAX_TEXTS], more=len(kept) > MAX_TEXTS)
 
 
@@ -301,16 +301,16 @@ def _column(source: _Source, columns: dict[str, bool]) -> str:
     listed = ", ".join(columns)
     if source.column is not None:
         if source.column not in columns:
-            raise source.wrong(f"it has no column {source.column!r} - it has {listed}")
+            raise source.wrong(f"it has no column {source.column!r} - its columns are {listed}")
         if not columns[source.column]:
-            raise source.wrong(f"its column {source.column!r} contains no text - it has {listed}")
+            raise source.wrong(f"its column {source.column!r} contains no text - its columns are {listed}")
         return source.column
     words = [name for name, holds_words in columns.items() if holds_words]
     usual = [name for wanted in _USUAL_COLUMNS for name in words if name.lower() == wanted]
     if len(words) == 1 or usual:
         return usual[0] if usual else words[0]
     what = "no text column" if not words else "several text columns"
-    raise source.wrong(f"it has {what} - pass {source.path}:COLUMN, one of {listed}")
+    raise source.wrong(f"it has {what} - use {source.path}:COLUMN with one of its columns, {listed}")
 
 
 def _json_rows(source: _Source) -> Iterator[Row]:
@@ -347,7 +347,7 @@ def _parquet(source: _Source) -> tuple[str, Iterator[str]]:
         import pyarrow.parquet
     except ImportError as error:
         raise source.wrong(
-            "Parquet needs pyarrow, which is not installed - pip install pyarrow, or use lines, JSON Lines or CSV"
+            "Parquet needs pyarrow, which is not installed - pip install pyarrow, or use plain text, JSON Lines or CSV"
         ) from error
     try:
         file = pyarrow.parquet.ParquetFile(source.path)

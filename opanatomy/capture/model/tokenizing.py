@@ -179,7 +179,7 @@ def tokenized(model: OfModel, texts: Sequence[str], wanted: str | None) -> Token
     Raises `UsageError` if there is no such tokenizer.
     """
     with quiet_libraries():
-        chosen = _own(model, texts) or _trained(model, texts, "the model has no tokenizer here")
+        chosen = _own(model, texts) or _trained(model, texts, "the model comes without a tokenizer")
         if chosen.trained_because is None and len(chosen.tokenizer) > model.vocabulary:
             largest = max((number for of_text in _ids(chosen.tokenizer, texts) for number in of_text), default=0)
             if largest >= model.vocabulary:

@@ -220,8 +220,8 @@ def call_function(model: str, batch: int | None = None) -> tuple[torch.nn.Module
         takes_batch = batch is not None and "batch" in inspect.signature(function).parameters
         if batch is not None and not takes_batch and not isinstance(torch.empty(0), FakeTensor):
             raise UsageError(
-                f"--batch does not apply to {model}, which creates its own inputs - give it a `batch` argument, or"
-                " leave the option out"
+                f"--batch does not apply to {model}, which creates its own inputs - give the function a `batch`"
+                " parameter, or leave the option out"
             )
         try:
             made = function(batch=batch) if takes_batch else function()

@@ -360,4 +360,4 @@ def inputs_fit(name: str, shape: Shape, dtype: str) -> Iterator[None]:
 
 def fewer_weights(dtype: str | None) -> list[str]:
     """Return ways to make the weights of a model from a configuration smaller."""
-    return ["keep fewer --layers", *(["use --dtype bfloat16"] if is_wide(dtype) else [])]
+    return ["use fewer --layers", *(["use --dtype bfloat16"] if is_wide(dtype) else [])]

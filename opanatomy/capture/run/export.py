@@ -371,7 +371,7 @@ def _last(text: bytes, redaction: Redaction) -> bytes:
     if end is None:
         if text.lstrip().startswith(b"]"):
             return b"]}\n"
-        raise OutputError("the profiler's trace of this step is cut off - free some space in its folder")
+        raise OutputError("the profiler's trace of this step is truncated - free some space in its folder")
     trailing = redaction.metadata(_metadata(b"{" + text[end.end() :].strip(b", \t\r\n").removesuffix(b"}")))
     pairs = (msgspec.json.encode(key) + b":" + msgspec.json.encode(value) for key, value in trailing.items())
     return _cleaned(text[: end.start()], redaction) + b"\n]" + b"".join(b",\n" + pair for pair in pairs) + b"}\n"

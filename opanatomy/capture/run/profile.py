@@ -116,6 +116,6 @@ def _check_it_can_fit(plan: Plan, options: RunOptions) -> None:
     if available is not None and needed > available:
         raise OutOfMemory(
             f"{options.model} cannot fit: its {plan.parameters / 1e9:.3g} billion parameters need at least"
-            f" {needed / 1e9:.3g} GB ({listed(parts, 'and')}), but only {available / 1e9:.3g} GB are available - keep"
+            f" {needed / 1e9:.3g} GB ({listed(parts, 'and')}), but only {available / 1e9:.3g} GB are available - use"
             f" fewer --layers{' or use --dtype bfloat16' if ITEM_SIZE[options.dtype] > 2 else ''}"
         )

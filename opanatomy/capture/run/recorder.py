@@ -76,8 +76,8 @@ def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Pr
             if phase is Phase.OTHER:
                 raise
             raise CaptureError(
-                f"the model failed in the {phase} phase: {said_by(error)} - see"
-                f" {as_asked('--debug', 'the original error')}"
+                f"the model failed in the {phase} phase: {said_by(error)} -"
+                f" {as_asked('use --debug for the traceback', 'see the original error')}"
             ) from error
 
 
@@ -137,6 +137,6 @@ def _out_of_memory_line(
     where = f"in the {phase} phase"
     if phase is Phase.OTHER:
         where = "outside any step" if recorded else "while preparing the model"
-    reached = f"; peak use was {peak / 1e9:.2f} GB" if peak else ""
+    reached = f"; peak memory use was {peak / 1e9:.2f} GB" if peak else ""
     first = first_line(error, 160, silent="memory error")
     return f"out of memory {where}{reached} - {less_memory(phase, subject, options, recorded=recorded)} ({first})"

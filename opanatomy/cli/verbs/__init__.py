@@ -20,7 +20,7 @@ VERBS: Final[Mapping[str, str]] = {
     "techniques": "predict, then measure, what bf16, checkpointing, LoRA, ... would save",
     "estimate": "predict step time and memory on a GPU you don't have",
     "catalog": "list the built-in models",
-    "peaks": "measure this device's peak matmul rates and memory bandwidth",
+    "peaks": "measure this device's peak FLOP/s and memory bandwidth",
     "mcp": "serve reports to a coding agent (Model Context Protocol)",
     "explain": "explain a line of the report, an operator, a kernel or a device",
 }

@@ -42,7 +42,7 @@ EXAMPLES: Final = (
     ("the ranks of one run, as JSON", "opanatomy analyze ranks/ -o run.json"),
     ("what filled the memory when it ran out", "opanatomy analyze oom.pickle"),
     (
-        "a copy of the trace with classes, phases and rates added",
+        "a copy of the trace with operator classes, phases, FLOP/s and GB/s added",
         "opanatomy analyze trace.json.gz --trace annotated.json.gz",
     ),
 )

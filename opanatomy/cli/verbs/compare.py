@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION: Final = (
     "Compare the first report, trace or folder of ranks with each of the others. With two sides, the difference in step"
-    " time is split into parts that add up to it. A folder of reports counts as several runs of one side; --run"
-    " produces such runs, interleaved."
+    " time is split into parts that add up to it. A folder of reports counts as several runs of one side; use --run"
+    " to make such runs, interleaved."
 )
 OPTIONS: Final = COMPARE
 #: Options of `profile` for its report and gates, which belong to the comparison here.
@@ -69,24 +69,24 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _check_sides(names: list[str], arguments: argparse.Namespace) -> None:
     if arguments.run and names:
-        raise UsageError(
-            f"compare {names[0]} --run ...: sides are either files or runs - pass SIDEs or --run, not both"
-        )
+        raise UsageError(f"compare {names[0]} --run ...: sides are either files or runs - use SIDEs or --run, not both")
     if len(arguments.run) == 1:
         raise UsageError(
-            f"--run {arguments.run[0]!r}: only one side - pass --run twice, the second time with the change"
+            f"--run {arguments.run[0]!r}: only one side - use --run twice, the second time with the change"
         )
     if arguments.run:
         return
     for option in (TIMES, TURNS_SEED, RUNS_FOLDER):
         if (value := getattr(arguments, option.name)) != option.default:
-            raise UsageError(f"{as_flag(option, value)} needs --run - pass --run 'profile MODEL ...' twice")
+            raise UsageError(f"{as_flag(option, value)} needs --run - use --run 'profile MODEL ...' twice")
     if not names:
-        raise UsageError("compare: no sides are given - pass at least two: compare BEFORE AFTER, or --run CMD twice")
+        raise UsageError(
+            "compare: no sides are given - pass at least two (compare BEFORE AFTER), or use --run CMD twice"
+        )
     if "" in names:
         raise UsageError("compare: the name of a side is empty - pass a report, a trace or a folder")
     if len(names) < 2:
-        raise UsageError(f"compare {names[0]}: only one side - pass at least two: compare BEFORE AFTER")
+        raise UsageError(f"compare {names[0]}: only one side - pass at least two (compare BEFORE AFTER)")
     if names.count(STDIN) > 1:
         raise UsageError("compare - -: stdin can be read only once - use only one -")
 
@@ -115,7 +115,7 @@ def _compare_runs(arguments: argparse.Namespace) -> Comparison:
     with folders_for(arguments.folder, len(commands)) as folders:
         turns = Turns(commands=commands, times=arguments.times, seed=arguments.seed, folders=folders)
         each = noun(arguments.times, "run")
-        note(f"{len(commands)} sides, {each} each, in an order shuffled by --seed {arguments.seed}")
+        note(f"{len(commands)} sides, {each} each, in random order (--seed {arguments.seed})")
         reports: list[Path] = []
         try:
             with Display() as display:

@@ -19,7 +19,7 @@ EXAMPLES: Final = (
     ("a line of the report", "opanatomy explain MFU"),
     ("an operator, with its shapes and numbers in a report", "opanatomy explain aten::addmm --report report.json"),
     ("a GPU: its variants, peaks and memory", "opanatomy explain 4090"),
-    ("what a report could not classify or count", "opanatomy explain --unknown report.json"),
+    ("what could not be classified or counted in a report", "opanatomy explain --unknown report.json"),
 )
 
 
@@ -46,6 +46,6 @@ def _not_known(unknown: tuple[tuple[str, tuple[str, ...]], ...], *, with_report:
     """Return a line with the unknown names and similar known ones."""
     names = "; ".join(f"{name!r} (near: {', '.join(near)})" if near else repr(name) for name, near in unknown)
     hint = "write it as the report prints it" + (
-        "" if with_report else "; with --report REPORT, names in that report are found too"
+        "" if with_report else "; use --report REPORT to look up names in that report too"
     )
     return f"no line of the report, operator, kernel or device is called {names} - {hint}"

@@ -88,9 +88,9 @@ def _measured(machine: Machine, device: str, dtypes: Sequence[str], given: Overr
         measured = measure(machine, device, wanted, moves=moves, on_stage=display.stage).over(kept)
     if measured.peaks or measured.bandwidths:
         try:
-            note(f"kept: {store(measured)}")
+            note(f"saved: {store(measured)}")
         except OSError as error:
-            note(f"not kept for later runs: {error.strerror or error}")
+            note(f"not saved for later runs: {error.strerror or error}")
     return measured
 
 
@@ -257,10 +257,10 @@ def _remarks(measured: Measured, matched: Match, moved: bool) -> list[str]:
         remarks.append(f"sheet: {matched.why}")
     if moved:
         remarks.append(
-            "memory: counts the bytes that the program reads and writes; copy and triad (a = b + s * c) do both, read"
-            " only reads; the fastest of them is the peak"
+            "memory: the bandwidth counts the bytes that the program reads and writes (copy and triad, a = b + s * c,"
+            " do both; read only reads); the highest bandwidth is the peak"
         )
-    remarks.append("spread: how far the median burst was below the best burst, whose rate is shown")
+    remarks.append("spread: how far the median burst was below the best burst, which is the one shown")
     rates = [*measured.peaks.values(), *measured.bandwidths.values()]
     busy = measured.load is not None and measured.load.busy
     if busy or any(rate.disturbed for rate in rates):

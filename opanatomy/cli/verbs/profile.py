@@ -135,7 +135,8 @@ def _check_processes(arguments: argparse.Namespace, place: Launched | None) -> N
     if place is not None:
         if processes not in (None, place.world_size):
             raise UsageError(
-                f"{as_flag(PROCESSES, processes)}: a launcher has already started {place.world_size} - leave it out"
+                f"{as_flag(PROCESSES, processes)}: a launcher has already started {place.world_size} processes -"
+                " leave it out"
             )
         processes = place.world_size
     check_several(arguments, processes or 1, as_flag)

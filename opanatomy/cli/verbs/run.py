@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from opanatomy.script import RunSettings
 
 DESCRIPTION: Final = (
-    "Run an unmodified training script, profile some of its steps and report them when it ends. Its output, exit code,"
-    " signals and results are unchanged; the report goes to stderr. With several ranks: torchrun ... -m opanatomy run"
-    " train.py, or accelerate launch ... -m opanatomy run train.py."
+    "Run an unmodified training script, profile some of its steps and report on them when it ends. Its output, exit"
+    " code, signals and results are unchanged; the report goes to stderr. With several ranks: torchrun ... -m opanatomy"
+    " run train.py, or accelerate launch ... -m opanatomy run train.py."
 )
 OPTIONS: Final = SCRIPT
 #: The options that help shows first, by name.
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     given = arguments.script[arguments.script[:1] == ["--"] :]
     if not given:
-        raise UsageError("run: which script? - opanatomy run [options] train.py [its arguments]")
+        raise UsageError("run: no script is given - write opanatomy run [options] train.py [its arguments]")
     if not arguments.module and not os.path.exists(given[0]):
         raise UsageError(f"run: no script {given[0]} - put the script's options after its name")
     if sys.flags.ignore_environment or sys.flags.no_site:
