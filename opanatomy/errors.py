@@ -51,7 +51,7 @@ class OutputError(OpanatomyError):
 
 
 class GateError(OpanatomyError):
-    """A check failed, a `--fail-if` condition was true, or `--for` is exceeded; `reasons` has a line for each."""
+    """A check failed, a `--fail-if` condition was true, or `--for` does not fit; `reasons` has a line for each."""
 
     exit_code = 3
 
