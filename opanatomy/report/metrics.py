@@ -73,7 +73,8 @@ DEFINITIONS: Final = (
     _defined("clock_share", "fraction", "higher", "`clock_mhz` divided by the device's maximum clock"),
     _defined("power_w", "W", "lower", "power while steps were recorded (mean of the readings)"),
     _defined("temperature_c", "degrees", "lower", "highest temperature while steps were recorded"),
-    _defined("run.step_ns", "ns", "lower", "mean time of the run's unrecorded steps, including evaluations and checkpoints"),
+    _defined("run.step_ns", "ns", "lower", "mean time of the run's unrecorded steps, including evaluations and"
+        " checkpoints"),
     _defined("run.samples_per_second", "samples/s", "higher", "samples per second over the entire run"),
     _defined("run.input_share", "fraction", "lower", "share of the run in which the loop waits for input"),
     _defined("run.evaluation_share", "fraction", "lower", "share of the run spent in evaluations"),
@@ -124,7 +125,8 @@ DEFINITIONS: Final = (
     _defined("ratio.{class}.time", "ratio", None, "backward/forward ratio of the class's time"),
     _defined("ratio.{class}.flops", "ratio", None, "backward/forward ratio of the class's FLOPs"),
     _defined("ratio.{class}.bytes", "ratio", None, "backward/forward ratio of the class's bytes"),
-    _defined("mfu", "fraction", "higher", "model FLOPs utilization: contraction FLOPs, excluding recomputation, over the peak"),
+    _defined("mfu", "fraction", "higher", "model FLOPs utilization: contraction FLOPs, excluding recomputation, over"
+        " those that the peak allows"),
     _defined("hfu", "fraction", "higher", "hardware FLOPs utilization: like MFU, but counting recomputation"),
     _defined("mfu_covered", "fraction", "higher", "share of contraction time whose FLOPs are known; below 1, MFU and"
         " HFU are lower bounds"),
@@ -140,10 +142,11 @@ DEFINITIONS: Final = (
     _defined("peak_memory_bytes", "bytes", "lower", "peak memory of the step: `allocator_peak_bytes` if known, else"
         " `process_peak_bytes`"),
     _defined("allocator_peak_bytes", "bytes", "lower", "most memory that the allocator had allocated at one time"),
-    _defined("process_peak_bytes", "bytes", "lower", "largest resident set of the process, including Python (CPU)"),
-    _defined("reserved_memory_bytes", "bytes", "lower", "most device memory that the allocator had reserved at one time"),
-    _defined("needed_memory_bytes", "bytes", "lower", "memory that the step needs according to theory, excluding temporary"
-        " buffers"),
+    _defined("process_peak_bytes", "bytes", "lower", "CPU: largest resident set of the process, including Python"),
+    _defined("reserved_memory_bytes", "bytes", "lower", "most device memory that the allocator had reserved at one"
+        " time"),
+    _defined("needed_memory_bytes", "bytes", "lower", "memory that the step needs according to theory, excluding"
+        " temporary buffers"),
     _defined("memory.{component}_bytes", "bytes", "lower", "size of the component, measured or inferred"),
     _defined("memory.at_peak.{component}_bytes", "bytes", "lower", "the component's bytes that are live at the peak"),
     _defined("first_token_ns", "ns", "lower", "mean time to the first token, in unprofiled generations"),
