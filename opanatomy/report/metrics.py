@@ -136,9 +136,9 @@ DEFINITIONS: Final = (
     _defined("sm_efficiency", "fraction", "higher", "Kineto's estimate of SM efficiency, averaged over the steps'"
         " time"),
     _defined("occupancy", "fraction", "higher", "Kineto's estimate of occupancy, averaged over kernels by duration"),
-    _defined("tensor_core_ns", "ns", None, "time of kernels whose names say that they use tensor cores / step"),
-    _defined("tensor_core_unknown_ns", "ns", None, "time of matmul kernels whose names do not say whether they use"
-        " tensor cores / step"),
+    _defined("tensor_core_ns", "ns", None, "time of kernels whose names show that they use tensor cores / step"),
+    _defined("tensor_core_unknown_ns", "ns", None, "time of matmuls and unclassified kernels whose names do not"
+        " show whether they use tensor cores / step"),
     _defined("peak_memory_bytes", "bytes", "lower", "peak memory of the step: `allocator_peak_bytes` if known, else"
         " `process_peak_bytes`"),
     _defined("allocator_peak_bytes", "bytes", "lower", "most memory that the allocator had allocated at one time"),

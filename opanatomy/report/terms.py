@@ -112,7 +112,7 @@ COLUMNS: Final = Chapter(
         ),
         term(
             "bytes",
-            "minimum data movement: each distinct input read once, each output written once",
+            "minimum data movement, with each distinct input read once and each output written once",
             "For a collective, the size of its messages; for memory, the allocated bytes.",
             formula="read_bytes + written_bytes",
             paths="classes[].read_bytes, classes[].written_bytes",
@@ -155,16 +155,16 @@ COLUMNS: Final = Chapter(
         ),
         term(
             "formula",
-            "value computed from the model and batch sizes",
+            "how theory computes the size from the dimensions of model and batch",
             "In the literature's notation: b batch, s sequence length, h hidden size, a heads, L layers, V vocabulary.",
         ),
         term("and {} more", "sum of the unlisted rows; --top lists more, -f json lists all"),
         term(
             "≥",
-            "lower bound, since some work has no formula",
+            "lower bound, since some work has no cost formula",
             "The value is left out if most of the work, by time, has no formula. If the trace lacks device work,"
             " calls, FLOPs, bytes and MFU are lower bounds too.",
-            note="≥ lower bound, since some work has no formula",
+            note="≥ lower bound, since some work has no cost formula",
         ),
         term("-", "unknown, or nothing to compare with"),
         term(
@@ -275,9 +275,9 @@ RATIOS: Final = Chapter(
         term(
             "backward / forward | backward over forward",
             "a class's backward time, including recompute, divided by its forward time",
-            "The ratio of FLOPs or bytes is omitted if any call in either phase has no formula, and all ratios are"
-            " omitted if forward takes less than 1 % of the time of backward. Classes that take less than 1 % of the"
-            " time of all classes are left out, as a note under the table says.",
+            "The ratio of FLOPs or bytes is omitted if any call in either phase has no cost formula, and every ratio"
+            " if its forward value is below 1 % of its backward value. Classes that take less than 1 % of the time of"
+            " all classes are left out, as a note under the table says.",
             formula="(sum over phases backward and recompute) / (sum over phase forward), of classes[].time_ns,"
             " flops, read_bytes + written_bytes",
             paths="classes[].time_ns, classes[].flops, classes[].read_bytes, classes[].written_bytes",
@@ -290,7 +290,7 @@ RATIOS: Final = Chapter(
             " gradient and one for the input's, where these are needed.",
             paths="ratios[].theory_flops, ratios[].theory_bytes",
         ),
-        term("-", "some of the work has no formula, or forward takes less than 1 % of the time of backward"),
+        term("-", "some work has no cost formula, or the forward value is below 1 % of the backward value"),
         term(
             "the paper's classes",
             "shares of the first three classes, next to those in the paper",
@@ -577,7 +577,7 @@ RANKS: Final = Chapter(
             formula="ranks[].wall_ns; the other times are sums / ranks[].steps",
             paths="ranks[].wall_ns, ranks[].steps",
         ),
-        term("step", "mean step of the rank", paths="ranks[].wall_ns"),
+        term("step", "mean step time of the rank", paths="ranks[].wall_ns"),
         term(
             "own",
             "the step minus exposed communication",
@@ -639,7 +639,7 @@ WAITING: Final = Chapter(
             formula="step = other work + transfer + waiting + unmatched + idle: waiting.each[].steps[]",
             paths="waiting.each[].steps[]",
         ),
-        term("step", "mean of the rank's steps, excluding other steps' work", paths="waiting.each[].steps[].wall_ns"),
+        term("step", "mean step time of the rank, excluding other steps' work", paths="waiting.each[].steps[].wall_ns"),
         term(
             "other work",
             "time in which any work except communication runs",
@@ -687,7 +687,7 @@ WAITING: Final = Chapter(
             "rank that the other ranks wait for",
             "Named if it causes at least a quarter of all waiting and twice as much as the next rank, if waiting takes"
             " 1 % of the steps or more, if it enters collectives later than the next-to-last rank by more than the"
-            " clock error, and if all ranks were given. The waiting that it causes is split in two: the part that had"
+            " clock error, and if all ranks' traces were given. The waiting that it causes is split in two: what had"
             " accrued before its step began (the waiting minus the extra time that the rank took, compared with the"
             " others, from the start of its step to launching the collective), and the rest, which accrued within the"
             " step. If the rest is a tenth of this waiting or more, the line gives the reason: the rank computes"
@@ -703,7 +703,7 @@ WAITING: Final = Chapter(
         ),
         term(
             "collectives matched",
-            "how the ranks' calls were matched: by sequence number in the group, by order or by time",
+            "whether the ranks' calls were matched by sequence number in the group, by order or by time",
             "By process group and sequence number if the trace has both (`Seq`, NCCL in torch 2.13). Otherwise by"
             " order in the group, at the offset at which all names agree, and all message sizes that must be equal."
             " Kernels launched before the recording started are matched by collective, group, size and overlap in"
@@ -759,8 +759,8 @@ def _rule(rule: Rule) -> Term:
     return term(
         rule.id.replace("_", " "),
         rule.title,
-        f"Looks for {rule.looks_for}. Upper bound on the gain: {rule.bound}. Stays silent {rule.silent}, and for gains"
-        " below 2 % of the step.",
+        f"Looks for {rule.looks_for}. Upper bound on the gain: {rule.bound}. Stays silent {rule.silent}. Gains in time"
+        " below 2 % of the step are left out.",
         paths="advice[].id, advice[].gain_ns",
     )
 
@@ -913,7 +913,7 @@ ESTIMATES: Final = Chapter(
             "The middle of the estimate, or the value of `--tokens-per-second`.",
             paths="estimated.tokens_per_second",
         ),
-        term("FLOP/token", "FLOPs per token", paths="estimated.conventions[].flops"),
+        term("FLOP/token", "training FLOPs per token according to the formula", paths="estimated.conventions[].flops"),
         term(
             "FLOP/s",
             "FLOPs per second of one device, at the throughput in the line `at`",
@@ -1234,7 +1234,7 @@ COMPARISON: Final = Chapter(
             " never matched. If only one side records an operator's arguments, matching ignores them, and a warning"
             " says so.",
         ),
-        term("what changed", "kind of change: more calls, moved, another kernel, new, gone, ..."),
+        term("what changed", "kind of change (more calls, moved, another kernel, new, gone, ...)"),
         term("another kernel", "contraction for which the library chose another kernel"),
         term("side", "one of the runs, or groups of runs, that are compared"),
         term("time", "mean time of the side's similar steps"),
@@ -1908,7 +1908,7 @@ RUN: Final = Chapter(
             " their share of the counted steps' wall time, excluding other steps' work; all shares in the sentence"
             " are relative to that time. `peak` in the sentence is the roofline, bound / time. An idle cause is named"
             " if it takes half of the idle time, otherwise the two largest, each if it takes 30 % of the idle time or"
-            " more. Parts below 2 % are left out; memory that fills 90 % of the device comes second.",
+            " more. Parts below 2 % are left out; a step that fills 90 % of the device's memory is named second.",
         ),
     ),
 )
@@ -1978,7 +1978,7 @@ TEXTS: Final = Chapter(
         ),
         term(
             "steps",
-            "mean step over the batches, samples and tokens per second",
+            "mean step time over the batches, and samples and tokens per second",
             "The range covers the steps of all batches.",
             formula="texts.mean_step_ns, .samples_per_second, .useful_tokens_per_second",
             paths="texts.mean_step_ns, texts.samples_per_second, texts.useful_tokens_per_second",
@@ -1993,7 +1993,11 @@ TEXTS: Final = Chapter(
             formula="texts.batches[].useful_tokens / .tokens",
             paths="texts.batches[].useful_tokens, texts.batches[].tokens",
         ),
-        term("step", "mean unprofiled step of the batch, excluding pauses", paths="texts.batches[].step_ns"),
+        term(
+            "step",
+            "mean unprofiled step time of the batch, excluding steps with a pause",
+            paths="texts.batches[].step_ns",
+        ),
         term(
             "useful tokens",
             "tokens per second, excluding padding",
@@ -2035,7 +2039,7 @@ WHOLE_RUN: Final = Chapter(
         term(
             "over the run",
             "samples per second over the entire run, including evaluations and checkpoints",
-            "Shown next to the throughput of the recorded steps if these steps leave out a tenth of the run or more.",
+            "Shown next to the throughput of the recorded steps if steps unlike these take a tenth of the run or more.",
             paths="trends.samples_per_second",
         ),
         term(
@@ -2147,7 +2151,7 @@ STEP: Final = Chapter(
         term(
             "clock",
             "the device's SM clock during recorded steps, next to its maximum",
-            "Read through NVML: the median, and the readings in which the driver gave a reason for a lower clock"
+            "Read through NVML: the median, and the readings in which the driver named a reason for a lower clock"
             " (power cap, heat, hardware slowdown, power brake, set clocks, sync boost). Power is a mean; energy"
             " comes from the device's counter.",
             formula="device_state.clock_mhz, .clock_limit_mhz, .reasons / .readings, .energy_j / .steps",
@@ -2389,7 +2393,7 @@ STEP: Final = Chapter(
         ),
         term(
             "estimates",
-            "Kineto's estimates of how full the device was, from launch dimensions",
+            "Kineto's estimates of how full the device is, from launch dimensions",
             formula="device.sm_efficiency, device.occupancy, device.tensor_core_ns / timeline.launching.kernel_ns",
             paths="device.sm_efficiency, device.occupancy, device.tensor_core_ns, timeline.launching.kernel_ns",
         ),
@@ -2416,7 +2420,8 @@ STEP: Final = Chapter(
             "tensor cores | tensor-core time",
             "share of kernel time that uses tensor cores, according to kernel names",
             'On AMD, matrix cores. The rules are in classification/kernels.py. "(12 % unknown)" is the share of'
-            " matmuls whose names do not tell. Not shown for devices without tensor cores.",
+            " kernel time in matmuls and unclassified kernels whose names do not show this. Not shown for devices"
+            " without tensor cores.",
             formula="device.tensor_core_ns / timeline.launching.kernel_ns",
             paths="device.tensor_core_ns, timeline.launching.kernel_ns",
         ),
@@ -2505,7 +2510,7 @@ WORDS: Final = Chapter(
         ),
         term(
             "mean step | mean like step",
-            "mean over the counted steps: sums divided by the number of these steps",
+            "sums over the counted steps, divided by the number of these steps",
             "Means add up, so that parts sum to the total; medians do not.",
             formula="x / step.count",
             paths="step.count",
