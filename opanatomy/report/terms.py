@@ -290,7 +290,7 @@ RATIOS: Final = Chapter(
             " gradient and one for the input's, where these are needed.",
             paths="ratios[].theory_flops, ratios[].theory_bytes",
         ),
-        term("-", "some work has no cost formula, or the forward value is below 1 % of the backward value"),
+        term("-", "some work has no cost formula, or forward is less than 1 % of backward"),
         term(
             "the paper's classes",
             "shares of the first three classes, next to those in the paper",
