@@ -112,34 +112,34 @@ COLUMNS: Final = Chapter(
         ),
         term(
             "bytes",
-            "minimum data movement, with each distinct input read once and each output written once",
+            "minimum data movement, each distinct input read and each output written once",
             "For a collective, the size of its messages; for memory, the allocated bytes.",
             formula="read_bytes + written_bytes",
             paths="classes[].read_bytes, classes[].written_bytes",
         ),
         term(
             "FLOP/B | intensity | arithmetic intensity",
-            "arithmetic intensity, FLOPs divided by bytes",
+            "FLOPs divided by bytes",
             "Left out if FLOPs are known for less than half of the time.",
             formula="flops / (read_bytes + written_bytes)",
             paths="classes[].flops, classes[].read_bytes, classes[].written_bytes",
         ),
         term(
             "FLOP/s",
-            "FLOPs divided by the time of the work whose FLOPs are known",
+            "known FLOPs divided by the time of that work",
             "Omitted for an operator if its FLOPs are known for less than half of its time.",
             formula="10^9 x flops / (time_ns - uncosted_ns)",
             paths="classes[].flops, classes[].time_ns, classes[].uncosted_ns",
         ),
         term(
             "B/s",
-            "bytes divided by the time of the work whose bytes are known",
+            "known bytes divided by the time of that work",
             "A lower bound on the traffic, since bytes are the minimum. Omitted for an operator if its bytes are"
             " known for less than half of its time.",
             formula="10^9 x (read_bytes + written_bytes) / (time_ns - uncosted_ns)",
             paths="classes[].read_bytes, classes[].written_bytes, classes[].time_ns, classes[].uncosted_ns",
         ),
-        term("phase", "part of the step, such as forward; see Phases"),
+        term("phase", "part of the step; see Phases"),
         term(
             "class | operator class",
             "kind of arithmetic; see Operator classes",
@@ -150,21 +150,21 @@ COLUMNS: Final = Chapter(
         term("type", "data type of the elements"),
         term(
             "ranks",
-            "number of ranks in the group; ~ if the trace does not name the group",
+            "number of ranks in the group; ~ if the trace names none",
             "If the trace does not name the group, it is assumed to contain all ranks.",
         ),
         term(
             "formula",
-            "how theory computes the size from the dimensions of model and batch",
+            "how theory computes the size",
             "In the literature's notation: b batch, s sequence length, h hidden size, a heads, L layers, V vocabulary.",
         ),
-        term("and {} more", "sum of the unlisted rows; --top lists more, -f json lists all"),
+        term("and {} more", "sum of the unlisted rows; --top lists more, -f json all"),
         term(
             "≥",
-            "lower bound, since some work has no cost formula",
+            "lower bound; some work has no cost formula",
             "The value is left out if most of the work, by time, has no formula. If the trace lacks device work,"
             " calls, FLOPs, bytes and MFU are lower bounds too.",
-            note="≥ lower bound, since some work has no cost formula",
+            note="≥ lower bound; some work has no cost formula",
         ),
         term("-", "unknown, or nothing to compare with"),
         term(
@@ -183,7 +183,7 @@ COLUMNS: Final = Chapter(
             paths="step.count",
         ),
         term("all {} steps together | all steps", "sums over all profiled steps", paths="step.count"),
-        term("columns hidden at this width", "columns that would need a wider terminal"),
+        term("columns hidden at this width", "columns that need a wider terminal"),
     ),
 )
 
@@ -293,7 +293,7 @@ RATIOS: Final = Chapter(
         term("-", "some work has no cost formula, or forward is less than 1 % of backward"),
         term(
             "the paper's classes",
-            "shares of the first three classes, next to those in the paper",
+            "shares of the first three classes, next to the paper's",
             "Each share is relative to the three classes together, excluding the optimizer.",
             formula="(the class's sum of flops, or of time_ns) / (sum over the three classes), in all phases but"
             " optimizer",
@@ -301,7 +301,7 @@ RATIOS: Final = Chapter(
         ),
         term(
             "FLOP paper | time paper | paper",
-            "the share in arXiv 2007.00072 (BERT-large encoder layer, V100)",
+            "share in arXiv 2007.00072 (BERT-large encoder layer, V100)",
             "FLOPs: contractions 99.80 %, normalizations 0.17 %, element-wise 0.03 %. Time: 61.0 %, 25.5 %, 13.5 %.",
         ),
     ),
@@ -351,7 +351,7 @@ OPERATORS: Final = Chapter(
         ),
         term(
             "no line known",
-            "work that could not be assigned to a line of code",
+            "work not assigned to any line",
             formula='lines[] where stack is ""',
             paths="lines[].time_ns",
         ),
@@ -388,7 +388,7 @@ OPERATORS: Final = Chapter(
         ),
         term(
             "outside modules",
-            "work outside every module's range (the loss, the optimizer, anything between steps)",
+            "work outside every module's range (loss, optimizer, anything between steps)",
             formula="((sum of classes[].time_ns) - (sum of modules[].time_ns)) / step.count",
             paths="classes[].time_ns, modules[].time_ns, step.count",
         ),
@@ -479,7 +479,7 @@ COMMUNICATION: Final = Chapter(
     terms=(
         term(
             "collective",
-            "each kind of collective (all-reduce, all-gather, ...), by data type and number of ranks",
+            "each kind of collective, by data type and number of ranks",
             "The times of all collectives sum exactly to the time of the communication class. Name, size and group"
             " come from `record_param_comms` and NCCL's kernels (torch 2.2 and later); older traces have shapes but"
             " no group. On the CPU, each gloo annotation is matched to its c10d operator by order, kind and size;"
@@ -489,7 +489,7 @@ COMMUNICATION: Final = Chapter(
         ),
         term(
             "time",
-            "total time of the collective's kernels; by phase, the union of their times",
+            "time of the collective's kernels; by phase, their union",
             formula="collectives[].time_ns; communication.phases[].running_ns",
             paths="collectives[].time_ns, communication.phases[].running_ns",
             note="time includes waiting for the slowest rank",
@@ -503,7 +503,7 @@ COMMUNICATION: Final = Chapter(
         ),
         term(
             "bus | bus bandwidth",
-            "bytes per second that the links carry",
+            "bytes per second on the links",
             "The bus carries 2 (n - 1) / n of the size in an all-reduce, (n - 1) / n in an all-gather, reduce-scatter"
             " and all-to-all, and all of it in a broadcast. The time includes waiting for other ranks, so the links"
             " may be faster than this.",
@@ -523,13 +523,13 @@ COMMUNICATION: Final = Chapter(
         ),
         term(
             "hidden",
-            "share of the communication time during which other work runs",
+            "share of the communication time that overlaps other work",
             formula="(running_ns - exposed_ns) / running_ns",
             paths="communication.phases[].running_ns, communication.phases[].exposed_ns",
         ),
         term(
             "exposed",
-            "communication time in which nothing else runs on the rank",
+            "communication time without other work on the rank",
             "Includes waiting for other ranks.",
             paths="communication.phases[].exposed_ns, communication.exposed_ns",
         ),
@@ -570,8 +570,8 @@ RANKS: Final = Chapter(
     terms=(
         term(
             "a step of rank",
-            "mean step of each rank; with more than 16 ranks, of each group of similar ranks",
-            "A group consists of the most typical rank, whose times are closest to the medians, and of all ranks"
+            "mean step of each rank, or of groups of similar ranks",
+            "Ranks are grouped if there are more than 16. A group consists of the most typical rank, whose times are closest to the medians, and of all ranks"
             " whose times differ from its times by at most 5 % of the median step; the next group is formed in the"
             " same way from the remaining ranks. A group's times are medians.",
             formula="ranks[].wall_ns; the other times are sums / ranks[].steps",
@@ -593,14 +593,14 @@ RANKS: Final = Chapter(
         ),
         term(
             "kernels",
-            "total time of the rank's kernels, copies and fills",
+            "total time of the rank's device work",
             "Work that overlaps counts more than once.",
             formula="ranks[].kernel_time_ns / ranks[].steps",
             paths="ranks[].kernel_time_ns, ranks[].steps",
         ),
         term(
             "comm",
-            "time in which any collective of the rank runs",
+            "time in which the rank communicates",
             formula="ranks[].communication_ns / ranks[].steps",
             paths="ranks[].communication_ns, ranks[].steps",
         ),
@@ -648,7 +648,7 @@ WAITING: Final = Chapter(
         ),
         term(
             "transfer",
-            "exposed communication after the last rank has entered the collective",
+            "exposed communication after all ranks have entered the collective",
             "Only then can data flow. If several collectives run at once, time counts as waiting only if data can flow"
             " in none of them. Large uneven all-to-alls end at different times, so each rank has its own transfer"
             " time.",
@@ -657,14 +657,14 @@ WAITING: Final = Chapter(
         ),
         term(
             "waiting",
-            "exposed communication before the last rank has entered the collective",
+            "exposed communication before all ranks have entered the collective",
             formula="waiting_ns",
             paths="waiting.each[].steps[].waiting_ns",
         ),
-        term("transfer and waiting", "exposed time, which no other work hides"),
+        term("transfer and waiting", "not hidden by other work"),
         term(
             "unmatched",
-            "communication that could not be matched across ranks",
+            "communication not matched across ranks",
             "Collectives that some of the given ranks lack, and all point-to-point messages.",
             formula="unmatched_ns",
             paths="waiting.each[].steps[].unmatched_ns",
@@ -698,12 +698,12 @@ WAITING: Final = Chapter(
         ),
         term(
             "lower bound",
-            "some ranks' traces were not given, and one of these ranks may be even later",
+            "some ranks are missing, and one of them may be even later",
             paths="waiting.is_lower_bound",
         ),
         term(
             "collectives matched",
-            "whether the ranks' calls were matched by sequence number in the group, by order or by time",
+            "whether calls were matched by sequence number, by order or by time",
             "By process group and sequence number if the trace has both (`Seq`, NCCL in torch 2.13). Otherwise by"
             " order in the group, at the offset at which all names agree, and all message sizes that must be equal."
             " Kernels launched before the recording started are matched by collective, group, size and overlap in"
@@ -725,7 +725,7 @@ WAITING: Final = Chapter(
             formula="waiting.collectives[]",
             paths="waiting.collectives[].collective",
         ),
-        term("number", "how many collectives were matched", paths="waiting.collectives[].collectives"),
+        term("number", "number of matched collectives", paths="waiting.collectives[].collectives"),
         term(
             "time",
             "transfer and waiting time, summed over all ranks",
@@ -743,7 +743,7 @@ WAITING: Final = Chapter(
         term("bus", "bus bandwidth over transfer and waiting time", paths="waiting.collectives[].bus_bytes_per_second"),
         term(
             "bus in transfer",
-            "bus bandwidth after the last rank has entered the collective",
+            "bus bandwidth after all ranks have entered the collective",
             "Data can flow only then.",
             paths="waiting.collectives[].transfer_bus_bytes_per_second",
         ),
@@ -801,7 +801,7 @@ ADVICE: Final = Chapter(
         ),
         term(
             "out of memory",
-            "changes that reduce the memory that a step needs",
+            "changes that reduce a step's memory need",
             "Shown if a step ran out of memory or fills nine tenths of the device's memory. Computed from closed-form"
             " formulas for weights, gradients, optimizer state and activations.",
             paths="advice[].gain_bytes, advice[].peak_bytes, advice[].fits",
@@ -1326,7 +1326,7 @@ LEDGER: Final = Chapter(
     terms=(
         term(
             "ledger | work",
-            "account of all device work; its entries sum exactly to the total",
+            "account of all device work; entries sum exactly to the total",
             formula="device_work = linked + graph_launched + no_launch_record + outside_window: ledger.*_ns",
             paths="ledger.device_work_ns, ledger.linked_ns, ledger.graph_launched_ns, ledger.no_launch_record_ns,"
             " ledger.outside_window_ns",
@@ -1352,7 +1352,7 @@ LEDGER: Final = Chapter(
         ),
         term(
             "classified",
-            "share of the window's work whose class a rule determines",
+            "share of the window's work that a rule classifies",
             formula="ledger.classed_ns / (device_work_ns - outside_window_ns)",
             paths="ledger.classed_ns, ledger.device_work_ns, ledger.outside_window_ns",
         ),
@@ -1396,7 +1396,7 @@ _OF_CHECK: Final = {
         "The mode watches the second warm-up step if there is one, with the random numbers of the profiled steps.",
     ),
     "contraction FLOPs": (
-        "contraction FLOPs against the counts of torch.utils.flop_counter in a watched step",
+        "contraction FLOPs against torch.utils.flop_counter in a watched step",
         "Where torch's registry has no formula or a wrong one, the second count is derived from the outputs:"
         " convolution backward, CPU flash attention, mkldnn_rnn_layer, _grouped_mm, _int_mm, mv, dot,"
         " _euclidean_dist, sparse. In a trace recorded elsewhere, an operator's FLOPs are checked against those of"
@@ -1487,7 +1487,7 @@ CHECKS: Final = Chapter(
         ),
         term(
             "uncertain",
-            "every difference in checks whose differences affect 1 % or more of the work, with evidence",
+            "the differences in checks that may be wrong, with evidence",
             formula="checks[].differences[].time_ns, .evidence",
             paths="checks[].differences[].time_ns, checks[].differences[].evidence",
         ),
@@ -1524,9 +1524,9 @@ _OF_COMPONENT: Final = {
     "optimizer_step_counters": "the optimizer's step counts, one per tensor",
     "forward_activations": "tensors that forward saved for backward",
     "autocast_weight_casts": "autocast's half-precision copies of the weights",
-    "rng_states": "random generator states that checkpointing keeps to reproduce the same random numbers",
+    "rng_states": "random generator states that checkpointing saves",
     "checkpoint_arguments": "inputs of checkpointed layers",
-    "recomputed_activations": "activations that are recomputed, then freed in the same backward",
+    "recomputed_activations": "activations recomputed, then freed in the same backward",
     "key_value_cache": "in a generation, keys and values of all tokens so far",
     "beam_copies": "in a generation, copies of the cache and inputs for each beam",
     "outputs": "results of forward",
@@ -1534,7 +1534,7 @@ _OF_COMPONENT: Final = {
     "blas_workspace": "cuBLAS workspaces",
     "communication_buffers": "buffers of torch.distributed",
     "held_before": "memory allocated before the step that belongs to no other component",
-    "allocator_rounding": "bytes that the allocator adds when it rounds requests up",
+    "allocator_rounding": "bytes added by rounding requests up",
     "pending_free": "freed blocks that another stream may still use, so neither allocated nor free",
     "temporary_buffers": "tensors that live within one operator or one phase",
     "device_context": "memory of the driver and loaded kernels, outside the allocator",
@@ -1583,7 +1583,7 @@ COMPONENTS: Final = Chapter(
             "All components sum to the peak.",
             paths="memory.components[].at_peak_bytes",
         ),
-        term("theory", "size according to the formula in the row", paths="memory.components[].theory_bytes"),
+        term("theory", "size according to the row's formula", paths="memory.components[].theory_bytes"),
         term(
             "off",
             "measured minus theory, relative to theory",
@@ -1617,7 +1617,7 @@ PEAK: Final = Chapter(
     terms=(
         term(
             "live at the peak",
-            "blocks that are allocated at the peak, by operator and module",
+            "blocks allocated at the peak, by operator and module",
             formula="memory.blocks[]",
             paths="memory.blocks[].bytes",
         ),
@@ -1677,7 +1677,7 @@ SNAPSHOTS: Final = Chapter(
         term("after forward", "forward is done"),
         term("after backward", "backward is done"),
         term("after optimizer", "the weights are updated"),
-        term("peak", "the most memory in use at one time in the step"),
+        term("peak", "most memory in use during the step"),
     ),
 )
 
@@ -1720,10 +1720,10 @@ FAILURE: Final = Chapter(
             paths="memory.failure.phase, memory.failure.requested_bytes, memory.failure.allocated_bytes",
         ),
         term("failed request", "size of the allocation request that failed", paths="memory.failure.requested_bytes"),
-        term("allocated then", "bytes that were allocated when memory ran out", paths="memory.failure.allocated_bytes"),
+        term("allocated then", "bytes allocated when memory ran out", paths="memory.failure.allocated_bytes"),
         term(
             "needed by theory, without buffers",
-            "bytes that the step needs according to the formulas, excluding temporary buffers",
+            "bytes that the step needs, excluding temporary buffers",
             paths="memory.needed_bytes",
         ),
     ),
@@ -1803,7 +1803,7 @@ SNAPSHOT: Final = Chapter(
         term("in use", "bytes requested and not freed", paths="memory.pools[].requested_bytes"),
         term(
             "rounding",
-            "bytes that the allocator added when it rounded requests up",
+            "bytes added by rounding requests up",
             paths="memory.pools[].rounding_bytes",
         ),
         term("free", "bytes that the pool holds but that are not in use", paths="memory.pools[].free_bytes"),
@@ -1838,7 +1838,7 @@ RUN: Final = Chapter(
     terms=(
         term(
             "model",
-            "class of the model and its number of parameters",
+            "the model's class and number of parameters",
             "The number of trainable parameters is in parentheses if some are frozen.",
             paths="workload.architecture, workload.parameters, workload.trainable_parameters",
         ),
@@ -1859,7 +1859,7 @@ RUN: Final = Chapter(
         ),
         term(
             "training",
-            "how ranks train together, with the samples per rank and in total",
+            "how ranks train together; samples per rank and in total",
             formula="workload.parallel, workload.world_size, workload.batch x ranks that have their own data",
             paths="workload.parallel, workload.world_size, workload.batch",
         ),
@@ -1978,14 +1978,14 @@ TEXTS: Final = Chapter(
         ),
         term(
             "steps",
-            "mean step time over the batches, and samples and tokens per second",
+            "mean step time over the batches; samples and tokens per second",
             "The range covers the steps of all batches.",
             formula="texts.mean_step_ns, .samples_per_second, .useful_tokens_per_second",
             paths="texts.mean_step_ns, texts.samples_per_second, texts.useful_tokens_per_second",
         ),
-        term("memory", "memory of a step on the longest batch", paths="texts.memory_length"),
-        term("batch", "number of the batch, with a mark on the profiled one"),
-        term("length", "length, in tokens, to which the texts of the batch are padded", paths="texts.batches[].length"),
+        term("memory", "step memory on the longest batch", paths="texts.memory_length"),
+        term("batch", "number of the batch"),
+        term("length", "padded length of the texts, in tokens", paths="texts.batches[].length"),
         term("tokens", "texts x length, including padding", paths="texts.batches[].tokens"),
         term(
             "useful",
@@ -1995,7 +1995,7 @@ TEXTS: Final = Chapter(
         ),
         term(
             "step",
-            "mean unprofiled step time of the batch, excluding steps with a pause",
+            "mean unprofiled step time, excluding steps with a pause",
             paths="texts.batches[].step_ns",
         ),
         term(
@@ -2106,7 +2106,7 @@ STEP: Final = Chapter(
     terms=(
         term(
             "step",
-            "mean wall time of one step, unprofiled and under the profiler",
+            "mean wall time of a step, unprofiled and profiled",
             "Short unprofiled steps are repeated up to five times. The difference is shown only if every profiled"
             " step was slower than each of at least two unprofiled steps. On an accelerator, a step lasts from its"
             " annotation (`ProfilerStep#N`), or from the end of the previous step if that is later, to the end of the"
@@ -2128,12 +2128,10 @@ STEP: Final = Chapter(
             formula="step.wall_ns, mean of step.count steps",
             paths="step.wall_ns, step.count",
         ),
-        term(
-            "samples/s", "samples per second, from the unprofiled step if there is one", paths="step.samples_per_second"
-        ),
+        term("samples/s", "samples per second, from the unprofiled step if known", paths="step.samples_per_second"),
         term(
             "steps",
-            "number of steps, shortest and longest step; excluded steps, with the reason",
+            "number of steps, shortest, longest; excluded steps, with the reason",
             "Numbers are means over the counted steps, so that parts sum to the total. `opanatomy explain 'set"
             " aside'` lists the rules.",
             formula="step.count, step.wall_min_ns, step.wall_max_ns, step.unprofiled_wall_min_ns, ...",
@@ -2141,8 +2139,8 @@ STEP: Final = Chapter(
         ),
         term(
             "torch.compile",
-            "compile time, and times of alternating steps with and without torch.compile",
-            "The compile time comes from torch's own record. Compiling pays off once the time saved in the steps"
+            "compile time, and step times with and without torch.compile",
+            "The compile time comes from torch's own record; the steps alternate. Compiling pays off once the time saved in the steps"
             " exceeds the compile time; the difference is clear if every uncompiled step is longer than every compiled"
             " one.",
             formula="compilation.compiling_ns / (median of .uncompiled_step_ns - median of .compiled_step_ns)",
@@ -2184,7 +2182,7 @@ STEP: Final = Chapter(
         term("samples of a step", "total batch of all ranks that have their own data", paths="workload.batch"),
         term(
             "window",
-            "from the start of the first step to the end of the last one",
+            "from the start of the first step to the end of the last",
             "Without annotations, each step ends with an optimizer update; if several optimizers alternate, with the"
             " update of the last one. The first step starts with the trace; what follows the last update belongs to"
             " no step. If updates follow no regular order, the entire trace is one step. With several devices, times"
@@ -2195,13 +2193,13 @@ STEP: Final = Chapter(
         ),
         term(
             "the step without other steps' work | without it",
-            "the window without other steps' work, to which all shares refer",
+            "the window minus other steps' work; all shares refer to it",
             formula=_OF_STEP,
             paths="timeline.window_ns, timeline.outside_ns",
         ),
         term(
             "from the first to the last device work",
-            "the time used in place of a step if the trace has no steps",
+            "used as the step if the trace has no steps",
             "timeline.around_ns is the time before and after all device work.",
             formula="timeline.window_ns - .outside_ns",
             paths="timeline.window_ns, timeline.outside_ns",
@@ -2221,7 +2219,8 @@ STEP: Final = Chapter(
         ),
         term(
             "compute and copies",
-            "time in which the device computes or copies, overlapping communication or not",
+            "time in which the device computes or copies",
+            "Communication may overlap it.",
             formula=f"(timeline.busy_ns - .exposed_communication_ns) / {_OF_STEP}",
             paths="timeline.busy_ns, timeline.exposed_communication_ns, timeline.window_ns, timeline.outside_ns",
         ),
@@ -2234,12 +2233,13 @@ STEP: Final = Chapter(
         ),
         term(
             "kernel time",
-            "total time of device work on all streams; it may exceed the step time",
+            "total time of device work on all streams",
+            "It may exceed the step time.",
             paths="step.kernel_time_ns",
         ),
         term(
             "overlap",
-            "time of communication and of copies, and the exposed part of each",
+            "communication and copy time, and the exposed part of each",
             formula=f"timeline.communication_ns, .exposed_communication_ns, .exposed_memcpy_ns / {_OF_STEP}",
             paths="timeline.communication_ns, timeline.exposed_communication_ns, timeline.exposed_memcpy_ns,"
             " timeline.window_ns, timeline.outside_ns",
@@ -2252,7 +2252,7 @@ STEP: Final = Chapter(
         ),
         term(
             "of it exposed | exposed communication",
-            "communication time in which the device does no other work",
+            "communication time without other work on the device",
             "timeline.computation_ns is the union of all work except communication and copies, so busy -"
             " computation - exposed memcpy is the communication that no computation hides.",
             formula=f"timeline.exposed_communication_ns / {_OF_STEP}",
@@ -2260,7 +2260,7 @@ STEP: Final = Chapter(
         ),
         term(
             "exposed memcpy",
-            "copy time in which the device does no other work",
+            "copy time without other work on the device",
             formula=f"timeline.exposed_memcpy_ns / {_OF_STEP}",
             paths="timeline.exposed_memcpy_ns, timeline.window_ns, timeline.outside_ns",
         ),
@@ -2303,7 +2303,7 @@ STEP: Final = Chapter(
             "The host is in user ranges, or records nothing for up to 1 ms.",
         ),
         term("another stream", "the same as stream waits"),
-        term("between kernels", "idle before work that was already launched, on the stream that worked last"),
+        term("between kernels", "idle before already launched work on the stream that worked last"),
         term("unknown cause", "idle, with no record of what the host does"),
         term(
             "drained",
@@ -2322,7 +2322,7 @@ STEP: Final = Chapter(
         ),
         term(
             "decided by",
-            "what determines the step time according to a replay (host time, device work, delays)",
+            "what determines the step time, according to a replay",
             "The step is timed again as a graph of host points and device events. On the path that ends last, host"
             " time is shown by kind and device work by class. `launch latency` and `queue` are delays of the device.",
             paths="replay.path, replay.step_ns",
@@ -2345,7 +2345,7 @@ STEP: Final = Chapter(
         ),
         term(
             "host-bound | host bound",
-            "idle before work that was launched after the device became idle",
+            "idle before work launched after the device became idle",
             "Idle time at the end, with no work after it, counts too. The host is late, so more work per launch or"
             " fewer launches help.",
             formula=f"timeline.host_idle_ns / {_OF_STEP}",
@@ -2353,7 +2353,7 @@ STEP: Final = Chapter(
         ),
         term(
             "stream waits | stream wait",
-            "idle before work that was already launched, if another stream worked last",
+            "idle before already launched work, if another stream worked last",
             formula=f"timeline.stream_idle_ns / {_OF_STEP}",
             paths="timeline.stream_idle_ns, timeline.window_ns, timeline.outside_ns",
         ),
@@ -2418,7 +2418,7 @@ STEP: Final = Chapter(
         ),
         term(
             "tensor cores | tensor-core time",
-            "share of kernel time that uses tensor cores, according to kernel names",
+            "share of kernel time on tensor cores, according to kernel names",
             'On AMD, matrix cores. The rules are in classification/kernels.py. "(12 % unknown)" is the share of'
             " kernel time in matmuls and unclassified kernels whose names do not show this. Not shown for devices"
             " without tensor cores.",
@@ -2451,7 +2451,7 @@ STEP: Final = Chapter(
         ),
         term(
             "MFU | model FLOPs utilization",
-            "contraction FLOPs, without recomputation, divided by the FLOPs that the peak allows in a step",
+            "contraction FLOPs, excluding recomputation, divided by those that the peak allows per step",
             "The peak is that of the data type with most of these FLOPs; the step is the unprofiled one if it was"
             " measured. ≥ marks a lower bound, from the part of the contractions' time whose FLOPs are known; if that"
             " is below half, no value is shown.",
