@@ -571,9 +571,9 @@ RANKS: Final = Chapter(
         term(
             "a step of rank",
             "mean step of each rank, or of groups of similar ranks",
-            "Ranks are grouped if there are more than 16. A group consists of the most typical rank, whose times are closest to the medians, and of all ranks"
-            " whose times differ from its times by at most 5 % of the median step; the next group is formed in the"
-            " same way from the remaining ranks. A group's times are medians.",
+            "Ranks are grouped if there are more than 16. A group consists of the most typical rank, whose times are"
+            " closest to the medians, and of all ranks whose times differ from its times by at most 5 % of the median"
+            " step; the next group is formed in the same way from the remaining ranks. A group's times are medians.",
             formula="ranks[].wall_ns; the other times are sums / ranks[].steps",
             paths="ranks[].wall_ns, ranks[].steps",
         ),
@@ -1487,7 +1487,7 @@ CHECKS: Final = Chapter(
         ),
         term(
             "uncertain",
-            "the differences in checks that may be wrong, with evidence",
+            "unexplained differences in checks that may be wrong, with evidence",
             formula="checks[].differences[].time_ns, .evidence",
             paths="checks[].differences[].time_ns, checks[].differences[].evidence",
         ),
@@ -2140,9 +2140,9 @@ STEP: Final = Chapter(
         term(
             "torch.compile",
             "compile time, and step times with and without torch.compile",
-            "The compile time comes from torch's own record; the steps alternate. Compiling pays off once the time saved in the steps"
-            " exceeds the compile time; the difference is clear if every uncompiled step is longer than every compiled"
-            " one.",
+            "The compile time comes from torch's own record; the steps alternate. Compiling pays off once the time"
+            " saved in the steps exceeds the compile time; the difference is clear if every uncompiled step is longer"
+            " than every compiled one.",
             formula="compilation.compiling_ns / (median of .uncompiled_step_ns - median of .compiled_step_ns)",
             paths="compilation.compiling_ns, compilation.uncompiled_step_ns, compilation.compiled_step_ns",
         ),
