@@ -126,14 +126,14 @@ COLUMNS: Final = Chapter(
         ),
         term(
             "FLOP/s",
-            "known FLOPs divided by the time of that work",
+            "FLOPs divided by time, for work with known FLOPs",
             "Omitted for an operator if its FLOPs are known for less than half of its time.",
             formula="10^9 x flops / (time_ns - uncosted_ns)",
             paths="classes[].flops, classes[].time_ns, classes[].uncosted_ns",
         ),
         term(
             "B/s",
-            "known bytes divided by the time of that work",
+            "bytes divided by time, for work with known bytes",
             "A lower bound on the traffic, since bytes are the minimum. Omitted for an operator if its bytes are"
             " known for less than half of its time.",
             formula="10^9 x (read_bytes + written_bytes) / (time_ns - uncosted_ns)",
@@ -150,7 +150,7 @@ COLUMNS: Final = Chapter(
         term("type", "data type of the elements"),
         term(
             "ranks",
-            "number of ranks in the group; ~ if the trace names none",
+            "number of ranks in the group; ~ if the trace names no group",
             "If the trace does not name the group, it is assumed to contain all ranks.",
         ),
         term(
@@ -161,10 +161,10 @@ COLUMNS: Final = Chapter(
         term("and {} more", "sum of the unlisted rows; --top lists more, -f json all"),
         term(
             "≥",
-            "lower bound; some work has no cost formula",
+            "lower bound, since some work has no cost formula",
             "The value is left out if most of the work, by time, has no formula. If the trace lacks device work,"
             " calls, FLOPs, bytes and MFU are lower bounds too.",
-            note="≥ lower bound; some work has no cost formula",
+            note="≥ lower bound, since some work has no cost formula",
         ),
         term("-", "unknown, or nothing to compare with"),
         term(
@@ -274,7 +274,7 @@ RATIOS: Final = Chapter(
     terms=(
         term(
             "backward / forward | backward over forward",
-            "a class's backward time, including recompute, divided by its forward time",
+            "a class's backward time, including recompute, over its forward time",
             "The ratio of FLOPs or bytes is omitted if any call in either phase has no cost formula, and every ratio"
             " if its forward value is below 1 % of its backward value. Classes that take less than 1 % of the time of"
             " all classes are left out, as a note under the table says.",
@@ -677,7 +677,7 @@ WAITING: Final = Chapter(
         ),
         term(
             "waited for",
-            "time that the other ranks wait for this one",
+            "time that other ranks wait for this one",
             "All waiting in a collective is charged to the rank that enters it last.",
             formula="waiting.each[].charged_ns / number of steps",
             paths="waiting.each[].charged_ns, waiting.each[].steps[].number",
@@ -1887,7 +1887,7 @@ RUN: Final = Chapter(
         term("opanatomy", "version that made the report", paths="provenance.opanatomy"),
         term(
             "rank",
-            "rank that recorded the trace, and the number of ranks",
+            "rank that recorded the trace, and number of ranks",
             formula="ranks[0].rank, .world_size",
             paths="ranks[0].rank, ranks[0].world_size",
         ),
@@ -2303,7 +2303,7 @@ STEP: Final = Chapter(
             "The host is in user ranges, or records nothing for up to 1 ms.",
         ),
         term("another stream", "the same as stream waits"),
-        term("between kernels", "idle before already launched work on the stream that worked last"),
+        term("between kernels", "idle before work already launched, on the stream that worked last"),
         term("unknown cause", "idle, with no record of what the host does"),
         term(
             "drained",
@@ -2353,7 +2353,7 @@ STEP: Final = Chapter(
         ),
         term(
             "stream waits | stream wait",
-            "idle before already launched work, if another stream worked last",
+            "idle before work already launched, if another stream worked last",
             formula=f"timeline.stream_idle_ns / {_OF_STEP}",
             paths="timeline.stream_idle_ns, timeline.window_ns, timeline.outside_ns",
         ),
