@@ -61,30 +61,31 @@ def _defined(name: str, unit: str, better: Better | None, meaning: str) -> Defin
 #: In the order of the report.
 DEFINITIONS: Final = (
     _defined("step_time_ns", "ns", "lower", "`step_unprofiled_ns` where it was measured, else `step_profiled_ns`"),
-    _defined("step_unprofiled_ns", "ns", "lower", "mean unprofiled step, excluding steps with a pause"),
-    _defined("step_profiled_ns", "ns", "lower", "mean profiled step, over the counted steps"),
-    _defined("steps", "steps", None, "number of counted profiled steps, on all ranks together"),
-    _defined("samples_per_second", "samples/s", "higher", "samples divided by the unprofiled step, else by the"
-        " profiled step"),
-    _defined("joules_per_step", "J", "lower", "energy per step by the device's counter, over unprofiled steps if"
-        " they take a second, else over the entire run"),
+    _defined("step_unprofiled_ns", "ns", "lower", "mean time of unprofiled steps, excluding steps with a pause"),
+    _defined("step_profiled_ns", "ns", "lower", "mean time of profiled steps, over the counted steps"),
+    _defined("steps", "steps", None, "number of profiled steps included in the means, summed over all ranks"),
+    _defined("samples_per_second", "samples/s", "higher", "samples in a step divided by the mean time of"
+        " unprofiled steps if there are any, else of profiled steps"),
+    _defined("joules_per_step", "J", "lower", "energy per step from the device's counter, over unprofiled steps if"
+        " they take at least a second in all, else over the entire run"),
     _defined("joules_per_sample", "J", "lower", "`joules_per_step` divided by the samples in a step"),
-    _defined("clock_mhz", "MHz", "higher", "SM clock while steps were recorded, median of the readings"),
+    _defined("clock_mhz", "MHz", "higher", "SM clock while steps were recorded (median of the readings)"),
     _defined("clock_share", "fraction", "higher", "`clock_mhz` divided by the device's maximum clock"),
-    _defined("power_w", "W", "lower", "power while steps were recorded, mean of the readings"),
+    _defined("power_w", "W", "lower", "power while steps were recorded (mean of the readings)"),
     _defined("temperature_c", "degrees", "lower", "highest temperature while steps were recorded"),
-    _defined("run.step_ns", "ns", "lower", "mean unrecorded step of the run, including evaluations and checkpoints"),
+    _defined("run.step_ns", "ns", "lower", "mean time of the run's unrecorded steps, including evaluations and"
+        " checkpoints"),
     _defined("run.samples_per_second", "samples/s", "higher", "samples per second over the entire run"),
     _defined("run.input_share", "fraction", "lower", "share of the run in which the loop waits for input"),
     _defined("run.evaluation_share", "fraction", "lower", "share of the run spent in evaluations"),
     _defined("run.checkpoint_share", "fraction", "lower", "share of the run spent saving checkpoints"),
-    _defined("run.drift", "fraction", "lower", "typical step in the last tenth of the run over that in the first"
-        " tenth, minus one; only if the run drifts"),
+    _defined("run.drift", "fraction", "lower", "typical step time in the last tenth of the run over that in the"
+        " first tenth, minus one; only if the run drifts"),
     *(
         _defined(f"{phase}_time_ns", "ns", "lower", "wall time of the phase on the CPU, busy time on an accelerator")
         for phase in STEP_PHASES
     ),
-    _defined("framework_ns", "ns", "lower", "CPU: part of a step that no operator accounts for"),
+    _defined("framework_ns", "ns", "lower", "CPU: wall time of a step that no operator accounts for"),
     _defined("framework_share", "fraction", "lower", "`framework_ns` as a share of the profiled step"),
     _defined("profiler_ns", "ns", None, "CPU: estimated time that the profiler adds to a step"),
     _defined("window_ns", "ns", "lower", "accelerator: window / step; window = busy + outside + unrecorded + idle"),
@@ -124,7 +125,8 @@ DEFINITIONS: Final = (
     _defined("ratio.{class}.time", "ratio", None, "backward/forward ratio of the class's time"),
     _defined("ratio.{class}.flops", "ratio", None, "backward/forward ratio of the class's FLOPs"),
     _defined("ratio.{class}.bytes", "ratio", None, "backward/forward ratio of the class's bytes"),
-    _defined("mfu", "fraction", "higher", "model FLOPs utilization: share of peak, excluding recomputation"),
+    _defined("mfu", "fraction", "higher", "model FLOPs utilization: contraction FLOPs, excluding recomputation, over"
+        " those that the peak allows"),
     _defined("hfu", "fraction", "higher", "hardware FLOPs utilization: like MFU, but counting recomputation"),
     _defined("mfu_covered", "fraction", "higher", "share of contraction time whose FLOPs are known; below 1, MFU and"
         " HFU are lower bounds"),
@@ -134,15 +136,17 @@ DEFINITIONS: Final = (
     _defined("sm_efficiency", "fraction", "higher", "Kineto's estimate of SM efficiency, averaged over the steps'"
         " time"),
     _defined("occupancy", "fraction", "higher", "Kineto's estimate of occupancy, averaged over kernels by duration"),
-    _defined("tensor_core_ns", "ns", None, "time of kernels whose names say that they use tensor cores / step"),
-    _defined("tensor_core_unknown_ns", "ns", None, "time of matmul kernels whose names do not say whether they use"
-        " tensor cores / step"),
+    _defined("tensor_core_ns", "ns", None, "time of kernels whose names show that they use tensor cores / step"),
+    _defined("tensor_core_unknown_ns", "ns", None, "time of matmuls and unclassified kernels whose names do not"
+        " show whether they use tensor cores / step"),
     _defined("peak_memory_bytes", "bytes", "lower", "peak memory of the step: `allocator_peak_bytes` if known, else"
         " `process_peak_bytes`"),
-    _defined("allocator_peak_bytes", "bytes", "lower", "most memory that the allocator had handed out at one time"),
-    _defined("process_peak_bytes", "bytes", "lower", "CPU: largest resident set of the process"),
-    _defined("reserved_memory_bytes", "bytes", "lower", "most device memory that the allocator had reserved"),
-    _defined("needed_memory_bytes", "bytes", "lower", "memory that the step needs according to theory"),
+    _defined("allocator_peak_bytes", "bytes", "lower", "most memory that the allocator had allocated at one time"),
+    _defined("process_peak_bytes", "bytes", "lower", "CPU: largest resident set of the process, including Python"),
+    _defined("reserved_memory_bytes", "bytes", "lower", "most device memory that the allocator had reserved at one"
+        " time"),
+    _defined("needed_memory_bytes", "bytes", "lower", "memory that the step needs according to theory, excluding"
+        " temporary buffers"),
     _defined("memory.{component}_bytes", "bytes", "lower", "size of the component, measured or inferred"),
     _defined("memory.at_peak.{component}_bytes", "bytes", "lower", "the component's bytes that are live at the peak"),
     _defined("first_token_ns", "ns", "lower", "mean time to the first token, in unprofiled generations"),
@@ -151,7 +155,7 @@ DEFINITIONS: Final = (
     _defined("token_flops", "flop", "lower", "mean FLOPs of one forward pass during decoding"),
     _defined("token_read_bytes", "bytes", "lower", "mean bytes read by one forward pass during decoding"),
     _defined("token_written_bytes", "bytes", "lower", "mean bytes written by one forward pass during decoding"),
-    _defined("texts.step_ns", "ns", "lower", "mean step of each batch of texts, averaged over the batches"),
+    _defined("texts.step_ns", "ns", "lower", "mean step time of each batch of texts, averaged over the batches"),
     _defined("texts.samples_per_second", "samples/s", "higher", "samples per second over all batches of texts"),
     _defined("texts.tokens_per_second", "tokens/s", "higher", "tokens per second over all batches of texts, including"
         " padding"),
@@ -161,21 +165,21 @@ DEFINITIONS: Final = (
         " texts"),
     _defined("texts.padding_flops", "flop", "lower", "contraction FLOPs spent on padding, in the profiled batch"),
     _defined("ranks", "ranks", None, "number of ranks in the report"),
-    _defined("ranks.{figure}_min_ns", "ns", "lower", "minimum of this time over the ranks, per step (`spread`)"),
-    _defined("ranks.{figure}_median_ns", "ns", "lower", "median of this time over the ranks, per step"),
-    _defined("ranks.{figure}_max_ns", "ns", "lower", "maximum of this time over the ranks, per step"),
+    _defined("ranks.{figure}_min_ns", "ns", "lower", "minimum over the ranks of the named time, per step (`spread`)"),
+    _defined("ranks.{figure}_median_ns", "ns", "lower", "median over the ranks of the named time, per step"),
+    _defined("ranks.{figure}_max_ns", "ns", "lower", "maximum over the ranks of the named time, per step"),
     _defined("waiting_ns", "ns", "lower", "time in which only communication runs and waits for a rank, mean over"
         " ranks and steps"),
     _defined("transfer_ns", "ns", "lower", "time in which only communication runs and data can flow, mean over ranks"
         " and steps"),
     _defined("unmatched_ns", "ns", None, "time in which only unmatched communication runs, mean over ranks and steps"),
     _defined("straggler_charged_ns", "ns", "lower", "time that all ranks wait for the straggler / step of a rank"),
-    _defined("straggler_share", "fraction", "lower", "share of all waiting that the straggler causes"),
+    _defined("straggler_share", "fraction", "lower", "share of all ranks' waiting that the straggler causes"),
     _defined("straggler_lead_ns", "ns", "lower", "how much later the straggler enters a collective than the"
-        " next-to-last rank"),
+        " next-to-last rank (median weighted by the waiting)"),
     _defined("straggler_rank", "rank", None, "the straggler's rank"),
-    _defined("advice.{advice}.gain_ns", "ns", "lower", "most time per step that this kind of advice could save; the"
-        " largest gain if there are several"),
+    _defined("advice.{advice}.gain_ns", "ns", "lower", "the most time per step that this kind of advice could save; the"
+        " largest gain if there are several pieces of it"),
     _defined("advice.{advice}.gain_bytes", "bytes", "lower", "the most peak memory that this kind of advice could"
         " save"),
     _defined("ledger.linked_share", "fraction", None, "share of all device work that is linked to its launch"),

@@ -112,28 +112,28 @@ COLUMNS: Final = Chapter(
         ),
         term(
             "bytes",
-            "minimum data movement: each distinct input read once, each output written once",
+            "minimum data movement, each distinct input read and each output written once",
             "For a collective, the size of its messages; for memory, the allocated bytes.",
             formula="read_bytes + written_bytes",
             paths="classes[].read_bytes, classes[].written_bytes",
         ),
         term(
             "FLOP/B | intensity | arithmetic intensity",
-            "arithmetic intensity, FLOPs divided by bytes",
+            "FLOPs divided by bytes",
             "Left out if FLOPs are known for less than half of the time.",
             formula="flops / (read_bytes + written_bytes)",
             paths="classes[].flops, classes[].read_bytes, classes[].written_bytes",
         ),
         term(
             "FLOP/s",
-            "FLOPs per second, over the work whose FLOPs are known",
+            "FLOPs divided by time, for work with known FLOPs",
             "Omitted for an operator if its FLOPs are known for less than half of its time.",
             formula="10^9 x flops / (time_ns - uncosted_ns)",
             paths="classes[].flops, classes[].time_ns, classes[].uncosted_ns",
         ),
         term(
             "B/s",
-            "bytes per second, over the work whose bytes are known",
+            "bytes divided by time, for work with known bytes",
             "A lower bound on the traffic, since bytes are the minimum. Omitted for an operator if its bytes are"
             " known for less than half of its time.",
             formula="10^9 x (read_bytes + written_bytes) / (time_ns - uncosted_ns)",
@@ -143,34 +143,35 @@ COLUMNS: Final = Chapter(
         term(
             "class | operator class",
             "kind of arithmetic; see Operator classes",
-            "The first three classes are those of Ivanov et al., arXiv 2007.00072. A rule that matches the name"
-            " assigns the class; `opanatomy explain OPERATOR` shows it.",
+            "The first three classes are those of Ivanov et al., arXiv 2007.00072. A rule that matches the name of the"
+            " operator or kernel assigns the class; `opanatomy explain OPERATOR` shows the rule.",
         ),
         term("total", "sum of the rows above"),
         term("type", "data type of the elements"),
         term(
             "ranks",
-            "number of participating ranks; ~ if the trace does not name the group",
-            "Without a group, all ranks are assumed.",
+            "number of ranks in the group; ~ if the trace names no group",
+            "If the trace does not name the group, it is assumed to contain all ranks.",
         ),
         term(
             "formula",
-            "value computed from the model and batch sizes",
+            "how theory computes the size",
             "In the literature's notation: b batch, s sequence length, h hidden size, a heads, L layers, V vocabulary.",
         ),
-        term("and {} more", "sum of the unlisted rows; --top lists more, -f json lists all"),
+        term("and {} more", "sum of the unlisted rows; --top lists more, -f json all"),
         term(
             "≥",
-            "lower bound, since some work has no formula",
+            "lower bound, since some work has no cost formula",
             "The value is left out if most of the work, by time, has no formula. If the trace lacks device work,"
             " calls, FLOPs, bytes and MFU are lower bounds too.",
-            note="≥ lower bound, since some work has no formula",
+            note="≥ lower bound, since some work has no cost formula",
         ),
         term("-", "unknown, or nothing to compare with"),
         term(
             "(n %)",
             "the bound is known for n % of the time",
-            "`61.2 % (84 %)`: 61.2 % of peak, known for 84 % of the time. Omitted if known for less than half of it.",
+            "`61.2 % (84 %)`: 61.2 % of peak, known for 84 % of the time. Omitted if known for less than half of the"
+            " time.",
             formula="(sum of classes[].bounded_ns) / (sum of classes[].time_ns)",
             paths="classes[].bounded_ns, classes[].time_ns",
         ),
@@ -182,7 +183,7 @@ COLUMNS: Final = Chapter(
             paths="step.count",
         ),
         term("all {} steps together | all steps", "sums over all profiled steps", paths="step.count"),
-        term("columns hidden at this width", "columns that do not fit in the terminal"),
+        term("columns hidden at this width", "columns that need a wider terminal"),
     ),
 )
 
@@ -273,10 +274,10 @@ RATIOS: Final = Chapter(
     terms=(
         term(
             "backward / forward | backward over forward",
-            "a class's backward time, including recompute, divided by its forward time",
-            "The ratio of FLOPs or bytes is omitted if any call in either phase has no formula, and all ratios are"
-            " omitted if forward takes less than 1 % of backward. Classes that take less than 1 % of the time are"
-            " left out and named under the table.",
+            "a class's backward time, including recompute, over its forward time",
+            "The ratio of FLOPs or bytes is omitted if any call in either phase has no cost formula, and every ratio"
+            " if its forward value is below 1 % of its backward value. Classes that take less than 1 % of the time of"
+            " all classes are left out, as a note under the table says.",
             formula="(sum over phases backward and recompute) / (sum over phase forward), of classes[].time_ns,"
             " flops, read_bytes + written_bytes",
             paths="classes[].time_ns, classes[].flops, classes[].read_bytes, classes[].written_bytes",
@@ -285,22 +286,22 @@ RATIOS: Final = Chapter(
             "FLOP theory | bytes theory | theory",
             "ratio that theory predicts for this step",
             "For contractions, 2 if all weights and inputs need gradients (3 with checkpointing); for element-wise"
-            " operators and norms, 1.5 in bytes. Each forward matmul adds its backward matmuls: one for the weight's"
+            " operators and norms, 1.5 for bytes. Each forward matmul adds its backward matmuls: one for the weight's"
             " gradient and one for the input's, where these are needed.",
             paths="ratios[].theory_flops, ratios[].theory_bytes",
         ),
-        term("-", "some of the work has no formula, or forward takes less than 1 % of backward"),
+        term("-", "some work has no cost formula, or forward is less than 1 % of backward"),
         term(
             "the paper's classes",
             "shares of the first three classes, next to the paper's",
-            "Each share is relative to the three classes together, without the optimizer.",
+            "Each share is relative to the three classes together, excluding the optimizer.",
             formula="(the class's sum of flops, or of time_ns) / (sum over the three classes), in all phases but"
             " optimizer",
             paths="classes[].flops, classes[].time_ns",
         ),
         term(
             "FLOP paper | time paper | paper",
-            "arXiv 2007.00072, BERT-large encoder layer, V100",
+            "share in arXiv 2007.00072 (BERT-large encoder layer, V100)",
             "FLOPs: contractions 99.80 %, normalizations 0.17 %, element-wise 0.03 %. Time: 61.0 %, 25.5 %, 13.5 %.",
         ),
     ),
@@ -321,7 +322,7 @@ OPERATORS: Final = Chapter(
         ),
         term(
             "kernel | kernels",
-            "device work by kernel name, the only source of its class",
+            "device work by kernel name; the name alone determines the class",
             formula="kernels[].time_ns, .count, .operators",
             paths="kernels[].time_ns, kernels[].count, kernels[].operators",
         ),
@@ -336,8 +337,8 @@ OPERATORS: Final = Chapter(
             "line | lines",
             "line of your code that caused the work",
             "Backward work is assigned to the line of its forward operator, library work to the line that calls the"
-            " library. --lines runs one extra step that follows each line; a trace with Python stacks only has the"
-            " lines on which functions start.",
+            " library. --lines measures one extra step line by line; a trace with Python stacks only has the lines on"
+            " which functions start.",
             formula="lines[].time_ns grouped by the last line of stack",
             paths="lines[].stack, lines[].time_ns",
         ),
@@ -350,7 +351,7 @@ OPERATORS: Final = Chapter(
         ),
         term(
             "no line known",
-            "work whose line is unknown",
+            "work not assigned to any line",
             formula='lines[] where stack is ""',
             paths="lines[].time_ns",
         ),
@@ -362,7 +363,7 @@ OPERATORS: Final = Chapter(
         ),
         term(
             "launched by",
-            "operator that launched the kernel; empty for graphs",
+            "operator that launched the kernel; empty if a graph did",
             paths="kernels[].operators",
         ),
         term(
@@ -387,7 +388,7 @@ OPERATORS: Final = Chapter(
         ),
         term(
             "outside modules",
-            "work outside every module's range (the loss, the optimizer, anything between steps)",
+            "work outside every module's range (loss, optimizer, anything between steps)",
             formula="((sum of classes[].time_ns) - (sum of modules[].time_ns)) / step.count",
             paths="classes[].time_ns, modules[].time_ns, step.count",
         ),
@@ -416,7 +417,7 @@ ROOFLINE: Final = Chapter(
         term(
             "bound",
             "the longer of FLOP / peak and bytes / bandwidth",
-            "The minimum time of a call on this device, given its minimum bytes.",
+            "The minimum time of a call on this device, given its FLOPs and minimum bytes.",
             formula="max(flops / device.peak_flops_per_second[type], (read_bytes +"
             " written_bytes) / device.bandwidth_bytes_per_second)",
             paths="classes[].flops, device.peak_flops_per_second, classes[].read_bytes,"
@@ -453,7 +454,7 @@ ROOFLINE: Final = Chapter(
         term(
             "headroom",
             "time - bound",
-            "Computed per operator and phase, and never below 0; fusion or a better kernel could save it.",
+            "Computed per operator and phase, and never below 0; fusion or a better kernel could save this time.",
             formula="sum of classes[].headroom_ns",
             paths="classes[].headroom_ns",
         ),
@@ -478,8 +479,8 @@ COMMUNICATION: Final = Chapter(
     terms=(
         term(
             "collective",
-            "each kind of collective (all-reduce, all-gather, reduce-scatter, ...), by data type and ranks",
-            "The times of all collectives sum exactly to the time of the class communication. Name, size and group"
+            "each kind of collective, by data type and number of ranks",
+            "The times of all collectives sum exactly to the time of the communication class. Name, size and group"
             " come from `record_param_comms` and NCCL's kernels (torch 2.2 and later); older traces have shapes but"
             " no group. On the CPU, each gloo annotation is matched to its c10d operator by order, kind and size;"
             " gloo runs a reduce-scatter as an all-reduce.",
@@ -504,8 +505,8 @@ COMMUNICATION: Final = Chapter(
             "bus | bus bandwidth",
             "bytes per second on the links",
             "The bus carries 2 (n - 1) / n of the size in an all-reduce, (n - 1) / n in an all-gather, reduce-scatter"
-            " and all-to-all, and all of it in a broadcast. The time includes waiting, so the links may be able to do"
-            " more.",
+            " and all-to-all, and all of it in a broadcast. The time includes waiting for other ranks, so the links"
+            " may be faster than this.",
             formula="10^9 x factor x bytes / collectives[].sized_ns",
             paths="communication.phases[].bytes, collectives[].sized_ns",
         ),
@@ -522,13 +523,13 @@ COMMUNICATION: Final = Chapter(
         ),
         term(
             "hidden",
-            "share of the communication that overlaps other work",
+            "share of the communication time that overlaps other work",
             formula="(running_ns - exposed_ns) / running_ns",
             paths="communication.phases[].running_ns, communication.phases[].exposed_ns",
         ),
         term(
             "exposed",
-            "communication while nothing else runs on the rank",
+            "communication time without other work on the rank",
             "Includes waiting for other ranks.",
             paths="communication.phases[].exposed_ns, communication.exposed_ns",
         ),
@@ -539,7 +540,7 @@ COMMUNICATION: Final = Chapter(
         ),
         term(
             "communicated for",
-            "module whose weights are gathered or gradients reduced",
+            "module whose weights are gathered or whose gradients are reduced",
             paths="communication.modules[].module",
         ),
         term("(the model)", "work outside the model's submodules, or outside every module's range"),
@@ -555,7 +556,7 @@ COMMUNICATION: Final = Chapter(
             "DDP must reduce each gradient once, in the last micro-step. FSDP2 must gather each module's weights for"
             " forward and, unless it keeps them, for backward, and reduce-scatter their gradients, padded to equal"
             " parts. The links carry 2 (n - 1) / n of DDP's bytes and (n - 1) / n of FSDP2's. The check `communicated"
-            " bytes` compares every message with this.",
+            " bytes` compares every message with the one expected.",
             formula="communication.expected[].expected_bytes, .measured_bytes, .wire_bytes",
             paths="communication.expected[].expected_bytes, communication.expected[].measured_bytes,"
             " communication.expected[].wire_bytes",
@@ -569,14 +570,14 @@ RANKS: Final = Chapter(
     terms=(
         term(
             "a step of rank",
-            "mean step of each rank; beyond 16 ranks, of groups of similar ranks",
-            "A group consists of the most typical rank, whose times are closest to the medians, and of all ranks"
-            " whose times differ from its times by at most 5 % of the median step; the next group is formed in the"
-            " same way from the remaining ranks. A group's times are medians.",
+            "mean step of each rank, or of groups of similar ranks",
+            "Ranks are grouped if there are more than 16. A group consists of the most typical rank, whose times are"
+            " closest to the medians, and of all ranks whose times differ from its times by at most 5 % of the median"
+            " step; the next group is formed in the same way from the remaining ranks. A group's times are medians.",
             formula="ranks[].wall_ns; the other times are sums / ranks[].steps",
             paths="ranks[].wall_ns, ranks[].steps",
         ),
-        term("step", "mean step of the rank", paths="ranks[].wall_ns"),
+        term("step", "mean step time of the rank", paths="ranks[].wall_ns"),
         term(
             "own",
             "the step minus exposed communication",
@@ -592,8 +593,8 @@ RANKS: Final = Chapter(
         ),
         term(
             "kernels",
-            "total device work of the rank",
-            "Work that runs at the same time counts several times.",
+            "total time of the rank's device work",
+            "Work that overlaps counts more than once.",
             formula="ranks[].kernel_time_ns / ranks[].steps",
             paths="ranks[].kernel_time_ns, ranks[].steps",
         ),
@@ -605,7 +606,7 @@ RANKS: Final = Chapter(
         ),
         term(
             "exposed",
-            "communication that no other work hides",
+            "communication time that no other work hides",
             formula="ranks[].exposed_communication_ns / ranks[].steps",
             paths="ranks[].exposed_communication_ns, ranks[].steps",
         ),
@@ -638,7 +639,7 @@ WAITING: Final = Chapter(
             formula="step = other work + transfer + waiting + unmatched + idle: waiting.each[].steps[]",
             paths="waiting.each[].steps[]",
         ),
-        term("step", "mean of the rank's steps, excluding other steps' work", paths="waiting.each[].steps[].wall_ns"),
+        term("step", "mean step time of the rank, excluding other steps' work", paths="waiting.each[].steps[].wall_ns"),
         term(
             "other work",
             "time in which any work except communication runs",
@@ -647,23 +648,24 @@ WAITING: Final = Chapter(
         ),
         term(
             "transfer",
-            "exposed communication after the last rank entered the collective",
-            "Only then can data flow. If several collectives run at once, time counts as transfer before it counts as"
-            " waiting. Large uneven all-to-alls end at different times, so each rank has its own transfer time.",
+            "exposed communication after all ranks have entered the collective",
+            "Only then can data flow. If several collectives run at once, time counts as waiting only if data can flow"
+            " in none of them. Large uneven all-to-alls end at different times, so each rank has its own transfer"
+            " time.",
             formula="transfer_ns",
             paths="waiting.each[].steps[].transfer_ns",
         ),
         term(
             "waiting",
-            "exposed communication until the last rank entered the collective",
+            "exposed communication before all ranks have entered the collective",
             formula="waiting_ns",
             paths="waiting.each[].steps[].waiting_ns",
         ),
         term("transfer and waiting", "not hidden by other work"),
         term(
             "unmatched",
-            "communication that could not be matched across ranks",
-            "Collectives that some of the given ranks lack, and everything sent between two ranks.",
+            "communication not matched across ranks",
+            "Collectives that some of the given ranks lack, and all point-to-point messages.",
             formula="unmatched_ns",
             paths="waiting.each[].steps[].unmatched_ns",
         ),
@@ -675,7 +677,7 @@ WAITING: Final = Chapter(
         ),
         term(
             "waited for",
-            "time that the other ranks wait for this one",
+            "time that other ranks wait for this one",
             "All waiting in a collective is charged to the rank that enters it last.",
             formula="waiting.each[].charged_ns / number of steps",
             paths="waiting.each[].charged_ns, waiting.each[].steps[].number",
@@ -683,25 +685,25 @@ WAITING: Final = Chapter(
         term(
             "straggler",
             "rank that the other ranks wait for",
-            "Named if it causes at least a quarter of all waiting and twice as much as the next rank, if waiting"
-            " takes 1 % of the steps or more, if it enters collectives later than the next-to-last rank by more than"
-            " the clock error, and if all ranks were given. The waiting that it causes is split in two: the part that"
-            " was there when its step began (the waiting minus the extra time that the rank took, compared with the"
-            " others, from the start of its step to launching the collective), and the rest, which came within the"
-            " step. If the rest is a tenth or more, the line gives the reason: the rank computes longer (a slow"
-            " device or more work) or is idle longer (a slow host), by more than 1 % and by more than the clock"
-            " error.",
+            "Named if it causes at least a quarter of all waiting and twice as much as the next rank, if waiting takes"
+            " 1 % of the steps or more, if it enters collectives later than the next-to-last rank by more than the"
+            " clock error, and if all ranks' traces were given. The waiting that it causes is split in two: what had"
+            " accrued before its step began (the waiting minus the extra time that the rank took, compared with the"
+            " others, from the start of its step to launching the collective), and the rest, which accrued within the"
+            " step. If the rest is a tenth of this waiting or more, the line gives the reason: the rank computes"
+            " longer (a slow device or more work) or is idle longer (a slow host), by more than 1 % and by more than"
+            " the clock error.",
             formula="waiting.straggler.charged_ns / .waiting_ns",
             paths="waiting.straggler.charged_ns, waiting.straggler.waiting_ns",
         ),
         term(
             "lower bound",
-            "some ranks were not given, and one of them may have come even later",
+            "some ranks are missing, and one of them may be even later",
             paths="waiting.is_lower_bound",
         ),
         term(
             "collectives matched",
-            "how the ranks' calls were matched: by number in the group, by order or by time",
+            "whether calls were matched by sequence number, by order or by time",
             "By process group and sequence number if the trace has both (`Seq`, NCCL in torch 2.13). Otherwise by"
             " order in the group, at the offset at which all names agree, and all message sizes that must be equal."
             " Kernels launched before the recording started are matched by collective, group, size and overlap in"
@@ -713,8 +715,8 @@ WAITING: Final = Chapter(
             "clocks",
             "whether the ranks' clocks agree, or were aligned by the ends of collectives",
             "Clocks stay unchanged if the ends of short collectives are already as close together as aligning would"
-            " put them. `to within` is the distance from their midpoint within which nine in ten ends of short"
-            " collectives lie.",
+            " put them. `to within` gives the accuracy: nine in ten ends of short collectives lie at most"
+            " this far from the midpoint of the collective's ends on all ranks.",
             formula="waiting.clocks",
         ),
         term(
@@ -723,7 +725,7 @@ WAITING: Final = Chapter(
             formula="waiting.collectives[]",
             paths="waiting.collectives[].collective",
         ),
-        term("number", "number of collectives", paths="waiting.collectives[].collectives"),
+        term("number", "number of matched collectives", paths="waiting.collectives[].collectives"),
         term(
             "time",
             "transfer and waiting time, summed over all ranks",
@@ -738,10 +740,10 @@ WAITING: Final = Chapter(
             "Counted as in the table of a single rank's collectives.",
             paths="waiting.collectives[].bytes",
         ),
-        term("bus", "bus bandwidth over the entire duration", paths="waiting.collectives[].bus_bytes_per_second"),
+        term("bus", "bus bandwidth over transfer and waiting time", paths="waiting.collectives[].bus_bytes_per_second"),
         term(
             "bus in transfer",
-            "bus bandwidth after the last rank entered the collective",
+            "bus bandwidth after all ranks have entered the collective",
             "Data can flow only then.",
             paths="waiting.collectives[].transfer_bus_bytes_per_second",
         ),
@@ -757,8 +759,8 @@ def _rule(rule: Rule) -> Term:
     return term(
         rule.id.replace("_", " "),
         rule.title,
-        f"Looks for {rule.looks_for}. Upper bound on the gain: {rule.bound}. Stays silent {rule.silent}, and for gains"
-        " below 2 % of the step.",
+        f"Looks for {rule.looks_for}. Upper bound on the gain: {rule.bound}. Stays silent {rule.silent}. Gains in time"
+        " below 2 % of the step are left out.",
         paths="advice[].id, advice[].gain_ns",
     )
 
@@ -793,23 +795,23 @@ ADVICE: Final = Chapter(
         term(
             "together",
             "combined gain of the first three pieces of advice",
-            "Predicted by a replay if it covers all of them, but at most the sum of their gains. Otherwise that sum,"
-            " but at most the step.",
+            "Predicted by a replay if the replay covers all three, but at most the sum of their gains. Otherwise that"
+            " sum, but at most the step.",
             paths="replay.together, advice[].gain_ns, advice[].step_ns",
         ),
         term(
             "out of memory",
-            "changes that lower a step's memory",
-            "Shown if a step ran out of memory or fills nine tenths of the device. Computed from closed-form formulas"
-            " for weights, gradients, optimizer state and activations.",
+            "changes that reduce a step's memory need",
+            "Shown if a step ran out of memory or fills nine tenths of the device's memory. Computed from closed-form"
+            " formulas for weights, gradients, optimizer state and activations.",
             paths="advice[].gain_bytes, advice[].peak_bytes, advice[].fits",
         ),
         term(
             "technique",
-            "a technique that a prediction recommends",
-            "Covers techniques that leave the training unchanged, or nearly so. The peak includes all allocations;"
-            " the time gain is the best end of the predicted range. `--suggest SECONDS` limits the time spent on"
-            " predictions (default: a tenth of the run's time, at least 10 s).",
+            "change, such as checkpointing, that a prediction recommends",
+            "Covers techniques that leave the training unchanged, or nearly so. The peak includes all allocations; the"
+            " time gain is the one at the fast end of the predicted range. `--suggest SECONDS` limits the time spent"
+            " on predictions (default: a tenth of the run's time, at least 10 s).",
             paths="advice[].technique, advice[].gain_bytes, advice[].gain_ns",
         ),
     ),
@@ -842,7 +844,7 @@ HOST: Final = Chapter(
         term("with parts", "time including nested events", paths="host[].total_ns"),
         term(
             "share",
-            "self time as a share of these threads' time",
+            "self time as a share of the launching threads' time",
             formula="self_ns / (sum of host[].self_ns)",
             paths="host[].self_ns",
         ),
@@ -880,12 +882,12 @@ ESTIMATES: Final = Chapter(
         term("host", "time the host needs to launch all work of a step", paths="estimated.devices[].host_ns"),
         term(
             "throughput",
-            "tokens or samples per second, at both ends of the step's range",
+            "tokens or samples per second, at both ends of the step time's range",
             paths="estimated.devices[].tokens, estimated.devices[].samples",
         ),
         term(
             "share of peak",
-            "MFU at both ends of the range (contraction FLOPs, without recomputation, over the peak)",
+            "MFU at both ends of the step time's range (contraction FLOPs, without recomputation, over the peak)",
             paths="estimated.devices[].mfu",
         ),
         term(
@@ -893,8 +895,8 @@ ESTIMATES: Final = Chapter(
             "whether the process fits into the device memory that is available to it",
             paths="estimated.devices[].occupied.fits",
         ),
-        term("step", "the step that was estimated", paths="workload.batch"),
-        term("assumed", "defaults assumed for values you did not give", paths="estimated.assumed"),
+        term("step", "batch, length, kind and precision of the estimated step", paths="workload.batch"),
+        term("assumed", "defaults used for values that you did not specify", paths="estimated.assumed"),
         term(
             "formula",
             "training FLOPs per token, by a project's formula or as counted here",
@@ -911,14 +913,14 @@ ESTIMATES: Final = Chapter(
             "The middle of the estimate, or the value of `--tokens-per-second`.",
             paths="estimated.tokens_per_second",
         ),
-        term("FLOP/token", "FLOPs per token", paths="estimated.conventions[].flops"),
+        term("FLOP/token", "training FLOPs per token according to the formula", paths="estimated.conventions[].flops"),
         term(
             "FLOP/s",
-            "FLOPs per second on one device, at the rate in the line `at`",
+            "FLOPs per second of one device, at the throughput in the line `at`",
             paths="estimated.conventions[].flops_per_second",
         ),
-        term("counts", "what the formula counts", paths="estimated.conventions[].counts"),
-        term("leaves out", "what the formula leaves out", paths="estimated.conventions[].leaves_out"),
+        term("counts", "work that the formula includes", paths="estimated.conventions[].counts"),
+        term("leaves out", "work that the formula excludes", paths="estimated.conventions[].leaves_out"),
         term(
             "together",
             "training on several identical devices, with the time of their collectives",
@@ -933,10 +935,14 @@ ESTIMATES: Final = Chapter(
             " Runs used to fit the efficiencies are not included.",
             paths="estimated.tried.kind, estimated.tried.runs, estimated.tried.inside, estimated.tried.median_off",
         ),
-        term("on", "the device", paths="estimated.devices[].device"),
-        term("from", "lower end of the range", paths="estimated.devices[].low_ns"),
-        term("to", "upper end of the range", paths="estimated.devices[].high_ns"),
-        term("takes", "most device memory that the process may take", paths="estimated.devices[].occupied.high_bytes"),
+        term("on", "the device for which the step is estimated", paths="estimated.devices[].device"),
+        term("from", "lower end of the step time's range", paths="estimated.devices[].low_ns"),
+        term("to", "upper end of the step time's range", paths="estimated.devices[].high_ns"),
+        term(
+            "takes",
+            "upper estimate of the device memory that the process takes",
+            paths="estimated.devices[].occupied.high_bytes",
+        ),
     ),
 )
 TECHNIQUES: Final = Chapter(
@@ -955,14 +961,18 @@ TECHNIQUES: Final = Chapter(
         ),
         term(
             "memory",
-            "bytes that the tensors take, in whole blocks, and bytes that the allocator reserves for them",
+            "bytes that the tensors take, in entire blocks, and bytes that the allocator reserves for them",
             "The allocation requests of the first two steps go through a model of torch's caching allocator (blocks"
             " of 512 bytes, segments of 2 and 20 MiB), including cuBLAS workspaces. With"
             " `PYTORCH_ALLOC_CONF=expandable_segments:True`, the model uses expandable segments.",
             paths="rows[].predicted.occupied.allocated_bytes, rows[].predicted.occupied.reserved_bytes",
         ),
-        term("takes", "most device memory that the process may take", paths="rows[].predicted.occupied.high_bytes"),
-        term("assumed", "defaults assumed for values you did not give", paths="limit.assumed"),
+        term(
+            "takes",
+            "upper estimate of the device memory that the process takes",
+            paths="rows[].predicted.occupied.high_bytes",
+        ),
+        term("assumed", "defaults used for values that you did not specify", paths="limit.assumed"),
         term(
             "at the peak",
             "the components that are live at the predicted peak, largest first",
@@ -970,23 +980,23 @@ TECHNIQUES: Final = Chapter(
         ),
         term(
             "largest batch",
-            "the largest batch that fits even at the upper end of the prediction",
+            "the largest batch size that fits even at the upper end of the predicted memory",
             "For this model and these options; `--find batch` computes it. A function receives the batch size in its"
-            " argument `batch`; without one, the first dimension of its inputs is changed.",
+            " argument `batch`; if it has no such argument, the first dimension of its inputs is changed.",
             paths="limit.found.value, limit.found.peak_bytes",
         ),
         term(
             "longest",
-            "the longest sequence length, in tokens, that fits even at the upper end of the prediction",
-            "In tokens, in steps of 64; `--find seq` computes it.",
+            "the longest sequence length, in tokens, that fits even at the upper end of the predicted memory",
+            "Found in steps of 64 tokens; `--find seq` computes it.",
             paths="limit.found.value, limit.found.peak_bytes",
         ),
         term(
             "recompute",
             "the fewest layers to recompute so that the step fits",
             "`--find checkpointing` simulates the step with the first 1, 2, 3, ... layers of each stack recomputed,"
-            " then with all layers in segments, until one fits. It tries each, since the peak may rise from one to"
-            " the next.",
+            " then with all layers in segments, until one fits. It tries every number, since the peak may rise"
+            " from one to the next.",
             paths="limit.found.option, limit.found.recomputed, limit.found.tried",
         ),
         term(
@@ -1019,7 +1029,7 @@ TECHNIQUES: Final = Chapter(
             formula="(peak_bytes - baseline's) / baseline's",
             paths="rows[].measured.peak_bytes",
         ),
-        term("step", "median unprofiled step", paths="rows[].measured.step_ns"),
+        term("step", "median unprofiled step time", paths="rows[].measured.step_ns"),
         term(
             "d.step",
             "change in step time, relative to the baseline's; ~ if the repetitions' ranges overlap, or the machine"
@@ -1027,7 +1037,7 @@ TECHNIQUES: Final = Chapter(
             formula="(step_ns - baseline's) / baseline's",
             paths="rows[].measured.step_ns",
         ),
-        term("step of the baseline", "median unprofiled step of the baseline", paths="rows[0].measured.step_ns"),
+        term("step of the baseline", "median unprofiled step time of the baseline", paths="rows[0].measured.step_ns"),
         term(
             "peak of the baseline",
             "most memory allocated at one time in a step of the baseline",
@@ -1056,7 +1066,7 @@ TECHNIQUES: Final = Chapter(
             formula="(flops.backward + flops.recompute) / flops.forward",
             paths="rows[].measured.flops",
         ),
-        term("B/F", "backward, including recompute, over forward"),
+        term("B/F", "backward, including recompute, divided by forward"),
         term(
             "FLOPs",
             "contraction FLOPs of the entire step, divided by the baseline's",
@@ -1112,7 +1122,7 @@ TECHNIQUES: Final = Chapter(
             formula="rows[].offenders[]: measured_ns next to predicted_ns",
             paths="rows[].offenders[].operator, rows[].offenders[].measured_ns, rows[].offenders[].predicted_ns",
         ),
-        term("advice", "conclusions of the experiment, each with the option to add", paths="advice"),
+        term("advice", "conclusions of the experiment, each with the option to use", paths="advice"),
     ),
 )
 
@@ -1144,14 +1154,14 @@ SAME: Final = Chapter(
         term("worst gradient", "weight whose gradient differs the most", paths="rows[].sameness.worst_gradient.name"),
         term(
             "losses of",
-            "losses, on one batch without dropout, of techniques that change the result",
+            "losses of techniques that change the result, trained on one batch without dropout",
             formula="rows[].losses",
         ),
         term("first", "loss of the first step", paths="rows[].losses.losses[0]"),
         term("last", "loss of the last step", formula="rows[].losses.losses[-1]", paths="rows[].losses.losses"),
         term(
             "baseline's",
-            "the baseline's loss in the last step",
+            "loss of the baseline in the last step",
             formula="rows[].losses.baseline[-1]",
             paths="rows[].losses.baseline",
         ),
@@ -1204,18 +1214,18 @@ COMPARISON: Final = Chapter(
         ),
         term(
             "steps",
-            "the similar steps included in the means; the line also counts those set aside",
+            "number of similar steps included in the means, and of steps set aside",
             "`opanatomy explain 'set aside'` lists the rules.",
         ),
         term(
             "where the difference is from",
-            "the difference, split by cause and class",
+            "the difference in step time, split by cause and class",
             "On an accelerator, step = other steps' work + idle time by cause + the time of all device events in the"
             " step - overlaps; on the CPU, step = self times + framework + profiler.",
         ),
         term("and {} smaller", "parts that change by less than a thousandth of the largest change"),
         term("without a difference", "parts that take equally long on both sides"),
-        term("step", "mean of the similar steps, to which the parts sum"),
+        term("step", "mean time of the similar steps, to which the parts sum"),
         term(
             "work",
             "operator, kernel or collective that changed",
@@ -1224,19 +1234,21 @@ COMPARISON: Final = Chapter(
             " never matched. If only one side records an operator's arguments, matching ignores them, and a warning"
             " says so.",
         ),
-        term("what changed", "kind of change: more calls, moved, another kernel, new, gone, ..."),
+        term("what changed", "kind of change (more calls, moved, another kernel, new, gone, ...)"),
         term("another kernel", "contraction for which the library chose another kernel"),
         term("side", "one of the runs, or groups of runs, that are compared"),
         term("time", "mean time of the side's similar steps"),
         term(
             "figure",
             "value per step, under its name in `Anatomy.metrics()`",
-            "≥ marks a lower bound (`lower_bounds`). Counts of FLOPs and bytes are `exact`, so they are not tested.",
+            "≥ marks a lower bound (`lower_bounds`). Counts of FLOPs and bytes are `exact`, so no test of"
+            " significance applies to them.",
         ),
         term(
             "ranges",
-            "whether the two sides' ranges of step times are apart or overlap; with five or more runs per side, p",
-            "For p, the runs must be interleaved. Numbers are then medians, with a 95 % interval from order"
+            "whether the two sides' ranges of step times are apart or overlap; with five or more runs per side,"
+            " the p value",
+            "For a p value, the runs must be interleaved. Numbers are then medians, with a 95 % interval from order"
             " statistics if there are at least six runs.",
         ),
         term(
@@ -1257,10 +1269,10 @@ COMPARISON: Final = Chapter(
         ),
         term("new | {}, new", "work that the first side lacks"),
         term("gone | {}, gone", "work that the second side lacks"),
-        term("idle, host-bound", "idle time in which the host had not yet launched the next work"),
-        term("idle, stream waits", "idle time in which the next work waited for another stream"),
+        term("idle, host-bound", "idle time in which the host has not yet launched the next work"),
+        term("idle, stream waits", "idle time in which the next work waits for another stream"),
         term("idle, other", "idle time of any other cause"),
-        term("work of other steps", "time in which the device did only another step's work"),
+        term("work of other steps", "time in which the device does only another step's work"),
         term(
             "framework",
             "on the CPU, wall time that no operator accounts for",
@@ -1275,7 +1287,7 @@ COMPARISON: Final = Chapter(
         term("signature", "shapes and types of the arguments"),
         term("samples", "samples per second"),
         term("peak", "peak memory of the step"),
-        term("last to first", "last run minus the first, relative to the first"),
+        term("last to first", "the last run's value minus the first's, relative to the first's"),
         term("~", "no difference beyond chance (p >= 0.01)"),
         term(
             "overlap of {}",
@@ -1292,12 +1304,12 @@ COMPARISON: Final = Chapter(
             "Not comparable",
             "the sides did different work, so no changes, causes or conclusions are given",
             "Reasons: one side lacks kernel records, in full or in part; one side ran on the CPU, the other on an"
-            " accelerator; one side is an entire trace taken as one step, and its number of calls differs from that"
-            " of the other side's steps by a factor of 1.5 or more (weighted median); a step of one side makes 90 %"
-            " of all calls the same whole number of times as often as a step of the other; or the models differ. They"
-            " differ if less than half of one side's work is also on the other side, unless the models' names match,"
-            " or the contractions' FLOPs (to 1 %), or half of the contractions where these are at least a fifth of"
-            " the work.",
+            " accelerator; one side is an entire trace taken as one step, and its number of calls differs from that of"
+            " the other side's steps by a factor of 1.5 or more (weighted median); a step of one side makes 90 % of"
+            " all calls exactly 2 (or exactly 3, ...) times as often as a step of the other; or the models differ."
+            " They differ if less than half of one side's work is also on the other side, unless the models' names"
+            " match, or the contractions' FLOPs (to 1 %), or half of the contractions where these are at least a fifth"
+            " of the work.",
             paths="not_comparable",
         ),
         term("warning", "remarks about the traces"),
@@ -1314,7 +1326,7 @@ LEDGER: Final = Chapter(
     terms=(
         term(
             "ledger | work",
-            "account of all device work; its entries sum exactly to the total",
+            "account of all device work; entries sum exactly to the total",
             formula="device_work = linked + graph_launched + no_launch_record + outside_window: ledger.*_ns",
             paths="ledger.device_work_ns, ledger.linked_ns, ledger.graph_launched_ns, ledger.no_launch_record_ns,"
             " ledger.outside_window_ns",
@@ -1340,7 +1352,7 @@ LEDGER: Final = Chapter(
         ),
         term(
             "classified",
-            "share of the window's work whose class a rule determines",
+            "share of the window's work that a rule classifies",
             formula="ledger.classed_ns / (device_work_ns - outside_window_ns)",
             paths="ledger.classed_ns, ledger.device_work_ns, ledger.outside_window_ns",
         ),
@@ -1365,7 +1377,7 @@ LEDGER: Final = Chapter(
             " device_work - outside_window - costed - unknown",
             paths="ledger.unknown_ns, ledger.costed_ns, ledger.device_work_ns, ledger.outside_window_ns",
         ),
-        term("counting | conventions", "how numbers are counted", paths="conventions"),
+        term("counting | conventions", "how FLOPs, bytes and steps are counted", paths="conventions"),
         term("multiply-add", "a multiplication and an addition count as 2 FLOPs", paths="conventions.multiply_add"),
         term(
             "causal",
@@ -1384,7 +1396,7 @@ _OF_CHECK: Final = {
         "The mode watches the second warm-up step if there is one, with the random numbers of the profiled steps.",
     ),
     "contraction FLOPs": (
-        "contraction FLOPs against the counts of torch.utils.flop_counter in a watched step",
+        "contraction FLOPs against torch.utils.flop_counter in a watched step",
         "Where torch's registry has no formula or a wrong one, the second count is derived from the outputs:"
         " convolution backward, CPU flash attention, mkldnn_rnn_layer, _grouped_mm, _int_mm, mv, dot,"
         " _euclidean_dist, sparse. In a trace recorded elsewhere, an operator's FLOPs are checked against those of"
@@ -1400,7 +1412,7 @@ _OF_CHECK: Final = {
         " to a phase.",
     ),
     "classes of kernels": (
-        "a kernel's class, from its name, against its operator's",
+        "a kernel's class, from its name, against its operator's class",
         "Finds, for example, an NCCL kernel in an operator that computes.",
     ),
     "order on streams": ("the order of work on a stream against the order of its launches", ""),
@@ -1460,10 +1472,10 @@ CHECKS: Final = Chapter(
         term(
             "may be wrong | disagreements",
             "numbers that a second source does not confirm, without a known cause",
-            "For each check, shows the difference that affects the most work, if its differences together affect 1 %"
-            " of the work or more; --check then fails with exit code 3. The share is the fraction of device work (on"
-            " the CPU, of operator time) in calls that a difference affects; for a difference without a time, it is"
-            " the relative difference of the two numbers.",
+            "For each check, shows the difference that affects the most work, if the check's differences together"
+            " affect 1 % of the work or more; --check then fails with exit code 3. The share is the fraction of device"
+            " work (on the CPU, of operator time) in calls that a difference affects; for a difference without a time,"
+            " it is the relative difference of the two numbers.",
             formula="checks[].differences where cause is null",
             paths="checks[].differences[].operator, checks[].differences[].ours, checks[].differences[].other",
         ),
@@ -1475,12 +1487,15 @@ CHECKS: Final = Chapter(
         ),
         term(
             "uncertain",
-            "every difference in checks that affect 1 % or more of the work, with evidence",
+            "unexplained differences in checks that may be wrong, with evidence",
             formula="checks[].differences[].time_ns, .evidence",
             paths="checks[].differences[].time_ns, checks[].differences[].evidence",
         ),
         term(
-            "confirmed", "numbers confirmed by second sources", formula="sum of checks[].equal", paths="checks[].equal"
+            "confirmed",
+            "numbers that agree with a second source",
+            formula="sum of checks[].equal",
+            paths="checks[].equal",
         ),
         term(
             "explained",
@@ -1509,17 +1524,17 @@ _OF_COMPONENT: Final = {
     "optimizer_step_counters": "the optimizer's step counts, one per tensor",
     "forward_activations": "tensors that forward saved for backward",
     "autocast_weight_casts": "autocast's half-precision copies of the weights",
-    "rng_states": "random generator states that checkpointing keeps to reproduce the same random numbers",
+    "rng_states": "random generator states that checkpointing saves",
     "checkpoint_arguments": "inputs of checkpointed layers",
-    "recomputed_activations": "activations that are recomputed, then freed in the same backward",
+    "recomputed_activations": "activations recomputed, then freed in the same backward",
     "key_value_cache": "in a generation, keys and values of all tokens so far",
     "beam_copies": "in a generation, copies of the cache and inputs for each beam",
     "outputs": "results of forward",
     "held_by_model": "tensors that the module or the loop keeps alive through backward",
     "blas_workspace": "cuBLAS workspaces",
     "communication_buffers": "buffers of torch.distributed",
-    "held_before": "memory allocated before the step, in no other component",
-    "allocator_rounding": "bytes that the allocator adds to requests",
+    "held_before": "memory allocated before the step that belongs to no other component",
+    "allocator_rounding": "bytes added by rounding requests up",
     "pending_free": "freed blocks that another stream may still use, so neither allocated nor free",
     "temporary_buffers": "tensors that live within one operator or one phase",
     "device_context": "memory of the driver and loaded kernels, outside the allocator",
@@ -1550,7 +1565,7 @@ COMPONENTS: Final = Chapter(
         term(
             "memory",
             "component sizes in the unprofiled step, next to theory",
-            "A trace by itself has only [memory] events (`profile_memory=True`), so components are inferred from when"
+            "A trace alone has only [memory] events (`profile_memory=True`), so components are inferred from when"
             " their blocks were allocated and freed, and each inference is stated.",
             formula="memory.components[]",
             paths="memory.components[].component, memory.components[].at_peak_bytes",
@@ -1558,17 +1573,17 @@ COMPONENTS: Final = Chapter(
         term(
             "measured",
             "each component's largest size in the step",
-            "Activations are measured at the end of forward, temporary buffers at the peak. A trace by itself has no"
-            " such column, since its components are inferred at the peak.",
+            "Activations are measured at the end of forward, temporary buffers at the peak. A report of a trace alone"
+            " lacks this column, since its components are inferred at the peak.",
             paths="memory.components[].measured_bytes",
         ),
         term(
             "at peak",
             "bytes of the component that are live at the peak",
-            "They sum to the peak.",
+            "All components sum to the peak.",
             paths="memory.components[].at_peak_bytes",
         ),
-        term("theory", "result of the formula in the row", paths="memory.components[].theory_bytes"),
+        term("theory", "size according to the row's formula", paths="memory.components[].theory_bytes"),
         term(
             "off",
             "measured minus theory, relative to theory",
@@ -1577,14 +1592,14 @@ COMPONENTS: Final = Chapter(
         ),
         term(
             "peak | peak in {} | memory peak",
-            "most memory allocated at one time, with the phase",
+            "most memory allocated at one time, and in which phase",
             "The note under the table names the source, an allocator or a trace's events.",
             paths="memory.allocator_peak_bytes, memory.peak_at, memory.measured_by",
         ),
         term(
             "peak of the process",
             "largest resident set of the process, including Python",
-            "Used on the CPU if allocations were not tracked (--memory).",
+            "Used on the CPU if allocations were not tracked; --memory tracks them.",
             paths="memory.process_peak_bytes",
         ),
         term(
@@ -1602,7 +1617,7 @@ PEAK: Final = Chapter(
     terms=(
         term(
             "live at the peak",
-            "blocks at the peak, by operator and module",
+            "blocks allocated at the peak, by operator and module",
             formula="memory.blocks[]",
             paths="memory.blocks[].bytes",
         ),
@@ -1628,9 +1643,9 @@ PEAK: Final = Chapter(
             formula="memory.activations[]",
             paths="memory.activations[].bytes",
         ),
-        term("made by", "operator that produced the tensor"),
+        term("made by", "operator that produced the tensors"),
         term("shape", "data type and shape of one block"),
-        term("each", "number of blocks, and the bytes of each"),
+        term("each", "number of blocks, and the size of each"),
         term("the model", "memory outside the model's submodules"),
     ),
 )
@@ -1662,7 +1677,7 @@ SNAPSHOTS: Final = Chapter(
         term("after forward", "forward is done"),
         term("after backward", "backward is done"),
         term("after optimizer", "the weights are updated"),
-        term("peak", "maximum in the step"),
+        term("peak", "most memory in use during the step"),
     ),
 )
 
@@ -1675,7 +1690,7 @@ ACTIVATIONS: Final = Chapter(
             "closed-form formula for the saved activations, term by term",
             paths="memory.terms[].formula",
         ),
-        term("sum", "sum of all terms", formula="sum of memory.terms[].bytes", paths="memory.terms[].bytes"),
+        term("sum", "total of all terms", formula="sum of memory.terms[].bytes", paths="memory.terms[].bytes"),
         term(
             "the classic run",
             "a published run of BERT-large, next to this one",
@@ -1690,7 +1705,7 @@ ACTIVATIONS: Final = Chapter(
             formula="memory.published[].measured - .published",
             paths="memory.published[].measured, memory.published[].published",
         ),
-        term("Tesla V100 16 GB", "the published number, from this GPU"),
+        term("Tesla V100 16 GB", "the published number, measured on this GPU"),
     ),
 )
 
@@ -1704,7 +1719,7 @@ FAILURE: Final = Chapter(
             formula="memory.failure",
             paths="memory.failure.phase, memory.failure.requested_bytes, memory.failure.allocated_bytes",
         ),
-        term("failed request", "bytes requested when memory ran out", paths="memory.failure.requested_bytes"),
+        term("failed request", "size of the allocation request that failed", paths="memory.failure.requested_bytes"),
         term("allocated then", "bytes allocated when memory ran out", paths="memory.failure.allocated_bytes"),
         term(
             "needed by theory, without buffers",
@@ -1771,12 +1786,12 @@ SNAPSHOT: Final = Chapter(
         ),
         term(
             "requested at one time",
-            "most bytes requested at one time; the peak counts whole blocks",
+            "largest sum of requested sizes at one time; the peak counts entire blocks",
             "Like torch's requested_bytes, but blocks count until they are freed, not until other streams are done"
             " with them.",
             paths="memory.requested_peak_bytes",
         ),
-        term("no stack recorded", "allocated before recording started, or by an autograd thread"),
+        term("no stack recorded", "memory allocated before recording started, or by an autograd thread"),
         term(
             "held at the end",
             "memory held by the allocator's small and large pools, and by those of CUDA graphs",
@@ -1786,16 +1801,24 @@ SNAPSHOT: Final = Chapter(
         term("segments", "number of segments that the allocator got from the device", paths="memory.pools[].segments"),
         term("reserved", "total size of the segments", paths="memory.pools[].reserved_bytes"),
         term("in use", "bytes requested and not freed", paths="memory.pools[].requested_bytes"),
-        term("rounding", "bytes that the allocator added to requests", paths="memory.pools[].rounding_bytes"),
-        term("free", "bytes held but not in use", paths="memory.pools[].free_bytes"),
-        term("largest free", "the largest request that still fits", paths="memory.pools[].largest_free_bytes"),
+        term(
+            "rounding",
+            "bytes added by rounding requests up",
+            paths="memory.pools[].rounding_bytes",
+        ),
+        term("free", "bytes that the pool holds but that are not in use", paths="memory.pools[].free_bytes"),
+        term("largest free", "size of the largest request that still fits", paths="memory.pools[].largest_free_bytes"),
         term("reserved then", "bytes reserved when memory ran out", paths="memory.failure.reserved_bytes"),
         term(
             "of it unused",
             "upper bound on the reserved bytes that are in no block in use",
             paths="memory.failure.unused_bytes",
         ),
-        term("free on the device then", "device memory that no process used", paths="memory.failure.device_free_bytes"),
+        term(
+            "free on the device then",
+            "device memory that no process used when memory ran out",
+            paths="memory.failure.device_free_bytes",
+        ),
         term(
             "the peak | all that is allocated then",
             "the sum of all changes",
@@ -1815,7 +1838,7 @@ RUN: Final = Chapter(
     terms=(
         term(
             "model",
-            "class of the model and its number of parameters",
+            "the model's class and number of parameters",
             "The number of trainable parameters is in parentheses if some are frozen.",
             paths="workload.architecture, workload.parameters, workload.trainable_parameters",
         ),
@@ -1829,20 +1852,20 @@ RUN: Final = Chapter(
         term(
             "run unfused | (run unfused) | {} attention (run unfused) | unfused attention",
             "torch ran scaled_dot_product_attention as matrix multiplications and a softmax",
-            "The attention probabilities are stored, because no fused kernel supports this case; on the CPU, none"
-            " supports dropout. --set attention_probs_dropout_prob=0 (or the model's own name for it) makes a fused"
-            " kernel available.",
+            "The attention probabilities are stored, because no fused kernel supports this case; on the CPU, no fused"
+            " kernel supports dropout. --set attention_probs_dropout_prob=0 (or the model's own name for it) makes a"
+            " fused kernel available.",
             paths="workload.attention, operators[].operator",
         ),
         term(
             "training",
-            "how ranks train together, with the samples per rank and in total",
+            "how ranks train together; samples per rank and in total",
             formula="workload.parallel, workload.world_size, workload.batch x ranks that have their own data",
             paths="workload.parallel, workload.world_size, workload.batch",
         ),
         term(
             "backward",
-            "output that backward started from",
+            "output from which backward starts",
             "The loss; otherwise the only scalar output; otherwise all outputs, with gradients of one.",
             paths="workload.backward_from",
         ),
@@ -1859,12 +1882,12 @@ RUN: Final = Chapter(
             formula="environment.*",
             paths="environment.torch, environment.transformers, environment.python",
         ),
-        term("trace", "file that all numbers come from", paths="provenance.trace"),
+        term("trace", "file from which all numbers come", paths="provenance.trace"),
         term("command", "command that made the report", paths="provenance.command"),
         term("opanatomy", "version that made the report", paths="provenance.opanatomy"),
         term(
             "rank",
-            "rank that recorded the trace, and the number of ranks",
+            "rank that recorded the trace, and number of ranks",
             formula="ranks[0].rank, .world_size",
             paths="ranks[0].rank, ranks[0].world_size",
         ),
@@ -1885,7 +1908,7 @@ RUN: Final = Chapter(
             " their share of the counted steps' wall time, excluding other steps' work; all shares in the sentence"
             " are relative to that time. `peak` in the sentence is the roofline, bound / time. An idle cause is named"
             " if it takes half of the idle time, otherwise the two largest, each if it takes 30 % of the idle time or"
-            " more. Parts below 2 % are left out; memory that fills 90 % of the device comes second.",
+            " more. Parts below 2 % are left out; a step that fills 90 % of the device's memory is named second.",
         ),
     ),
 )
@@ -1913,7 +1936,7 @@ GENERATION: Final = Chapter(
         ),
         term(
             "a token",
-            "bytes and FLOPs of one forward pass",
+            "bytes and FLOPs of one forward pass during decoding",
             "The pass produces a token for every sample and beam.",
             formula="generation.token_read_bytes, .token_written_bytes, .token_flops",
             paths="generation.token_read_bytes, generation.token_written_bytes, generation.token_flops",
@@ -1955,14 +1978,14 @@ TEXTS: Final = Chapter(
         ),
         term(
             "steps",
-            "mean step over the batches, samples and tokens per second",
+            "mean step time over the batches; samples and tokens per second",
             "The range covers the steps of all batches.",
             formula="texts.mean_step_ns, .samples_per_second, .useful_tokens_per_second",
             paths="texts.mean_step_ns, texts.samples_per_second, texts.useful_tokens_per_second",
         ),
         term("memory", "step memory on the longest batch", paths="texts.memory_length"),
-        term("batch", "one of the batches, in order"),
-        term("length", "tokens to which each text is padded", paths="texts.batches[].length"),
+        term("batch", "number of the batch"),
+        term("length", "padded length of the texts, in tokens", paths="texts.batches[].length"),
         term("tokens", "texts x length, including padding", paths="texts.batches[].tokens"),
         term(
             "useful",
@@ -1970,10 +1993,14 @@ TEXTS: Final = Chapter(
             formula="texts.batches[].useful_tokens / .tokens",
             paths="texts.batches[].useful_tokens, texts.batches[].tokens",
         ),
-        term("step", "mean unprofiled step of the batch, excluding pauses", paths="texts.batches[].step_ns"),
+        term(
+            "step",
+            "mean unprofiled step time, excluding steps with a pause",
+            paths="texts.batches[].step_ns",
+        ),
         term(
             "useful tokens",
-            "text tokens per second",
+            "tokens per second, excluding padding",
             formula="10^9 x texts.batches[].useful_tokens / .step_ns",
             paths="texts.batches[].useful_tokens, texts.batches[].step_ns",
         ),
@@ -2012,7 +2039,7 @@ WHOLE_RUN: Final = Chapter(
         term(
             "over the run",
             "samples per second over the entire run, including evaluations and checkpoints",
-            "Shown next to the rate of recorded steps if these leave out a tenth of the run or more.",
+            "Shown next to the throughput of the recorded steps if steps unlike these take a tenth of the run or more.",
             paths="trends.samples_per_second",
         ),
         term(
@@ -2048,7 +2075,7 @@ WHOLE_RUN: Final = Chapter(
             paths="trends.growth[].last_bytes, trends.growth[].first_bytes, trends.growth[].steps, trends.peak",
         ),
         term(
-            "host memory", "private pages of the process, after the last step and at their maximum", paths="run.series"
+            "host memory", "private memory of the process, after the last step and at its maximum", paths="run.series"
         ),
         term(
             "device", "what the driver reported about the device over the entire run, as in `clock`", paths="run.device"
@@ -2079,34 +2106,32 @@ STEP: Final = Chapter(
     terms=(
         term(
             "step",
-            "mean wall time of one step, unprofiled and under the profiler",
+            "mean wall time of a step, unprofiled and profiled",
             "Short unprofiled steps are repeated up to five times. The difference is shown only if every profiled"
             " step was slower than each of at least two unprofiled steps. On an accelerator, a step lasts from its"
             " annotation (`ProfilerStep#N`), or from the end of the previous step if that is later, to the end of the"
-            " last device work launched in it. Time in which the device did only other steps' work is not counted.",
+            " last device work launched in it. Time in which the device does only other steps' work is not counted.",
             formula="step.unprofiled_wall_ns, step.wall_ns; samples/s = samples of a step / (unprofiled step, else"
             " profiled step)",
             paths="step.unprofiled_wall_ns, step.wall_ns, step.samples_per_second",
         ),
         term(
             "unprofiled",
-            "mean step without the profiler",
-            "Steps more than twice as long as the shortest are left out.",
+            "mean step time without the profiler",
+            "Steps more than twice as long as the shortest one are excluded.",
             formula="step.unprofiled_wall_ns, mean of step.unprofiled_count steps",
             paths="step.unprofiled_wall_ns, step.unprofiled_count",
         ),
         term(
             "profiled",
-            "mean step under the profiler, over the counted steps",
+            "mean step time under the profiler, over the counted steps",
             formula="step.wall_ns, mean of step.count steps",
             paths="step.wall_ns, step.count",
         ),
-        term(
-            "samples/s", "samples per second, from the unprofiled step if there is one", paths="step.samples_per_second"
-        ),
+        term("samples/s", "samples per second, from the unprofiled step if known", paths="step.samples_per_second"),
         term(
             "steps",
-            "number of steps, shortest, longest; steps not counted, with the reason",
+            "number of steps, shortest, longest; excluded steps, with the reason",
             "Numbers are means over the counted steps, so that parts sum to the total. `opanatomy explain 'set"
             " aside'` lists the rules.",
             formula="step.count, step.wall_min_ns, step.wall_max_ns, step.unprofiled_wall_min_ns, ...",
@@ -2114,16 +2139,17 @@ STEP: Final = Chapter(
         ),
         term(
             "torch.compile",
-            "compile time, and alternating steps with and without compilation",
-            "The compile time comes from torch's own record. Compiling pays off after as many steps as save that"
-            " time; the difference is clear if every uncompiled step is longer than every compiled one.",
+            "compile time, and step times with and without torch.compile",
+            "The compile time comes from torch's own record; the steps alternate. Compiling pays off once the time"
+            " saved in the steps exceeds the compile time; the difference is clear if every uncompiled step is longer"
+            " than every compiled one.",
             formula="compilation.compiling_ns / (median of .uncompiled_step_ns - median of .compiled_step_ns)",
             paths="compilation.compiling_ns, compilation.uncompiled_step_ns, compilation.compiled_step_ns",
         ),
         term(
             "clock",
             "the device's SM clock during recorded steps, next to its maximum",
-            "Read through NVML: the median, and the readings in which the driver gave a reason for a lower clock"
+            "Read through NVML: the median, and the readings in which the driver named a reason for a lower clock"
             " (power cap, heat, hardware slowdown, power brake, set clocks, sync boost). Power is a mean; energy"
             " comes from the device's counter.",
             formula="device_state.clock_mhz, .clock_limit_mhz, .reasons / .readings, .energy_j / .steps",
@@ -2156,7 +2182,7 @@ STEP: Final = Chapter(
         term("samples of a step", "total batch of all ranks that have their own data", paths="workload.batch"),
         term(
             "window",
-            "from the start of the first step to the end of the last one",
+            "from the start of the first step to the end of the last",
             "Without annotations, each step ends with an optimizer update; if several optimizers alternate, with the"
             " update of the last one. The first step starts with the trace; what follows the last update belongs to"
             " no step. If updates follow no regular order, the entire trace is one step. With several devices, times"
@@ -2167,13 +2193,13 @@ STEP: Final = Chapter(
         ),
         term(
             "the step without other steps' work | without it",
-            "the window without other steps' work, to which all shares refer",
+            "the window minus other steps' work; all shares refer to it",
             formula=_OF_STEP,
             paths="timeline.window_ns, timeline.outside_ns",
         ),
         term(
             "from the first to the last device work",
-            "replaces the step if the trace has none",
+            "used as the step if the trace has no steps",
             "timeline.around_ns is the time before and after all device work.",
             formula="timeline.window_ns - .outside_ns",
             paths="timeline.window_ns, timeline.outside_ns",
@@ -2193,7 +2219,8 @@ STEP: Final = Chapter(
         ),
         term(
             "compute and copies",
-            "time in which the device computes or copies, overlapping communication or not",
+            "time in which the device computes or copies",
+            "Communication may overlap it.",
             formula=f"(timeline.busy_ns - .exposed_communication_ns) / {_OF_STEP}",
             paths="timeline.busy_ns, timeline.exposed_communication_ns, timeline.window_ns, timeline.outside_ns",
         ),
@@ -2206,12 +2233,13 @@ STEP: Final = Chapter(
         ),
         term(
             "kernel time",
-            "sum of the device work over all streams; it may exceed the step",
+            "total time of device work on all streams",
+            "It may exceed the step time.",
             paths="step.kernel_time_ns",
         ),
         term(
             "overlap",
-            "time of communication and copies, and their exposed part",
+            "communication and copy time, and the exposed part of each",
             formula=f"timeline.communication_ns, .exposed_communication_ns, .exposed_memcpy_ns / {_OF_STEP}",
             paths="timeline.communication_ns, timeline.exposed_communication_ns, timeline.exposed_memcpy_ns,"
             " timeline.window_ns, timeline.outside_ns",
@@ -2224,7 +2252,7 @@ STEP: Final = Chapter(
         ),
         term(
             "of it exposed | exposed communication",
-            "communication while the device does no other work",
+            "communication time without other work on the device",
             "timeline.computation_ns is the union of all work except communication and copies, so busy -"
             " computation - exposed memcpy is the communication that no computation hides.",
             formula=f"timeline.exposed_communication_ns / {_OF_STEP}",
@@ -2232,7 +2260,7 @@ STEP: Final = Chapter(
         ),
         term(
             "exposed memcpy",
-            "copies while the device does no other work",
+            "copy time without other work on the device",
             formula=f"timeline.exposed_memcpy_ns / {_OF_STEP}",
             paths="timeline.exposed_memcpy_ns, timeline.window_ns, timeline.outside_ns",
         ),
@@ -2240,47 +2268,47 @@ STEP: Final = Chapter(
             "idle",
             "time without device work, and its causes",
             "A gap ends with device work. If that work was launched after the device became idle, the cause is what"
-            " the launching thread did in the gap or, where it recorded nothing, what other launching threads did. If"
+            " the launching thread does in the gap or, if it records nothing, what other launching threads do. If"
             " several causes coincide, the first of these counts: profiler's records, compiling, input wait,"
             " allocator calls, slow launches, synchronizations, collective calls, operator calls, Python. If the work"
             " was launched earlier, the cause is `another stream` or `between kernels`; the rest is `unknown cause`."
-            " Each cause names the call, operator or range that takes most of it.",
+            " Each cause names the call, operator or range that fills most of its idle time.",
             formula=f"timeline.idle_ns / {_OF_STEP}; idle_ns = host_idle_ns + stream_idle_ns + other_idle_ns",
             paths="timeline.idle_ns, timeline.host_idle_ns, timeline.stream_idle_ns, timeline.other_idle_ns,"
             " timeline.window_ns, timeline.outside_ns",
         ),
         term(
             "profiler's records | recorded Python",
-            "idle while the profiler wrote records",
-            "Also while it recorded Python stacks.",
+            "idle while the profiler writes records",
+            "Also while the profiler records Python stacks.",
         ),
-        term("compiling", "idle while Dynamo, Inductor or Triton compiled"),
+        term("compiling", "idle while Dynamo, Inductor or Triton compiles"),
         term(
             "input wait",
-            "idle while data was loaded or copied from the host",
+            "idle while the host loads or copies input",
             "Covers ranges that load data, and copies whose calls block the host.",
         ),
-        term("allocator calls", "idle while device or pinned memory was allocated or freed"),
+        term("allocator calls", "idle while device or pinned memory is allocated or freed"),
         term(
             "slow launches",
-            "idle during unusually long launches and module loading",
+            "idle during unusually long launches and calls that load kernels",
             "A slow launch takes at least 0.2 ms and 20 times as long as the median launch.",
         ),
         term("synchronizations", "idle during calls that wait for the device"),
         term("collective calls", "idle while the host calls collectives"),
-        term("operator calls", "idle while the host ran operators and ordinary launches"),
+        term("operator calls", "idle while the host runs operators and ordinary launches"),
         term(
             "Python",
-            "idle while the host was between operators",
-            "The host was in user ranges, or recorded nothing for up to 1 ms.",
+            "idle while the host is between operators",
+            "The host is in user ranges, or records nothing for up to 1 ms.",
         ),
         term("another stream", "the same as stream waits"),
         term("between kernels", "idle before work already launched, on the stream that worked last"),
-        term("unknown cause", "idle, with no record of what the host did"),
+        term("unknown cause", "idle, with no record of what the host does"),
         term(
             "drained",
-            "idle time in gaps that began while the host waits for the device",
-            "The host waited, so nothing was queued.",
+            "idle time in gaps that begin while the host waits for the device",
+            "The host waits, so nothing is queued.",
             formula="timeline.drained_ns / timeline.idle_ns",
             paths="timeline.drained_ns, timeline.idle_ns",
         ),
@@ -2294,7 +2322,7 @@ STEP: Final = Chapter(
         ),
         term(
             "decided by",
-            "what determines the step time according to a replay (host time, device work, delays)",
+            "what determines the step time, according to a replay",
             "The step is timed again as a graph of host points and device events. On the path that ends last, host"
             " time is shown by kind and device work by class. `launch latency` and `queue` are delays of the device.",
             paths="replay.path, replay.step_ns",
@@ -2302,8 +2330,9 @@ STEP: Final = Chapter(
         term(
             "replay",
             "how accurate a replay of the step is",
-            "Its gains are used if it is off by less than 5 % with typical delays, if unexplained delays take less"
-            " than 5 % of the step, if no work from before the trace delays it, and if no device work is missing.",
+            "The gains that it predicts are used if it is off by less than 5 % with typical delays, if unexplained"
+            " delays take less than 5 % of the step, if no work from before the trace delays it, and if no device work"
+            " is missing.",
             paths="replay.error, replay.unexplained, replay.why_not, replay.host_factor, replay.least_ns",
         ),
         term(
@@ -2316,7 +2345,7 @@ STEP: Final = Chapter(
         ),
         term(
             "host-bound | host bound",
-            "idle before work that was launched after the device became idle",
+            "idle before work launched after the device became idle",
             "Idle time at the end, with no work after it, counts too. The host is late, so more work per launch or"
             " fewer launches help.",
             formula=f"timeline.host_idle_ns / {_OF_STEP}",
@@ -2324,7 +2353,7 @@ STEP: Final = Chapter(
         ),
         term(
             "stream waits | stream wait",
-            "idle before work already launched, after another stream worked last",
+            "idle before work already launched, if another stream worked last",
             formula=f"timeline.stream_idle_ns / {_OF_STEP}",
             paths="timeline.stream_idle_ns, timeline.window_ns, timeline.outside_ns",
         ),
@@ -2336,7 +2365,7 @@ STEP: Final = Chapter(
         ),
         term(
             "other steps' work | busy with another step's work | outside",
-            "time in which the device did only work launched outside the window",
+            "time in which the device does only work launched outside the window",
             "Neither busy nor idle.",
             formula="timeline.outside_ns / step.count",
             paths="timeline.outside_ns, step.count",
@@ -2364,7 +2393,7 @@ STEP: Final = Chapter(
         ),
         term(
             "estimates",
-            "Kineto's estimates of how full the device was, from launch dimensions",
+            "Kineto's estimates of how full the device is, from launch dimensions",
             formula="device.sm_efficiency, device.occupancy, device.tensor_core_ns / timeline.launching.kernel_ns",
             paths="device.sm_efficiency, device.occupancy, device.tensor_core_ns, timeline.launching.kernel_ns",
         ),
@@ -2389,9 +2418,10 @@ STEP: Final = Chapter(
         ),
         term(
             "tensor cores | tensor-core time",
-            "share of kernel time that uses tensor cores, according to kernel names",
+            "share of kernel time on tensor cores, according to kernel names",
             'On AMD, matrix cores. The rules are in classification/kernels.py. "(12 % unknown)" is the share of'
-            " matmuls whose names do not tell. Not shown for devices without tensor cores.",
+            " kernel time in matmuls and unclassified kernels whose names do not show this. Not shown for devices"
+            " without tensor cores.",
             formula="device.tensor_core_ns / timeline.launching.kernel_ns",
             paths="device.tensor_core_ns, timeline.launching.kernel_ns",
         ),
@@ -2421,7 +2451,7 @@ STEP: Final = Chapter(
         ),
         term(
             "MFU | model FLOPs utilization",
-            "contraction FLOPs, without recomputation, divided by the FLOPs that the peak allows in a step",
+            "contraction FLOPs, excluding recomputation, divided by those that the peak allows per step",
             "The peak is that of the data type with most of these FLOPs; the step is the unprofiled one if it was"
             " measured. ≥ marks a lower bound, from the part of the contractions' time whose FLOPs are known; if that"
             " is below half, no value is shown.",
@@ -2453,9 +2483,9 @@ WORDS: Final = Chapter(
     terms=(
         term(
             "like steps | like step | steps of a kind | similar steps | similar step",
-            "steps that made the same calls",
-            "They ran the same kernels (on the CPU, operators) with the same arguments, equally often. A run that"
-            " alternates has several kinds of steps; `compare` takes the kinds that are most alike on both sides.",
+            "steps that make the same calls",
+            "They run the same kernels (on the CPU, operators) with the same arguments, equally often. A run whose"
+            " steps alternate has several kinds of steps; `compare` takes the kinds that are most alike on both sides.",
         ),
         term(
             "set aside | disturbed",
@@ -2470,8 +2500,8 @@ WORDS: Final = Chapter(
         ),
         term(
             "pause | holds a pause | a pause is in it",
-            "step more than twice as long as the shortest similar step, and idle for most of the difference",
-            "Something else stopped it; waiting for input is not a pause.",
+            "interruption that makes a step more than twice as long as the shortest similar step",
+            "The step is idle for most of the difference. Waiting for input is not a pause.",
         ),
         term(
             "of another kind | steps of another kind | other kinds",
@@ -2480,12 +2510,12 @@ WORDS: Final = Chapter(
         ),
         term(
             "mean step | mean like step",
-            "mean over the counted steps: sums divided by the number of these steps",
+            "sums over the counted steps, divided by the number of these steps",
             "Means add up, so that parts sum to the total; medians do not.",
             formula="x / step.count",
             paths="step.count",
         ),
-        term("before and after", "of two sides, the first is before, the second after"),
+        term("before and after", "of two sides, before is the first and after the second"),
         term("wall time", "elapsed time, including waiting and idle time"),
         term(
             "self time | self times",
@@ -2522,7 +2552,7 @@ WORDS: Final = Chapter(
         ),
         term(
             "p | p value | Mann-Whitney",
-            "probability of a difference this large by chance alone",
+            "probability that chance alone produces a difference at least this large",
             "From a Mann-Whitney test over the runs of both sides.",
         ),
         term(
@@ -2542,7 +2572,8 @@ WORDS: Final = Chapter(
         ),
         term(
             "charged",
-            "attributed to a rank; the rank that enters a collective last is charged with all waiting in it",
+            "attributed to a rank; the rank that enters a collective last is charged with all waiting in that"
+            " collective",
             paths="waiting.straggler.charged_ns",
         ),
         term(
@@ -2566,12 +2597,12 @@ WORDS: Final = Chapter(
         ),
         term("kind of device", "cuda, cpu or another of torch's device types", paths="environment.device_kind"),
         term("peak rate | peak of the device", "the device's maximum FLOPs per second, by data type"),
-        term("units of rounding", "2^-23 for float32, the relative distance between two neighboring numbers"),
+        term("units of rounding", "2^-23 for float32, the relative distance between neighboring numbers"),
         term("noise", "variation between repetitions of the same run"),
         term("prediction | predicted", "value computed from a run of the baseline, before the technique is run"),
         term(
             "causal mask",
-            "limits attention to earlier tokens; FLOPs ignore the mask, causal FLOPs respect it",
+            "mask that limits attention to earlier tokens; FLOPs ignore it, causal FLOPs respect it",
             paths="operators[].causal_flops",
         ),
     ),

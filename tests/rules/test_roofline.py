@@ -278,7 +278,7 @@ def test_backward_over_forward(rows: list[tuple[int, int | None, int | None, int
 
 
 def test_the_report_says_why_there_is_no_ratio() -> None:
-    why = "-: some of the work has no formula, or forward takes less than 1 % of backward"
+    why = "-: some work has no cost formula, or forward is less than 1 % of backward"
     for flops, said in ((2, False), (None, True)):
         classes = (class_row(MM, Phase.FORWARD, 1, 1, 1), class_row(MM, Phase.BACKWARD, 2, flops, 2))
         assert (why in page(anatomies.with_tables(anatomies.nothing(), classes=classes), width=80)) is said
