@@ -611,7 +611,11 @@ GATED = ("--fail-if", "kernel_time > 1ns", "--fail-if", "time > 1h")
             [],
         ),
         (("analyze", "after.json", *GATED), 3, ["FAILED: kernel_time > 1ns: kernel_time_ns is "]),
-        (("analyze", str(TRACES / "gpu_a100_alexnet.json.gz"), *GATED), 3, ["FAILED: kernel_time > 1ns: kernel_time_ns is "]),
+        (
+            ("analyze", str(TRACES / "gpu_a100_alexnet.json.gz"), *GATED),
+            3,
+            ["FAILED: kernel_time > 1ns: kernel_time_ns is "],
+        ),
         # A wrong gate is said before anything is read.
         *(
             (
