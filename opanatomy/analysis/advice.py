@@ -2158,7 +2158,8 @@ RULES: Final = (
         silent="where shapes or bandwidth are unknown, and on the CPU",
     ),
     Rule(
-        id="training_mode", title="dropout or batch statistics without a backward", find=_training_mode, takes=Takes.KERNELS,
+        id="training_mode", title="dropout or batch statistics without a backward", find=_training_mode,
+        takes=Takes.KERNELS,
         looks_for="dropout, or batch norm on batch statistics, in a trace without backward or optimizer",
         bound="the time of dropout", silent="in steps that train",
     ),

@@ -495,7 +495,7 @@ def counted_once(sides: Sequence[SideInput]) -> tuple[list[SideInput], list[str]
         for first, *others in copies.values():
             if others:
                 names, verb = _names_of([run.name for run in others]), "is" if len(others) == 1 else "are"
-                warnings.append(f"{side.name}: {names} {verb} the same run as {first.name}; it is counted once")
+                warnings.append(f"{side.name}: {names} {verb} the same run as {first.name}; this run is counted once")
         kept.append(replace(side, runs=tuple(runs[0] for runs in copies.values())))
     return kept, warnings
 
@@ -508,7 +508,8 @@ def on_two_sides(sides: Sequence[SideInput]) -> list[str]:
         both = [(run, others[identity]) for identity, run in ones.items() if identity in others]
         if both:
             first, second = both[0]
-            more = f", as are {len(both) - 1} other pairs" if both[1:] else ""
+            others = f"{len(both) - 1} other pair{'' if len(both) == 2 else 's'}"
+            more = f", and so are {others} of runs" if both[1:] else ""
             warnings.append(f"{one.called(first)} and {other.called(second)} are the same run{more}")
     return warnings
 
@@ -671,8 +672,8 @@ def timed_otherwise(sides: Sequence[SideInput]) -> Iterable[str]:
     without = [[run for run in side.runs if _PLAIN in run.metrics] for side in sides]
     if any(under) and any(without):
         yield (
-            f"only profiled step times: {_sides_of(sides, under)}; unprofiled step times: {_sides_of(sides, without)};"
-            " these cannot be compared - use the `profiled` number"
+            f"only profiled step times from {_sides_of(sides, under)}, unprofiled step times from"
+            f" {_sides_of(sides, without)}: these cannot be compared - use the `profiled` number"
         )
 
 
@@ -741,7 +742,7 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
     if snapshots and traces:
         raise UsageError(
             f"a memory snapshot ({_names_of(snapshots)}) cannot be compared with a step ({_names_of(traces)}) -"
-            " give two snapshots or two traces"
+            " compare two snapshots or two traces"
         )
     sides, copies = counted_once(sides)
     shared = on_two_sides(sides)
@@ -1119,11 +1120,11 @@ def _no_claim(sides: Sequence[SideInput], *, independent: bool, busy: bool, cloc
     if fewest < RUNS_NEEDED:
         return f"{RUNS_NEEDED} interleaved runs per side are needed (steps of one run are correlated)"
     if clocks_differ:
-        return "the device clocks differ: rerun them at the same temperature or at a fixed clock"
+        return "the device clocks differ: rerun both sides at the same temperature or at a fixed clock"
     if busy:
-        return "the machine was busy: rerun them when it is idle"
+        return "the machine was busy: rerun both sides when it is idle"
     if not independent:
-        return "a run is on both sides, so they are not independent"
+        return "a run is on both sides, so the sides are not independent"
     began = [[run.anatomy.provenance.begin_unix_ns for run in side.runs] for side in sides]
     if not interleaved(*began):
         return "the runs were not interleaved: machine drift would count as a difference"

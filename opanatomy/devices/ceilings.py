@@ -128,7 +128,7 @@ def age(measured: str) -> str:
     return "today" if days < 1 else f"{days} day{'s' if days > 1 else ''}"
 
 
-HOW_TO_GET_THEM: Final = "run `opanatomy peaks` on the device, or give --peak and --bandwidth"
+HOW_TO_GET_THEM: Final = "run `opanatomy peaks` on the device, or use --peak and --bandwidth"
 
 
 class KnownCeilings(Struct, frozen=True):
@@ -164,7 +164,7 @@ def ceilings_for(
 def _on_cpu(environment: Environment, folder: Path | None) -> KnownCeilings:
     machine = machine_of(environment)
     if machine is None:
-        return KnownCeilings(None, f"the trace does not say which processor it ran on - {HOW_TO_GET_THEM}")
+        return KnownCeilings(None, f"the trace does not name its processor - {HOW_TO_GET_THEM}")
     measured = load(machine, folder)
     if measured is None:
         threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"

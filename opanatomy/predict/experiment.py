@@ -86,7 +86,7 @@ class Store:
         """Make the folder if it is missing; read the digests of the options of the runs in it."""
         self.folder, self.resume = folder, resume
         if resume and not folder.is_dir():
-            raise UsageError(f"--resume: there is no folder {folder} to continue - leave it out to start anew")
+            raise UsageError(f"--resume: there is no folder {folder} to continue - leave out --resume to start anew")
         try:
             self.folder.mkdir(parents=True, exist_ok=self.resume)
         except FileExistsError:
@@ -545,7 +545,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
         (operator, phase), difference = max(differences.items(), key=lambda item: (abs(item[1]), item[0]))
         return (
             f"the measured peak differs from the prediction: {operator} ({phase}) holds {size(abs(difference))}"
-            f" {'more' if difference > 0 else 'less'} at that point than with fake tensors, which do not show what"
+            f" {'more' if difference > 0 else 'less'} at the peak than with fake tensors, which do not show what"
             " a kernel allocates",
         )
 
@@ -796,8 +796,8 @@ class Experiment:
         if busy:
             name, load = max(busy, key=lambda pair: max(pair[1].before or 0, pair[1].after or 0))
             yield (
-                f"the machine was busy while {len(busy)} of {len(timed)} were timed (for {name}, utilization by other"
-                f" work was {load.text} the steps), so no time difference is claimed - run again when it is idle"
+                f"the machine was busy while {len(busy)} of {len(timed)} variants were timed (for {name}, utilization by"
+                f" other work was {load.text} the steps), so no time difference is claimed - run again when it is idle"
             )
         needed = runs_needed(self._baseline_runs())
         if timed and self.repetitions < needed:
@@ -819,7 +819,7 @@ class Experiment:
         names = [name for name, figures in predicted if figures is not None and figures.step_ns is None]
         if self.prediction.rates is not None and names:
             warnings.append(
-                f"cannot predict the time of {', '.join(names)}: no matmul in that data type was timed separately here"
+                f"cannot predict the time of {', '.join(names)}: no matmul in their data type was timed separately here"
             )
         return warnings
 

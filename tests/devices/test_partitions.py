@@ -73,15 +73,20 @@ def test_documented_profiles_fit_their_device(sheet: Sheet) -> None:
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None, 108, "no 1g.5gb of A100 SXM4 40 GB has 108 of its 108"),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None, 28, "no 1g.5gb of A100 SXM4 40 GB has 28 of its 108"),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 40 * GIB, 14, "40.0 GiB here but 5 GiB"),
-        ("NVIDIA A100-SXM4-40GB MIG 3g.40gb", None, 42, "A100 SXM4 40 GB has no profile 3g.40gb"),
-        ("NVIDIA A100-SXM4-40GB MIG 5g.25gb", None, 70, "A100 SXM4 40 GB has no profile 5g.25gb"),
-        ("NVIDIA A100-SXM4-40GB MIG 4c.3g.20gb", None, 42, "A100 SXM4 40 GB has no profile 4c.3g.20gb"),
-        ("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb", None, None, "no document says how many multiprocessors a 1c.3g.20gb"),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.40gb", None, 42, "A100 SXM4 40 GB has no MIG profile 3g.40gb"),
+        ("NVIDIA A100-SXM4-40GB MIG 5g.25gb", None, 70, "A100 SXM4 40 GB has no MIG profile 5g.25gb"),
+        ("NVIDIA A100-SXM4-40GB MIG 4c.3g.20gb", None, 42, "A100 SXM4 40 GB has no MIG profile 4c.3g.20gb"),
+        (
+            "NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb",
+            None,
+            None,
+            "no document says how many multiprocessors a 1c.3g.20gb slice",
+        ),
         (
             "NVIDIA H100 PCIe MIG 1g.10gb",
             None,
             None,
-            "no document says how many multiprocessors a 1g.10gb of H100 PCIe",
+            "no document says how many multiprocessors a 1g.10gb slice of H100 PCIe",
         ),
         ("NVIDIA H100 MIG 1g.10gb", None, 16, "could be H100 PCIe MIG 1g.10gb or H100 SXM MIG 1g.10gb"),
         ("NVIDIA GB200 MIG 1g.23gb", None, 18, "no document says how many multiprocessors GB200 has"),
@@ -140,5 +145,5 @@ def test_a_report_of_a_slice_says_so(tmp_path: Path) -> None:
     virtual = ceilings_for(Environment(device="GRID A100D-80C", device_kind="cuda"), folder=tmp_path)
     assert virtual.why_not == (
         "GRID A100D-80C is a virtual GPU, and no data sheet says which share of a device it gets - run"
-        " `opanatomy peaks` on the device, or give --peak and --bandwidth"
+        " `opanatomy peaks` on the device, or use --peak and --bandwidth"
     )
