@@ -698,8 +698,9 @@ REPORT: Final = (
     Option(name="format", short_flag="-f", group=_REPORT, metavar="FORMAT",
            help="report format: {formats} (default: from the extension of -o, else terminal)"),
     Option(name="chart", group=_REPORT, metavar="NAME",
-           help="with -o FILE.svg or FILE.png: draw this chart: step, advice, lanes, steps, run, classes, roofline,"
-           " modules, lines, memory, segments, components, ranks; for compare: difference; for techniques: techniques"),
+           help="chart to draw with -o FILE.svg or FILE.png: step, advice, lanes, steps, run, classes, roofline,"
+           " modules, lines, memory, segments, components, ranks; the only chart of compare is difference, that of"
+           " techniques is techniques"),
     Option(name="tables", group=_REPORT, metavar="DIR",
            help="also write every table of the report to this folder, as CSV and, with pyarrow, as Parquet"),
     Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False,
@@ -787,10 +788,10 @@ ANALYZE: Final = (
            help="assign work inside ranges whose name matches REGEX to PHASE"
            f" ({', '.join(Phase)}); the innermost range counts; repeatable"),
     Option(name="at", metavar="MOMENT", python=("analyze",),
-           help="memory snapshot: the moment to show: peak, end, or a time like 120ms (default: where memory ran out,"
+           help="moment of a memory snapshot to show: peak, end, or a time like 120ms (default: where memory ran out,"
            " else the peak)"),
     Option(name="categories", flag="--category", kind=Kind.TEXTS, metavar="NAME=REGEX", python=("analyze",),
-           help="memory snapshot: define your own component NAME, of blocks allocated under a stack frame (such as"
+           help="define your own component NAME of a memory snapshot: blocks allocated under a stack frame (such as"
            " 'attention.py:31 forward') that REGEX matches; repeatable"),
     Option(name="what_if", kind=Kind.TEXTS, metavar="CHANGE", python=("analyze",),
            help="predict, by replaying the trace, the step time after a change such as 'aten::mm x0.5', 'elementwise"

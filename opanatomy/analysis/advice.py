@@ -580,7 +580,7 @@ def _synchronizations(view: View) -> Iterator[Advice]:
         gain_ns=gain,
         subject=caller,
         changes=(f"{IdleCause.SYNCHRONIZATION} x0",),
-        why="the host waits for the device {calls} a step, mostly in {caller}, which leaves the device's queue empty",
+        why="the host waits for the device {calls} a step, mostly in {caller}; each wait leaves the device's queue empty",
         figures={
             "calls": count(view.per_step(sum(sums[0] for sums in callers.values())), "time"),
             "caller": name(caller.removeprefix("aten::")),
@@ -2105,7 +2105,7 @@ RULES: Final = (
     ),
     Rule(
         id="pageable_copies", title="copies from or to pageable host memory", find=_pinning,
-        looks_for="copies from or to pageable host memory",
+        looks_for="copies between pageable host memory and the device",
         bound="their time, at most that of all exposed copies", silent="where other work hides them",
     ),
     Rule(
@@ -2133,7 +2133,7 @@ RULES: Final = (
         id="optimizer", title="an optimizer that is not one fused kernel", find=_optimizer,
         takes=lambda view: Takes.IDLE if _idle_of_update(view) else Takes.KERNELS,
         covers=_updates,
-        looks_for="an optimizer that is not one fused kernel",
+        looks_for="an optimizer that updates tensor by tensor, or with one foreach operator per operation",
         bound="its time minus the time to read and write weights, gradients and moments once, if that is known; or the"
         " idle time during the update, if that is more",
         silent="for fused and compiled optimizers, and where a single foreach operator makes the update",
@@ -2183,12 +2183,12 @@ RULES: Final = (
     ),
     Rule(
         id="layout", title="kernels that only change image layouts", find=_layout, takes=Takes.KERNELS,
-        looks_for="kernels that only change image layouts for a convolution", bound="their time",
+        looks_for="kernels that convert between NCHW and NHWC for a convolution", bound="their time",
         silent="where no such kernel runs",
     ),
     Rule(
         id="padding", title="padding tokens in batches of texts", find=_padding,
-        looks_for="padding tokens in batches of texts", bound="their share of the tokens, applied to the step",
+        looks_for="tokens that only pad texts to the length of their batch", bound="their share of the tokens, applied to the step",
         silent="for batches of texts of similar length, and in runs without texts",
     ),
     Rule(

@@ -753,8 +753,8 @@ def replayed_gain(graph: StepGraph, made: Replay, advice: Advice) -> Advice:
     The gain is the same fraction of the advice's step as of the replayed one, which may be the unprofiled step.
     """
     if advice.id in _SLOWED_BY_RECORDING and made.ahead_ns >= _AHEAD * made.step_ns:
-        why = f"{advice.why}; the host was {{ahead}} ahead of the device when recording began, and"
-            " recording slows the host"
+        ahead = "the host was {ahead} ahead of the device when recording began, and recording slows the host"
+        why = f"{advice.why}; {ahead}"
         figures = {**advice.figures, "ahead": Evidence(value=made.ahead_ns, unit="ns")}
         advice = replace(advice, why=why, figures=figures, tries=(_UNRECORDED, *advice.tries))
     if made.why_not is not None or not advice.changes or advice.gain_ns is None:

@@ -70,8 +70,8 @@ def test_documented_profiles_fit_their_device(sheet: Sheet) -> None:
 @pytest.mark.parametrize(
     ("name", "memory", "multiprocessors", "why"),
     [
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None, 108, "no 1g.5gb of A100 SXM4 40 GB has 108 of its 108"),
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None, 28, "no 1g.5gb of A100 SXM4 40 GB has 28 of its 108"),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None, 108, "no 1g.5gb slice of A100 SXM4 40 GB has 108 of its 108"),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None, 28, "no 1g.5gb slice of A100 SXM4 40 GB has 28 of its 108"),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 40 * GIB, 14, "40.0 GiB here but 5 GiB"),
         ("NVIDIA A100-SXM4-40GB MIG 3g.40gb", None, 42, "A100 SXM4 40 GB has no MIG profile 3g.40gb"),
         ("NVIDIA A100-SXM4-40GB MIG 5g.25gb", None, 70, "A100 SXM4 40 GB has no MIG profile 5g.25gb"),

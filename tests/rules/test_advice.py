@@ -437,7 +437,7 @@ def test_copies_from_memory_that_is_not_pinned(tmp_path: Path) -> None:
     assert "pin_memory=True" in advice.tries[0]
     assert "pageable_copies" not in advised(copying(PINNED), tmp_path)
     back = advised(copying("Memcpy DtoH (Device -> Pageable)"), tmp_path)["pageable_copies"]
-    assert (back.gain_ns, "to pageable memory" in back.why) == (100 * US, True)
+    assert (back.gain_ns, "to pageable host memory" in back.why) == (100 * US, True)
     assert back.tries == ("Copy with non_blocking=True, from and to pinned memory.",)
 
 
