@@ -580,7 +580,8 @@ def _synchronizations(view: View) -> Iterator[Advice]:
         gain_ns=gain,
         subject=caller,
         changes=(f"{IdleCause.SYNCHRONIZATION} x0",),
-        why="the host waits for the device {calls} a step, mostly in {caller}; each wait leaves the device's queue empty",
+        why="the host waits for the device {calls} a step, mostly in {caller}; each wait leaves the device's queue"
+        " empty",
         figures={
             "calls": count(view.per_step(sum(sums[0] for sums in callers.values())), "time"),
             "caller": name(caller.removeprefix("aten::")),
@@ -2188,7 +2189,8 @@ RULES: Final = (
     ),
     Rule(
         id="padding", title="padding tokens in batches of texts", find=_padding,
-        looks_for="tokens that only pad texts to the length of their batch", bound="their share of the tokens, applied to the step",
+        looks_for="tokens that only pad texts to the length of their batch",
+        bound="their share of the tokens, applied to the step",
         silent="for batches of texts of similar length, and in runs without texts",
     ),
     Rule(
