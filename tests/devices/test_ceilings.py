@@ -285,7 +285,7 @@ def test_an_accelerator_has_those_of_its_sheet_unless_measured(tmp_path: Path) -
 def test_an_unknown_device_has_a_line_or_the_given_ones(tmp_path: Path) -> None:
     environment = Environment(device="Frobnicator 9000", device_kind="cuda")
     assert ceilings_for(environment, folder=tmp_path).why_not == (
-        "opanatomy has no data sheet for Frobnicator 9000 - run `opanatomy peaks` on the device, or give --peak"
+        "opanatomy has no data sheet for Frobnicator 9000 - run `opanatomy peaks` on the device, or use --peak"
         " and --bandwidth"
     )
     given = ceilings_for(environment, overrides=parse_overrides("1P", "1T"), folder=tmp_path).ceilings
