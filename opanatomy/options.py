@@ -240,7 +240,7 @@ TASK: Final = Option(
     name="task",
     group=_BATCH,
     metavar="TASK",
-    help="task head on the model: {choices}, or the Hub's name for it (default: the configuration's)",
+    help="task, which sets the model's head: {choices}, or the Hub's name for the task (default: the configuration's)",
     choices=(
         Choice(
             "sequence-classification",
@@ -503,8 +503,8 @@ SUGGEST: Final = Option(
     kind=Kind.NUMBER,
     minimum=0,
     metavar="SECONDS",
-    help="time budget for predicting which techniques would save most; 0 skips this (default: a tenth of the run's"
-    " time, at least 10 s)",
+    help="time budget for predicting which techniques would save most; 0 skips the predictions (default: a tenth of the"
+    " run's time, at least 10 s)",
 )
 
 SUMMARIES: Final = Option(
@@ -759,8 +759,8 @@ SCRIPT: Final = (
     Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=3, minimum=1, maximum=1000, metavar="N",
            help="steps to record (default: {default})"),
     Option(name="after", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N",
-           help="skip the first N steps (default: until the step time is steady, at least 4 and at most 15; 5 with"
-           " several ranks)"),
+           help="skip the first N steps (default: until the step time is steady, at least 4 and at most 15 steps; 5"
+           " with several ranks)"),
     Option(name="stop", group=_STEP, kind=Kind.SWITCH, default=False,
            help="end the script when its steps are recorded (exit code 0)"),
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False,
@@ -873,7 +873,8 @@ TECHNIQUES: Final = (
     Option(name="repetitions", group=_EXPERIMENT, kind=Kind.NUMBER, minimum=1, metavar="N",
            help="how often to time each technique, interleaved (default: 3; up to 10 for steps below 0.3 s)"),
     Option(name="loss_steps", group=_EXPERIMENT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
-           help="steps over which to compare losses, for techniques that change them (default: {default})"),
+           help="number of steps over which to compare losses, for techniques that change the training (default:"
+           " {default})"),
     Option(name="folder", group=_EXPERIMENT, metavar="DIR",
            help="folder for the traces and reports of all runs (default: MODEL.techniques; numbered if it exists)"),
     Option(name="resume", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,

@@ -197,7 +197,7 @@ def _classes(events: _Events) -> Check:
                 ours=spent,
                 other=0,
                 time_ns=spent,
-                evidence=f"{_ms(spent)} of it is {_short(names[key[2]])}, {what}",
+                evidence=f"{_ms(spent)} of its time is in {_short(names[key[2]])}, {what}",
             )
         )
     compared = int((of_operator >= 0).sum())

@@ -356,18 +356,19 @@ def _advice(row: TechniqueRow, report: Techniques) -> Advice | None:
     faster = gained is not None and gained >= _WORTH * (base.step_ns or 0)
     if saved is None and not faster:
         return None
-    why, evidence = ["measured" if row.measured is not None else "predicted"], {}
+    why, evidence = "measured" if row.measured is not None else "predicted", {}
     if saved is not None:
-        why.append("a peak of {peak}")
+        why = f"the {why} peak is {{peak}}"
         evidence["peak"] = Evidence(value=figures.peak_bytes, unit="bytes")
         # The component whose part of the peak falls most.
         falls = [(name, held - figures.at_peak.get(name, 0)) for name, held in base.at_peak.items()]
         component, fall = max(falls, key=lambda pair: pair[1], default=("", 0))
         if fall > 0:
-            why.append(f"{{less}} less {component.replace('_', ' ')}")
+            why += f", with {{less}} less {component.replace('_', ' ')}"
             evidence["less"] = Evidence(value=fall, unit="bytes")
     if gained is not None and not faster:
-        why.append("{more} more time" if -gained >= _WORTH * (base.step_ns or 0) else "about the same time")
+        longer = "{more} more time" if -gained >= _WORTH * (base.step_ns or 0) else "about the same time"
+        why += f"; the step takes {longer}"
         evidence["more"] = Evidence(value=-gained / (base.step_ns or 1), unit="fraction")
     return Advice(
         id=TECHNIQUE,
@@ -377,7 +378,7 @@ def _advice(row: TechniqueRow, report: Techniques) -> Advice | None:
         gain_ns=round(gained) if gained is not None and faster else None,
         step_ns=None if base.step_ns is None else round(base.step_ns),
         fits=None if report.limit is None else figures.fits(report.limit.bytes) is Fits.FITS,
-        why=", ".join(why),
+        why=why,
         figures=evidence,
         option=row.option or None,
         technique=row.name,
