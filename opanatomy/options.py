@@ -610,7 +610,7 @@ RUN: Final = (
     DTYPE,
     ATTENTION,
     Option(name="weights", group=_MODEL, default="random", metavar="KIND",
-           help="random, or pretrained (from the Hub or the model's folder) (default: {default})",
+           help="random, or pretrained from the Hub or the model's folder (default: {default})",
            choices=(Choice("random"), Choice("pretrained"))),
     Option(name="hub", group=_MODEL, kind=Kind.SWITCH, default=False,
            help="get the model from the Hub even if its name is in the catalog"),

@@ -395,7 +395,7 @@ def _shorter(gaps: Sequence[Gap]) -> Iterator[str]:
         yield "Prepare the next input while the device is busy, in a DataLoader worker or a thread."
     elif gap.cause is IdleCause.UNKNOWN and gap.name is None:
         if _behind_copies(gaps):
-            yield ("Process the results on the device, or in a separate thread, so that the device need not wait.")
+            yield "Process the results on the device, or in a separate thread, so that the device need not wait."
         yield (
             "Annotate the code that the host runs then with torch.profiler.record_function; shorten it or move it to a"
             " thread."
@@ -631,7 +631,7 @@ def _allocator(view: View) -> Iterator[Advice]:
             gain_ns=every,
             step_ns=whole,
             why="in {steps} of {all}, which the other numbers exclude, the allocator's driver calls leave the device"
-            " idle for {aside} a step; the mean time of all steps is {whole}",
+            " idle for {aside} a step; the mean step time over all steps is {whole}",
             figures={
                 "aside": ns(aside_ns),
                 "steps": count(step.aside_count, "step"),
@@ -1151,8 +1151,8 @@ def _far_from_bound(view: View) -> Iterator[Advice]:
             gain_ns=gain,
             subject=f"{operator}{where}",
             changes=_faster(view, ((row, _time_beyond(view, [row])) for row in rows)),
-            why=f"{{operator}}{where} takes {{time}}; {{least}} is attainable{_at_this_clock(view)} (it reaches"
-            " {reached} of peak)",
+            why=f"{{operator}}{where} takes {{time}} ({{reached}} of peak); {{least}} is attainable"
+            f"{_at_this_clock(view)}",
             figures={
                 "operator": name(operator.removeprefix("aten::")),
                 "time": ns(view.per_step(bounded)),

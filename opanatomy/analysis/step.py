@@ -34,7 +34,7 @@ OTHERS_WORK: Final = "it contains other steps' work"
 PAUSE: Final = "it contains a pause"
 HARDLY_ANY: Final = "it contains almost no work"
 UNLIKE: Final = "it makes different calls"
-OTHER_RANKS: Final = "another rank leaves it out"
+OTHER_RANKS: Final = "another rank excludes it"
 
 
 def kinds_of(step: Int64, name: Int64, signature: Int64, count: int) -> list[list[int]]:

@@ -227,7 +227,7 @@ def link_of(text: str | None, limit: Limit) -> float:
     rate = known[name]
     if rate is None:
         raise UsageError(
-            f"the speed of {limit.device}'s {name or 'link'} is unknown - use its bytes/s in each direction,"
+            f"the speed of {limit.device}'s {name or 'link'} is unknown - specify its bytes/s in each direction,"
             " such as --link 32G"
         )
     return rate
