@@ -23,7 +23,7 @@ def check_module(function: str, module: object) -> None:
     from opanatomy.capture.model.user_function import check_module
 
     if not isinstance(module, torch.nn.Module):
-        made = " - call it first" if isinstance(module, type) and issubclass(module, torch.nn.Module) else ""
+        made = " - create an instance first" if isinstance(module, type) and issubclass(module, torch.nn.Module) else ""
         raise UsageError(f"{function}: the module is {kind_of(module)}{made or ' - pass a torch.nn.Module'}")
     check_module(type(module).__name__, module)
 
@@ -50,12 +50,12 @@ def check_switch(name: str, value: object) -> None:
 def path_of(what: str, name: object) -> Path:
     """Return the path for a name; raise `UsageError` that begins with `what` for anything else."""
     if not isinstance(name, (str, os.PathLike)) or not isinstance(os.fspath(name), str):
-        raise UsageError(f"{what}: a path must be text, but this is {kind_of(name)} - pass a file name")
+        raise UsageError(f"{what}: a path must be a string, but this is {kind_of(name)} - pass a file name")
     if not os.fspath(name):
         raise UsageError(f"{what}: the name is empty - pass a file name")
     if "\0" in os.fspath(name):
         raise UsageError(
-            f"{what}: {os.fspath(name)!r} contains a zero byte, which file names cannot - pass a file name"
+            f"{what}: {os.fspath(name)!r} contains a null byte, which is not allowed in a file name - pass another name"
         )
     return Path(name)
 

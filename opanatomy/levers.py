@@ -142,7 +142,7 @@ def _trains(context: Context) -> str | None:
 
 
 def _splits(context: Context) -> str | None:
-    return "a batch of 1 cannot be split: give --batch 2 or more" if context.batch < 2 else _trains(context)
+    return "a batch of 1 cannot be split: use --batch 2 or more" if context.batch < 2 else _trains(context)
 
 
 def _has_layers(context: Context) -> str | None:
@@ -175,7 +175,7 @@ def _casts_help(context: Context) -> bool:
 
 def _has_texts(context: Context) -> str | None:
     texts = getattr(context.run, "texts", None)
-    return None if texts else "needs texts: give --texts FILE, or --texts for the sample"
+    return None if texts else "needs texts: use --texts FILE, or --texts for the sample texts"
 
 
 def _left_to_a_gpu(context: Context) -> str | None:
@@ -199,7 +199,7 @@ def _lower_layers(context: Context) -> Mapping[str, Any]:
 def _attention(name: str, title: str, what: str, **more: Any) -> Lever:
     def blocked_because(context: Context) -> str | None:
         if context.attention is None:
-            return "the model does not use the attention of Transformers"
+            return "the model does not use the attention interface of Transformers"
         return "the baseline already uses it" if context.attention == name else None
 
     return Lever(
@@ -253,7 +253,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
     Lever(
         name="accumulation",
         title="gradient accumulation",
-        what="split the batch and update once: only one part's activations are alive at a time",
+        what="split the batch and update once: only one micro-batch's activations are alive at a time",
         changes=_micro_batches,
         loop=lambda context: "{accumulate} micro-batches of {size}".format(
             **_micro_batches(context), size=context.batch // _micro_batches(context)["accumulate"]
@@ -298,7 +298,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
     Lever(
         name="amp",
         title="mixed precision, bf16",
-        what="matrix multiplications in bfloat16 (autocast), weights and optimizer in float32",
+        what="matmuls in bfloat16 (autocast), weights and optimizer state in float32",
         changes=_sets(amp="bf16"),
         loop=lambda context: "torch.autocast(..., torch.bfloat16)",
         relieves=Relief.ACTIVATIONS,
@@ -309,14 +309,14 @@ LEVERS: Final[tuple[Lever, ...]] = (
     Lever(
         name="amp-fp16",
         title="mixed precision, fp16",
-        what="matrix multiplications in float16 (autocast), with the loss scaled so that small gradients survive",
+        what="matmuls in float16 (autocast), with the loss scaled so that small gradients survive",
         changes=_sets(amp="fp16"),
         skipped_by_default=_left_to_a_gpu,
     ),
     Lever(
         name="bf16-weights",
         title="weights in bfloat16",
-        what="weights, gradients and optimizer state in bfloat16: half the memory, fewer digits",
+        what="weights, gradients and optimizer state in bfloat16: half the memory, lower precision",
         changes=_sets(dtype="bfloat16"),
         python="module.to(torch.bfloat16)",
         blocked_because=_has_wide_weights,
@@ -330,13 +330,11 @@ LEVERS: Final[tuple[Lever, ...]] = (
         fits=3,
         suggested=1,
     ),
-    _attention(
-        "eager", "unfused attention", "attention as matrix multiplications and a softmax: the score matrix is kept"
-    ),
+    _attention("eager", "unfused attention", "attention as matmuls and a softmax: the score matrix is kept"),
     Lever(
         name="fused-loss",
         title="fused loss",
-        what="head and cross entropy in chunks: the full logits never exist",
+        what="head and cross entropy in chunks: the full logits are never materialized",
         changes=_sets(fused_loss=True),
         blocked_because=_trains,
         keeps_result=True,
@@ -401,7 +399,7 @@ LEVERS: Final[tuple[Lever, ...]] = (
     _optimizer("adamw8bit", "both moments quantized to 8 bits (bitsandbytes)", relieves=Relief.STATE, fits=6),
     _optimizer("adamw8bit-embeddings32", "8 bits except for the embeddings, as bitsandbytes recommends"),
     _optimizer("adamw8bit-torchao", "both moments quantized to 8 bits (torchao)"),
-    _optimizer("sgd", "one moment: half the state of AdamW", relieves=Relief.STATE),
+    _optimizer("sgd", "one moment per parameter: half the state of AdamW", relieves=Relief.STATE),
     _optimizer("adafactor", "second moments kept as one row and one column per matrix", relieves=Relief.STATE, fits=7),
     _padding("dynamic-padding", "longest", "pad each batch to its longest text"),
     _padding("sorted-padding", "sorted", "pad each batch to its longest text, with texts sorted by length"),

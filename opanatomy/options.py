@@ -240,7 +240,7 @@ TASK: Final = Option(
     name="task",
     group=_BATCH,
     metavar="TASK",
-    help="task head on the model: {choices}, or the Hub's name for it (default: the configuration's)",
+    help="task, which sets the model's head: {choices}, or the Hub's name for the task (default: the configuration's)",
     choices=(
         Choice(
             "sequence-classification",
@@ -296,7 +296,7 @@ CHECKPOINT_EVERY: Final = Option(
     minimum=1,
     metavar="N",
     recorded="checkpoint_every",
-    help="checkpoint N layers at a time: only the first one's input is kept",
+    help="checkpoint segments of N layers, of which only the first layer's input is kept",
 )
 CHECKPOINT_LAYERS: Final = Option(
     name="checkpoint_layers",
@@ -329,7 +329,8 @@ OPTIMIZER: Final = Option(
     name="optimizer",
     group=_STEP,
     metavar="NAME",
-    help="also run an optimizer step: {choices} (default: none; adamw in estimate, in techniques and with --for)",
+    help="also run a step of this optimizer: {choices} (default: none; adamw in estimate, in techniques and with"
+    " --for)",
     python=("profile",),
     recorded="optimizer",
     choices=tuple(Choice(optimizer.name, optimizer.aliases) for optimizer in OPTIMIZERS),
@@ -351,7 +352,7 @@ TEXTS: Final = Option(
     metavar="FILE",
     bare=SAMPLE,
     help="use real texts instead of random tokens: FILE with one text per line, or FILE:COLUMN of JSON Lines, CSV or"
-    " Parquet; without FILE, the sample that opanatomy includes (sample)",
+    " Parquet; without FILE, the sample texts that opanatomy includes (same as 'sample')",
 )
 PADDING: Final = Option(
     name="padding",
@@ -413,12 +414,12 @@ def frozen_parts(text: str) -> str:
                 f"{word.strip()!r} is not a part - write {name}{':N for the lowest N' if name == 'layers' else ''}"
             )
         if colon and not int(number):
-            raise ValueError(f"{word.strip()!r} freezes nothing - give 1 or more")
+            raise ValueError(f"{word.strip()!r} freezes nothing - use 1 or more")
         parts.append(f"{name}:{int(number)}" if colon else name)
     if not parts:
-        raise ValueError(f"names no part - give one of {', '.join(FROZEN_PARTS)}")
+        raise ValueError(f"names no part - use one of {', '.join(FROZEN_PARTS)}")
     if {"all-but-biases", "all-but-head"} <= set(parts):
-        raise ValueError("all-but-biases and all-but-head exclude each other - leave one out")
+        raise ValueError("all-but-biases and all-but-head are mutually exclusive - leave one out")
     return ",".join(dict.fromkeys(parts))
 
 
@@ -480,8 +481,8 @@ REDACT: Final = Option(
     kind=Kind.SWITCH,
     default=False,
     python=("profile", "analyze", "record", "TrainerCallback"),
-    help="also strip paths, call stacks, argument strings, host names and user names from report and trace (secrets"
-    " are always stripped)",
+    help="also strip paths, call stacks, argument strings, host names and user names from the report and the trace"
+    " (secrets are always stripped)",
 )
 DEBUG: Final = Option(
     name="debug", group=_REPORT, kind=Kind.SWITCH, default=False, help="show the traceback of an error"
@@ -502,8 +503,8 @@ SUGGEST: Final = Option(
     kind=Kind.NUMBER,
     minimum=0,
     metavar="SECONDS",
-    help="time budget for predicting which techniques would save most; 0 skips this (default: a tenth of the run's"
-    " time, at least 10 s)",
+    help="time budget for predicting which techniques would save most; 0 skips the predictions (default: a tenth of the"
+    " run's time, at least 10 s)",
 )
 
 SUMMARIES: Final = Option(
@@ -595,7 +596,7 @@ RUN: Final = (
     Option(name="batch", group=_BATCH, kind=Kind.NUMBER, minimum=1, metavar="N",
            help="batch size in samples (default: 8)"),
     Option(name="seq", group=_BATCH, kind=Kind.NUMBER, minimum=1, metavar="N",
-           help="sequence length (default: 512, or the model's own)"),
+           help="sequence length in tokens, for raw audio in samples (default: 512, or the model's own)"),
     TASK,
     Option(name="seed", group=_BATCH, kind=Kind.NUMBER, default=0, maximum=2**32 - 1, metavar="N",
            help="random seed for weights and batch (default: {default})"),
@@ -609,7 +610,7 @@ RUN: Final = (
     DTYPE,
     ATTENTION,
     Option(name="weights", group=_MODEL, default="random", metavar="KIND",
-           help="random, or pretrained: from the Hub or the folder (default: {default})",
+           help="random, or pretrained from the Hub or the model's folder (default: {default})",
            choices=(Choice("random"), Choice("pretrained"))),
     Option(name="hub", group=_MODEL, kind=Kind.SWITCH, default=False,
            help="get the model from the Hub even if its name is in the catalog"),
@@ -636,7 +637,7 @@ RUN: Final = (
     Option(name="lines", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record", "TrainerCallback"),
            help="measure one extra step line by line: time, FLOPs and bytes of each line of code"),
     Option(name="check", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record", "TrainerCallback"),
-           help="exit 3 if a check fails: an independent source disagrees with the report"),
+           help="exit 3 if a check fails, that is, if an independent source disagrees with the report"),
     Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=1, minimum=1, metavar="N", python=("profile", "record"),
            recorded="steps", help="steps to profile (default: {default})"),
     Option(name="warmup", group=_STEP, kind=Kind.NUMBER, metavar="N", python=("profile", "record"), recorded="warmup",
@@ -697,8 +698,9 @@ REPORT: Final = (
     Option(name="format", short_flag="-f", group=_REPORT, metavar="FORMAT",
            help="report format: {formats} (default: from the extension of -o, else terminal)"),
     Option(name="chart", group=_REPORT, metavar="NAME",
-           help="with -o FILE.svg or FILE.png: draw this chart: step, advice, lanes, steps, run, classes, roofline,"
-           " modules, lines, memory, segments, components, ranks; for compare: difference; for techniques: techniques"),
+           help="chart to draw with -o FILE.svg or FILE.png: step, advice, lanes, steps, run, classes, roofline,"
+           " modules, lines, memory, segments, components, ranks; the only chart of compare is difference, that of"
+           " techniques is techniques"),
     Option(name="tables", group=_REPORT, metavar="DIR",
            help="also write every table of the report to this folder, as CSV and, with pyarrow, as Parquet"),
     Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False,
@@ -707,9 +709,9 @@ REPORT: Final = (
            " numbered)"),
     DEBUG,
     Option(name="peak", group=_CEILINGS, metavar="RATE",
-           help="peak FLOP/s to use instead of the known one: 312T, or bf16=312T,fp32=19.5T"),
+           help="peak FLOP/s to use instead of the known peak: 312T, or bf16=312T,fp32=19.5T"),
     Option(name="bandwidth", group=_CEILINGS, metavar="RATE",
-           help="memory bandwidth in bytes/s to use instead of the known one: 2.04T, 900G"),
+           help="memory bandwidth in bytes/s to use instead of the known bandwidth: 2.04T, 900G"),
 )  # fmt: skip
 
 LIMIT: Final = Option(
@@ -719,7 +721,7 @@ LIMIT: Final = Option(
     metavar="MEMORY",
     help="don't run; predict peak memory and whether it fits into a size (80GB, 24GiB), a GPU (H100, 4090) or cpu (this"
     " machine); counts weights in --dtype, gradients, activations, the state of --optimizer (default: adamw), the"
-    " allocator's rounding and the CUDA context; if not, suggest what would make it fit and exit 3",
+    " allocator's rounding and the CUDA context; if it does not fit, suggest what would make it fit and exit 3",
 )
 OOM: Final = Option(
     name="oom",
@@ -757,8 +759,8 @@ SCRIPT: Final = (
     Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=3, minimum=1, maximum=1000, metavar="N",
            help="steps to record (default: {default})"),
     Option(name="after", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N",
-           help="skip the first N steps (default: until the step time is steady, at least 4 and at most 15; 5 with"
-           " several ranks)"),
+           help="skip the first N steps (default: until the step time is steady, at least 4 and at most 15 steps; 5"
+           " with several ranks)"),
     Option(name="stop", group=_STEP, kind=Kind.SWITCH, default=False,
            help="end the script when its steps are recorded (exit code 0)"),
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False,
@@ -786,20 +788,20 @@ ANALYZE: Final = (
            help="assign work inside ranges whose name matches REGEX to PHASE"
            f" ({', '.join(Phase)}); the innermost range counts; repeatable"),
     Option(name="at", metavar="MOMENT", python=("analyze",),
-           help="memory snapshot: the moment to show: peak, end, or a time like 120ms (default: where memory ran out,"
+           help="moment of a memory snapshot to show: peak, end, or a time like 120ms (default: where memory ran out,"
            " else the peak)"),
     Option(name="categories", flag="--category", kind=Kind.TEXTS, metavar="NAME=REGEX", python=("analyze",),
-           help="memory snapshot: define your own component NAME, of blocks allocated under a stack frame (such as"
+           help="define your own component NAME of a memory snapshot: blocks allocated under a stack frame (such as"
            " 'attention.py:31 forward') that REGEX matches; repeatable"),
     Option(name="what_if", kind=Kind.TEXTS, metavar="CHANGE", python=("analyze",),
-           help="predict the step time after a change, by replaying the trace, such as 'aten::mm x0.5', 'elementwise"
-           " x0.8', 'synchronization 0' (no waits for the device) or 'host 0' (an infinitely fast host); repeatable,"
-           " which also predicts all changes together"),
+           help="predict, by replaying the trace, the step time after a change such as 'aten::mm x0.5', 'elementwise"
+           " x0.8', 'synchronization 0' (no waits for the device) or 'host 0' (an infinitely fast host); repeatable:"
+           " several changes are also predicted together"),
     Option(name="timeline", choices=(Choice("full"),), python=("analyze",),
            help="keep every event of the step in the page, however many (default: at most 100,000 kernels and 30,000"
            " other events; above that, events are summed over intervals)"),
-    Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 if a check fails: an independent source"
-           " disagrees with the report"),
+    Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 if a check fails, that is, if an independent"
+           " source disagrees with the report"),
     FAIL_IF,
     SUMMARIES,
     DASK,
@@ -808,7 +810,7 @@ ANALYZE: Final = (
     *REPORT,
     *PAGE,
     Option(name="annotated", flag="--trace", group="the annotated trace", metavar="FILE",
-           help="file or folder for a copy of the trace with classes, phases and rates added"),
+           help="file or folder for a copy of the trace with classes, phases, FLOP/s and bytes/s added"),
 )  # fmt: skip
 
 _RUNS: Final = "interleaved runs"
@@ -871,7 +873,8 @@ TECHNIQUES: Final = (
     Option(name="repetitions", group=_EXPERIMENT, kind=Kind.NUMBER, minimum=1, metavar="N",
            help="how often to time each technique, interleaved (default: 3; up to 10 for steps below 0.3 s)"),
     Option(name="loss_steps", group=_EXPERIMENT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
-           help="steps over which to compare losses, for techniques that change them (default: {default})"),
+           help="number of steps over which to compare losses, for techniques that change the training (default:"
+           " {default})"),
     Option(name="folder", group=_EXPERIMENT, metavar="DIR",
            help="folder for the traces and reports of all runs (default: MODEL.techniques; numbered if it exists)"),
     Option(name="resume", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
@@ -907,7 +910,8 @@ RATE: Final = Option(
     group=_REPORT,
     kind=Kind.AMOUNT,
     metavar="N",
-    help="measured tokens/s of one device: show its MFU by each formula, and where it lies in the predicted range",
+    help="measured tokens/s of one device: show the MFU by each formula, and where this throughput lies in the"
+    " predicted range",
 )
 ALLOW_TF32: Final = Option(
     name="tf32", group=_STEP, kind=Kind.SWITCH, default=False, help="use TF32 for float32 matmuls"
@@ -916,7 +920,7 @@ ESTIMATE: Final = (
     *(option for option in RUN
       if option.name not in _NO_SWITCH_OF_ONE - {each.name for each in OF_RANKS} and option.name != "device"),
     Option(name="on", group=_FITS, kind=Kind.TEXTS, metavar="DEVICE",
-           help="device: H100, A100, 4090, ...; separate several with commas; repeatable; the report"
+           help="device to estimate for: H100, A100, 4090, ...; separate several with commas; repeatable; the report"
            " describes the first"),
     SWEEP,
     DEVICES,
@@ -1007,11 +1011,11 @@ def check_together(options: Any, spelled: Spelling) -> None:
     for option in OF_TEXTS:
         value = getattr(options, option.name, None)
         if texts is None and value is not None:
-            raise UsageError(f"{spelled(option, value)} needs texts: give {spelled(TEXTS, SAMPLE)} too")
+            raise UsageError(f"{spelled(option, value)} needs texts: add {spelled(TEXTS, SAMPLE)}")
 
     if options.generate is None and options.beams is not None:
         needed = spelled(GENERATE, 32)
-        raise UsageError(f"{spelled(BEAMS, options.beams)} works only with generation: give {needed} too")
+        raise UsageError(f"{spelled(BEAMS, options.beams)} works only with generation: add {needed}")
     if options.generate is not None and options.compile:
         raise UsageError(
             f"{spelled(GENERATE, options.generate)} runs the uncompiled model: leave out {spelled(COMPILE, True)}"
@@ -1062,7 +1066,7 @@ def check_fit(options: Any, spelled: Spelling) -> None:
     """Raise `UsageError` for an option that needs a run if none is run, and for `--find` without a limit."""
     if options.limit is None:
         if options.find is not None:
-            raise UsageError(f"{spelled(FIND, options.find)} needs a limit: give {spelled(LIMIT, '80GB')} too")
+            raise UsageError(f"{spelled(FIND, options.find)} needs a limit: add {spelled(LIMIT, '80GB')}")
         return
     for option in OF_A_RUN:
         value = getattr(options, option.name)
@@ -1103,7 +1107,7 @@ def check_several(options: Any, processes: int, spelled: Spelling) -> None:
             )
     if options.parallel == HSDP and (processes < 4 or processes % 2):
         raise UsageError(
-            f"{spelled(PARALLEL, HSDP)} shards within two groups of at least two processes, not possible with"
+            f"{spelled(PARALLEL, HSDP)} shards within two groups of at least two processes, which is not possible with"
             f" {processes} {'process' if processes == 1 else 'processes'} - start 4, 6, 8, ..."
         )
 

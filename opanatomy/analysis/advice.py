@@ -233,7 +233,9 @@ _LARGER: Final = "Use a larger batch: the gain per sample may be even larger."
 _GRAPHS: Final = 'Use CUDA graphs: torch.compile(model, mode="reduce-overhead").'
 _COMPILE: Final = LEVER["compile"].python
 _FUSES: Final = f"Launch fewer kernels: {_COMPILE}."
-_INDUCTOR: Final = 'Compile with backend="inductor", which fuses: the trace has compiled code but no Inductor kernels.'
+_INDUCTOR: Final = (
+    'Compile with backend="inductor", which fuses operators: the trace has compiled code but no Inductor kernels.'
+)
 _IN_PYTHON: Final = "Do less in Python between operators: fewer loops over tensors, less logging, fewer metrics."
 #: Launch-bound: the mean kernel is shorter than this, and the step has more launches than a handful.
 _SMALL_KERNEL_NS: Final = 100_000
@@ -272,7 +274,8 @@ def _launches(view: View) -> Iterator[Advice]:
         gain_ns=gain,
         changes=("host x0",),
         is_bound=True,
-        why="the device idles {each} for each of {calls} a step; {tiny_share} of the kernels are shorter than {tiny}",
+        why="the device idles for {each} per launch ({calls} a step); {tiny_share} of the kernels are shorter than"
+        " {tiny}",
         figures={
             "calls": count(calls, "launch"),
             "each": ns(gain / max(calls, 1)),
@@ -314,14 +317,14 @@ def _gap(view: View) -> Iterator[Advice]:
         gain = view.host_bound(round(sum(gap.cause_ns * gap.count for gap in gaps)))
         if _PREPARES.search(longest.name or ""):  # the one that prepares in parallel takes as long for each step
             gain = min(gain, view.step_ns - round(sum(gap.time_ns * gap.count for gap in gaps)))
-        where = ", with the host in {name}" if longest.name else ""
+        where = ", while the host is in {name}" if longest.name else ""
         idles = f"the device idles for {{each}} {_often(view, number)}{where}"
         if len(gaps) > 1:
-            idles = f"the device idles for {{all}} in {{gaps}} of up to {{each}}{where}"
+            idles = f"the device idles for {{all}} a step in {{gaps}} of up to {{each}}{where}"
         before = ", before {before}" if longest.before and len(gaps) == 1 else ""
         if longest.name is None and longest.cause is IdleCause.UNKNOWN:
             behind = " after copies to the host" if _behind_copies(gaps) else ""
-            before += f"{behind}; the trace shows no host event there"
+            before += f"{behind}; the trace shows no host event in that time"
         yield Advice(
             id="",
             gain_ns=gain,
@@ -392,12 +395,15 @@ def _shorter(gaps: Sequence[Gap]) -> Iterator[str]:
         yield "Prepare the next input while the device is busy, in a DataLoader worker or a thread."
     elif gap.cause is IdleCause.UNKNOWN and gap.name is None:
         if _behind_copies(gaps):
-            yield "Process the results on the device, or in a separate thread, so that the device does not wait for it."
-        yield "Name the host code there with torch.profiler.record_function, then shorten it or move it to a thread."
+            yield "Process the results on the device, or in a separate thread, so that the device need not wait."
+        yield (
+            "Annotate the code that the host runs then with torch.profiler.record_function; shorten it or move it to a"
+            " thread."
+        )
     elif gap.count >= _SEVERAL_LAUNCHES:
         yield "Reduce the host work before each of these launches: checks, autotuning, Python around the call."
     else:
-        yield "Reduce the host work there, or move it to a thread."
+        yield "Reduce the host work at this point, or move it to a thread."
 
 
 def _makes_on_host(gap: Gap) -> bool:
@@ -504,7 +510,7 @@ def _input(view: View) -> Iterator[Advice]:
     if run is not None and share is not None:
         step_ns = _in_mean_step(run, run.wall_ns)
         gain = round(share * step_ns)
-        waits = "the step waits {gain} for its input, averaged over {steps}"
+        waits = "each step waits {gain} for its input, averaged over {steps}"
     tries = tuple(_faster_input(view, call or "", gain))
     if not gain or not tries:
         return
@@ -541,15 +547,15 @@ def _faster_input(view: View, call: str, gain: int) -> Iterator[str]:
     if situation.loader == "single process" or "SingleProcess" in call:
         workers = min(4, cores or 4)
         if gain >= _SENDING_NS and workers > 1:  # else a worker's batch takes longer to send than to make
-            yield f"Use workers: DataLoader(num_workers={workers}, persistent_workers=True)."
+            yield f"Load in worker processes: DataLoader(num_workers={workers}, persistent_workers=True)."
     elif "MultiProcessing" in call or situation.loader == "workers":
         most = f" ({cores})." if cores else "."
-        small = "Compare with num_workers=0: a batch this small may cost more to send than to make."
+        small = "Compare with num_workers=0: sending a small batch from a worker may take longer than preparing it."
         yield small if gain < _SENDING_NS else f"Use more workers in the DataLoader, up to the number of cores{most}"
     else:
         yield "Prepare the next batch in a thread or a DataLoader worker."
     if gain >= _SENDING_NS:
-        yield "Do less work per batch."
+        yield "Do less work to prepare each batch."
 
 
 def _synchronizations(view: View) -> Iterator[Advice]:
@@ -574,7 +580,8 @@ def _synchronizations(view: View) -> Iterator[Advice]:
         gain_ns=gain,
         subject=caller,
         changes=(f"{IdleCause.SYNCHRONIZATION} x0",),
-        why="the host waits for the device {calls} a step, mostly in {caller}, which leaves the device's queue empty",
+        why="the host waits for the device {calls} a step, mostly in {caller}; each wait leaves the device's queue"
+        " empty",
         figures={
             "calls": count(view.per_step(sum(sums[0] for sums in callers.values())), "time"),
             "caller": name(caller.removeprefix("aten::")),
@@ -586,8 +593,10 @@ def _synchronizations(view: View) -> Iterator[Advice]:
     )
 
 
-_KEEP_ON_DEVICE: Final = "Keep the value on the device; read it every N steps."
-_NO_ITEM: Final = "Keep values on the device (no .item(), no float(), no `if` on a tensor); read them every N steps."
+_KEEP_ON_DEVICE: Final = "Keep the value on the device; read it only every N steps."
+_NO_ITEM: Final = (
+    "Keep values on the device (no .item(), no float(), no `if` on a tensor); read them only every N steps."
+)
 _NO_INDICES: Final = "Use masks instead of indices: torch.where(mask, a, b) instead of x[mask]."
 _NON_BLOCKING: Final = "Copy with non_blocking=True, from and to pinned memory."
 _INSTEAD: Final = {
@@ -603,7 +612,10 @@ _UNCACHED: Final = 100
 #: A step is stalled by the allocator if its stall is at least this fraction of the worst step's.
 _BURST: Final = 0.2
 _EXPANDABLE: Final = "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
-_CACHING: Final = "If PYTORCH_NO_CUDA_MEMORY_CACHING (or _HIP_) is set, unset it so that torch caches memory."
+_CACHING: Final = (
+    "Unset PYTORCH_NO_CUDA_MEMORY_CACHING (ROCm: PYTORCH_NO_HIP_MEMORY_CACHING) if it is set, so that torch caches"
+    " memory."
+)
 
 
 def _allocator(view: View) -> Iterator[Advice]:
@@ -618,15 +630,15 @@ def _allocator(view: View) -> Iterator[Advice]:
             id="",
             gain_ns=every,
             step_ns=whole,
-            why="in {steps} of {all}, which the other numbers exclude, the allocator's driver calls take {aside} a"
-            " step; the mean over all steps is {whole}",
+            why="in {steps} of {all}, which the other numbers exclude, the allocator's driver calls leave the device"
+            " idle for {aside} a step; the mean step time over all steps is {whole}",
             figures={
                 "aside": ns(aside_ns),
                 "steps": count(step.aside_count, "step"),
                 "whole": ns(whole),
                 "all": Evidence(value=round(like + step.aside_count), unit=""),
             },
-            tries=(_EXPANDABLE, "If memory runs out, so that torch empties its cache, use a smaller batch."),
+            tries=(_EXPANDABLE, "If torch empties its cache because memory runs out, use a smaller batch."),
             section="step",
         )
         return
@@ -650,7 +662,7 @@ def _allocator(view: View) -> Iterator[Advice]:
     if frees:
         tries = _CACHING if calls >= _UNCACHED else _EXPANDABLE, cached
     if frees and caller and "::" in caller:
-        full = "Memory is nearly full: use a smaller batch, or lower the peak in another way."
+        full = "Device memory fills up: use a smaller batch, or lower the peak in another way."
         tries = (_CACHING,) if calls >= _UNCACHED else (_EXPANDABLE, full)
     spent = [each.idle_causes.get(IdleCause.ALLOCATOR, 0) for each in step.steps if each.set_aside is None]
     much = sum(ns >= _BURST * max(spent) for ns in spent)
@@ -687,8 +699,9 @@ def _cold_start(view: View) -> Iterator[Advice]:
         gain_ns=gain,
         subject=row.name,
         changes=(f"{IdleCause.SLOW_LAUNCH} x0",),
-        why="loading kernels, launching them for the first time and starting libraries take {gain}, which later steps"
-        " do not need" + (", mostly in {call}" if row.name else ""),
+        why="loading kernels, launching them for the first time and initializing libraries take {gain} a step"
+        + (", mostly in {call}" if row.name else "")
+        + "; later steps do not spend this time",
         figures={"gain": ns(gain), "call": name(row.name or "")},
         tries=("Record later steps: schedule(wait=1, warmup=3, active=3).",),
         section="idle",
@@ -714,7 +727,7 @@ def _compilation(view: View) -> Iterator[Advice]:
                 "reason": name(most.reason),
                 "place": name(most.place),
             },
-            tries=("Mark varying sizes: torch.compile(dynamic=True).", "Pad inputs to a few fixed sizes."),
+            tries=("Treat varying sizes as dynamic: torch.compile(dynamic=True).", "Pad inputs to a few fixed sizes."),
             section="whole-run",
         )
         return
@@ -730,7 +743,7 @@ def _compilation(view: View) -> Iterator[Advice]:
         tries=(
             "Record later steps, in which nothing is compiled.",
             "Set TORCH_LOGS=recompiles to see what is recompiled.",
-            "Mark varying sizes: torch.compile(dynamic=True).",
+            "Treat varying sizes as dynamic: torch.compile(dynamic=True).",
         ),
         section="idle",
     )
@@ -741,8 +754,8 @@ def _profiler(view: View) -> Iterator[Advice]:
     if not gain:
         return
     stack = any(row.name == PYTHON_STACK for row in rows)
-    of_stack = "recording Python stacks keeps the device waiting for up to {gain}"
-    why = of_stack if stack else "for {gain} the device waits for the profiler to write its records"
+    of_stack = "recording Python stacks leaves the device idle for up to {gain} a step"
+    why = of_stack if stack else "the device is idle for {gain} a step while the profiler writes its records"
     yield Advice(
         id="",
         gain_ns=gain,
@@ -757,7 +770,7 @@ def _profiler(view: View) -> Iterator[Advice]:
 
 
 _OVERLAP: Final = {
-    "all_to_all": "Between the all-to-all and its wait, start work that does not need its result.",
+    "all_to_all": "Between launching the all-to-all and waiting for it, start work that does not need its result.",
     "broadcast": "Broadcast once, before the loop.",
 }
 _ALL_RANKS: Final = "Analyze the traces of all ranks, to tell waiting from transfer: opanatomy analyze FOLDER."
@@ -800,7 +813,7 @@ def _exposed(view: View) -> Iterator[Advice]:
     some = [each for each in ranked if exposed[each] >= _MIN_EXPOSED_SHARE * sum(exposed.values())]
     tries = () if mostly_waits else tuple(cure for each in some for cure in _hides(view, each, phase.phase, gain))
     if not asks and not tries:
-        tries = ("Start other work between the collective and its wait.",)
+        tries = ("Start other work between launching the collective and waiting for it.",)
     yield Advice(
         id="",
         gain_ns=gain + idle,
@@ -920,7 +933,7 @@ def _outside(view: View) -> Iterator[Advice]:
     seen = loader.get(view.situation.loader or "")
     yield Advice(
         id="",
-        why="{around} of the trace lies before the first or after the last device work, and no other number counts it"
+        why="{around} of the trace lies before the first or after the last device work, and no other number includes it"
         + ("; the trace shows a {loader}" if seen else ""),
         figures={"around": ns(around), "loader": name(seen or "")},
         tries=("Record complete steps: schedule(wait=1, warmup=1, active=3), with profiler.step() in the loop.",),
@@ -947,17 +960,17 @@ def _waiting(view: View) -> Iterator[Advice]:
         alone = steps_of(view.anatomy) <= view.situation.ranks
         again = ("Record several steps: ranks start recording at different times.",) if alone else ()
         why = ", mostly because it starts its step late"
-        tries = "Look at what it does between steps: input, logging, checkpoints.", *again
+        tries = f"Look at what {who} does between steps: input, logging, checkpoints.", *again
     elif gap is not None:
-        why = ": its device idles for {idle} a step" + (" with its host in {where}" if gap.name else "")
-        tries = (f"Look at what the host of {who} does there: add torch.profiler.record_function, or record stacks.",)
+        why = ": its device idles for {idle} a step" + (" while its host is in {where}" if gap.name else "")
+        tries = (f"Look at what the host of {who} does then: add torch.profiler.record_function, or record stacks.",)
     elif computes and straggler.computing_longer_ns:
         why, tries = (
             "; it computes longer than the other ranks",
             ("Balance the work across ranks: sample lengths, embedding tables, experts.",),
         )
     else:
-        why, tries = "", ("Look at what its host does while the others wait: run opanatomy analyze on its trace.",)
+        why, tries = "", (f"Look at what {who} does while the other ranks wait: run opanatomy analyze on its trace.",)
     yield Advice(
         id="",
         gain_ns=gain,
@@ -993,8 +1006,8 @@ def _pinning(view: View) -> Iterator[Advice]:
     yield Advice(
         id="",
         gain_ns=gain,
-        why=f"{{copies}} a step {'is' if copies == 1 else 'are'} {way} pageable memory; nothing else runs for"
-        f" {{exposed}} of {'it' if copies == 1 else 'them'}",
+        why=f"{{copies}} a step {'is' if copies == 1 else 'are'} {way} pageable host memory; no other work"
+        f" overlaps {{exposed}} of {'its' if copies == 1 else 'their'} time",
         figures={"copies": count(copies, "copy"), "exposed": ns(gain)},
         tries=(_PIN_BATCH if way == "from" else _NON_BLOCKING,),
         section="kernels",
@@ -1050,8 +1063,8 @@ def _spilled(view: View) -> Iterator[Advice]:
         subject=longest.operator,
         is_bound=True,
         changes=_faster(view, ((row, row.time_ns * saved / spent) for row in rows)),
-        why="large element-wise operators and normalizations take {time} at only {rate}, as if memory had spilled to"
-        " the host",
+        why="large element-wise operators and normalizations take {time} and reach only {rate}, as if memory had"
+        " spilled to the host",
         figures={
             "time": ns(view.per_step(spent)),
             "rate": Evidence(value=moved / spent * _NS, unit="byte/s"),
@@ -1091,7 +1104,7 @@ def _clock_share(view: View) -> float:
 #: What restores the clock, by the reason for throttling.
 _RELEASED: Final = {
     "heat": "Cool the device: check its fans, the intake air and the devices beside it.",
-    "hardware slowdown": "Check its power cables and cooling: nvidia-smi -q -d PERFORMANCE.",
+    "hardware slowdown": "Check the device's power cables and cooling (nvidia-smi -q -d PERFORMANCE).",
     "power brake": "Check the machine's power supply: it triggers the device's power brake.",
     "set clocks": "Release locked clocks (nvidia-smi --reset-gpu-clocks), or set higher ones (--applications-clocks).",
 }
@@ -1107,8 +1120,8 @@ def _clock(view: View) -> Iterator[Advice]:
         id="",
         gain_ns=gain,
         changes=_faster(view, ((row, (1 - share) * row.bounded_ns) for row in rows)),
-        why="the clock is held at {clock} of {limit} by {reason} in {held} of the driver's readings; {time} a step is"
-        " compute-bound",
+        why="the clock is held at {clock} (maximum: {limit}) by {reason} in {held} of the driver's readings;"
+        " compute-bound operators take {time} a step",
         figures={
             "reason": name(state.held_by),
             "clock": name(f"{state.clock_mhz:,} MHz"),
@@ -1138,8 +1151,8 @@ def _far_from_bound(view: View) -> Iterator[Advice]:
             gain_ns=gain,
             subject=f"{operator}{where}",
             changes=_faster(view, ((row, _time_beyond(view, [row])) for row in rows)),
-            why=f"{{operator}}{where} takes {{time}}; {{least}} is attainable{_at_this_clock(view)} (it reaches"
-            " {reached} of peak)",
+            why=f"{{operator}}{where} takes {{time}} ({{reached}} of peak); {{least}} is attainable"
+            f"{_at_this_clock(view)}",
             figures={
                 "operator": name(operator.removeprefix("aten::")),
                 "time": ns(view.per_step(bounded)),
@@ -1184,7 +1197,7 @@ def _nearer(view: View, rows: Sequence[OperatorRow]) -> Iterator[str]:
     compiled = view.situation.compiled or largest.operator.startswith("triton")
     if largest.operator_class is not CLASS.TENSOR_CONTRACTION:
         if not compiled and not any(True for _ in _in_chains(view)):  # which have the same cure
-            yield f"Fuse it with its neighbors: {_COMPILE}."
+            yield f"Fuse the operator with its neighbors: {_COMPILE}."
         return
     narrow = min((size for tensor in tensors if len(tensor.shape) == 3 for size in tensor.shape[1:]), default=_TILE)
     if "bmm" in largest.operator and narrow < _TILE and not view.on_cpu:
@@ -1536,8 +1549,8 @@ def _chains(view: View) -> Iterator[Advice]:
         gain_ns=gain,
         subject=longest.operator,
         changes=_faster(view, ((row, row.time_ns * kept.get(row.phase, 0)) for row, kept in chained)),
-        why="{calls} ({chains}) take {time}; {share} of that moves {saved} of intermediates that a"
-        " fused kernel would keep in registers",
+        why="{calls} ({chains}) take {time}; {share} of this time goes into moving {saved} of intermediates"
+        " that a fused kernel would keep in registers",
         figures={
             "calls": count(view.per_step(sum(row.calls for row in rows)), "unfused element-wise call"),
             "chains": count(view.per_step(sum(row.chains for row in rows)), "chain"),
@@ -1597,8 +1610,8 @@ def _zero_grad(view: View) -> Iterator[Advice]:
             f"{part} x0"
             for part in dict.fromkeys((*(row.name for row in (*ranges, *added)), *(row.operator for row in filled)))
         ),
-        why="zero_grad fills gradients with zeros ({calls} a step, {spent} of host time), and adding to them in"
-        " backward takes {adding}",
+        why="filling gradients with zeros in zero_grad takes {spent} of host time ({calls} a step), and adding to them"
+        " in backward another {adding}",
         figures={"calls": count(calls, "call"), "spent": ns(spent), "adding": ns(adding)},
         tries=("Call zero_grad(set_to_none=True): backward then stores gradients without adding.",),
         section="host",
@@ -1654,7 +1667,7 @@ def _optimizer(view: View) -> Iterator[Advice]:
         phase = update or step.phase_ns.get(Phase.OPTIMIZER) or 0
         spent = max(spent, phase)
         if step.unprofiled_wall_ns and step.wall_ns and step.unprofiled_wall_ns < step.wall_ns:
-            spent, when = round(spent * step.unprofiled_wall_ns / step.wall_ns), ", without the profiler,"
+            spent, when = round(spent * step.unprofiled_wall_ns / step.wall_ns), " (unprofiled)"
     calls = view.per_step(sum(row.calls for row in rows))
     least, idle = _update_ns(view, rows), _idle_of_update(view)
     gain = view.host_bound(idle) if idle else spent - least
@@ -1744,7 +1757,7 @@ def _padding(view: View) -> Iterator[Advice]:
     yield Advice(
         id="",
         gain_ns=gain,
-        why="{padded} of all tokens are padding (strategy: {kind})",
+        why="{padded} of all tokens are padding (padding strategy: {kind})",
         figures={"padded": part(padded), "kind": name(texts.padding)},
         tries=(how,),
         **view.lever(technique),
@@ -1909,7 +1922,7 @@ def _what_fills(view: View) -> Iterator[Advice]:
             "attention scores",
             in_scores,
             whole,
-            "unfused attention holds {size} of {peak}, {most} of it allocated by {line}",
+            "unfused attention holds {size} of the {peak} in use, {most} of it allocated by {line}",
             (_fuses_attention(most.function or ""),),
             size=in_scores,
             most=most.bytes,
@@ -1931,7 +1944,7 @@ def _what_fills(view: View) -> Iterator[Advice]:
             component.replace("_", " "),
             gain,
             whole,
-            "{size} of {peak} holds {component}"
+            "{size} of the {peak} in use holds {component}"
             + (" other than attention scores" if beside else "")
             + (", and {casts} holds autocast's copies of them" if casts else "")
             + ("" if most_of is None else ", {most} of it allocated by {line}"),
@@ -1971,7 +1984,7 @@ def _lowered_by(view: View, sizes: dict[str, int], *, at_failure: bool) -> dict[
     if of_backward and phase == Phase.FORWARD:
         lowered["gradients"] = 1.0, ("Call optimizer.zero_grad(set_to_none=True) before forward, not before backward.",)
     if not trains:
-        lowered[_TEMPORARY] = 0.5, ("Halve the batch, or split the work of that line into chunks.",)
+        lowered[_TEMPORARY] = 0.5, ("Halve the batch, or do the work that allocates these buffers in chunks.",)
         if not sizes.get("weights"):
             uncached = () if trains is False else (_UNCACHED_CASTS,)  # else autograd keeps them, cached or not
             lowered[_WEIGHT_CASTS] = 1.0, ("Convert the model once: model.to(torch.bfloat16).", *uncached)
@@ -2009,14 +2022,15 @@ def _peak_advice(subject: str, gain: int, whole: int, why: str, tries: tuple[str
 RULES: Final = (
     Rule(
         id="launches", title="launches that keep the device idle", find=_launches, takes=Takes.IDLE,
-        looks_for="device idle time in gaps below 1 ms while the host ran operators or Python, with small kernels",
+        looks_for="device idle time in gaps shorter than 1 ms while the host runs operators or Python, in steps"
+        " of short kernels",
         bound="that idle time; where the unprofiled step time is known, no more than its excess over the busy time",
         silent="where most idle time lies in longer gaps, where kernels take 100 us or more on average, on the CPU,"
         " and in traces without launches",
     ),
     Rule(
         id="gap", title="single long gaps", find=_gap, takes=Takes.IDLE,
-        looks_for="gaps of 1 ms or more while the host ran operators, Python or something unrecorded",
+        looks_for="gaps of 1 ms or more while the host runs operators, Python or something unrecorded",
         bound="the time that this cause takes in all such gaps",
         silent="where other rules cover the gaps: input, allocator, waits",
     ),
@@ -2035,8 +2049,8 @@ RULES: Final = (
     ),
     Rule(
         id="input", title="waiting for input", find=_input, takes=Takes.IDLE,
-        looks_for="idle time while the host loaded data or copied it to the device; on the CPU, how long the entire"
-        " run waited for its loader or, if that is unknown, the loader's ranges in the recorded steps",
+        looks_for="idle time while the host loads data or copies it to the device; on the CPU, the time that the entire"
+        " run waited for its loader or, if that is unknown, the time of the loader's ranges in the recorded steps",
         bound="that time",
         silent="where the trace has no range or call that loads data",
     ),
@@ -2044,13 +2058,13 @@ RULES: Final = (
         id="synchronization", title="calls that wait for the device", find=_synchronizations, takes=Takes.IDLE,
         looks_for="calls in an operator or a range that wait for the device, and short gaps that start in a wait",
         bound="the idle time in the waits and, in the short gaps after them, the time that operators and launches"
-        " take; no more than the work of the device or of the host",
+        " take; no more than the device's busy time, or than the host's time outside the waits",
         silent="where only the end of the step waits",
     ),
     Rule(
         id="allocator", title="allocator calls", find=_allocator, takes=Takes.IDLE,
-        looks_for="idle time while the host allocated or freed device memory",
-        bound="that idle time; if steps were set aside because of it, its mean over all steps",
+        looks_for="idle time while the host allocates or frees device memory",
+        bound="that idle time; if steps with more of it are excluded, its mean over all steps",
         silent="where the allocator reuses its cached memory",
     ),
     Rule(
@@ -2061,13 +2075,13 @@ RULES: Final = (
     ),
     Rule(
         id="compilation", title="compilation during the run", find=_compilation, takes=Takes.IDLE,
-        looks_for="code that torch.compile recompiled during the run, and idle time while it compiled",
+        looks_for="code that torch.compile recompiled during the run, and idle time while it compiles",
         bound="compile time per step, averaged over the run; if unknown, that idle time",
         silent="where nothing was compiled",
     ),
     Rule(
         id="profiler", title="time that the profiler takes", find=_profiler, takes=Takes.IDLE,
-        looks_for="idle time while the profiler wrote its records or recorded Python stacks",
+        looks_for="idle time while the profiler writes its records or records Python stacks",
         bound="that idle time, which an unprofiled step does not have",
         silent="where neither is recorded",
     ),
@@ -2082,7 +2096,7 @@ RULES: Final = (
         id="outside", title="time before and after the device's work", find=_outside,
         looks_for="time before the device's first work and after its last, in a trace without steps",
         bound="unknown: no number includes it",
-        silent="where steps are annotated, or where this time is shorter than the rest",
+        silent="where steps are annotated, or where this time is no longer than the rest of the trace",
     ),
     Rule(
         id="waiting", title="waiting for a rank", find=_waiting, takes=lambda view: None,
@@ -2092,13 +2106,13 @@ RULES: Final = (
     ),
     Rule(
         id="pageable_copies", title="copies from or to pageable host memory", find=_pinning,
-        looks_for="copies from or to pageable host memory",
+        looks_for="copies between pageable host memory and the device",
         bound="their time, at most that of all exposed copies", silent="where other work hides them",
     ),
     Rule(
         id="spilled", title="spilled memory", find=_spilled, takes=Takes.KERNELS, covers=_spilled_rows,
-        looks_for="element-wise operators and normalizations that move 8 MiB or more per call, most of them slower"
-        " than a tenth of the bandwidth and than 16 GB/s",
+        looks_for="element-wise operators and normalizations that move 8 MiB or more per call, most of them at less"
+        " than a tenth of the device's bandwidth and less than 16 GB/s",
         bound="their time minus the time to move their bytes at full bandwidth",
         silent="where bytes or bandwidth are unknown",
     ),
@@ -2106,13 +2120,13 @@ RULES: Final = (
         id="attention", title="unfused attention", find=_attention, takes=Takes.KERNELS,
         covers=lambda view: (*_scores(view), *_score_products(view)),
         looks_for="work on attention's score matrix: softmax, dropout, masks, scaling",
-        bound="the time spent on scores, plus the matmuls' time beyond that of their FLOPs at half of the peak",
+        bound="the time spent on scores, plus the matmuls' time beyond what their FLOPs take at half of the peak",
         silent="where a fused kernel runs",
     ),
     Rule(
-        id="float32", title="float32 matrix multiplications", find=_float32, takes=Takes.KERNELS,
+        id="float32", title="float32 matmuls", find=_float32, takes=Takes.KERNELS,
         covers=lambda view: (index for index, _ in _float32_products(view)),
-        looks_for="float32 matrix multiplications on a device with a half-precision peak",
+        looks_for="float32 matmuls on a device with a half-precision peak",
         bound="their time minus the time they would take at the same share of the half-precision peak",
         silent="under autocast, and on a processor whose peak was not measured",
     ),
@@ -2120,7 +2134,7 @@ RULES: Final = (
         id="optimizer", title="an optimizer that is not one fused kernel", find=_optimizer,
         takes=lambda view: Takes.IDLE if _idle_of_update(view) else Takes.KERNELS,
         covers=_updates,
-        looks_for="an optimizer that is not one fused kernel",
+        looks_for="an optimizer that updates tensor by tensor, or with one foreach operator per operation",
         bound="its time minus the time to read and write weights, gradients and moments once, if that is known; or the"
         " idle time during the update, if that is more",
         silent="for fused and compiled optimizers, and where a single foreach operator makes the update",
@@ -2133,7 +2147,7 @@ RULES: Final = (
     ),
     Rule(
         id="casts", title="casts to half precision", find=_casts, takes=Takes.KERNELS,
-        looks_for="float32 operands of matrix multiplications that each step casts to half precision again",
+        looks_for="float32 operands of matmuls that each step casts to half precision again",
         bound="the time of these casts", silent="in compiled code, which casts as it reads",
     ),
     Rule(
@@ -2165,17 +2179,18 @@ RULES: Final = (
     Rule(
         id="clock", title="clock held down", find=_clock, takes=Takes.KERNELS,
         looks_for="heat, a power brake, a hardware slowdown or set clocks in most of the driver's readings",
-        bound="the time of compute-bound operators, in proportion to the missing clock rate",
+        bound="the time of compute-bound operators, in proportion to the missing share of the clock rate",
         silent="for a power cap, which is usual, and without driver readings, as in traces that other tools wrote",
     ),
     Rule(
         id="layout", title="kernels that only change image layouts", find=_layout, takes=Takes.KERNELS,
-        looks_for="kernels that only change image layouts for a convolution", bound="their time",
+        looks_for="kernels that convert between NCHW and NHWC for a convolution", bound="their time",
         silent="where no such kernel runs",
     ),
     Rule(
         id="padding", title="padding tokens in batches of texts", find=_padding,
-        looks_for="padding tokens in batches of texts", bound="their share of the tokens, applied to the step",
+        looks_for="tokens that only pad texts to the length of their batch",
+        bound="their share of the tokens, applied to the step",
         silent="for batches of texts of similar length, and in runs without texts",
     ),
     Rule(
@@ -2206,8 +2221,8 @@ RULES: Final = (
         looks_for="components that a change lowers by at least 5 % of a snapshot's peak: attention scores (what one"
         " function allocates from the matmul before a softmax to the next matmul), components of memory, and temporary"
         " buffers if no backward ran",
-        bound="all scores, other activations and autocast copies, three quarters of the optimizer state, and half of"
-        " the weights and temporary buffers",
+        bound="all attention scores, other activations, gradients and autocast copies, three quarters of the optimizer"
+        " state, and half of the weights and temporary buffers",
         silent="about scores where stacks name no operators, about gradients where the peak is not in forward, and"
         " about temporary buffers where a backward ran",
     ),

@@ -495,7 +495,7 @@ def counted_once(sides: Sequence[SideInput]) -> tuple[list[SideInput], list[str]
         for first, *others in copies.values():
             if others:
                 names, verb = _names_of([run.name for run in others]), "is" if len(others) == 1 else "are"
-                warnings.append(f"{side.name}: {names} {verb} the same run as {first.name}; it is counted once")
+                warnings.append(f"{side.name}: {names} {verb} the same run as {first.name}; this run is counted once")
         kept.append(replace(side, runs=tuple(runs[0] for runs in copies.values())))
     return kept, warnings
 
@@ -508,7 +508,8 @@ def on_two_sides(sides: Sequence[SideInput]) -> list[str]:
         both = [(run, others[identity]) for identity, run in ones.items() if identity in others]
         if both:
             first, second = both[0]
-            more = f", as are {len(both) - 1} other pairs" if both[1:] else ""
+            others = f"{len(both) - 1} other pair{'' if len(both) == 2 else 's'}"
+            more = f", and so are {others} of runs" if both[1:] else ""
             warnings.append(f"{one.called(first)} and {other.called(second)} are the same run{more}")
     return warnings
 
@@ -672,8 +673,8 @@ def timed_otherwise(sides: Sequence[SideInput]) -> Iterable[str]:
     without = [[run for run in side.runs if _PLAIN in run.metrics] for side in sides]
     if any(under) and any(without):
         yield (
-            f"only profiled step times: {_sides_of(sides, under)}; unprofiled step times: {_sides_of(sides, without)};"
-            " these cannot be compared - use the `profiled` number"
+            f"only profiled step times from {_sides_of(sides, under)}, unprofiled step times from"
+            f" {_sides_of(sides, without)}: these cannot be compared - use the `profiled` number"
         )
 
 
@@ -742,7 +743,7 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
     if snapshots and traces:
         raise UsageError(
             f"a memory snapshot ({_names_of(snapshots)}) cannot be compared with a step ({_names_of(traces)}) -"
-            " pass two snapshots or two traces"
+            " compare two snapshots or two traces"
         )
     sides, copies = counted_once(sides)
     shared = on_two_sides(sides)

@@ -427,7 +427,8 @@ def _other_world(candidates: Sequence[Candidate]) -> Finding | None:
             return (
                 stated[0],
                 candidate,
-                f"the world size is {stated[0].rank.world_size} in one, {candidate.rank.world_size} in the other",
+                f"the world size is {stated[0].rank.world_size} in the first, {candidate.rank.world_size} in the"
+                " second",
             )
     return None
 
@@ -452,7 +453,7 @@ def _other_time(candidates: Sequence[Candidate]) -> Finding | None:
         first,
         second,
         # A little above the longest.
-        f"the second starts {gap / 1e9:,.1f} s after the first ended, but no trace lasts {longest / 1e9 + 0.001:,.3f}"
+        f"the second started {gap / 1e9:,.1f} s after the first ended, but no trace lasts {longest / 1e9 + 0.001:,.3f}"
         " s",
     )
 
@@ -468,7 +469,7 @@ def unlike_warnings(candidates: Sequence[Candidate]) -> list[str]:
                 first.setdefault(text, candidate)
         if len(first) > 1:
             listed = ", ".join(f"{text} ({candidate.name})" for text, candidate in list(first.items())[:4])
-            warnings.append(f"the traces differ in {what}, so sums mix them: {listed}")
+            warnings.append(f"the traces differ in {what}, so the sums mix {listed}")
     known = [candidate for candidate in candidates if candidate.products]
     for candidate in known[1:]:
         if not candidate.products & known[0].products:

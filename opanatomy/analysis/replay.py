@@ -631,13 +631,14 @@ class StepGraph:
         """Return why gains are not replayed; `None` if they are."""
         whole = max(self.window_ns, 1)
         if self._unrecorded_ns >= _MAX_MISSING_SHARE * whole:
-            return f"the trace lacks the device work of {self._unrecorded_ns / whole:.0%} of the steps"
+            return f"the trace lacks the device work of {self._unrecorded_ns / whole:.0%} of the step time"
         if self.backlog_ns >= TRUSTED * whole:
-            return f"work from before the trace occupies the device for {self.backlog_ns / 1e6:.3g} ms"
+            return f"work launched before the trace began occupies the device for {self.backlog_ns / 1e6:.3g} ms"
         if error >= TRUSTED:
             return f"with typical delays, the replayed step time is off by {error:.0%}"
         if self.unexplained_ns >= TRUSTED * whole:
-            return f"nothing in the trace explains the delays that take {self.unexplained_ns / whole:.0%} of the steps"
+            share = self.unexplained_ns / whole
+            return f"nothing in the trace explains the delays that take {share:.0%} of the step time"
         return None
 
     def path(self) -> dict[str, int]:
@@ -752,7 +753,8 @@ def replayed_gain(graph: StepGraph, made: Replay, advice: Advice) -> Advice:
     The gain is the same fraction of the advice's step as of the replayed one, which may be the unprofiled step.
     """
     if advice.id in _SLOWED_BY_RECORDING and made.ahead_ns >= _AHEAD * made.step_ns:
-        why = f"{advice.why}; the host was {{ahead}} ahead when recording began, and recording slows the host"
+        ahead = "the host was {ahead} ahead of the device when recording began, and recording slows the host"
+        why = f"{advice.why}; {ahead}"
         figures = {**advice.figures, "ahead": Evidence(value=made.ahead_ns, unit="ns")}
         advice = replace(advice, why=why, figures=figures, tries=(_UNRECORDED, *advice.tries))
     if made.why_not is not None or not advice.changes or advice.gain_ns is None:

@@ -218,7 +218,7 @@ def _difference(key: Group, rows: Sequence[OperatorRow], by: Bounding) -> Differ
         ours=time,
         other=bound,
         cause=cause,
-        evidence=f"{times} {limit}; {a_call}, last cache {cache}",
+        evidence=f"{times} {limit}; {a_call}, last-level cache {cache}",
         time_ns=time,
     )
 

@@ -79,7 +79,7 @@ def caveats_of(trends: RunTrends | None) -> Iterator[str]:
     """Yield what the recorded steps leave out of the run."""
     for out in trends.left_out if trends is not None else ():
         steps = f"{out.steps:,} of the {out.of_steps:,} other steps"
-        by = f", each of which ends with a {out.optimizer} update," if out.optimizer else ""
+        by = f", each of which ends with an update by {out.optimizer}," if out.optimizer else ""
         longer = "" if out.optimizer else " and are more than twice as long as the recorded ones"
         share = 100 * out.wall_ns / out.of_ns
         among = (
@@ -87,7 +87,7 @@ def caveats_of(trends: RunTrends | None) -> Iterator[str]:
             if out.recorded
             else "none of them was recorded"
         )
-        yield f"{steps}{by} take {share:.1f} % of the run{longer}; {among}"
+        yield f"{steps}{by} take {share:.1f} % of the run's time{longer}; {among}"
 
 
 class _Tenths:

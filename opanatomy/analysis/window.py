@@ -79,7 +79,7 @@ def caveats_of(trace: Trace, calls: CallTable) -> tuple[str, ...]:
     if (ranks := merged_ranks(trace)) > 1:
         lines.append(
             f"{ranks} ranks are merged in this file: every sum covers all of them, and simultaneous work of"
-            " different ranks is merged - pass the individual ranks' traces"
+            " different ranks is merged - analyze the individual ranks' traces"
         )
     lines += _device_warnings(trace, calls)
     load = trace.environment.load
@@ -207,7 +207,7 @@ def _device_warnings(trace: Trace, calls: CallTable) -> Iterator[str]:
     elif missing is not None:
         todo = "record again with the device's activities (ProfilerActivity.CUDA), where CUPTI (roctracer) works"
         if trace.cut_off:  # the profiler writes the device's events last
-            todo = "pass the complete file"
+            todo = "use the complete file"
         yield (
             f"only the host was recorded: the trace {missing} but has no GPU events. All times are host times"
             f" of launching and waiting; device activity is unknown - {todo}"

@@ -64,7 +64,7 @@ _HELD, _MOSTLY, _FURTHEST_NS, _BIN_NS = 6, 0.8, 5_000_000, 40_000
 #: The most rows of a check.
 _MAX_ROWS: Final = 20
 ROUNDED = "host and device clocks differ, but no more than in correct traces"
-CUT_OFF = "the trace ends before their device work does"
+CUT_OFF = "the trace ends before the device work of these launches does"
 PROCESSES = "the trace contains launches from several processes, whose streams cannot be told apart"
 
 _COPIES: Final = regex(r"Memcpy\w*Async")
@@ -197,7 +197,7 @@ def _classes(events: _Events) -> Check:
                 ours=spent,
                 other=0,
                 time_ns=spent,
-                evidence=f"{_ms(spent)} of it is {_short(names[key[2]])}, {what}",
+                evidence=f"{_ms(spent)} of its time is in {_short(names[key[2]])}, {what}",
             )
         )
     compared = int((of_operator >= 0).sum())
@@ -547,7 +547,7 @@ def _loses_kernels(cuda: str | None) -> str:
     release = re.match(r"(\d+)\.(\d+)", cuda or "")
     if release is None or not (12, 6) <= (int(release[1]), int(release[2])) <= (13, 0):
         return ""
-    return f"; the CUPTI of CUDA 12.6 to 13.0 loses kernels when a session starts (here {cuda})"
+    return f"; the CUPTI of CUDA 12.6 to 13.0 loses kernels when a profiling session starts (this trace: {cuda})"
 
 
 def _usual_ns(events: _Events, operator: int) -> int:

@@ -144,7 +144,7 @@ COPIED_GRADIENT: Final = (
 )
 FAST_PATH: Final = "torch.nn skips its fast path while a dispatch mode is active: the same matmuls, fused differently"
 OUTSIDE_MODULES: Final = (
-    "ran before the first module call: forward by their autograd nodes, which a dispatch mode does not see"
+    "ran before the first module call: assigned to forward by their autograd nodes, which a dispatch mode does not see"
 )
 SCRIPTED: Final = "TorchScript first runs a graph as written, later with constants folded and calls fused"
 FORWARD_AD: Final = "forward-mode differentiation, which runs differently under a dispatch mode"

@@ -164,7 +164,7 @@ def ceilings_for(
 def _on_cpu(environment: Environment, folder: Path | None) -> KnownCeilings:
     machine = machine_of(environment)
     if machine is None:
-        return KnownCeilings(None, f"the trace does not say which processor it ran on - {HOW_TO_GET_THEM}")
+        return KnownCeilings(None, f"the trace does not name its processor - {HOW_TO_GET_THEM}")
     measured = load(machine, folder)
     if measured is None:
         threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"

@@ -77,7 +77,7 @@ def slice_of(sheet: Sheet, profile: Profile, multiprocessors: int | None) -> She
         or (profile.compute, slices) not in documented
         or not 0 < profile.instance <= profile.compute
     ):
-        return f"{sheet.device} has no profile {profile.label}"
+        return f"{sheet.device} has no MIG profile {profile.label}"
 
     # The trace's count if a slice can have it, else the documented one.
     if len(sheet.multiprocessors) != 1:
@@ -86,11 +86,11 @@ def slice_of(sheet: Sheet, profile: Profile, multiprocessors: int | None) -> She
     if count is not None:
         even = whole * profile.instance / mig.compute
         if count > whole or not _MIN_SHARE * even <= count <= _MAX_SHARE * even:
-            return f"no {profile.label} of {sheet.device} has {count} of its {whole} multiprocessors"
+            return f"no {profile.label} slice of {sheet.device} has {count} of its {whole} multiprocessors"
     else:
         count = documented[profile.compute, slices]
         if count is None or profile.instance != profile.compute:
-            return f"no document says how many multiprocessors a {profile.label} of {sheet.device} has"
+            return f"no document says how many multiprocessors a {profile.label} slice of {sheet.device} has"
 
     share = slices / mig.memory
     known_cache = sheet.cache_mib is not None and (profile.compute, slices) != _DOUBLE_MEMORY
@@ -405,9 +405,11 @@ def _fits_memory(sheet: Sheet, memory_bytes: int | None) -> bool:
 def _misfit(name: str, sheets: list[Sheet], memory_bytes: int | None, multiprocessors: int | None) -> str:
     if memory_bytes is not None and not any(_fits_memory(sheet, memory_bytes) for sheet in sheets):
         memories = " or ".join(f"{gib:g}" for gib in sorted({sheet.memory_gib or 0 for sheet in sheets}))
-        return f"{name} has {_gib(memory_bytes)} here but {memories} GiB on its data sheet: it may be a part of one"
+        return f"{name} has {_gib(memory_bytes)} here but {memories} GiB on its data sheet: it may be part of a device"
     counts = " or ".join(str(count) for count in dict.fromkeys(n for sheet in sheets for n in sheet.multiprocessors))
-    return f"{name} has {multiprocessors} multiprocessors here but {counts} on its data sheet: it may be a part of one"
+    return (
+        f"{name} has {multiprocessors} multiprocessors here but {counts} on its data sheet: it may be part of a device"
+    )
 
 
 def _base(tera: float) -> float:

@@ -98,7 +98,7 @@ def parse_peaks(text: str) -> dict[str, float]:
         name, equals, quantity = (word.strip() for word in part.rpartition("="))
         dtype = data_type(name, f"--peak {text}") if equals else "any"
         if dtype in peaks:
-            raise UsageError(f"--peak {text}: {name or 'a peak of all types'} appears twice - give it once")
+            raise UsageError(f"--peak {text}: {name or 'a peak of all types'} appears twice - specify it once")
         peaks[dtype] = _quantity(quantity, "--peak", text, _FLOPS_UNITS, "989T, or bf16=989T,fp32=67T")
     return peaks
 
@@ -112,7 +112,7 @@ def data_type(name: str, option: str) -> str:
     """Return the data type of a peak by its full or short name; raise `UsageError` naming `option` if there is none."""
     peak_type = peak_type_of(name)
     if peak_type is None:
-        raise UsageError(f"{option}: there is no peak for data type {name!r} - give one of {', '.join(PEAK_TYPES)}")
+        raise UsageError(f"{option}: there is no peak for data type {name!r} - use one of {', '.join(PEAK_TYPES)}")
     return peak_type
 
 

@@ -558,7 +558,7 @@ def _context(snapshots: Sequence[MemorySnapshot]) -> Outside:
     context = _bounded(size, "NVML used - reserved by the allocator - used before the run")
     note = (
         "NVML does not report this process's memory, so what other processes allocated on the device meanwhile"
-        " counts as context"
+        " counts as device context"
     )
     return Outside(components=context.components, notes=(note,)) if context.components else context
 
@@ -685,7 +685,7 @@ def _outside_note(size: int, device: str) -> list[str]:
         return []
     return [
         f"{size:,} B of the model, its state and inputs come from another process or a library's allocator, not from"
-        f" that of {device}, and are in none of the components"
+        f" the allocator of {device}, and are in none of the components"
     ]
 
 
@@ -892,7 +892,8 @@ def warnings_of(memory: Memory) -> tuple[str, ...]:
         if row.unseen_frees:
             warnings.append(
                 f"memory of {row.device}: {row.unseen_frees:,} addresses ({row.unseen_free_bytes:,} B) were"
-                " allocated again although the trace has no free in between; they count as freed at that moment"
+                " allocated again although the trace has no free in between; the earlier blocks count as freed at that"
+                " moment"
             )
         if row.uneven_frees:
             warnings.append(
@@ -915,7 +916,7 @@ def _disagreements_with_allocator(memory: Memory, figures: AllocatorFigures) -> 
     if replayed and figures.peak_bytes is not None and memory.peak_bytes not in (None, figures.peak_bytes):
         warnings.append(
             f"memory of {figures.device}: the allocator's own peak for the step is {figures.peak_bytes:,} B, but"
-            f" its replayed allocations peak at {memory.peak_bytes:,} B: components and curve are off by the"
+            f" its replayed allocations peak at {memory.peak_bytes:,} B, so components and curve are off by the"
             " difference"
         )
     unequal = figures.checked_events - figures.equal_events
@@ -923,7 +924,7 @@ def _disagreements_with_allocator(memory: Memory, figures: AllocatorFigures) -> 
         warnings.append(
             f"memory of {figures.device}: in {unequal:,} of {figures.checked_events:,} allocations of the step the"
             f" allocator's total differs from the replayed blocks, by up to {figures.largest_difference_bytes:,} B:"
-            " the profiler lost some, or an unprofiled thread made them"
+            " the profiler lost some of these allocations, or an unprofiled thread made some"
         )
     if figures.unseen_frees:
         warnings.append(

@@ -337,7 +337,7 @@ def memory_of_snapshot(
     if not devices:
         return Memory()
     if at is not None and at.casefold() not in (PEAK, END) and all(device.history is None for device, _ in devices):
-        raise UsageError(f"--at {at}: no history was recorded, so only the end is known - leave out --at")
+        raise UsageError(f"--at {at}: no history was recorded, so only the state at the end is known - leave out --at")
     devices.sort(key=lambda pair: (pair[0].failure is None, -max(pair[0].row.peak_bytes or 0, pair[0].shown_bytes)))
     main, stacks = devices[0]
     blocks, unlisted = groups_at(
@@ -412,10 +412,10 @@ def categories_of(where: str, given: Iterable[tuple[str, str]]) -> tuple[Categor
         if not re.fullmatch(r"[A-Za-z][\w ]*", name):
             raise UsageError(
                 f"{where}{name!r}: the name must start with a letter and contain only letters, digits, _ and"
-                " spaces - give NAME=REGEX"
+                " spaces - write NAME=REGEX"
             )
         if not text:
-            raise UsageError(f"{where}{name!r}: the regular expression is missing - give NAME=REGEX")
+            raise UsageError(f"{where}{name!r}: the regular expression is missing - write NAME=REGEX")
         try:
             made.append(Category(name.replace(" ", "_"), re.compile(text)))
         except (re.error, RecursionError, OverflowError) as error:
@@ -957,7 +957,7 @@ def _moment(
         return state, word
     found = re.fullmatch(r"([\d.]+)\s*(us|ms|s)?", word)
     if found is None:
-        raise UsageError(f"--at {at}: not a time in the snapshot - give peak, end, or a time like 120ms")
+        raise UsageError(f"--at {at}: not a time in the snapshot - use peak, end, or a time like 120ms")
     scale = {"us": 1e3, "ms": 1e6, "s": 1e9, None: 1e6}[found[2]]
     ns = window[0] + round(float(found[1]) * scale)
     if ns > window[1]:
@@ -1218,10 +1218,10 @@ def _notes(
             " segments: the history has a gap"
         )
     if history is not None and row.peak_open_bytes != 0:
-        least = "" if row.peak_open_bytes is None else f", and at most {row.peak_open_bytes:,} B more"
+        least = "" if row.peak_open_bytes is None else f", and at most {row.peak_open_bytes:,} B higher"
         yield (
-            f"{label}: it is unknown how the allocator rounded freed blocks: the true peak is at least the given"
-            f" one{least}"
+            f"{label}: it is unknown how the allocator rounded freed blocks: the true peak is at least the peak"
+            f" shown{least}"
         )
     if snapshot.unknown_actions:
-        yield f"{label}: unknown actions: {', '.join(snapshot.unknown_actions)}"
+        yield f"{label}: unknown actions in the history: {', '.join(snapshot.unknown_actions)}"

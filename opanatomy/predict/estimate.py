@@ -95,7 +95,7 @@ _STREAMS: Final = 0.92
 _FUSED: Final = 0.54
 _LAUNCHED: Final = 0.3
 _COMPILED: Final = (
-    "with torch.compile, 54 % of the bytes outside matmuls, 30 % of the host time, memory as in eager mode"
+    "with torch.compile, 54 % of eager mode's bytes outside matmuls, 30 % of its host time, and the same memory"
 )
 #: How far from "as is" the ends of the range are: all of the runs it was fitted on are inside.
 _RANGE: Final = 1.26
@@ -162,7 +162,7 @@ def estimate_of(
         limit.device or "the CPU" for limit in limits if limit.capability is None or limit.capability[0] not in _FITTED
     ]
     if unfitted:
-        assumed += (f"for {', '.join(unfitted)}, the efficiencies of an A100 or H100, because none were fitted for it",)
+        assumed += (f"the efficiencies of an A100 or H100 for {', '.join(unfitted)}, for which none were fitted",)
     assumed += (_COMPILED,) if options.compile else ()
     estimated = Estimated(
         devices=tuple(made),
@@ -202,7 +202,7 @@ def sheet_limit(name: str) -> Limit:
     sheet = fastest(called(name))
     if sheet is None:
         near = ", ".join(near_devices(name))
-        instead = f"did you mean {near}?" if near else "give H100, A100, 4090, cpu, ..."
+        instead = f"did you mean {near}?" if near else "use H100, A100, 4090, cpu, ..."
         raise UsageError(f"--on {name}: opanatomy has no data sheet for this device - {instead}")
     return limit_of_sheet(sheet)
 
@@ -227,8 +227,8 @@ def link_of(text: str | None, limit: Limit) -> float:
     rate = known[name]
     if rate is None:
         raise UsageError(
-            f"the speed of {limit.device}'s {name or 'link'} is unknown - give its bytes/s in each direction:"
-            " --link 32G"
+            f"the speed of {limit.device}'s {name or 'link'} is unknown - specify its bytes/s in each direction,"
+            " such as --link 32G"
         )
     return rate
 
@@ -552,8 +552,8 @@ def _uncounted(step: SimulatedStep) -> Iterator[str]:
     if calls:
         names = ", ".join(name for name, _ in calls.most_common(_MAX_NAMED_OPERATORS))
         yield (
-            f"the time excludes {noun(calls.total(), 'call')} of operators without a formula ({names}), so it may"
-            " exceed the range"
+            f"the time excludes {noun(calls.total(), 'call')} of operators without a formula ({names}), so the"
+            " true time may exceed the range"
         )
 
 

@@ -86,7 +86,7 @@ class Store:
         """Make the folder if it is missing; read the digests of the options of the runs in it."""
         self.folder, self.resume = folder, resume
         if resume and not folder.is_dir():
-            raise UsageError(f"--resume: there is no folder {folder} to continue - leave it out to start anew")
+            raise UsageError(f"--resume: there is no folder {folder} to continue - leave out --resume to start anew")
         try:
             self.folder.mkdir(parents=True, exist_ok=self.resume)
         except FileExistsError:
@@ -356,18 +356,19 @@ def _advice(row: TechniqueRow, report: Techniques) -> Advice | None:
     faster = gained is not None and gained >= _WORTH * (base.step_ns or 0)
     if saved is None and not faster:
         return None
-    why, evidence = ["measured" if row.measured is not None else "predicted"], {}
+    why, evidence = "measured" if row.measured is not None else "predicted", {}
     if saved is not None:
-        why.append("a peak of {peak}")
+        why = f"the {why} peak is {{peak}}"
         evidence["peak"] = Evidence(value=figures.peak_bytes, unit="bytes")
         # The component whose part of the peak falls most.
         falls = [(name, held - figures.at_peak.get(name, 0)) for name, held in base.at_peak.items()]
         component, fall = max(falls, key=lambda pair: pair[1], default=("", 0))
         if fall > 0:
-            why.append(f"{{less}} less {component.replace('_', ' ')}")
+            why += f", with {{less}} less {component.replace('_', ' ')}"
             evidence["less"] = Evidence(value=fall, unit="bytes")
     if gained is not None and not faster:
-        why.append("{more} more time" if -gained >= _WORTH * (base.step_ns or 0) else "about the same time")
+        longer = "{more} more time" if -gained >= _WORTH * (base.step_ns or 0) else "about the same time"
+        why += f"; the step takes {longer}"
         evidence["more"] = Evidence(value=-gained / (base.step_ns or 1), unit="fraction")
     return Advice(
         id=TECHNIQUE,
@@ -377,7 +378,7 @@ def _advice(row: TechniqueRow, report: Techniques) -> Advice | None:
         gain_ns=round(gained) if gained is not None and faster else None,
         step_ns=None if base.step_ns is None else round(base.step_ns),
         fits=None if report.limit is None else figures.fits(report.limit.bytes) is Fits.FITS,
-        why=", ".join(why),
+        why=why,
         figures=evidence,
         option=row.option or None,
         technique=row.name,
@@ -545,7 +546,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
         (operator, phase), difference = max(differences.items(), key=lambda item: (abs(item[1]), item[0]))
         return (
             f"the measured peak differs from the prediction: {operator} ({phase}) holds {size(abs(difference))}"
-            f" {'more' if difference > 0 else 'less'} at that point than with fake tensors, which do not show what"
+            f" {'more' if difference > 0 else 'less'} at the peak than with fake tensors, which do not show what"
             " a kernel allocates",
         )
 
@@ -796,8 +797,9 @@ class Experiment:
         if busy:
             name, load = max(busy, key=lambda pair: max(pair[1].before or 0, pair[1].after or 0))
             yield (
-                f"the machine was busy while {len(busy)} of {len(timed)} were timed (for {name}, utilization by other"
-                f" work was {load.text} the steps), so no time difference is claimed - run again when it is idle"
+                f"the machine was busy while {len(busy)} of {len(timed)} variants were timed (for {name}, utilization"
+                f" by other work was {load.text} the steps), so no time difference is claimed - run again when it is"
+                " idle"
             )
         needed = runs_needed(self._baseline_runs())
         if timed and self.repetitions < needed:
@@ -819,7 +821,7 @@ class Experiment:
         names = [name for name, figures in predicted if figures is not None and figures.step_ns is None]
         if self.prediction.rates is not None and names:
             warnings.append(
-                f"cannot predict the time of {', '.join(names)}: no matmul in that data type was timed separately here"
+                f"cannot predict the time of {', '.join(names)}: no matmul in their data type was timed separately here"
             )
         return warnings
 

@@ -658,9 +658,11 @@ def simulate(options: RunOptions, sampling: Sampling | None = None, gpu: Gpu | N
     `EstimateError`, with the reason, if the step cannot run without values.
     """
     if options.compile:
-        raise EstimateError("the calls and memory of compiled code are known only after compilation - measure it")
+        raise EstimateError("the calls and memory of compiled code are known only after compilation - measure the step")
     if options.generate is not None:
-        raise EstimateError("the values of the tokens, which decide when generation ends, are unknown - measure it")
+        raise EstimateError(
+            "the values of the tokens, which decide when generation ends, are unknown - measure the step"
+        )
     try:
         with ExitStack() as stack:
             mesh = None
@@ -673,7 +675,9 @@ def simulate(options: RunOptions, sampling: Sampling | None = None, gpu: Gpu | N
     except OpanatomyError:
         raise
     except Exception as error:
-        raise EstimateError(f"the step cannot run on fake tensors: {said_by(error)} - see --debug") from error
+        raise EstimateError(
+            f"the step cannot run on fake tensors: {said_by(error)} - use --debug for the traceback"
+        ) from error
 
 
 def _simulated(options: RunOptions, sampling: Sampling | None, gpu: Gpu | None, mesh: Any) -> SimulatedStep:

@@ -81,7 +81,7 @@ def limit_of(text: str) -> Limit:
     """
     if text.strip().casefold() == CPU:
         if not hasattr(os, "sysconf"):
-            raise UsageError("--for cpu: this system's memory size is unknown - give it: --for 16GB --device cpu")
+            raise UsageError("--for cpu: this system's memory size is unknown - specify it: --for 16GB --device cpu")
         return Limit(name=CPU, bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     sheets = called(text)
     number = None if sheets else _SIZE.fullmatch(text)
@@ -99,7 +99,7 @@ def limit_of(text: str) -> Limit:
     sheet = smallest(sheets)
     if sheet is None:
         names = ", ".join(sorted(each.device for each in sheets))
-        raise UsageError(f"--for {text}: this could be one of {names} - name one, or give its memory, such as 80GB")
+        raise UsageError(f"--for {text}: this could be one of {names} - name one, or use its memory size, such as 80GB")
     limit = limit_of_sheet(sheet)
     return limit if len(sheets) == 1 else replace(limit, name=text.strip())
 
@@ -428,4 +428,4 @@ def why_not(report: Techniques) -> str | None:
         how = "no choice of recomputed layers makes it fit"
         if found.what != _CHECKPOINTING:
             how = f"not even the smallest {_SIZE_WORDS[found.what]} fits"
-    return f"it needs {size(figures.most_bytes)}, but only {size(limit.room_bytes)} can be used: {how}"
+    return f"the step needs {size(figures.most_bytes)}, but only {size(limit.room_bytes)} can be used: {how}"

@@ -97,14 +97,14 @@ def _advice(
         return None
     saved = now - peak if now - peak >= _MIN_SAVED_SHARE * now else None
     figures = {"peak": Evidence(value=peak, unit="bytes"), "now": Evidence(value=now, unit="bytes")}
-    why = f"predicted with {variant.title}: a peak of {{peak}} instead of {{now}}"
+    why = f"with {variant.title}, the predicted peak is {{peak}} instead of {{now}}"
     wall_ns = gain_ns = None
     if rates is not None:
         after, before = predicted_time(step, rates), predicted_time(baseline, rates).time_ns
         if after.is_known:
             low, high = after.low_ns / before, after.high_ns / before
             figures |= {"low": Evidence(value=low, unit="ratio"), "high": Evidence(value=high, unit="ratio")}
-            why += ", and {low} to {high} of the time"
+            why += ", and the step takes {low} to {high} of its time"
             gain_ns = round((1 - low) * before) if high < 1 - _MIN_SAVED_SHARE else None
             wall_ns = round(before)
     return Advice(

@@ -93,7 +93,7 @@ def _check_combination(text: str, context: Context) -> None:
         for option, value in technique.changes(context).items():
             if values.setdefault(option, value) != value:
                 wanted = f"{option_text({option: values[option]})} and {option_text({option: value})}"
-                raise UsageError(f"--combine {text}: {wanted} exclude each other - leave one of them out")
+                raise UsageError(f"--combine {text}: {wanted} are mutually exclusive - leave one of them out")
 
 
 def _variant(

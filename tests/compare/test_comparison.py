@@ -344,13 +344,13 @@ def test_copies_of_a_run_count_as_one(on_device: Anatomy, tmp_path: Path, digest
     assert [side.runs for side in copied.sides] == [3, 5]
     assert copied.no_claim is not None
     assert copied.warnings == (
-        f"{NAME}: run 5 is the same run as run 2; it is counted once",
-        f"{NAME}: run 4 and run 6 are the same run as run 3; it is counted once",
+        f"{NAME}: run 5 is the same run as run 2; this run is counted once",
+        f"{NAME}: run 4 and run 6 are the same run as run 3; this run is counted once",
     )
     for index, anatomy in enumerate((before[0], before[1], before[0]), 1):
         as_public(anatomy).to_json(tmp_path / f"run-{index}.report.json")
     (of_files,) = opanatomy.compare(tmp_path, after).warnings
-    assert of_files.endswith(": run-3.report.json is the same run as run-1.report.json; it is counted once")
+    assert of_files.endswith(": run-3.report.json is the same run as run-1.report.json; this run is counted once")
 
 
 def test_a_run_on_both_sides_allows_no_claim(on_device: Anatomy) -> None:
@@ -360,7 +360,7 @@ def test_a_run_on_both_sides_allows_no_claim(on_device: Anatomy) -> None:
     assert all(row.p is None for row in comparison.figures)
     assert comparison.warnings == (f"run 4 of {NAME} and run 5 of {DLRM.name} (2) are the same run",)
     (warning,) = opanatomy.compare(before, before).warnings
-    assert warning.endswith("are the same run, as are 4 other pairs")
+    assert warning.endswith("are the same run, and so are 4 other pairs of runs")
     assert opanatomy.compare(before[0], after[0], before[0]).warnings == (
         f"{NAME} and {DLRM.name} (3) are the same run",
     )
@@ -398,11 +398,11 @@ def test_runs_of_a_side_that_differ_are_named(on_device: Anatomy) -> None:
     [
         ([[False], [False]], None),
         ([[True], [True], [True]], None),
-        ([[True], [False]], "{name} (2); unprofiled step times: {name} (1)"),
-        ([[True], [False], [False]], "{name} (2) and {name} (3); unprofiled step times: {name} (1)"),
+        ([[True], [False]], "{name} (2), unprofiled step times from {name} (1)"),
+        ([[True], [False], [False]], "{name} (2) and {name} (3), unprofiled step times from {name} (1)"),
         (
             [[True, False], [True, True]],
-            "1 of 2 runs of {name} (1); unprofiled step times: 1 of 2 runs of {name} (1) and {name} (2)",
+            "1 of 2 runs of {name} (1), unprofiled step times from 1 of 2 runs of {name} (1) and {name} (2)",
         ),
     ],
 )
@@ -423,7 +423,7 @@ def test_sides_that_are_timed_in_other_ways_are_said(
     ]
     told = (says or "").format(name=DLRM.name)
     assert opanatomy.compare(*sides).warnings == (
-        f"only profiled step times: {told}; these cannot be compared - use the `profiled` number",
+        f"only profiled step times from {told}: these cannot be compared - use the `profiled` number",
     ) * bool(says)
 
 

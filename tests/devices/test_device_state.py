@@ -231,7 +231,7 @@ def test_a_power_cap_is_no_advice_and_heat_is(tmp_path: Path, capsys: pytest.Cap
     assert advice.figures["time"].value == pytest.approx(bounded, rel=0.001)
     assert 0 < (advice.gain_ns or 0) <= 0.4 * bounded  # other advice may have a part of that time
     text = shown(hot, capsys, tmp_path, "--section", "advice")
-    assert "the clock is held at 1,188 MHz of 1,980 MHz by heat in 80.0 % of the driver's readings" in text
+    assert "the clock is held at 1,188 MHz (maximum: 1,980 MHz) by heat in 80.0 % of the driver's readings" in text
 
 
 def test_what_is_attainable_is_that_at_this_clock() -> None:

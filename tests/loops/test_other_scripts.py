@@ -255,8 +255,8 @@ def test_networks_in_long_turns_are_recorded_each(tmp_path: Path) -> None:
     reports = [opanatomy.read(tmp_path / "under" / name) for name in ("report-2.json", "report.json")]
     for report, other in zip(reports, ("RMSprop (2 tensors)", "Adam (4 tensors)"), strict=True):
         assert isinstance(report, Anatomy)
-        (caveat,) = [text for text in report.caveats if " update," in text]
-        assert f"each of which ends with a {other} update, take" in caveat
+        (caveat,) = [text for text in report.caveats if "each of which ends" in text]
+        assert f"each of which ends with an update by {other}, take" in caveat
     assert said.count("report: ") == 2
 
 

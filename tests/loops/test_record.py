@@ -763,7 +763,7 @@ def test_one_recorder_and_one_profiler_at_a_time() -> None:
         ({"steps": 0}, UsageError, "steps=0: must be at least 1"),
         ({"memory": "yes"}, UsageError, "memory='yes': must be True or False"),
         ({"trace": "t.txt"}, UsageError, "record: trace t.txt: the name must end in .json or .json.gz"),
-        ({"module": nn.Linear}, UsageError, "the class Linear - call it first"),
+        ({"module": nn.Linear}, UsageError, "the class Linear - create an instance first"),
         ({"module": []}, UsageError, "module contains no module"),
         ({"module": nn.Linear(4, 4, device="meta")}, ModelError, "meta device"),
     ],

@@ -251,7 +251,9 @@ def test_one_step_of_forty_takes_most_of_the_time(monkeypatch: pytest.MonkeyPatc
     assert out.wall_ns / out.of_ns == pytest.approx(10 * 3200 / (10 * 3200 + 389 * 20), rel=0.05)
     (text,) = caveats_of(trends(run))
     assert text.startswith("10 of the 399 other steps take 8")
-    assert text.endswith("% of the run and are more than twice as long as the recorded ones; none of them was recorded")
+    assert text.endswith(
+        "% of the run's time and are more than twice as long as the recorded ones; none of them was recorded"
+    )
 
 
 def test_long_steps_may_be_among_the_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -389,7 +389,7 @@ def test_a_second_count_that_does_not_agree_fails_when_the_training_is_done(
         ({"steps": [3.0]}, r"steps contains 3\.0, which is not an integer"),
         ({"steps": [3, 5]}, "step 5 does not follow step 3"),
         ({"steps": count(1)}, "steps has more than 1000 steps"),
-        ({"output": 3}, "output: a path must be text, but this is of type int"),
+        ({"output": 3}, "output: a path must be a string, but this is of type int"),
         ({"output": "step.xyz"}, "output step.xyz: unknown report format - end the name in one of .*json"),
         ({"output": "s3://bucket/step.json"}, "s3://"),
     ],

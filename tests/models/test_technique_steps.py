@@ -292,9 +292,9 @@ def test_models_that_cannot_are_refused(name: str, options: dict[str, Any], said
     [
         ("embedings", "'embedings' is not a part - did you mean embeddings? Use one of embeddings, layers, all-but-"),
         ("layers:few", "'layers:few' is not a part - write layers:N for the lowest N"),
-        ("layers:0", "'layers:0' freezes nothing - give 1 or more"),
-        ("", "names no part - give one of embeddings, layers, all-but-biases, all-but-head"),
-        ("all-but-biases,all-but-head", "all-but-biases and all-but-head exclude each other - leave one out"),
+        ("layers:0", "'layers:0' freezes nothing - use 1 or more"),
+        ("", "names no part - use one of embeddings, layers, all-but-biases, all-but-head"),
+        ("all-but-biases,all-but-head", "all-but-biases and all-but-head are mutually exclusive - leave one out"),
     ],
 )
 def test_parts_that_are_none_are_refused(parts: str, said: str) -> None:

@@ -108,7 +108,7 @@ def test_a_device_has_the_memory_of_its_data_sheet(text: str, device: str, gib: 
         ("80", "80 bytes is not a plausible device memory"),
         ("banana", "neither a size nor a device"),
         ("", "neither"),
-        ("P100", "name one, or give its memory"),
+        ("P100", "name one, or use its memory"),
         ("A100", "A100 PCIe 40 GB"),
         ("4091", "4091 bytes"),
         ("RTX 4091", "did you mean RTX 4090, RTX 4090 D"),

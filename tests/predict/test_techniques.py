@@ -408,5 +408,8 @@ def test_advice_comes_from_the_numbers() -> None:
     assert (less.gain_bytes, less.peak_bytes, less.gain_ns, less.option) == (500_000, 1_000_000, None, "--less")
     text = format_named("terminal").write(replace(experiment(), advice=tuple(advice.values())), Page(width=200))
     text = " ".join(text.split())
-    assert "500 kB less memory (50.0 %): measured, a peak of 500 kB, 30.0 % more time. Try `--less`." in text
+    assert (
+        "500 kB less memory (50.0 %): the measured peak is 500 kB; the step takes 30.0 % more time. Try `--less`."
+        in text
+    )
     assert "up to 60.0 ms (60.0 %): measured. Try `--fast`." in text

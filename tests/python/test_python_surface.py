@@ -354,7 +354,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "no inputs": (lambda: opanatomy.profile(LINEAR, None), "the inputs are None"),
     "inputs": (lambda: opanatomy.profile(LINEAR, "text"), "the inputs are of type str"),
     "module": (lambda: opanatomy.profile(len, X), "the module is of type builtin_function_or_method"),  # type: ignore[arg-type]
-    "class": (lambda: opanatomy.profile(nn.Linear, X), "the class Linear - call it first"),  # type: ignore[arg-type]
+    "class": (lambda: opanatomy.profile(nn.Linear, X), "the class Linear - create an instance first"),  # type: ignore[arg-type]
     "meta": (lambda: opanatomy.profile(nn.Linear(4, 4, device="meta"), X), "meta device"),
     "no gradient": (lambda: opanatomy.profile(Loses(lambda f, x: x), X), "cannot run backward"),
     "out of memory": (lambda: opanatomy.profile(Loses(full), X), "out of memory in the forward phase"),

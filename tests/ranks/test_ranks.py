@@ -342,12 +342,12 @@ def refused(*paths: Path) -> str:
         ((at(0, 0), at(0, 1), at(0, 0, waits=60)), "a.json and c.json: both are rank 0 of 2"),
         (
             (at(0, 0, world=8), at(0, 1, world=8), at(0, 2, world=4)),
-            "a.json and c.json: the world size is 8 in one, 4 in the other",
+            "a.json and c.json: the world size is 8 in the first, 4 in the second",
         ),
         *(
             (
                 (at(0, ranks[0], base=base), at(seconds, ranks[1], base=base, waits=70)),
-                f"a.json and b.json: the second starts {gap} s after the first ended, but no trace lasts 0.002 s",
+                f"a.json and b.json: the second started {gap} s after the first ended, but no trace lasts 0.002 s",
             )
             for seconds, ranks, base, gap in [
                 (946.0, (0, 1), True, "946.0"),
@@ -392,7 +392,7 @@ def test_the_base_of_the_clock_counts(tmp_path: Path) -> None:
     """Times within the files are alike: the runs are a day apart by what they count from."""
     first, second = at(0, 0), at(0, 1)
     second.metadata["baseTimeNanoseconds"] = BASE + 86_400 * 10**9
-    assert "the second starts 86,400.0 s after" in refused(*written(tmp_path, first, second))
+    assert "the second started 86,400.0 s after" in refused(*written(tmp_path, first, second))
     moved = at(-86_400, 1)
     moved.metadata["baseTimeNanoseconds"] = BASE + 86_400 * 10**9
     assert len(opanatomy.analyze(written(tmp_path, first, moved)).ranks) == 2
@@ -438,10 +438,9 @@ def test_unlike_devices_models_and_shapes_are_warned_of(tmp_path: Path) -> None:
     assert warnings(first, second) == ()
     second.metadata["deviceProperties"] = [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}]
     assert warnings(first, second) == (
-        "the traces differ in devices, so sums mix them: NVIDIA H100 80GB HBM3 (a.json), NVIDIA A100-SXM4-80GB"
-        " (b.json)",
+        "the traces differ in devices, so the sums mix NVIDIA H100 80GB HBM3 (a.json), NVIDIA A100-SXM4-80GB (b.json)",
     )
-    other = "the traces differ in models, so sums mix them: bert (a.json), gpt2 (b.json)"
+    other = "the traces differ in models, so the sums mix bert (a.json), gpt2 (b.json)"
     assert other in warnings(of_model(0, "bert"), of_model(1, "gpt2"))
     workload = opanatomy.analyze(tmp_path).workload
     assert (workload.model, workload.batch, workload.inputs) == (None, 8, ("ids",))
@@ -477,7 +476,7 @@ def test_real_runs_are_no_ranks() -> None:
     assert refused(before, after).endswith(": both are rank 0 of 8")
     plain, quantized = compare / "train_v100_a2a_plain", compare / "train_v100_a2a_quantized"
     mixed = refused(plain / "rank-0.json.gz", quantized / "rank-1.json.gz")
-    assert "the second starts 945.5 s after the first ended" in mixed
+    assert "the second started 945.5 s after the first ended" in mixed
 
 
 # ------------------------------------------------------------------------------------------------------ collectives

@@ -133,8 +133,8 @@ def test_a_wait_for_a_copy_of_the_batch_is_no_matter_of_workers(tmp_path: Path) 
     ("maker", "copy", "first"),
     [
         ("aten::normal_", PAGEABLE, 'Create the tensor on the device: pass device="cuda"'),
-        ("aten::normal_", None, "Reduce the host work there"),
-        ("aten::mm", PAGEABLE, "Reduce the host work there"),
+        ("aten::normal_", None, "Reduce the host work at this point"),
+        ("aten::mm", PAGEABLE, "Reduce the host work at this point"),
     ],
 )
 def test_a_long_gap_is_named(maker: str, copy: str | None, first: str, tmp_path: Path) -> None:
@@ -175,11 +175,11 @@ def test_gaps_of_one_kind_are_one_piece_of_advice(tmp_path: Path) -> None:
     assert advice.subject == "at::native::vectorized_elementwise_kernel"
     assert advice.figures["all"].value == (2_000 + 1_490) * US
     assert advice.figures["gaps"].value == 2
-    assert "after copies to the host; the trace shows no host event there" in advice.why
+    assert "after copies to the host; the trace shows no host event in that time" in advice.why
     assert " a step" not in advice.why
     assert advice.tries[0].startswith("Process the results on the device")
     one = advised(waiting_for("aten::mul", "cpu_op"), tmp_path)["gap"]
-    assert "once a step, with the host in {name}" in one.why
+    assert "once a step, while the host is in {name}" in one.why
     assert "behind" not in one.why
 
 
@@ -204,7 +204,7 @@ def test_a_tensor_that_is_made_on_the_host_is_not_to_be_pinned(tmp_path: Path) -
 
 def test_frees_in_an_operator_are_those_of_a_full_memory(tmp_path: Path) -> None:
     """The allocator gives its cache back in `cat`; outside of operators it is the program that empties it."""
-    for around, cure in ((None, "Remove torch.cuda.empty_cache()"), ("aten::cat", "Memory is nearly full")):
+    for around, cure in ((None, "Remove torch.cuda.empty_cache()"), ("aten::cat", "Device memory fills up")):
         trace = waiting_for("cudaFree", "cuda_runtime")
         if around:
             trace.host(around, 990, 5_005)
@@ -437,7 +437,7 @@ def test_copies_from_memory_that_is_not_pinned(tmp_path: Path) -> None:
     assert "pin_memory=True" in advice.tries[0]
     assert "pageable_copies" not in advised(copying(PINNED), tmp_path)
     back = advised(copying("Memcpy DtoH (Device -> Pageable)"), tmp_path)["pageable_copies"]
-    assert (back.gain_ns, "to pageable memory" in back.why) == (100 * US, True)
+    assert (back.gain_ns, "to pageable host memory" in back.why) == (100 * US, True)
     assert back.tries == ("Copy with non_blocking=True, from and to pinned memory.",)
 
 
@@ -1152,7 +1152,7 @@ def test_the_first_screen_has_three_lines_and_the_command(tmp_path: Path, capsys
     trace = launch_bound().write(tmp_path / "trace.json")
     assert main(["analyze", str(trace), "--brief"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "launches up to 936 us (93.6 %): the device idles 95.0 us for each of 10 launches a step" in text
+    assert "launches up to 936 us (93.6 %): the device idles for 95.0 us per launch (10 launches a step)" in text
     command = text.split("next: ")[1].replace("\\ ", "")
     assert command.startswith(f"opanatomy analyze {trace} --section host")
 

@@ -296,8 +296,8 @@ def test_a_graph_whose_work_was_not_recorded_is_said_first(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("late_us", "waits", "cause"),
     [
-        (220, None, "the trace ends before their device work does"),
-        (220, -2, "the trace ends before their device work does"),
+        (220, None, "the trace ends before the device work of these launches does"),
+        (220, -2, "the trace ends before the device work of these launches does"),
         (220, 2, None),
         (0, None, None),
     ],

@@ -188,7 +188,7 @@ def test_a_host_that_was_ahead_when_recording_began_is_said_to_be_slowed(tmp_pat
         assert anatomy.replay is not None
         assert anatomy.replay.ahead_ns == queued * US
         (gap,) = [advice for advice in anatomy.advice if advice.id == "gap"]
-        assert ("ahead when recording began" in gap.why) == bool(queued)
+        assert ("ahead of the device when recording began" in gap.why) == bool(queued)
         assert (gap.tries[0] == "Time the step without the profiler first.") == bool(queued)
 
 
@@ -199,7 +199,7 @@ def test_a_wait_for_unrecorded_work_is_not_trusted(tmp_path: Path) -> None:
     trace.launch(20, 0, name="cudaDeviceSynchronize", duration=5_900)
     replay = trace.analyze(tmp_path).replay
     assert replay is not None
-    assert replay.why_not == "the trace lacks the device work of 90% of the steps"
+    assert replay.why_not == "the trace lacks the device work of 90% of the step time"
 
 
 def test_a_delay_that_nothing_explains_is_not_trusted(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_delay_that_nothing_explains_is_not_trusted(tmp_path: Path) -> None:
     replay = trace.analyze(tmp_path).replay
     assert replay is not None
     assert replay.unexplained == pytest.approx(0.06)
-    assert replay.why_not == "nothing in the trace explains the delays that take 6% of the steps"
+    assert replay.why_not == "nothing in the trace explains the delays that take 6% of the step time"
 
 
 def test_a_host_that_waits_for_the_queue_of_earlier_steps_is_not_busy(tmp_path: Path) -> None:

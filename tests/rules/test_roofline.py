@@ -471,7 +471,7 @@ def test_a_call_that_the_cache_holds() -> None:
     of_class, found = check.differences
     assert (found.operator, found.phase, found.ours, found.other) == ("aten::add", Phase.FORWARD, 100, 250)
     assert found.cause == "a cache of 600 bytes can serve 500 of the bytes: at least 2 ns"
-    assert found.evidence == "2.50 x what made up can do; 500 bytes per call, last cache of 0.000572205 MiB"
+    assert found.evidence == "2.50 x what made up can do; 500 bytes per call, last-level cache of 0.000572205 MiB"
     assert (of_class.operator, of_class.cause) == ("class elementwise", found.cause)
 
 

@@ -212,7 +212,7 @@ def test_a_file_cut_off_before_the_events_of_its_gpu_is_not_of_the_cpu(tmp_path:
     assert anatomy.environment.host_only
     cut, said = anatomy.caveats
     assert said.startswith("only the host was recorded: the trace names a GPU but has no GPU events.")
-    assert said.endswith("- pass the complete file")
+    assert said.endswith("- use the complete file")
     assert cut.startswith("the file is truncated inside an event")
     assert not anatomy.advice
 
