@@ -508,8 +508,8 @@ def on_two_sides(sides: Sequence[SideInput]) -> list[str]:
         both = [(run, others[identity]) for identity, run in ones.items() if identity in others]
         if both:
             first, second = both[0]
-            others = f"{len(both) - 1} other pair{'' if len(both) == 2 else 's'}"
-            more = f", and so are {others} of runs" if both[1:] else ""
+            pairs = "is 1 other pair" if len(both) == 2 else f"are {len(both) - 1} other pairs"
+            more = f", and so {pairs} of runs" if both[1:] else ""
             warnings.append(f"{one.called(first)} and {other.called(second)} are the same run{more}")
     return warnings
 

@@ -83,9 +83,9 @@ _HOLDS: Final = ("heat", "hardware slowdown", "power brake", "set clocks")
 class DeviceState(Record, frozen=True, kw_only=True):
     """Clocks, power and temperature of a device over a period, as its driver reports them; `None` means not reported.
 
-    `clock_mhz`, `memory_clock_mhz` and `power_w` are medians over the readings in which the device was busy,
-    `temperature_c` is the highest. `reasons` counts the readings in which the driver named a reason for a lower clock.
-    `energy_j` is from the device's own counter, over `seconds` and `steps` steps.
+    `clock_mhz` and `memory_clock_mhz` are medians, and `power_w` is the mean, over the readings in which the device was
+    busy; `temperature_c` is the highest. `reasons` counts the readings in which the driver named a reason for a lower
+    clock. `energy_j` is from the device's own counter, over `seconds` and `steps` steps.
     """
 
     readings: int = 0

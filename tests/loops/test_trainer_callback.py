@@ -16,7 +16,7 @@ import pytest
 import torch
 import transformers
 from msgspec import Struct
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 
 import opanatomy
 from opanatomy.errors import CaptureError, GateError, OpanatomyError, OutputError
@@ -199,7 +199,9 @@ def test_files_and_the_line_that_names_them(recorded: Recorded) -> None:
 
 # -------------------------------------------------------------------------------------------------- kinds of training
 
-_CHECKPOINTING = {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}}
+#: Transformers before 5.21 call it by its old name.
+_NAME = next(name for name in ("activation", "gradient") if hasattr(TrainingArguments, f"{name}_checkpointing"))
+_CHECKPOINTING = {f"{_NAME}_checkpointing": True, f"{_NAME}_checkpointing_kwargs": {"use_reentrant": False}}
 #: Name -> the Trainer's settings, what is recorded beside, and what the workload is said to be.
 KINDS: Final[dict[str, tuple[dict[str, Any], dict[str, bool], tuple[Any, ...]]]] = {
     "accumulation, evaluations": (

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from opanatomy.__main__ import main
+from opanatomy.capture.distributed.training import cut
+from opanatomy.errors import UsageError
 from opanatomy.options import RunOptions
 from opanatomy.predict.estimate import collectives_of, estimated_on, link_of, sheet_limit
 from opanatomy.predict.fit import gpu_of
@@ -45,6 +49,7 @@ def test_collectives_are_those_of_two_real_ranks(parallel: str, here: Path) -> N
     assert {row.collective: (2 * row.calls, 2 * (row.bytes or 0)) for row in rows} == of_two
 
 
+@pytest.mark.skipif(not hasattr(PreTrainedModel, "_resolve_parallel_plans"), reason="needs transformers 5.23")
 def test_cut_layers_add_up_after_attention_and_after_the_inner_layer() -> None:
     """Forward once for the embedding and twice a layer, each of batch x length x width float32 numbers."""
     step = followed(LLAMA, 2, parallel="tp")
@@ -57,6 +62,17 @@ def test_cut_layers_add_up_after_attention_and_after_the_inner_layer() -> None:
         for each in (step, followed(LLAMA, 1))
     ]
     assert products[0] == products[1]
+
+
+def test_an_older_transformers_cannot_cut_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a model's plan, but no public or private way to resolve it."""
+    for owner in PreTrainedModel.__mro__:
+        if "_resolve_parallel_plans" in vars(owner):
+            monkeypatch.delattr(owner, "_resolve_parallel_plans")
+    small = LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=8)
+    ranks: Any = SimpleNamespace(state=None, num_processes=2)
+    with pytest.raises(UsageError, match=r"^parallel='tp' needs transformers 5.23 or later"):
+        cut(LlamaForCausalLM(small), ranks)
 
 
 def test_shards_hold_their_part() -> None:

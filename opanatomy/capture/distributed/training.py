@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture.distributed.ranks import RankGroup, Ranks, is_sharded
 from opanatomy.capture.model.parts import class_name, own_modules, stacks_of, unwrapped
@@ -199,6 +199,9 @@ def _weights_in_shards(module: Any, paths: Mapping[int, str]) -> Iterator[Shared
 # Cut the layers of a model over the ranks, by its plan in transformers.
 
 
+_TOO_OLD: Final = "{} needs transformers 5.23 or later - update it"
+
+
 def cut(module: torch.nn.Module, accelerator: Accelerator) -> None:
     """Cut the weights of `module`, equal on all ranks, in place; `UsageError` for a module without a plan."""
     asked = spelled(PARALLEL, TP)
@@ -206,7 +209,7 @@ def cut(module: torch.nn.Module, accelerator: Accelerator) -> None:
         from transformers.distributed import DistributedConfig
         from transformers.distributed.tensor_parallel import apply_tensor_parallelism
     except ImportError as error:
-        raise UsageError(f"{asked} needs transformers 5.18 or later - update it") from error
+        raise UsageError(_TOO_OLD.format(asked)) from error
     model: Any = module
     state: Any = accelerator.state
     if not getattr(model, "supports_tp_plan", False):
@@ -214,6 +217,8 @@ def cut(module: torch.nn.Module, accelerator: Accelerator) -> None:
             f"{asked}: {class_name(module)} has no tensor-parallel plan - use {spelled(PARALLEL, DDP)} or"
             f" {spelled(PARALLEL, FSDP2)}"
         )
+    if not hasattr(model, "_resolve_parallel_plans"):
+        raise UsageError(_TOO_OLD.format(asked))
     ranks = accelerator.num_processes
     try:
         plan = model._resolve_parallel_plans(DistributedConfig(tp_size=ranks))[0]
