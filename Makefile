@@ -41,7 +41,7 @@ format: $(READY)
 NOT_COMPILED := /tests?/|/transformers/models/|/(pip|setuptools|mypy|mypyc|torchgen)/
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	sed '$(TORCH:%=s/^torch==.*/torch==%/;)$(TRANSFORMERS:%=s/^transformers==.*/transformers==%/)' constraints.txt >$(VENV)/constraints.txt
+	sed '$(TORCH:%=s/^torch==.*/torch==%/;)$(TRANSFORMERS:%=s/^transformers==.*/transformers==%/;/^huggingface-hub==/d;/^tokenizers==/d)' constraints.txt >$(VENV)/constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(VENV)/constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(VENV)/constraints.txt -e '.[dev,browser,mcp]'
 	-$(BIN)/python -m compileall -q -j 0 -x '$(NOT_COMPILED)' $(VENV)/lib >/dev/null 2>&1

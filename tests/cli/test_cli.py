@@ -84,7 +84,7 @@ def test_a_report_file_and_overwriting(trace: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report.json").read_text())["schema"] == 3
     again = run("analyze", str(trace), "-o", "report.json", cwd=tmp_path)
     assert again.returncode == 1
-    assert "exists already - add --force" in again.stderr
+    assert "it already exists - add --force" in again.stderr
     assert run("analyze", str(trace), "-o", "report.json", "--force", cwd=tmp_path).returncode == 0
     assert run("analyze", str(trace), "-o", "-", "-f", "csv", cwd=tmp_path).stdout.startswith("operator,")
     assert left_in(tmp_path) == ["report.json"]

@@ -724,7 +724,7 @@ def test_a_snapshot_is_recorded_with_the_modules_that_run(allocator: StandIn, tm
     noted = allocator.metadata
     assert (noted[0], noted[-1]) == ("opanatomy.module/", "")
     assert "opanatomy.module/layers.0.attn.q_proj" in noted
-    with pytest.raises(opanatomy.OutputError, match="exists already"), opanatomy.snapshot(tmp_path / "s.pickle"):
+    with pytest.raises(opanatomy.OutputError, match="already exists"), opanatomy.snapshot(tmp_path / "s.pickle"):
         pass
     assert not module._forward_hooks
     allocator.record(enabled=None)

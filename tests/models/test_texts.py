@@ -114,7 +114,7 @@ WRONG = {
     "lines.txt:text": (b"a line\n", "a plain text file has no column 'text'"),
     "t.csv:comment": (b"text,label\na b,1\n", "it has no column 'comment' - its columns are text, label"),
     "t.csv:label": (b"text,label\na b,1\n", "its column 'label' contains no text - its columns are text, label"),
-    "two.csv": (b"first,second\na b,c d\n", "it has several text columns - pass "),
+    "two.csv": (b"first,second\na b,c d\n", "it has several text columns - use "),
     "numbers.csv": (b"first,second\n1,2\n", "it has no text column"),
     "bad.jsonl": (b'{"text": "a"}\n{"text": \n', "line 2 is not JSON"),
     "list.jsonl": (b"[1, 2]\n", "line 1 is not a JSON object"),

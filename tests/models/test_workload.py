@@ -208,7 +208,7 @@ def test_quantization_is_dropped_from_random_weights(tmp_path: Path) -> None:
         ("wav2vec2-base-960h", {"seq": 300}, "--seq 300"),
         ("vit-base-patch16-224", {"seq": 8}, "takes images"),
         (BERT, {"layers": 13}, "use 1 to 12"),
-        (BERT, {"task": "seq2seq-lm"}, "it has sequence-classification"),
+        (BERT, {"task": "seq2seq-lm"}, "choose from sequence-classification"),
         (BERT, {"attention": "magic"}, "--attention magic"),
         ("deberta-v3-base", {"attention": "sdpa"}, "--attention sdpa"),
         ("resnet-50", {"checkpointing": "non-reentrant"}, "ResNetForImageClassification"),

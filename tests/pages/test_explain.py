@@ -229,8 +229,8 @@ def test_the_lists_of_a_page_are_current(page: str) -> None:
         ("flash_fwd_kernel", ["tensor contraction, containing statistical normalization"]),
         ("Memcpy HtoD (Pageable -> Device)", ["kernel data movement"]),
         ("mylib::fused_gemm", ["operators/words", "its FLOPs and bytes are unknown"]),
-        ("MFU", ["contraction FLOPs, without recomputation", "device.peak_flops_per_second"]),
-        ("mfu", ["contraction FLOPs, without recomputation"]),
+        ("MFU", ["contraction FLOPs, excluding recomputation", "device.peak_flops_per_second"]),
+        ("mfu", ["contraction FLOPs, excluding recomputation"]),
         (
             "own",
             [

@@ -756,9 +756,9 @@ def test_nodes_in_a_forward_contradict_it(tmp_path: Path) -> None:
     assert (forward.phase, forward.ours, forward.other, forward.cause) == (Phase.FORWARD, 0, 20_000, None)
     assert (backward.phase, backward.ours, backward.other) == (Phase.BACKWARD, 0, 10_000)
     assert (
-        "100.0% of the time that the trace's own annotations assign to forward is in another phase here: aten::mm as"
-        " backward 10,000 ns, aten::mm as other 10,000 ns - use phases={'forward': '^forward \\\\d+$'} to follow the"
-        " annotation"
+        "100.0% of the time that the trace's own annotations assign to forward is in another phase here: aten::mm in"
+        " backward (10,000 ns), aten::mm in other (10,000 ns) - use phases={'forward': '^forward \\\\d+$'} to"
+        " follow the annotation"
     ) in anatomy.warnings
 
 

@@ -311,7 +311,7 @@ def test_a_late_rank(how: dict[str, int], before_us: int, does: str | None, tmp_
     text = page(anatomy, "waiting")
     assert f"{before_us / 4:.1f} % of all" in text
     assert ("longer than the median of the others" in text) is (does is not None)
-    assert does is None or f"in its step it {does} than the others" in text
+    assert does is None or f"in its step it {does} than the median of the others" in text
 
 
 @pytest.mark.parametrize("before", [0, 150])

@@ -66,7 +66,9 @@ def test_of_several_devices_the_busiest_and_the_others_are_said(tmp_path: Path) 
     anatomy = on_devices(entries(RTX, A100), 0, 1, 0).analyze(tmp_path)
     assert told(anatomy) == IS_A100
     (caveat,) = anatomy.caveats
-    assert "57.1% of their time on 1 (NVIDIA A100-SXM4-80GB), 42.9% on 0 (NVIDIA GeForce RTX 3090)" in caveat
+    assert (
+        "57.1% of their time on device 1 (NVIDIA A100-SXM4-80GB), 42.9% on device 0 (NVIDIA GeForce RTX 3090)" in caveat
+    )
     assert [(row.device, row.name) for row in anatomy.timeline.devices] == [(0, RTX["name"]), (1, A100["name"])]
 
 

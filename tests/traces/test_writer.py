@@ -171,7 +171,7 @@ def test_text_that_is_not_quite_json_comes_out_as_json(tmp_path: Path, broken: s
         (["step.json", "--trace", "step.json", "--force"], 2, "this is the trace to read"),
         (["step.json", "--trace", "link.json", "--force"], 2, "this is the trace to read"),
         (["folder", "--trace", "folder/rank0.json", "--force"], 2, "this is the trace to read"),
-        (["step.json", "--trace", "old.json"], 1, "exists already"),
+        (["step.json", "--trace", "old.json"], 1, "already exists"),
         (["step.json", "--trace", "out.txt"], 2, "must end in .json or .json.gz"),
         (["step.json", "--trace", "out.json", "-o", "out.json"], 2, "the report is also written there"),
         (["step.json", "other.json", "--trace", "out.json"], 2, "needs a single trace, but 2 are given"),
