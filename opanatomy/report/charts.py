@@ -336,7 +336,7 @@ _NOW, _REPLAYED, _RANGE, _BOUND = (
     "now",
     "after the change, by replaying the trace",
     "up to this, by how much recording slows the host",
-    "after the change, at least (the gain is an upper bound)",
+    "after the change, at least",
 )
 _OF_AFTER: Final = {_NOW: _GREY, _REPLAYED: "#0072b2", _RANGE: "#a8c8e0", _BOUND: "rgba(138, 138, 138, 0.1)"}
 

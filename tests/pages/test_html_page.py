@@ -132,7 +132,7 @@ NOW, REPLAYED, RANGE, BOUND = (
     "now",
     "after the change, by replaying the trace",
     "up to this, by how much recording slows the host",
-    "after the change, at least (the gain is an upper bound)",
+    "after the change, at least",
 )
 
 
