@@ -217,7 +217,7 @@ def _with_recompute(plain: float | None, workload: Workload) -> float | None:
 CONVENTIONS: dict[str, str | int] = {
     "backward": "recomputation included in the ratios",
     "bytes": "each distinct input read once, each output written once",
-    "causal": "the mask is not deducted from attention FLOPs, except with a window",
+    "causal": "masked positions count in attention FLOPs, except in calls with a sliding window",
     "multiply_add": 2,
 }
 #: Added if the steps of a trace are not annotated.

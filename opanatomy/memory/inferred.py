@@ -95,7 +95,10 @@ class Rule(IntEnum):
 
 
 RULES: Final = {
-    Rule.BEFORE: (BEFORE_WINDOW, "allocated before the trace, where weights, states and the rest cannot be told apart"),
+    Rule.BEFORE: (
+        BEFORE_WINDOW,
+        "allocated before the trace; weights, optimizer state and the rest cannot be told apart",
+    ),
     Rule.RECOMPUTED: (FORWARD_ACTIVATIONS, "allocated during recomputation, freed later in the same backward"),
     Rule.ONE_OPERATOR: (TEMPORARY_BUFFERS, "allocated and freed within one operator call"),
     Rule.FORWARD_ONLY: (TEMPORARY_BUFFERS, "allocated and freed in the same forward"),

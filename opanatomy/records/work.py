@@ -47,7 +47,7 @@ COLUMNS: Final = (
         known_with=("phase",),
     ),
     _key("rule", "the classification rule that determined the class"),
-    _key("part_of", "the operator of which this call is a part; its FLOPs and bytes are counted there", "name"),
+    _key("part_of", "the enclosing operator, which accounts for this call's FLOPs and bytes", "name"),
     _key(
         "compute_type", "the type in which float32 operands were computed, from the longest kernel whose name shows it"
     ),
@@ -197,7 +197,7 @@ class OperatorRow(Record, frozen=True, kw_only=True):
     flops: FLOPs of the calls whose cost is known; `read_bytes`, `written_bytes` are the minimum that they move.
     causal_flops: FLOPs of causal attention, excluding the masked part.
     normalization_flops: FLOPs of the softmax in fused attention.
-    part_of: the operator of which this call is a part; its FLOPs and bytes are counted there.
+    part_of: the enclosing operator, which accounts for this call's FLOPs and bytes.
     bound_ns: the minimum time of these calls at the device's peaks, and `bound_by` what determines it ("compute",
         "memory").
     compute_type: the type in which float32 operands were computed, from the longest-running kernel whose name shows it:

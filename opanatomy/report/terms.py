@@ -1381,7 +1381,7 @@ LEDGER: Final = Chapter(
         term("multiply-add", "a multiplication and an addition count as 2 FLOPs", paths="conventions.multiply_add"),
         term(
             "causal",
-            "attention FLOPs are those of the full score matrix, whatever the mask",
+            "whether masked positions count in attention FLOPs: they do, except with a sliding window",
             "If the call's arguments record a sliding window, only the FLOPs within window and mask count.",
             formula="conventions.causal; operators[].causal_flops has the FLOPs under the mask",
             paths="conventions.causal, operators[].causal_flops",
@@ -1603,7 +1603,7 @@ COMPONENTS: Final = Chapter(
             paths="memory.process_peak_bytes",
         ),
         term(
-            "inferred | inferred {}",
+            "inferred | {} (inferred)",
             "rules that assigned blocks to components by their allocation and free times",
             paths="memory.inferences[].rule",
         ),

@@ -704,7 +704,7 @@ def test_memory_has_its_parts_and_a_curve_to_scale() -> None:
         ["4.00", "MB", "1.34", "GB"],
     )
     text = " ".join(lines)
-    for words in ("24 x 67.0 MB", "inferred gradients: by its times", "NVML is not there"):
+    for words in ("24 x 67.0 MB", "gradients (inferred): by its times", "NVML is not there"):
         assert words in text
     lines = terminal_report(replace(anatomies.nothing(), memory=MEMORY), width=60).splitlines()
     top = next(index for index, line in enumerate(lines) if line.lstrip().startswith("14.0 MB"))

@@ -57,9 +57,7 @@ def download_configuration(name: str) -> Path:
     except EntryNotFoundError as error:
         raise ModelError(f"cannot read {name}: it has no config.json on the Hub - use a transformers model") from error
     except OSError as error:
-        raise ModelError(
-            f"cannot read {name} from the Hub: {one_line(error)} - try again or {_instead(name)}"
-        ) from error
+        raise ModelError(f"cannot read {name} from the Hub: {one_line(error)} - try again; {_instead(name)}") from error
 
 
 def _instead(name: str) -> str:

@@ -255,7 +255,10 @@ def ledger(anatomy: Anatomy, page: Page) -> Section:
         whole = work_of(anatomy) if anatomy.environment.host_only else "device work"
         linked = joined((phrase("{} {}", Time(ns), name) for name, ns in parts if ns), by=" + ")
         known = (("classified", account.classed_ns), ("costed", account.costed_ns), ("unknown", account.unknown_ns))
-        counted = (f"{name.replace('_', '-')}: {value}" for name, value in anatomy.conventions.items())
+        counted = (
+            f"{name.replace('_', '-')}: {value}{' FLOPs' * isinstance(value, int)}"
+            for name, value in anatomy.conventions.items()
+        )
         work = [
             ("work", phrase("{} {} = {}", whole, Time(account.device_work_ns), linked or "")),
             ("", joined(phrase("{} {}", name, Share(ns, inside_ns)) for name, ns in known)),

@@ -116,7 +116,11 @@ def classes(anatomy: Anatomy) -> Section | None:
         notes=(
             *why_above(anatomy, [(item or "total", (item, None, None)) for item, _ in groups]),
             *(_notes([line.part for line in lines]) if computes else ()),
-            *([Note(text="overlapping work counts in each class")] if at_once else ()),
+            *(
+                [Note(text="overlapping work is counted in full, so times can add up to more than the busy time")]
+                if at_once
+                else ()
+            ),
         ),
     )
 

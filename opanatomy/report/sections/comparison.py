@@ -465,7 +465,10 @@ def quantity(unit: str, value: float) -> Quantity:
 
 
 #: The remark for sides that are not comparable.
-_WITHHELD: Final = "Numbers are shown side by side, without changes or causes; gates on changes cannot be checked."
+_WITHHELD: Final = (
+    "Numbers are only shown side by side: changes and their causes are not computed, so gates on changes cannot be"
+    " checked."
+)
 #: The most lines of a cause's sentence on a first screen.
 _MAX_CAUSE_LINES: Final = 2
 #: Number of causes with a sentence.

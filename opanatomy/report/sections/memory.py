@@ -112,7 +112,7 @@ def _how_it_is_known(memory: Memory) -> tuple[Note, ...]:
     texts: list[str | Phrase] = [f"{by}: {memory.measured_by}"] if memory.measured_by else []
     if memory.requested_peak_bytes is not None:
         texts.append(phrase("at most {} requested at one time", Bytes(memory.requested_peak_bytes)))
-    texts += dict.fromkeys(f"inferred {_words(item.component)}: {item.rule}" for item in memory.inferences)
+    texts += dict.fromkeys(f"{_words(item.component)} (inferred): {item.rule}" for item in memory.inferences)
     return tuple(Note(text=text, kind=NoteKind.REMARK) for text in texts)
 
 

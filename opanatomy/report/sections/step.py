@@ -64,7 +64,7 @@ _WHILE: Final = {
     IdleCause.PYTHON: "while the host is between operators, in Python",
     IdleCause.STREAM: "while work waits for another stream",
     IdleCause.DEVICE: "in gaps between kernels already queued",
-    IdleCause.UNKNOWN: "while the trace shows nothing on the host",
+    IdleCause.UNKNOWN: "at times for which the trace records no host activity",
 }
 #: A cause's largest item is named from this share of the cause on.
 _MIN_ITEM_SHARE: Final = 0.15
@@ -116,15 +116,12 @@ def busy(anatomy: Anatomy) -> Phrase | None:
         if 2 * costs.awaited_ns > costs.unrecorded_ns:
             why = "the host waits for work that is not in the trace"
         unrecorded = phrase("{} not recorded: {}", Share(costs.unrecorded_ns, costs.whole_ns), why)
-    return joined(
-        (
-            phrase("{} of {}{}", Share(busy_ns, costs.whole_ns), whole, exposed or ""),
-            phrase("idle {}{}", Share(costs.idle_ns, costs.whole_ns), phrase(" ({})", causes) if causes else ""),
-            without,
-            unrecorded,
-            _around(anatomy),
-        )
+    of_whole = (
+        phrase("{} of {}{}", Share(busy_ns, costs.whole_ns), whole, exposed or ""),
+        phrase("idle {}{}", Share(costs.idle_ns, costs.whole_ns), phrase(" ({})", causes) if causes else ""),
+        unrecorded,
     )
+    return joined((joined(of_whole), without, _around(anatomy)), by="; ")
 
 
 def _around(anatomy: Anatomy) -> Phrase | None:
