@@ -140,10 +140,9 @@ def _format_of(path: Path) -> str:
 # reaches the loggers and the history alike, and no event reports an error.
 
 
-#: The method that runs an epoch in transformers 5. Earlier versions have none; these methods run the long parts of a
-#: step.
+#: The method that runs an epoch in transformers 5. Earlier versions have none; these methods run the parts of a step.
 _EPOCH: Final = "_run_epoch"
-_IN_STEP: Final = ("training_step", "_maybe_log_save_evaluate")
+_IN_STEP: Final = ("training_step", "callback_handler.call_event", "optimizer.step", "_maybe_log_save_evaluate")
 
 
 def calling_trainer(callback: object) -> Any:
@@ -181,11 +180,13 @@ class Guard:
         """Put the Trainer's methods back."""
         self._stack.close()
 
-    def _wrap(self, name: str, *, once: bool) -> None:
-        trainer, original = self._trainer, getattr(self._trainer, name, None)
+    def _wrap(self, path: str, *, once: bool) -> None:
+        *owners, name = path.split(".")
+        owner = functools.reduce(getattr, owners, self._trainer)
+        original = getattr(owner, name, None)
         if original is None:
             return
-        before = vars(trainer).get(name)
+        before = vars(owner).get(name)
 
         @functools.wraps(original)
         def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -198,14 +199,14 @@ class Guard:
                 raise
 
         def restore() -> None:
-            if vars(trainer).get(name) is not guarded:
+            if vars(owner).get(name) is not guarded:
                 return
             if before is None:
-                delattr(trainer, name)
+                delattr(owner, name)
             else:
-                setattr(trainer, name, before)
+                setattr(owner, name, before)
 
-        setattr(trainer, name, guarded)
+        setattr(owner, name, guarded)
         self._stack.callback(restore)
 
 
