@@ -102,6 +102,7 @@ _SUMMARY: Final = (
     " how far each is from the hardware's limits."
 )
 EXAMPLES: Final = (
+    ("profile a training script without changing it", "opanatomy run train.py"),
     (
         "run one step of a model and see where its time goes",
         "opanatomy profile google-bert/bert-large-uncased --batch 4",
