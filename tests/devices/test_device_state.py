@@ -126,7 +126,7 @@ def test_the_energy_is_that_of_the_counter(monkeypatch: pytest.MonkeyPatch) -> N
     """The stand-in counts 610 W; of less than a second nothing is said."""
     state = watched(FakeMachine(gpus=(H100,)), monkeypatch, 1.1)
     assert state.energy_j == pytest.approx(610 * state.seconds, rel=0.05)
-    assert state.joules_per_step == pytest.approx(610 * 1.1 / 4, rel=0.1)
+    assert state.joules_per_step == pytest.approx(610 * state.seconds / 4, rel=0.05)
     assert watched(FakeMachine(gpus=(H100,)), monkeypatch, 0.3).energy_j is None
 
 

@@ -789,6 +789,7 @@ def test_a_file_that_is_there(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------- compiled
 
 
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning")
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("how", ["compiled", "in place"])
 def test_compiled_models_are_compiled_once(how: str) -> None:
