@@ -184,7 +184,7 @@ def test_figures_of_a_comparison_are_of_each_side(compared: Path, tmp_path: Path
             ["analyze", "C", "--redact"],
             "--redact: C is a saved comparison, but the option needs the report of a single run",
         ),
-        (["analyze", "C", "--section", "idle"], "this needs the report of a single run"),
+        (["analyze", "C", "--section", "idle"], "the option needs the report of a single run"),
         (["analyze", "C", "--jobs", "2"], "--jobs 2: C is a saved comparison, but the option needs the trace of a run"),
         (["analyze", "C", "C"], "C is a saved comparison, which can only be shown by itself"),
         (["compare", "C", "C"], "C: this is a saved comparison and covers several runs - pass the report or trace"),
