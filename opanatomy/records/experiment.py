@@ -93,6 +93,10 @@ class LossCurve(Record, frozen=True, kw_only=True):
     losses: tuple[float, ...]
     baseline: tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        if len(self.losses) != len(self.baseline):
+            raise ValueError("`losses` and `baseline` have different lengths")
+
     @property
     def largest_difference(self) -> float:
         """Return the largest difference between two losses as a share of the baseline's."""

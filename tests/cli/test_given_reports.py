@@ -17,7 +17,7 @@ from opanatomy.cli.main import main
 from opanatomy.records.anatomy import Machine, Measured
 from opanatomy.report import terminal_report
 from opanatomy.report.formats import FORMATS
-from opanatomy.report.formats.json import json_report
+from opanatomy.report.formats.json import json_report, read_report
 from opanatomy.results import as_public
 from tests.support import anatomies
 from tests.support.experiments import experiment
@@ -203,6 +203,15 @@ def test_what_needs_a_run_is_refused_of_a_comparison(
 
 
 # ------------------------------------------------------------------------------------------------------------ analyze
+
+
+def test_losses_without_those_of_the_baseline_are_refused() -> None:
+    document = json.loads(json_report(experiment()))
+    for row in document["rows"]:
+        if row["losses"] is not None:
+            row["losses"]["baseline"].pop()
+    with pytest.raises(opanatomy.OpanatomyError, match="`losses` and `baseline` have different lengths"):
+        read_report(json.dumps(document))
 
 
 def test_an_experiment_is_shown_again_as_it_was_written(
