@@ -308,7 +308,7 @@ def time_error(row: TechniqueRow, baseline: TechniqueRow) -> float | None:
 def time_agrees(row: TechniqueRow, baseline: TechniqueRow) -> bool | None:
     """Return True if the measured time, relative to the baseline's, is within the predicted range."""
     predicted, error = row.predicted, time_error(row, baseline)
-    if error is None or predicted is None or predicted.low_ns is None or predicted.high_ns is None:
+    if error is None or error <= -1 or predicted is None or predicted.low_ns is None or predicted.high_ns is None:
         return None
     assert predicted.step_ns is not None
     measured = predicted.step_ns / (1 + error)
