@@ -407,8 +407,8 @@ def frozen_parts(text: str) -> str:
         part, colon, number = word.partition(":")
         name = choice_of(part, map(Choice, FROZEN_PARTS))
         if name is None:
-            near = instead_of(part, FROZEN_PARTS).replace("layers?", f"layers{colon}{number}?")
-            raise ValueError(f"{word.strip()!r} is not a part - {near}")
+            meant = tuple(each + (colon + number) * (each == "layers") for each in FROZEN_PARTS)
+            raise ValueError(f"{word.strip()!r} is not a part - {instead_of(word.strip(), meant)}")
         if (name == "layers") is not bool(colon) or (colon and not number.strip().isdecimal()):
             raise ValueError(
                 f"{word.strip()!r} is not a part - write {name}{':N for the lowest N' if name == 'layers' else ''}"

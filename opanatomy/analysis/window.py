@@ -200,23 +200,23 @@ def _operator_names(trace: Trace) -> list[str]:
 
 def _device_warnings(trace: Trace, calls: CallTable) -> Iterator[str]:
     missing, unread = _without_events(trace, calls), [rows for rows in trace.unread if rows.of_device]
+    # The profiler writes the device's events last.
+    again = "use the complete file" if trace.cut_off else None
     if unread:
         host = "" if len(trace.work.name) else " All times are host times of launching and waiting"
         rows = " and ".join(each.text for each in unread[:3])
         yield f"device rows of {rows} are not supported: no number here covers that device.{host}"
     elif missing is not None:
         todo = "record again with the device's activities (ProfilerActivity.CUDA), where CUPTI (roctracer) works"
-        if trace.cut_off:  # the profiler writes the device's events last
-            todo = "use the complete file"
         yield (
             f"only the host was recorded: the trace {missing} but has no GPU events. All times are host times"
-            f" of launching and waiting; device activity is unknown - {todo}"
+            f" of launching and waiting; device activity is unknown - {again or todo}"
         )
     elif trace.on_device and not len(trace.work.name):
         count = int(starts_work(trace.names, trace.launches).sum())
         yield (
             f"no device work was recorded, only {count:,} launch{'' if count == 1 else 'es'}: what the device did"
-            " and when it was idle are unknown - record again where CUPTI (roctracer) works"
+            f" and when it was idle are unknown - {again or 'record again where CUPTI (roctracer) works'}"
         )
     elif trace.capture is None:
         unused = None if trace.on_device else unused_gpu(trace.metadata, _operator_names(trace))

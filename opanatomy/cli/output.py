@@ -212,7 +212,7 @@ def _folder_of_tables(arguments: argparse.Namespace) -> Path | None:
         raise UsageError(f"--tables {name}: not a folder - choose another name")
     made_in = next(each for each in (folder, *folder.parents) if os.path.exists(each))
     if not made_in.is_dir() or not os.access(made_in, os.W_OK | os.X_OK):
-        raise OutputError(f"--tables {name}: no permission to write in {made_in} - choose another folder")
+        raise OutputError(f"--tables {name}: cannot write in {made_in} - choose another folder")
     if not arguments.force and any(folder.glob("*.csv")):
         raise UsageError(f"--tables {name}: it already contains tables - choose another folder, or use --force")
     return folder

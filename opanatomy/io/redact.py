@@ -150,6 +150,8 @@ _FORMS: Final = (
     regex(r"(?i)(?:hooks\.slack\.com/services/|/api/webhooks/|api\.telegram\.org/bot)(?P<value>\S+)"),
     regex(r"(?i)[?&](?:sig|signature|x-amz-[\w-]{1,40})=(?P<value>[^&\s\"'<]+)"),
 )
+#: First words of why a file of ours is not read: `secret.json: no such file`.
+_BEGINNINGS: Final = words("no not it this the a cannot")
 _PLAIN_VALUE: Final = regex(
     r"(?i)(?:[-+]?[\d.]+(?:e[-+]?\d+)?|none|null|true|false|bearer|basic|<redacted>.*|)", re.DOTALL
 )
@@ -166,8 +168,7 @@ def _masked(match: re.Match[str]) -> str:
         return before + REDACTED + after
     if not is_secret_name(match["key"]):
         return before + _PAIR.sub(_masked, value) + after
-    # The first word of why a file of ours is not read: `secret.json: no such file`.
-    if match["key"].endswith((".json", ".gz", ".pickle")) and value.isalpha() and value.islower():
+    if match["key"].endswith((".json", ".gz", ".pickle")) and value in _BEGINNINGS:
         return match[0]
     inner = _unquoted(value)
     return match[0] if _PLAIN_VALUE.fullmatch(inner) else before + value.replace(inner, REDACTED) + after

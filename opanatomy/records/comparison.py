@@ -199,8 +199,7 @@ class GateResult(Record, frozen=True, kw_only=True):
     def line(self) -> str:
         """Return the outcome as one line: `FAILED: time > +5% (is +6.5 %): ...`, likewise for met and unknown gates."""
         verdict = "passed" if self.met else "UNKNOWN" if self.unknown else "FAILED"
-        said = self.measured is None or self.reason.endswith(f" is {self.measured}")
-        measured = "" if said else f" (is {self.measured})"
+        measured = "" if self.measured is None else f" (is {self.measured})"
         return f"{verdict}: {self.gate}{measured}: {self.reason}"
 
 

@@ -281,12 +281,12 @@ def _result(gate: Gate, figures: _Figures) -> GateResult:
     reason = f"{_shown(gate, row, figures, shown)}{basis}{_evidence(gate, row, figures)}"
     result = GateResult(gate=gate.text, met=not failed, reason=reason, measured=_measured(gate, row, shown))
     if undecided and not failed:
-        bound = "the value is a lower bound"
+        bound = " is a lower bound"
         if gate.of is not Of.VALUE:
             after, before = row.lower_bounds[shown], row.lower_bounds[0]
-            one = f"the {'later' if after else 'earlier'} value is a lower bound"
-            bound = "both values are lower bounds" if after and before else one
-        return replace(result, met=False, unknown=True, reason=f"{reason}; {bound}{_UNCHECKED}")
+            one = f"; the {'later' if after else 'earlier'} value is a lower bound"
+            bound = "; both values are lower bounds" if after and before else one
+        return replace(result, met=False, unknown=True, reason=f"{reason}{bound}{_UNCHECKED}")
     if not failed or not gate.significant:
         return result
     claimed = _claim(row, figures)
@@ -397,11 +397,11 @@ def _range(spread: Spread, unit: str) -> str:
 
 
 def _shown(gate: Gate, row: FigureRow, figures: _Figures, side: int) -> str:
-    """Return the figure, with its side if there are several later ones, and its value or its change."""
+    """Return the figure, with its side if there are several later ones, and its change: `measured` has its value."""
     name = f"{row.name} of {figures.sides[side]}" if len(row.values) > 2 else row.name
     value, before = row.values[side], row.values[0]
     if value is None or before is None or gate.of is Of.VALUE:
-        return f"{name} is {_both_as_text(value, float(gate.value), row.unit)[0]}"
+        return name
     difference = value - before
     if not difference:
         return f"{name}: {units.in_unit(value, row.unit)} on both sides, no difference"

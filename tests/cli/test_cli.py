@@ -150,7 +150,7 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("profile", "gpt2", "--freeze", "layer:3"), 2, "did you mean layers:3?"),
     (("techniques", "gpt2", "--resume", "--folder", "gone"), 2, "--resume: there is no folder gone to continue"),
     (("techniques", "gpt2", "--folder", "/dev/null"), 2, "--folder /dev/null: it exists already - choose another name"),
-    (("analyze", "x.json", "--tables", "/dev/null/t"), 1, "--tables /dev/null/t: no permission to write in /dev/null"),
+    (("analyze", "x.json", "--tables", "/dev/null/t"), 1, "--tables /dev/null/t: cannot write in /dev/null"),
     (("profile", "gpt2", "--trace", "x.txt"), 2, "must end in .json or .json.gz"),
     (("profile", "gpt2", "-f", "xml"), 2, "unknown - use one of "),
     (("profile", "gpt2", "-o", "report.docx"), 2, "no report format has this file extension"),

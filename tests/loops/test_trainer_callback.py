@@ -9,7 +9,9 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -23,6 +25,7 @@ from opanatomy.errors import CaptureError, GateError, OpanatomyError, OutputErro
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.trace.read import read_trace
+from opanatomy.trainer import Guard
 from tests.support.distributed_runs import start_ranks
 from tests.support.paths import ROOT
 from tests.support.process_state import process, without_clock
@@ -314,6 +317,27 @@ def test_a_training_that_is_interrupted_leaves_the_steps_that_are_whole(tmp_path
     assert anatomy == callback.anatomy
     assert len(anatomy.step.steps) == 2
     assert warned(anatomy) == ["only 2 of 3 steps were profiled, because the recording ended early"]
+
+
+@pytest.mark.parametrize("where", ["training_step", "callback_handler.call_event", "optimizer.step"])
+def test_each_part_of_a_step_is_watched_where_no_method_runs_an_epoch(where: str) -> None:
+    """As in transformers 4: what fails there is reported, and the methods are put back."""
+
+    def raises() -> None:
+        raise ValueError(where)
+
+    def parts() -> SimpleNamespace:
+        return SimpleNamespace(call_event=raises, step=raises)
+
+    training = SimpleNamespace(training_step=raises, callback_handler=parts(), optimizer=parts())
+    failed: list[str] = []
+    guard = Guard(training, lambda error: failed.append(str(error)))
+    guard.step_begins()
+    with pytest.raises(ValueError, match=where):
+        attrgetter(where)(training)()
+    assert failed == [where]
+    guard.release()
+    assert attrgetter(where)(training) is raises
 
 
 def test_a_training_that_fails_before_a_step_is_whole_leaves_nothing(tmp_path: Path) -> None:

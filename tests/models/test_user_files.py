@@ -140,6 +140,7 @@ def test_files_of_the_same_name_keep_apart(folder: Path) -> None:
             "it names no function - name the one that returns (module, inputs), such as my models/net.py:make",
         ),
         ("my models/net.py:make()", "'make()' does not name a function"),
+        ("my models/syntax.py", "it names no function, and the file cannot be read ("),
         ("my models/net.py:mak", "no 'mak' in my models/net.py - did you mean make?"),
         ("my models/net.py:one", "my models/net.py:one (my models/net.py:14) returned Net"),
         ("my models/net.py:needs", "raised TypeError: needs() missing 1 required positional argument"),

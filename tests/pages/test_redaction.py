@@ -353,6 +353,11 @@ def test_the_reason_after_the_name_of_a_file_stays(name: str) -> None:
     assert mask_secrets(said) == said
 
 
+@pytest.mark.parametrize("name", ["secret.json", "api_key.json"])
+def test_a_value_after_such_a_name_is_masked(name: str) -> None:
+    assert mask_secrets(f"{name}: hunter") == f"{name}: <redacted>"
+
+
 def test_names_of_operators_and_modules_are_looked_for_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     trace: TraceBuilder = training_step()
     for index, value in enumerate(NO_SECRETS.values()):

@@ -217,6 +217,18 @@ def test_a_file_cut_off_before_the_events_of_its_gpu_is_not_of_the_cpu(tmp_path:
     assert not anatomy.advice
 
 
+def test_a_file_cut_off_before_the_work_of_its_launches_is_to_be_whole(tmp_path: Path) -> None:
+    """No other recording is asked for: the profiler recorded what this file lacks."""
+    trace = on_cpu("aten::mm")
+    trace.launch(20, 1)
+    trace.host("aten::relu", 300, 20)
+    text = trace.text()
+    (tmp_path / "cut.json").write_text(text[: text.index("aten::relu")])
+    (said,) = [line for line in opanatomy.analyze(tmp_path / "cut.json").caveats if "launch" in line]
+    assert said.startswith("no device work was recorded, only 1 launch: ")
+    assert said.endswith("- use the complete file")
+
+
 @pytest.mark.parametrize(("name", "start"), [("cudaStreamSynchronize", 20), ("aten::record_stream", 300)])
 def test_a_gpu_that_took_part_is_not_the_cpu(name: str, start: float, tmp_path: Path) -> None:
     trace = on_cpu("aten::item")

@@ -256,7 +256,7 @@ def ledger(anatomy: Anatomy, page: Page) -> Section:
         linked = joined((phrase("{} {}", Time(ns), name) for name, ns in parts if ns), by=" + ")
         known = (("classified", account.classed_ns), ("costed", account.costed_ns), ("unknown", account.unknown_ns))
         counted = (
-            f"{name.replace('_', '-')}: {value}{' FLOPs' * isinstance(value, int)}"
+            f"{name.replace('_', '-')}: {value}{' FLOPs' * (name == 'multiply_add')}"
             for name, value in anatomy.conventions.items()
         )
         work = [
