@@ -33,7 +33,27 @@ from opanatomy.records.columns import (
     take,
     unique,
 )
-from opanatomy.records.lanes import NO_SPANS, Lane, LaneKind, Lanes, SpanTable
+from opanatomy.records.lanes import (
+    COMPUTING,
+    COPIES,
+    EXPOSED,
+    FRAMEWORK,
+    IDLE,
+    INPUT,
+    LAUNCHING,
+    NO_SPANS,
+    OPERATORS,
+    OUTSIDE_WORK,
+    PYTHON,
+    RUNTIME,
+    UNRECORDED,
+    WAITING,
+    WAITING_FOR_RANKS,
+    Lane,
+    LaneKind,
+    Lanes,
+    SpanTable,
+)
 from opanatomy.records.runtime_calls import WAITS
 from opanatomy.records.table import concatenated, figure
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASES, OperatorClass, Phase
@@ -46,16 +66,6 @@ MOST_SPANS: Final = 30_000
 _MOST_BINNED: Final = 1200
 #: Maximum number of lanes for streams, devices and threads; those with most work are kept.
 _MOST_LANES: Final = 6
-#: Lane kinds other than classes of work, phases and idle causes.
-COMPUTING, EXPOSED, WAITING_FOR_RANKS, COPIES = (
-    "computing",
-    "exposed_communication",
-    "waiting_for_ranks",
-    "exposed_copies",
-)
-OUTSIDE_WORK, UNRECORDED, IDLE = "outside", "unrecorded", "idle_"
-OPERATORS, LAUNCHING, WAITING, RUNTIME, PYTHON = "operators", "launching", "waiting", "runtime", "python"
-FRAMEWORK, INPUT = "framework", "input"
 
 
 def lanes_of(

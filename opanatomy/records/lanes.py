@@ -10,7 +10,7 @@ from msgspec import field
 from opanatomy.records.codec import Record
 from opanatomy.records.signature import SignatureText
 from opanatomy.records.table import Column, Table, empty
-from opanatomy.records.taxonomy import Phase, StrEnum
+from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase, StrEnum
 
 
 class LaneKind(StrEnum):
@@ -38,6 +38,29 @@ class Lane(Record, frozen=True, kw_only=True):
     count: int = 0
 
 
+#: Kinds of spans other than phases, classes of work and causes of idle time.
+COMPUTING, EXPOSED, WAITING_FOR_RANKS, COPIES = (
+    "computing",
+    "exposed_communication",
+    "waiting_for_ranks",
+    "exposed_copies",
+)
+OUTSIDE_WORK, UNRECORDED, IDLE = "outside", "unrecorded", "idle_"
+OPERATORS, LAUNCHING, WAITING, RUNTIME, PYTHON = "operators", "launching", "waiting", "runtime", "python"
+FRAMEWORK, INPUT = "framework", "input"
+_KINDS: Final = {
+    COMPUTING, EXPOSED, WAITING_FOR_RANKS, COPIES, OUTSIDE_WORK, UNRECORDED, OPERATORS, LAUNCHING, WAITING, RUNTIME,
+    PYTHON, FRAMEWORK, INPUT, *Phase, *OperatorClass, *(f"{IDLE}{cause.value}" for cause in IdleCause),
+}  # fmt: skip
+
+
+def span_kind(value: str) -> str:
+    """Return a kind of spans; raise `ValueError` for any other text."""
+    if value not in _KINDS:
+        raise ValueError(f"{value!r} is not a kind of span")
+    return value
+
+
 class SpanTable(Table):
     """What happened in the lanes: one row per span, sorted by lane and then by start."""
 
@@ -47,7 +70,7 @@ class SpanTable(Table):
 #: The columns of a table of spans.
 SPAN_COLUMNS: Final = (
     Column(name="lane", meaning="the name of the lane", text="name", known_with=("length_ns",)),
-    Column(name="kind", known_with=("lane",), meaning=(
+    Column(name="kind", known_with=("lane",), values=span_kind, meaning=(
         "what happened: a phase, a class of work, `computing`, `exposed_communication`, `waiting_for_ranks`, "
         "`exposed_copies`, `outside`, `unrecorded`, `idle_CAUSE`; on the host `operators`, `launching`, `waiting`, "
         "`runtime`, `python`, `framework`"

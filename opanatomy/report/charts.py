@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from opanatomy.analysis import lanes
 from opanatomy.analysis.costs import costs_of, nothing_recorded, steps_of, steps_of_window
+from opanatomy.analysis.lanes import fewer
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.io.files import cache_folder, replacing
 from opanatomy.options import instead_of
+from opanatomy.records import lanes
 from opanatomy.records.anatomy import FIRST, Anatomy, StepRow
 from opanatomy.records.comparison import Comparison
 from opanatomy.records.experiment import StepFigures, Techniques
@@ -643,7 +644,7 @@ def _lanes(anatomy: Anatomy, most: int = _MOST_DRAWN) -> Any:
     import altair as alt
 
     drawn = _drawn(anatomy)
-    drawn = lanes.fewer(drawn, most, binned=most // max(len(drawn.lanes), 1))
+    drawn = fewer(drawn, most, binned=most // max(len(drawn.lanes), 1))
     rows: list[Datum] = []
     shown: dict[str, str] = {}
     for span in drawn.spans.rows():
@@ -1828,9 +1829,7 @@ _IDS: Final = regex(r'(id="|url\(#)([a-z]+_?)(\d+)')
 
 def still_of(chart: Chart, prefix: str = "") -> str:
     """Return a chart as SVG; its ids, which must be unique on a page, begin with `prefix`."""
-    import vl_convert
-
-    svg: str = vl_convert.vegalite_to_svg(chart.to_dict(validate=False), vl_version=_version())
+    svg: str = _drawn_by("svg", chart.to_dict(validate=False))
     # The library numbers the ids of all pictures that a process makes.
     numbers = {found: index for index, found in enumerate(dict.fromkeys(found[1:] for found in _IDS.findall(svg)))}
     return _IDS.sub(lambda found: f"{found[1]}{prefix}{found[2]}{numbers[found[2], found[3]]}", svg)
@@ -1853,12 +1852,20 @@ def _shown_still(kind: type[Chart]) -> type[Chart]:
 
 def png_of(chart: Chart, scale: float = 2) -> bytes:
     """Return a chart as PNG on white, with `scale` pixels per unit."""
-    import vl_convert
-
     made: dict[str, Any] = chart.to_dict(validate=False)
     made["config"]["background"] = "white"
-    png: bytes = vl_convert.vegalite_to_png(made, vl_version=_version(), scale=scale)
+    png: bytes = _drawn_by("png", made, scale=scale)
     return png
+
+
+def _drawn_by(kind: str, made: dict[str, Any], **more: float) -> Any:
+    """Return a Vega-Lite chart as `svg` or `png`; raise `OpanatomyError` for a number that JavaScript cannot hold."""
+    import vl_convert
+
+    try:
+        return getattr(vl_convert, f"vegalite_to_{kind}")(made, vl_version=_version(), **more)
+    except ValueError as error:
+        raise OpanatomyError(f"a chart cannot be drawn: {error} - use -f text") from error
 
 
 def _version() -> str:

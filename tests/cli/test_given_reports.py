@@ -16,8 +16,9 @@ from opanatomy.__main__ import main as command
 from opanatomy.cli.main import main
 from opanatomy.records.anatomy import Machine, Measured
 from opanatomy.report import terminal_report
-from opanatomy.report.formats import FORMATS
+from opanatomy.report.formats import FORMATS, format_named
 from opanatomy.report.formats.json import json_report, read_report
+from opanatomy.report.section import Page
 from opanatomy.results import as_public
 from tests.support import anatomies
 from tests.support.experiments import experiment
@@ -212,6 +213,32 @@ def test_losses_without_those_of_the_baseline_are_refused() -> None:
             row["losses"]["baseline"].pop()
     with pytest.raises(opanatomy.OpanatomyError, match="`losses` and `baseline` have different lengths"):
         read_report(json.dumps(document))
+
+
+def test_a_span_of_no_known_kind_is_refused() -> None:
+    document = json.loads(json_report(anatomies.llama_on_gpu()))
+    document["lanes"]["spans"]["kind"]["values"][0] = "-1"
+    with pytest.raises(opanatomy.OpanatomyError, match=r"'-1' is not a kind of span - at `\$\.lanes\.spans`"):
+        read_report(json.dumps(document))
+
+
+def test_braces_in_names_and_reasons_are_words() -> None:
+    document = json.loads(json_report(anatomies.llama_on_gpu()))
+    document["advice"][0] |= {"why": "{} and {0"}
+    assert "{} and {0." in terminal_report(read_report(json.dumps(document)), width=200)
+    document = json.loads(json_report(experiment()))
+    for row in document["rows"]:
+        row["name"] = f"{{}} {row['name']}"
+    assert "{} " in terminal_report(read_report(json.dumps(document)), width=200)
+
+
+def test_a_number_that_no_chart_can_hold_is_named() -> None:
+    pytest.importorskip("vl_convert")
+    document = json.loads(json_report(experiment()))
+    document["rows"][1]["peak_bytes"] = 2**70
+    report = read_report(json.dumps(document))
+    with pytest.raises(opanatomy.OpanatomyError, match=r"chart cannot be drawn: .*`1180591620717411303424`.* - use -f"):
+        format_named("html").write(report, Page())
 
 
 def test_an_experiment_is_shown_again_as_it_was_written(

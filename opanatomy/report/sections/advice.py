@@ -155,8 +155,9 @@ def _time_gain(replayed_ns: int | None, most_ns: int, step_ns: int | None) -> Ph
 
 def why_of(advice: Advice) -> Phrase:
     """Return the observation behind the advice, with its figures."""
-    names = PLACE.findall(advice.why)
-    return phrase(PLACE.sub("{}", advice.why), *(quantity_of(advice.figures[name]) for name in names))
+    parts = PLACE.split(advice.why)  # words and names of figures, in turn
+    parts[1::2] = [quantity_of(advice.figures[name]) for name in parts[1::2]]
+    return Phrase(tuple(part for part in parts if part != ""))
 
 
 def tries_of(advice: Advice, most: int | None = None, *, of_profile: bool) -> Phrase:

@@ -72,7 +72,9 @@ def estimate(anatomy: Anatomy) -> Section | None:
     together = None
     if first.ranks > 1 and first.link_bytes_per_second:
         together = phrase(
-            f"{first.ranks} devices, {workload.parallel}: collectives take {{}} over a link of {{}}, hidden or exposed",
+            "{} devices, {}: collectives take {} over a link of {}, hidden or exposed",
+            str(first.ranks),
+            workload.parallel or "",
             Time(first.transfer_ns),
             ByteRate(first.link_bytes_per_second),
         )
@@ -85,7 +87,7 @@ def estimate(anatomy: Anatomy) -> Section | None:
     mfu = None
     if first.mfu is not None:  # that of the step as is, by the ends of the range
         least, most = (first.mfu * first.as_is_ns / ns for ns in (first.high_ns, first.low_ns))
-        mfu = phrase(f"MFU {{}} to {{}} of the {first.mfu_dtype} peak", Share(least, 1), Share(most, 1))
+        mfu = phrase("MFU {} to {} of the {} peak", Share(least, 1), Share(most, 1), first.mfu_dtype or "")
     precision = f"autocast to {workload.amp}" if workload.amp else f"{workload.dtype or 'float32'}"
     return Section(
         title="Estimate",
@@ -143,10 +145,11 @@ def _tried(tried: Tried | None, first: DeviceEstimate) -> Phrase | None:
     if tried is None or first.capability is None:
         return None
     if not tried.runs or tried.median_off is None:
-        return phrase(f"no published run of this kind ({tried.kind}): the range may be wrong")
+        return phrase("no published run of this kind ({}): the range may be wrong", tried.kind)
     return phrase(
-        f"{{}} of this kind ({tried.kind}): {{}} within the range, median error {{}}",
+        "{} of this kind ({}): {} within the range, median error {}",
         Count(tried.runs, "published run"),
+        tried.kind,
         Count(tried.inside),
         Share(tried.median_off, 1),
     )

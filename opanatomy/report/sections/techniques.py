@@ -79,10 +79,11 @@ def _gradient_sentences(row: TechniqueRow, underflow: Underflow) -> Iterator[Phr
     """Yield sentences on the counts."""
     zeros, nonzero = underflow.unscaled.zeros, underflow.nonzero
     if not zeros:
-        yield phrase(f"{row.name}: even without scaling, none of {{}} becomes zero", Count(nonzero, "gradient element"))
+        yield phrase("{}: even without scaling, none of {} becomes zero", row.name, Count(nonzero, "gradient element"))
     else:
         yield phrase(
-            f"{row.name}: without scaling, {{}} of {{}} become zero; with scaling, {{}}",
+            "{}: without scaling, {} of {} become zero; with scaling, {}",
+            row.name,
             Share(zeros, nonzero, decimals=2),
             Count(nonzero, "gradient element"),
             Share(underflow.scaled.zeros, nonzero, decimals=2),
@@ -90,14 +91,15 @@ def _gradient_sentences(row: TechniqueRow, underflow: Underflow) -> Iterator[Phr
     first = underflow.at_first_scale
     if first is not None and first.not_finite:
         yield phrase(
-            f"{row.name}: at the scaler's first scale ({{}}), {{}} overflow, so the update is skipped and the"
-            " scale halved",
+            "{}: at the scaler's first scale ({}), {} overflow, so the update is skipped and the scale halved",
+            row.name,
             _scale(first),
             Count(first.not_finite, "gradient element"),
         )
     if underflow.scaled.not_finite:
         yield phrase(
-            f"{row.name}: {{}} also overflow at the run's loss scale, so every update is skipped",
+            "{}: {} also overflow at the run's loss scale, so every update is skipped",
+            row.name,
             Count(underflow.scaled.not_finite, "gradient element"),
         )
 
@@ -163,7 +165,7 @@ def fits(report: Techniques) -> Section | None:
         )
     )
     parts = sorted(base.at_peak.items(), key=lambda part: -part[1])[:_MAX_COMPONENTS]
-    held = [phrase(f"{name.replace('_', ' ')} {{}}", Bytes(held)) for name, held in parts]
+    held = [phrase("{} {}", name.replace("_", " "), Bytes(held)) for name, held in parts]
     workload = report.workload
     length = f", length {workload.sequence_length}" if workload.sequence_length else ""
     optimizer = f", {workload.optimizer}" if workload.optimizer else ""
@@ -199,7 +201,8 @@ def _found(found: Found | None) -> tuple[str, Phrase | None]:
         if not found.value:
             return "recompute", phrase("nothing: the step already fits")
         return "recompute", phrase(
-            f"with {found.option}: {{}} of the forward FLOPs are recomputed (up to {{}} in use; {{}} tried)",
+            "with {}: {} of the forward FLOPs are recomputed (up to {} in use; {} tried)",
+            str(found.option),
             Share(found.recomputed, 1),
             Bytes(found.peak_bytes),
             Count(found.tried, "step"),
@@ -408,7 +411,7 @@ def offenders(report: Techniques) -> Section:
                 )
                 for error in row.offenders
             ]
-            text = phrase(f"{row.name}: " + ", ".join("{}" for _ in words), *words)
+            text = phrase("{}: {}", row.name, joined(words) or "")
             notes.append(Note(text=text, kind=NoteKind.REMARK))
     return Section(title="Why predictions were wrong", notes=tuple(notes))
 

@@ -265,7 +265,7 @@ def _snapshot_finding(anatomy: Anatomy) -> Finding:
     by = phrase(", {} allocated by {}", Bytes(lines[0].bytes), lines[0].name) if lines and lines[0].name else ""
     share = Share(_shown(most), memory.allocated_then)
     name = most.component.replace("_", " ").capitalize().replace("Blas ", "BLAS ")
-    fills = phrase(f"{{}} take{'' if name.endswith('s') else 's'} {{}} of it{{}}.", name, share, by)
+    fills = phrase("{} {} {} of it{}.", name, "take" if name.endswith("s") else "takes", share, by)
     if most.component == "before_window":
         fills = phrase("{} of it was allocated before recording began.", share)
     peak_bytes = memory.devices[0].peak_bytes if memory.devices else memory.peak_bytes
