@@ -235,7 +235,7 @@ def test_braces_in_names_and_reasons_are_words() -> None:
 def test_a_number_that_no_chart_can_hold_is_named() -> None:
     pytest.importorskip("vl_convert")
     document = json.loads(json_report(anatomies.llama_on_gpu()))
-    document["step"]["unrecorded_ns"] = 2**70
+    document["step"]["steps"][1]["unrecorded_ns"] = 2**70
     report = read_report(json.dumps(document))
     with pytest.raises(opanatomy.OpanatomyError, match=r"chart cannot be drawn: .*`1180591620717411303424`.* - use -f"):
         format_named("html").write(report, Page())
