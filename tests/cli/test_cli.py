@@ -217,6 +217,20 @@ def test_without_torch_a_verb_says_what_to_install(
     assert (out, err.startswith(said), err.count("\n")) == ("", True, 1)
 
 
+@pytest.mark.parametrize("file", ["torch.py", "torch/__init__.py"])
+def test_a_torch_that_cannot_be_imported_is_named(file: str, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("raise OSError('libcudart.so.12: cannot open shared object file')")
+    code = "import sys; from opanatomy.__main__ import main; sys.exit(main(['profile', 'gpt2']))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        "opanatomy: torch cannot be imported: OSError: libcudart.so.12: cannot open shared object file"
+        " - check it with python -c 'import torch'\n",
+    )
+
+
 def test_without_torch_techniques_are_listed(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules |= dict.fromkeys(('torch', 'transformers')); from opanatomy.__main__ import main;"
