@@ -63,6 +63,8 @@ def download_configuration(name: str) -> Path:
 def _instead(name: str) -> str:
     if name in catalog_names():
         return "leave out --hub: the catalog has it"
+    if Path(name).is_dir():
+        return f"the folder {name} has no config.json"
     near = near_names(name)
     if near:
         return f"did you mean {' or '.join(near)}?"
