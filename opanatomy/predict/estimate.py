@@ -410,7 +410,10 @@ def tried_of(step: SimulatedStep, options: RunOptions) -> Tried:
     elif step.decoder is not None:
         kind = "mixture of experts" if step.decoder.idle else "dense decoder"
     else:
-        kind = "convolutional network" if flops[True] > flops[False] else "dense encoder"
+        attention = any("attention" in call.operator or call.operator.endswith("::_softmax") for call in step.calls)
+        decodes = "ConditionalGeneration" in (step.workload.architecture or "")  # an encoder-decoder
+        otherwise = "dense encoder" if attention and not decodes else "other network"
+        kind = "convolutional network" if flops[True] > flops[False] else otherwise
     rows = msgspec.json.decode((Path(__file__).parent / "errors.json").read_bytes(), type=list[Tried])
     return next((row for row in rows if row.kind == kind), Tried(kind=kind))
 

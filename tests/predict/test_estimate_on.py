@@ -306,6 +306,7 @@ def test_a_measured_rate_is_judged_by_each_formula(here: Path, capfd: pytest.Cap
         ("openai-community/gpt2", {}, "dense decoder"),
         (BERT, {}, "dense encoder"),
         ("mistralai/Mixtral-8x7B-v0.1", {}, "mixture of experts"),
+        ("google-t5/t5-base", {}, "other network"),
         ("openai-community/gpt2", {"lora": 2}, "adapters"),
     ],
 )
