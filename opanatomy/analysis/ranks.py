@@ -306,7 +306,7 @@ def warnings_of_the_set(ranks: Sequence[Rank]) -> list[str]:
         if rank.rank is not None:
             files.setdefault(rank.rank, []).append(rank.trace or "?")
     warnings = [
-        f"rank {rank} has {len(names)} files, and all of them are counted: {', '.join(names)}"
+        f"rank {rank} has {len(names)} files, and the sums include all of them: {', '.join(names)}"
         for rank, names in files.items()
         if len(names) > 1
     ]
@@ -453,8 +453,8 @@ def _other_time(candidates: Sequence[Candidate]) -> Finding | None:
         first,
         second,
         # A little above the longest.
-        f"the second started {gap / 1e9:,.1f} s after the first ended, but no trace lasts {longest / 1e9 + 0.001:,.3f}"
-        " s",
+        f"the second started {gap / 1e9:,.1f} s after the first ended, but no trace lasts longer than"
+        f" {longest / 1e9 + 0.001:,.3f} s",
     )
 
 

@@ -118,13 +118,14 @@ RULES: Final = {
     Rule.WEIGHT_SIZED: (WEIGHTS, "allocated before the first forward, never freed, as large as a gradient"),
     Rule.WEIGHTS_BEFORE: (
         WEIGHTS,
-        "allocated before the recording, never freed, the first block as large as each gradient",
+        "allocated before the recording, never freed, as large as a gradient, among the first blocks of that size",
     ),
     Rule.STATE_REPLACED: (OPTIMIZER_STATE, "allocated in the optimizer, freed in a later optimizer step"),
     Rule.STATE_BEFORE: (OPTIMIZER_STATE, "allocated before the recording, freed in the optimizer"),
     Rule.STATE_UPDATED: (
         OPTIMIZER_STATE,
-        "allocated before the recording, never freed, another block as large as each gradient",
+        "allocated before the recording, never freed, as large as a gradient, but not among the first blocks of that"
+        " size",
     ),
     Rule.GRADIENT_BEFORE: (GRADIENTS, "allocated before the recording, freed between updates, as large as a gradient"),
     Rule.BROKEN_OFF: (

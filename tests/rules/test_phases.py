@@ -587,7 +587,7 @@ def test_rules_in_python_and_what_is_none(tmp_path: Path, capsys: pytest.Capture
     times = device_times(opanatomy.analyze(path, phases={"forward": r"\(F\)$", "backward": [r"\(B\)$", r"\(W\)$"]}))
     assert (times["forward"], times["backward"]) == (20_000, 30_000)
     warnings = opanatomy.analyze(path, phases={"recompute": r"\(R\)"}).warnings
-    expected = r"no annotation in the trace matches '\\(R\\)', so the rule adds nothing to the phase recompute"
+    expected = r"no annotation in the trace matches '\\(R\\)', so this pattern adds nothing to the phase recompute"
     assert [warning for warning in warnings if "no annotation" in warning] == [expected]
     for phases in ({"fwd": "x"}, {"forward": "("}, {"forward": 3}, "forward=x"):
         with pytest.raises(UsageError, match="analyze: phases"):
