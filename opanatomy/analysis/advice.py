@@ -2173,14 +2173,15 @@ RULES: Final = (
     ),
     Rule(
         id="far_from_bound", title="far below peak", find=_far_from_bound, takes=Takes.KERNELS,
-        looks_for="operators whose calls in one phase take longer than FLOPs / attainable peak and than bytes / bandwidth",
+        looks_for="operators whose calls in one phase take longer than both FLOPs / attainable peak and bytes /"
+        " bandwidth",
         bound="their time beyond the longer of these two",
         silent="where the bound is unknown, another rule covers the operator, or no remedy is known",
     ),
     Rule(
         id="clock", title="clock held down", find=_clock, takes=Takes.KERNELS,
-        looks_for="a clock that heat, a power brake, a hardware slowdown or a setting holds down in most of the driver's"
-        " readings",
+        looks_for="a clock that heat, a power brake, a hardware slowdown or a setting holds down in most of the"
+        " driver's readings",
         bound="the time of compute-bound operators, in proportion to the missing share of the clock rate",
         silent="for a power cap, which is usual, and without driver readings, as in traces that other tools wrote",
     ),

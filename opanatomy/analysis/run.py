@@ -83,7 +83,7 @@ def caveats_of(trends: RunTrends | None) -> Iterator[str]:
         longer = "" if out.optimizer else " and are more than twice as long as the recorded ones"
         share = 100 * out.wall_ns / out.of_ns
         among = (
-            f"{out.recorded} of the {out.of_recorded} recorded steps are of this kind"
+            f"{out.recorded} of the {out.of_recorded} recorded steps {'is' if out.recorded == 1 else 'are'} like them"
             if out.recorded
             else "none of them was recorded"
         )

@@ -78,7 +78,8 @@ def _in_window(tokens: int, window: int) -> int:
 def _cache_formula(shape: CacheShape, element: int) -> str:
     tokens = "N" if shape.cross_length else "(s + N - 1)"
     if any(shape.windows):
-        tokens = f"max(s, min{tokens[:-1]}, w))" if all(shape.windows) else f"{tokens} [at most w in layers that slide]"
+        everywhere = all(shape.windows)
+        tokens = f"max(s, min{tokens[:-1]}, w))" if everywhere else f"{tokens} [at most w in sliding-window layers]"
     cross = f" + 2*L*b*n*k*d*S*{element}" if shape.cross_length else ""
     return f"2*L*b*n*k*d*{tokens}*{element}{cross}"
 
@@ -196,7 +197,7 @@ def _few_bits(optimizer: Optimizer, state: float, trained: int, workload: Worklo
     text = f"{state:.3f} B x trainable parameters"
     if full:
         kept = "small tensors and embeddings" if optimizer.full_embeddings else "small tensors"
-        text = f"{state:.3f} B x (trainable parameters - n) + {FULL_STATE_BYTES} B x n  [n {full:,} of {kept}]"
+        text = f"{state:.3f} B x (trainable parameters - n) + {FULL_STATE_BYTES} B x n  [n = {full:,}, in {kept}]"
     return _theory("optimizer_state", round(state * (trained - full)) + FULL_STATE_BYTES * full, text)
 
 
@@ -507,7 +508,7 @@ def published_run(
         _row("device context and kernels", _CONTEXT, _mb(context)),
         _row("weights", _WITH_WEIGHTS - _CONTEXT, _mb(weights)),
         _row("gradients, optimizer state, activations, buffers, cache", _TRAINING - _WITH_WEIGHTS, _mb(rest)),
-        _row("training, all of the device", _TRAINING, _mb(whole)),
+        _row("training, entire device", _TRAINING, _mb(whole)),
         _row("samples per second", _SAMPLES_PER_SECOND, samples_per_second, unit="1/s"),
     )
 

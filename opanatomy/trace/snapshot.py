@@ -82,14 +82,14 @@ def read_snapshot(path: Path, advance: Callable[[float], None] = lambda share: N
             process.kill()
             raise
     if process.returncode or not sent:
-        raise TraceError(f"cannot read the snapshot {path}: the process that read it ended ({process.returncode})")
+        raise TraceError(f"cannot read the snapshot {path}: the process reading it ended ({process.returncode})")
     made = msgspec.msgpack.decode(sent, type=Sent)
     if made.error is not None or made.snapshot is None:
         raise TraceError(f"cannot read the snapshot {path}: {made.error}")
     snapshot = received(made.snapshot)
     if not snapshot.histories and not len(snapshot.segments.device):
         raise TraceError(
-            f"cannot read the snapshot {path}: it has neither segments nor the history of a device - was CUDA used?"
+            f"cannot read the snapshot {path}: it contains neither segments nor a device history - was CUDA used?"
         )
     return snapshot
 

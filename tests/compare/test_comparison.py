@@ -399,10 +399,14 @@ def test_runs_of_a_side_that_differ_are_named(on_device: Anatomy) -> None:
         ([[False], [False]], None),
         ([[True], [True], [True]], None),
         ([[True], [False]], "{name} (2) were measured only under the profiler, those of {name} (1)"),
-        ([[True], [False], [False]], "{name} (2) and {name} (3) were measured only under the profiler, those of {name} (1)"),
+        (
+            [[True], [False], [False]],
+            "{name} (2) and {name} (3) were measured only under the profiler, those of {name} (1)",
+        ),
         (
             [[True, False], [True, True]],
-            "1 of 2 runs of {name} (1) were measured only under the profiler, those of 1 of 2 runs of {name} (1) and {name} (2)",
+            "1 of 2 runs of {name} (1) were measured only under the profiler, those of 1 of 2 runs of {name} (1) and"
+            " {name} (2)",
         ),
     ],
 )

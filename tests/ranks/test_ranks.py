@@ -347,7 +347,8 @@ def refused(*paths: Path) -> str:
         *(
             (
                 (at(0, ranks[0], base=base), at(seconds, ranks[1], base=base, waits=70)),
-                f"a.json and b.json: the second started {gap} s after the first ended, but no trace lasts 0.002 s",
+                f"a.json and b.json: the second started {gap} s after the first ended, but no trace lasts longer than"
+                " 0.002 s",
             )
             for seconds, ranks, base, gap in [
                 (946.0, (0, 1), True, "946.0"),
