@@ -379,10 +379,9 @@ def why_no_ranks(candidates: Sequence[Candidate]) -> str | None:
         pair = find(candidates)
         if pair is not None:
             first, second, why = pair
-            return (
-                f"{first.name} and {second.name} are not ranks of one run - {why} - to compare them, use"
-                f" {as_asked('opanatomy compare', 'opanatomy.compare')}"
-            )
+            compare = f"to compare them, use {as_asked('opanatomy compare', 'opanatomy.compare')}"
+            todo = "leave one of them out" if find is _same_trace else compare
+            return f"{first.name} and {second.name} are not ranks of one run - {why} - {todo}"
     return None
 
 

@@ -72,7 +72,7 @@ class Work(Record, frozen=True, kw_only=True):
 
 
 class Part(Record, frozen=True, kw_only=True):
-    """A part of a step, before and after, in nanoseconds of the mean step; `change_ns = after_ns - before_ns`.
+    """A part of a step, before and after, in nanoseconds per step (mean); `change_ns = after_ns - before_ns`.
 
     The times of an overlap are negative; `pair` names the two kinds of work that overlap.
     """

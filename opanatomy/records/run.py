@@ -178,7 +178,7 @@ class RunClock(Record, frozen=True, kw_only=True):
 class Drift(Record, frozen=True, kw_only=True):
     """Steps that take longer, or shorter, at the end of a run: the median step time in its first and last tenth.
 
-    `parts` has the change of each known part of a step, as host time, and `rest` the change outside these parts.
+    `parts` has the change in host time of each known part of a step, and `rest` the change outside these parts.
     """
 
     first_ns: int
@@ -190,7 +190,7 @@ class Growth(Record, frozen=True, kw_only=True):
     """Memory that grows steadily over a run: `allocated`, `reserved` or `host`.
 
     `first_bytes` and `last_bytes` are the minima in the second and last tenth of the steps, which are `steps` steps
-    apart. Growth is confirmed from 1 GiB on.
+    apart. Growth of 1 GiB or more is confirmed.
     """
 
     kind: str
@@ -206,7 +206,7 @@ class Growth(Record, frozen=True, kw_only=True):
 
 
 class VaryingPeak(Record, frozen=True, kw_only=True):
-    """A peak that rises during a run while memory allocated after a step does not: batches vary, it is no leak."""
+    """A peak that rises during a run while memory allocated after a step does not: batches vary, and nothing leaks."""
 
     first_bytes: int
     last_bytes: int
