@@ -2035,13 +2035,13 @@ RULES: Final = (
         silent="about gaps that other rules cover (input, allocator, waits)",
     ),
     Rule(
-        id="framework", title="framework-bound", find=_framework, takes=Takes.IDLE,
+        id="framework", title="time between operators", find=_framework, takes=Takes.IDLE,
         looks_for="step time on the CPU that no operator explains: dispatch, autograd, Python",
         bound="that time or, if that is less, the unprofiled step time minus the time of operators and data loading",
         silent="on an accelerator, where other rules divide idle time by cause",
     ),
     Rule(
-        id="pages", title="memory from the system", find=_pages, takes=lambda view: None,
+        id="pages", title="memory pages requested again", find=_pages, takes=lambda view: None,
         looks_for="memory pages that the operating system provides again in each step on the CPU, because freed memory"
         " was returned to it",
         bound="the CPU time that unprofiled steps spend in the operating system's kernel, at most 2 us per page",
@@ -2063,7 +2063,7 @@ RULES: Final = (
         silent="where the host waits only at the end of the step",
     ),
     Rule(
-        id="allocator", title="allocator calls", find=_allocator, takes=Takes.IDLE,
+        id="allocator", title="device memory calls", find=_allocator, takes=Takes.IDLE,
         looks_for="idle time while the host allocates or frees device memory",
         bound="that idle time, averaged over all steps if the excluded steps have more of it",
         silent="where the allocator reuses its cached memory",
@@ -2081,7 +2081,7 @@ RULES: Final = (
         silent="where nothing was compiled",
     ),
     Rule(
-        id="profiler", title="time that the profiler takes", find=_profiler, takes=Takes.IDLE,
+        id="profiler", title="profiler overhead", find=_profiler, takes=Takes.IDLE,
         looks_for="idle time while the profiler writes its records or records Python stacks",
         bound="that idle time, which an unprofiled step does not have",
         silent="where neither is recorded",
@@ -2132,7 +2132,7 @@ RULES: Final = (
         silent="under autocast, and on a processor whose peak was not measured",
     ),
     Rule(
-        id="optimizer", title="an optimizer that is not one fused kernel", find=_optimizer,
+        id="optimizer", title="unfused optimizer", find=_optimizer,
         takes=lambda view: Takes.IDLE if _idle_of_update(view) else Takes.KERNELS,
         covers=_updates,
         looks_for="an optimizer that updates tensor by tensor, or with one foreach operator per operation",
@@ -2220,7 +2220,7 @@ RULES: Final = (
         " block",
     ),
     Rule(
-        id="what_fills", title="largest components", find=_what_fills,
+        id="what_fills", title="largest memory components", find=_what_fills,
         looks_for="components that a change lowers by at least 5 % of a snapshot's peak: attention scores (what one"
         " function allocates from the matmul before a softmax to the next matmul), components of memory, and temporary"
         " buffers if no backward ran",

@@ -369,9 +369,9 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
     mean over the same time of min(sum over the running kernels of min(blocks per multiprocessor, 1), 1), `occupancy`
     the mean of the kernels' estimated occupancy weighted by duration. Both are fractions that Kineto estimates from
     launch dimensions, recorded for `dimensioned_ns` of the kernel time. `tensor_core_ns` is the time of kernels whose
-    names show that they use tensor (matrix) cores, `None` if the device has none or no name tells;
-    `tensor_core_unknown_ns` is the time of matmuls, and of kernels of unknown class, whose names do not tell. A number
-    is `None` if the trace lacks what it needs.
+    names show that they use tensor (matrix) cores, `None` if the device has none or no name shows it;
+    `tensor_core_unknown_ns` is the time of matmuls, and of kernels of unknown class, whose names do not show it. A
+    number is `None` if the trace lacks what it needs.
     """
 
     peak_flops_per_second: dict[str, float] = field(default_factory=dict)

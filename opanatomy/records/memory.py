@@ -91,8 +91,7 @@ class MemoryFailure(Record, frozen=True, kw_only=True):
 
 
 class MemoryTerm(Record, frozen=True, kw_only=True):
-    """One term of the closed formula of a component: `formula`, in the symbols of the literature, and the bytes it
-    gives.
+    """One term of a component's closed formula: `formula`, in the symbols of the literature, and its bytes.
 
     `per_layer` terms cover all layers, the others the rest of the model.
     """
@@ -170,7 +169,7 @@ class MemoryInference(Record, frozen=True, kw_only=True):
 
 
 class MemoryPoint(Record, frozen=True, kw_only=True):
-    """Bytes allocated from `time_ns` after the start of the window on; `components` sum to them exactly."""
+    """Bytes allocated as of `time_ns`, counted from the start of the window; `components` sum to them exactly."""
 
     time_ns: int
     phase: Phase
