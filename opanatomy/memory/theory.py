@@ -256,7 +256,7 @@ def _attention(z: _Sizes) -> list[MemoryTerm]:
     if not z.matrix:
         wide = max(_FULL_BYTES, z.c)
         size = shape.layers * shape.heads * s * b * wide
-        return [_layer_term("logsumexp of attention", f"L*a*s*b*{wide}", size)]
+        return [_layer_term("attention logsumexp", f"L*a*s*b*{wide}", size)]
     # Torch's fused attention, if decomposed, computes halves in float32. Autocast's softmax does so on CUDA, and
     # everywhere in GPT-2, whose causal mask is float32.
     e = max(_FULL_BYTES, z.c) if z.written_out else z.c
@@ -290,15 +290,13 @@ def _bert(z: _Sizes) -> tuple[MemoryTerm, ...]:
         _layer_term("attention, normalizations, residuals, masks", f"L*s*b*h*{each}", layers * sb * h * each),
         _layer_term("feed-forward", f"L*s*b*i*{copies}*{c}", layers * sb * i * copies * c),
         *_attention(z),
-        _layer_term("statistics of normalization", f"L*s*b*4*{statistic}", layers * sb * 4 * statistic),
+        _layer_term("normalization statistics", f"L*s*b*4*{statistic}", layers * sb * 4 * statistic),
     ]
     if shape.head == "language_model":
         wide = (4 if z.autocast else 3) * c
-        terms.append(
-            _outside("transform of the head", f"s*b*(h*{wide} + 2*{statistic})", sb * (h * wide + 2 * statistic))
-        )
+        terms.append(_outside("head transform", f"s*b*(h*{wide} + 2*{statistic})", sb * (h * wide + 2 * statistic)))
         loss = 4 if z.autocast else e
-        terms.append(_outside("log-softmax of the loss", f"s*b*V*{loss}", sb * shape.vocabulary * loss))
+        terms.append(_outside("loss log-softmax", f"s*b*V*{loss}", sb * shape.vocabulary * loss))
     elif shape.head == "classification":
         pooled = 2 * c + m
         terms.append(_outside("pooler", f"b*h*{pooled}", z.b * h * pooled))
@@ -317,11 +315,11 @@ def _gpt2(z: _Sizes) -> tuple[MemoryTerm, ...]:
         _layer_term("attention, normalizations, residuals, masks", f"L*s*b*h*{each}", layers * sb * h * each),
         _layer_term("feed-forward", f"L*s*b*i*{copies}*{c}", layers * sb * i * copies * c),
         *_attention(z),
-        _layer_term("statistics of normalization", f"L*s*b*4*{statistic}", layers * sb * 4 * statistic),
+        _layer_term("normalization statistics", f"L*s*b*4*{statistic}", layers * sb * 4 * statistic),
         _outside("final normalization", f"s*b*(h*{c} + 2*{statistic})", sb * (h * c + 2 * statistic)),
     ]
     if shape.head == "language_model":
-        terms.append(_outside("log-softmax of the loss", "s*b*V*4", sb * shape.vocabulary * 4))
+        terms.append(_outside("loss log-softmax", "s*b*V*4", sb * shape.vocabulary * 4))
         terms.append(_outside("shifted labels", "s*b*8", sb * _ID_BYTES))
     return tuple(terms)
 
@@ -337,13 +335,13 @@ def _llama(z: _Sizes) -> tuple[MemoryTerm, ...]:
     terms = [
         _layer_term("normalizations and residuals", f"L*2*s*b*(h*{norm} + 4)", layers * 2 * sb * (h * norm + 4)),
         _outside("final normalization", f"s*b*(h*{norm} + 4)", sb * (h * norm + 4)),
-        _layer_term("query, key, value and output of attention", f"L*s*b*2(a + k)*d*{e}", layers * sb * wide * e),
+        _layer_term("attention query, key, value and output", f"L*s*b*2(a + k)*d*{e}", layers * sb * wide * e),
         *_attention(z),
         _layer_term("gated feed-forward", f"L*s*b*i*4*{e}", layers * sb * shape.intermediate * 4 * e),
         _outside("rotary cosines and sines", f"2*s*d*{e}", 2 * z.s * shape.head_size * e),
     ]
     if shape.head == "language_model":
-        terms.append(_outside("log-softmax of the loss", "s*b*V*4", sb * shape.vocabulary * 4))
+        terms.append(_outside("loss log-softmax", "s*b*V*4", sb * shape.vocabulary * 4))
         terms.append(_outside("shifted labels", "s*b*8", sb * _ID_BYTES))
     return tuple(terms)
 

@@ -14,7 +14,7 @@ SIGNIFICANT = 0.01
 
 
 class Cause(StrEnum):
-    """The cause of a part of a difference; all parts sum to the wall time of a step, with negative overlaps."""
+    """The cause of a part of a difference; all parts sum to the wall time of a step, overlaps being negative."""
 
     #: Work of the same operator, signature, module, phase and kernel, called as often.
     SAME_CALLS = auto()

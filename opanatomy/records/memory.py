@@ -309,8 +309,8 @@ class AllocatorFigures(Record, frozen=True, kw_only=True):
     `peak_bytes` is the maximum that it had allocated (`torch.cuda.max_memory_allocated`); the CPU's allocator does not
     record it. `before_bytes` is its total before the step (`torch.cuda.memory_allocated`), `before_blocks_bytes` the
     sum of the blocks of its snapshot. In `equal_events` of `checked_events` its total equals the sum of the replayed
-    blocks; `at_largest_difference` has both totals (ours, the allocator's) where they differ most. The addresses of
-    `unseen_frees` were allocated again without a free.
+    blocks; `at_largest_difference` has both totals (the replayed and the allocator's) where they differ most. The
+    addresses of `unseen_frees` were allocated again without a free.
     """
 
     device: str

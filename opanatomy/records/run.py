@@ -60,7 +60,7 @@ class RunSeries(Record, frozen=True, kw_only=True):
 
 
 class StepLengths(Record, frozen=True, kw_only=True):
-    """Steps that take this long or up to 9 % longer, without evaluation, checkpoints and compilation, and their sum."""
+    """Steps that take `from_ns` or up to 9 % longer, without evaluation, checkpoints and compilation, and their sum."""
 
     from_ns: int
     steps: int
@@ -84,8 +84,8 @@ class DeviceState(Record, frozen=True, kw_only=True):
     """Clocks, power and temperature of a device over a period, as its driver reports them; `None` means not reported.
 
     `clock_mhz` and `memory_clock_mhz` are medians, and `power_w` is the mean, over the readings in which the device was
-    busy; `temperature_c` is the highest. `reasons` counts the readings in which the driver named a reason for a lower
-    clock. `energy_j` is from the device's own counter, over `seconds` and `steps` steps.
+    busy; `temperature_c` is the highest. `reasons` has the driver's reasons for a lower clock, each with its number of
+    readings. `energy_j` is from the device's own counter, over `seconds` and `steps` steps.
     """
 
     readings: int = 0
