@@ -2087,7 +2087,7 @@ RULES: Final = (
         silent="where neither is recorded",
     ),
     Rule(
-        id="communication", title="exposed communication", find=_exposed,
+        id="communication", title="exposed collectives", find=_exposed,
         takes=lambda view: None if _is_one_by_one(view) else Takes.BUSY,
         looks_for="exposed collectives, excluding the time spent waiting for another rank",
         bound="that time, plus the idle time around the calls if gradients are reduced one by one",
@@ -2111,7 +2111,7 @@ RULES: Final = (
         bound="their time, but no more than that of all exposed copies", silent="where other work hides them",
     ),
     Rule(
-        id="spilled", title="spilled memory", find=_spilled, takes=Takes.KERNELS, covers=_spilled_rows,
+        id="spilled", title="memory overflowing to the host", find=_spilled, takes=Takes.KERNELS, covers=_spilled_rows,
         looks_for="element-wise operators and normalizations that move 8 MiB or more per call, most of them at less"
         " than a tenth of the device's bandwidth and less than 16 GB/s",
         bound="their time minus the time to move their bytes at full bandwidth",

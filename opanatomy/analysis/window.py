@@ -139,8 +139,8 @@ def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]
     graphed = graphed[rows_named(_NO_FORWARD, trace.names, work.name[graphed])]
     if whole := int(work.duration_ns[graphed].sum()):
         lines.append(
-            f"graphs ran {whole / 1e6:,.3f} ms of kernels that are named like those of backward or the optimizer but"
-            " were launched in forward: a graph of an entire step hides its phases"
+            f"graphs launched in forward ran {whole / 1e6:,.3f} ms of kernels with names like those of backward or the"
+            " optimizer: a graph of an entire step hides its phases"
         )
     return tuple(lines)
 

@@ -672,7 +672,7 @@ def _without_blocks(step: StepObservations, observations: MemoryObservations) ->
     return Memory(
         peak_bytes=figures.peak_bytes,
         allocator_peak_bytes=figures.peak_bytes,
-        measured_by=f"the peak that the {step.allocator.name} of {step.device} reports",
+        measured_by=f"reported by the {step.allocator.name} of {step.device}",
         components=tuple(MemoryComponent(component=name, measured_bytes=size) for name, size in sizes if size),
         allocator=figures,
         snapshots=(*observations.snapshots, MemorySnapshot(name=PEAK, allocated_bytes=figures.peak_bytes)),
