@@ -553,7 +553,8 @@ def _outcome(future: Any, index: int, address: str) -> Outcome:
     try:
         outcome: Outcome = future.result()
     except KilledWorker as error:
-        return Outcome(index=index, lost=f"Dask lost {error.allowed_failures + 1} workers on it: not enough memory?")
+        workers = error.allowed_failures + 1
+        return Outcome(index=index, lost=f"Dask lost {workers} workers analyzing it: not enough memory?")
     except OpanatomyError:
         raise
     except Exception as error:

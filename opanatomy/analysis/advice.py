@@ -229,7 +229,7 @@ def name(text: str) -> Evidence:
 
 
 #: The gain applies to this step; per sample, a larger batch also amortizes the fixed cost of each operator.
-_LARGER: Final = "Use a larger batch: the gain per sample may be even larger."
+_LARGER: Final = "Use a larger batch, which spreads this overhead over more samples."
 _GRAPHS: Final = 'Use CUDA graphs: torch.compile(model, mode="reduce-overhead").'
 _COMPILE: Final = LEVER["compile"].python
 _FUSES: Final = f"Launch fewer kernels: {_COMPILE}."
@@ -323,7 +323,7 @@ def _gap(view: View) -> Iterator[Advice]:
             idles = f"the device idles for {{all}} a step in {{gaps}} of up to {{each}}{where}"
         before = ", before {before}" if longest.before and len(gaps) == 1 else ""
         if longest.name is None and longest.cause is IdleCause.UNKNOWN:
-            behind = " after copies to the host" if _behind_copies(gaps) else ""
+            behind = ", after copies to the host" if _behind_copies(gaps) else ""
             before += f"{behind}; the trace shows no host event in that time"
         yield Advice(
             id="",
@@ -397,8 +397,8 @@ def _shorter(gaps: Sequence[Gap]) -> Iterator[str]:
         if _behind_copies(gaps):
             yield "Process the results on the device, or in a separate thread, so that the device need not wait."
         yield (
-            "Annotate the code that the host runs then with torch.profiler.record_function; shorten it or move it to a"
-            " thread."
+            "Find what the host does in this time (annotate it with torch.profiler.record_function), and shorten it or"
+            " move it to a thread."
         )
     elif gap.count >= _SEVERAL_LAUNCHES:
         yield "Reduce the host work before each of these launches: checks, autotuning, Python around the call."
@@ -510,7 +510,7 @@ def _input(view: View) -> Iterator[Advice]:
     if run is not None and share is not None:
         step_ns = _in_mean_step(run, run.wall_ns)
         gain = round(share * step_ns)
-        waits = "each step waits {gain} for its input, averaged over {steps}"
+        waits = "waiting for input takes {gain} a step, averaged over {steps}"
     tries = tuple(_faster_input(view, call or "", gain))
     if not gain or not tries:
         return
@@ -598,7 +598,7 @@ _NO_ITEM: Final = (
     "Keep values on the device (no .item(), no float(), no `if` on a tensor); read them only every N steps."
 )
 _NO_INDICES: Final = "Use masks instead of indices: torch.where(mask, a, b) instead of x[mask]."
-_NON_BLOCKING: Final = "Copy with non_blocking=True, from and to pinned memory."
+_NON_BLOCKING: Final = "Copy with non_blocking=True and pinned host memory."
 _INSTEAD: Final = {
     "item": _NO_ITEM, "_local_scalar_dense": _NO_ITEM,
     "is_nonzero": "Replace `if` on a tensor with torch.where, which stays on the device.",
@@ -630,7 +630,7 @@ def _allocator(view: View) -> Iterator[Advice]:
             id="",
             gain_ns=every,
             step_ns=whole,
-            why="in {steps} of {all}, which the other numbers exclude, the allocator's driver calls leave the device"
+            why="in {steps} of {all} (excluded from the other numbers), the allocator's driver calls leave the device"
             " idle for {aside} a step; the mean step time over all steps is {whole}",
             figures={
                 "aside": ns(aside_ns),
@@ -832,7 +832,7 @@ def _exposed(view: View) -> Iterator[Advice]:
             if waiting
             else ""
         )
-        + (" (bus bandwidth {rate})" if alone and rate is not None else ""),
+        + (", as does the bus bandwidth of {rate}" if alone and rate is not None else ""),
         figures={
             "gain": ns(gain),
             "phase": name(phase.phase.value),
@@ -1006,8 +1006,8 @@ def _pinning(view: View) -> Iterator[Advice]:
     yield Advice(
         id="",
         gain_ns=gain,
-        why=f"{{copies}} a step {'is' if copies == 1 else 'are'} {way} pageable host memory; no other work"
-        f" overlaps {{exposed}} of {'its' if copies == 1 else 'their'} time",
+        why=f"{{copies}} a step {'is' if copies == 1 else 'are'} {way} pageable host memory; up to"
+        f" {{exposed}} of {'its' if copies == 1 else 'their'} time overlaps no other work",
         figures={"copies": count(copies, "copy"), "exposed": ns(gain)},
         tries=(_PIN_BATCH if way == "from" else _NON_BLOCKING,),
         section="kernels",
@@ -1922,7 +1922,7 @@ def _what_fills(view: View) -> Iterator[Advice]:
             "attention scores",
             in_scores,
             whole,
-            "unfused attention holds {size} of the {peak} in use, {most} of it allocated by {line}",
+            "unfused attention holds {size} of the {peak} in use, {most} of that allocated by {line}",
             (_fuses_attention(most.function or ""),),
             size=in_scores,
             most=most.bytes,
@@ -1947,7 +1947,7 @@ def _what_fills(view: View) -> Iterator[Advice]:
             "{size} of the {peak} in use holds {component}"
             + (" other than attention scores" if beside else "")
             + (", and {casts} holds autocast's copies of them" if casts else "")
-            + ("" if most_of is None else ", {most} of it allocated by {line}"),
+            + ("" if most_of is None else ", {most} of that allocated by {line}"),
             tries,
             size=size,
             casts=casts,
@@ -2024,28 +2024,28 @@ RULES: Final = (
         id="launches", title="launches that keep the device idle", find=_launches, takes=Takes.IDLE,
         looks_for="device idle time in gaps shorter than 1 ms while the host runs operators or Python, in steps"
         " of short kernels",
-        bound="that idle time; where the unprofiled step time is known, no more than its excess over the busy time",
+        bound="that idle time or, if that is less, the unprofiled step time minus the busy time",
         silent="where most idle time lies in longer gaps, where kernels take 100 us or more on average, on the CPU,"
         " and in traces without launches",
     ),
     Rule(
         id="gap", title="single long gaps", find=_gap, takes=Takes.IDLE,
-        looks_for="gaps of 1 ms or more while the host runs operators, Python or something unrecorded",
-        bound="the time that this cause takes in all such gaps",
-        silent="where other rules cover the gaps: input, allocator, waits",
+        looks_for="idle gaps of 1 ms or more while the host runs operators, Python or something unrecorded",
+        bound="the part of these gaps that this host activity fills",
+        silent="about gaps that other rules cover (input, allocator, waits)",
     ),
     Rule(
-        id="framework", title="framework-bound", find=_framework, takes=Takes.IDLE,
+        id="framework", title="time between operators", find=_framework, takes=Takes.IDLE,
         looks_for="step time on the CPU that no operator explains: dispatch, autograd, Python",
-        bound="that time; where the unprofiled step time is known, no more than its excess over the operators' time",
+        bound="that time or, if that is less, the unprofiled step time minus the time of operators and data loading",
         silent="on an accelerator, where other rules divide idle time by cause",
     ),
     Rule(
-        id="pages", title="memory from the system", find=_pages, takes=lambda view: None,
-        looks_for="memory pages that the operating system provides again in each CPU step, because freed memory was"
-        " returned to it",
-        bound="the CPU time of unprofiled steps in the operating system's kernel, at most 2 us per page",
-        silent="where this was not measured",
+        id="pages", title="memory pages requested again", find=_pages, takes=lambda view: None,
+        looks_for="memory pages that the operating system provides again in each step on the CPU, because freed memory"
+        " was returned to it",
+        bound="the CPU time that unprofiled steps spend in the operating system's kernel, at most 2 us per page",
+        silent="where this time was not measured",
     ),
     Rule(
         id="input", title="waiting for input", find=_input, takes=Takes.IDLE,
@@ -2056,15 +2056,16 @@ RULES: Final = (
     ),
     Rule(
         id="synchronization", title="calls that wait for the device", find=_synchronizations, takes=Takes.IDLE,
-        looks_for="calls in an operator or a range that wait for the device, and short gaps that start in a wait",
-        bound="the idle time in the waits and, in the short gaps after them, the time that operators and launches"
-        " take; no more than the device's busy time, or than the host's time outside the waits",
-        silent="where only the end of the step waits",
+        looks_for="calls that wait for the device inside an operator or a range, and short gaps that start during such"
+        " a wait",
+        bound="the idle time during these waits plus the time of operators and launches in the short gaps, but no more"
+        " than the device's busy time or the host's time outside waits",
+        silent="where the host waits only at the end of the step",
     ),
     Rule(
-        id="allocator", title="allocator calls", find=_allocator, takes=Takes.IDLE,
+        id="allocator", title="device memory calls", find=_allocator, takes=Takes.IDLE,
         looks_for="idle time while the host allocates or frees device memory",
-        bound="that idle time; if steps with more of it are excluded, its mean over all steps",
+        bound="that idle time, averaged over all steps if the excluded steps have more of it",
         silent="where the allocator reuses its cached memory",
     ),
     Rule(
@@ -2076,20 +2077,20 @@ RULES: Final = (
     Rule(
         id="compilation", title="compilation during the run", find=_compilation, takes=Takes.IDLE,
         looks_for="code that torch.compile recompiled during the run, and idle time while it compiles",
-        bound="compile time per step, averaged over the run; if unknown, that idle time",
+        bound="the compile time per step, averaged over the run, or that idle time if it is unknown",
         silent="where nothing was compiled",
     ),
     Rule(
-        id="profiler", title="time that the profiler takes", find=_profiler, takes=Takes.IDLE,
+        id="profiler", title="profiler overhead", find=_profiler, takes=Takes.IDLE,
         looks_for="idle time while the profiler writes its records or records Python stacks",
         bound="that idle time, which an unprofiled step does not have",
         silent="where neither is recorded",
     ),
     Rule(
-        id="communication", title="exposed communication", find=_exposed,
+        id="communication", title="exposed collectives", find=_exposed,
         takes=lambda view: None if _is_one_by_one(view) else Takes.BUSY,
         looks_for="exposed collectives, excluding the time spent waiting for another rank",
-        bound="that time; for gradients reduced one by one, plus the idle time around the calls",
+        bound="that time, plus the idle time around the calls if gradients are reduced one by one",
         silent="in a run without collectives",
     ),
     Rule(
@@ -2101,16 +2102,16 @@ RULES: Final = (
     Rule(
         id="waiting", title="waiting for a rank", find=_waiting, takes=lambda view: None,
         looks_for="time in collectives spent waiting for the last rank",
-        bound="the waiting that this rank causes, plus the long gap on it that explains the waiting",
-        silent="where no rank stands out, or ranks are missing",
+        bound="the waiting that this rank causes, plus its long idle gap if one explains the waiting",
+        silent="where no rank stands out or ranks are missing",
     ),
     Rule(
         id="pageable_copies", title="copies from or to pageable host memory", find=_pinning,
         looks_for="copies between pageable host memory and the device",
-        bound="their time, at most that of all exposed copies", silent="where other work hides them",
+        bound="their time, but no more than that of all exposed copies", silent="where other work hides them",
     ),
     Rule(
-        id="spilled", title="spilled memory", find=_spilled, takes=Takes.KERNELS, covers=_spilled_rows,
+        id="spilled", title="memory overflowing to the host", find=_spilled, takes=Takes.KERNELS, covers=_spilled_rows,
         looks_for="element-wise operators and normalizations that move 8 MiB or more per call, most of them at less"
         " than a tenth of the device's bandwidth and less than 16 GB/s",
         bound="their time minus the time to move their bytes at full bandwidth",
@@ -2120,23 +2121,23 @@ RULES: Final = (
         id="attention", title="unfused attention", find=_attention, takes=Takes.KERNELS,
         covers=lambda view: (*_scores(view), *_score_products(view)),
         looks_for="work on attention's score matrix: softmax, dropout, masks, scaling",
-        bound="the time spent on scores, plus the matmuls' time beyond what their FLOPs take at half of the peak",
+        bound="the time spent on scores, plus the matmuls' time beyond what their FLOPs take at half the peak",
         silent="where a fused kernel runs",
     ),
     Rule(
         id="float32", title="float32 matmuls", find=_float32, takes=Takes.KERNELS,
         covers=lambda view: (index for index, _ in _float32_products(view)),
         looks_for="float32 matmuls on a device with a half-precision peak",
-        bound="their time minus the time they would take at the same share of the half-precision peak",
+        bound="their time minus the time they would take at the same share of their bound in half precision",
         silent="under autocast, and on a processor whose peak was not measured",
     ),
     Rule(
-        id="optimizer", title="an optimizer that is not one fused kernel", find=_optimizer,
+        id="optimizer", title="unfused optimizer", find=_optimizer,
         takes=lambda view: Takes.IDLE if _idle_of_update(view) else Takes.KERNELS,
         covers=_updates,
         looks_for="an optimizer that updates tensor by tensor, or with one foreach operator per operation",
-        bound="its time minus the time to read and write weights, gradients and moments once, if that is known; or the"
-        " idle time during the update, if that is more",
+        bound="its time minus the time to read weights, gradients and moments and to write weights and moments once (if"
+        " known), or the idle time during the update if that exceeds its time",
         silent="for fused and compiled optimizers, and where a single foreach operator makes the update",
     ),
     Rule(
@@ -2172,13 +2173,15 @@ RULES: Final = (
     ),
     Rule(
         id="far_from_bound", title="far below peak", find=_far_from_bound, takes=Takes.KERNELS,
-        looks_for="an operator and phase whose calls take longer than FLOPs / attainable peak and bytes / bandwidth",
-        bound="its time beyond the longer of these",
-        silent="where the bound is unknown or another rule covers it, and for matmuls in compiled code",
+        looks_for="operators whose calls in one phase take longer than both FLOPs / attainable peak and bytes /"
+        " bandwidth",
+        bound="their time beyond the longer of these two",
+        silent="where the bound is unknown, another rule covers the operator, or no remedy is known",
     ),
     Rule(
         id="clock", title="clock held down", find=_clock, takes=Takes.KERNELS,
-        looks_for="heat, a power brake, a hardware slowdown or set clocks in most of the driver's readings",
+        looks_for="a clock that heat, a power brake, a hardware slowdown or a setting holds down in most of the"
+        " driver's readings",
         bound="the time of compute-bound operators, in proportion to the missing share of the clock rate",
         silent="for a power cap, which is usual, and without driver readings, as in traces that other tools wrote",
     ),
@@ -2190,7 +2193,7 @@ RULES: Final = (
     Rule(
         id="padding", title="padding tokens in batches of texts", find=_padding,
         looks_for="tokens that only pad texts to the length of their batch",
-        bound="their share of the tokens, applied to the step",
+        bound="their share of all tokens times the step time",
         silent="for batches of texts of similar length, and in runs without texts",
     ),
     Rule(
@@ -2201,23 +2204,23 @@ RULES: Final = (
     Rule(
         id="garbage_collection", title="Python's garbage collection", find=_collections, takes=Takes.IDLE,
         looks_for="Python garbage collections during the run's steps",
-        bound="their mean time per step; a busy device may hide part of it", silent="where no loop was recorded",
+        bound="their mean time per step, part of which a busy device may hide", silent="where no loop was recorded",
     ),
     Rule(
         id="graph_breaks", title="code that torch.compile runs in several parts", find=_graph_breaks, takes=Takes.IDLE,
-        looks_for="graph breaks that torch reported in the run; several compiled regions in a step with Python between"
-        " them",
-        bound="idle time in Python; unknown on the CPU", silent="where there is only one region",
+        looks_for="graph breaks that torch reported in the run, or several compiled regions in a step with Python"
+        " between them",
+        bound="the idle time in Python (unknown on the CPU)", silent="where there is only one region",
     ),
     Rule(
         id="fragmentation", title="fragmented memory", find=_fragmentation,
-        looks_for="a request in a snapshot that failed although as much memory was reserved but unused, and the"
-        " allocator's settings",
+        looks_for="a request in a snapshot that failed although at least as much memory was reserved but unused",
         bound="the memory that was reserved but unused",
-        silent="where segments expand, unless max_split_size_mb keeps a free block from a smaller request",
+        silent="where segments are expandable, unless max_split_size_mb keeps a smaller request from using a free"
+        " block",
     ),
     Rule(
-        id="what_fills", title="largest components", find=_what_fills,
+        id="what_fills", title="largest memory components", find=_what_fills,
         looks_for="components that a change lowers by at least 5 % of a snapshot's peak: attention scores (what one"
         " function allocates from the matmul before a softmax to the next matmul), components of memory, and temporary"
         " buffers if no backward ran",

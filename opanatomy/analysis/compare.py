@@ -673,8 +673,8 @@ def timed_otherwise(sides: Sequence[SideInput]) -> Iterable[str]:
     without = [[run for run in side.runs if _PLAIN in run.metrics] for side in sides]
     if any(under) and any(without):
         yield (
-            f"only profiled step times from {_sides_of(sides, under)}, unprofiled step times from"
-            f" {_sides_of(sides, without)}: these cannot be compared - use the `profiled` number"
+            f"the step times of {_sides_of(sides, under)} were measured only under the profiler, those of"
+            f" {_sides_of(sides, without)} without it: these cannot be compared - use the `profiled` number"
         )
 
 
@@ -1116,7 +1116,7 @@ def _apart(sides: Sequence[SideInput]) -> tuple[tuple[str, ...], float | None]:
 def _no_claim(sides: Sequence[SideInput], *, independent: bool, busy: bool, clocks_differ: bool) -> str | None:
     """Return why nothing is called significant; `None` if the runs allow it."""
     if len(sides) != 2:
-        return "only two sides are tested"
+        return "only two sides can be tested"
     fewest = min(len(side.runs) for side in sides)
     if fewest < RUNS_NEEDED:
         return f"{RUNS_NEEDED} interleaved runs per side are needed (steps of one run are correlated)"

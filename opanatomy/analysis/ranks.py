@@ -306,7 +306,7 @@ def warnings_of_the_set(ranks: Sequence[Rank]) -> list[str]:
         if rank.rank is not None:
             files.setdefault(rank.rank, []).append(rank.trace or "?")
     warnings = [
-        f"rank {rank} has {len(names)} files, and all of them are counted: {', '.join(names)}"
+        f"rank {rank} has {len(names)} files, and the sums include all of them: {', '.join(names)}"
         for rank, names in files.items()
         if len(names) > 1
     ]
@@ -379,10 +379,9 @@ def why_no_ranks(candidates: Sequence[Candidate]) -> str | None:
         pair = find(candidates)
         if pair is not None:
             first, second, why = pair
-            return (
-                f"{first.name} and {second.name} are not ranks of one run - {why} - to compare them, use"
-                f" {as_asked('opanatomy compare', 'opanatomy.compare')}"
-            )
+            compare = f"to compare them, use {as_asked('opanatomy compare', 'opanatomy.compare')}"
+            todo = "leave one of them out" if find is _same_trace else compare
+            return f"{first.name} and {second.name} are not ranks of one run - {why} - {todo}"
     return None
 
 
@@ -453,8 +452,8 @@ def _other_time(candidates: Sequence[Candidate]) -> Finding | None:
         first,
         second,
         # A little above the longest.
-        f"the second started {gap / 1e9:,.1f} s after the first ended, but no trace lasts {longest / 1e9 + 0.001:,.3f}"
-        " s",
+        f"the second started {gap / 1e9:,.1f} s after the first ended, but no trace lasts longer than"
+        f" {longest / 1e9 + 0.001:,.3f} s",
     )
 
 

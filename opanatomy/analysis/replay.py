@@ -631,14 +631,14 @@ class StepGraph:
         """Return why gains are not replayed; `None` if they are."""
         whole = max(self.window_ns, 1)
         if self._unrecorded_ns >= _MAX_MISSING_SHARE * whole:
-            return f"the trace lacks the device work of {self._unrecorded_ns / whole:.0%} of the step time"
+            return f"device work is missing from the trace for {self._unrecorded_ns / whole:.0%} of the step time"
         if self.backlog_ns >= TRUSTED * whole:
             return f"work launched before the trace began occupies the device for {self.backlog_ns / 1e6:.3g} ms"
         if error >= TRUSTED:
             return f"with typical delays, the replayed step time is off by {error:.0%}"
         if self.unexplained_ns >= TRUSTED * whole:
             share = self.unexplained_ns / whole
-            return f"nothing in the trace explains the delays that take {share:.0%} of the step time"
+            return f"delays that nothing in the trace explains take {share:.0%} of the step time"
         return None
 
     def path(self) -> dict[str, int]:

@@ -78,12 +78,12 @@ def _left_out(run: RunClock, plain_ns: Sequence[int], profiled_ns: Sequence[int]
 def caveats_of(trends: RunTrends | None) -> Iterator[str]:
     """Yield what the recorded steps leave out of the run."""
     for out in trends.left_out if trends is not None else ():
-        steps = f"{out.steps:,} of the {out.of_steps:,} other steps"
+        steps = f"{out.steps:,} of the {out.of_steps:,} unrecorded steps"
         by = f", each of which ends with an update by {out.optimizer}," if out.optimizer else ""
         longer = "" if out.optimizer else " and are more than twice as long as the recorded ones"
         share = 100 * out.wall_ns / out.of_ns
         among = (
-            f"they include {out.recorded} of the {out.of_recorded} recorded ones"
+            f"{out.recorded} of the {out.of_recorded} recorded steps {'is' if out.recorded == 1 else 'are'} like them"
             if out.recorded
             else "none of them was recorded"
         )

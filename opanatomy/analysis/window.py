@@ -109,8 +109,8 @@ def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]
     shared = _repeated(launch) - _repeated(launch, device)
     if shared:
         lines.append(
-            f"{shared:,} launches have kernels on a second device as well: those belong to a process whose launches"
-            " the trace lacks, so their operators, phases and modules may be wrong"
+            f"{shared:,} launches also have kernels on a second device: these kernels belong to a process whose"
+            " launches the trace lacks, so their operators, phases and modules may be wrong"
         )
 
     # Work without a launch record, if other work has one and this is more than a little.
@@ -124,7 +124,7 @@ def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]
 
     for rule in attribution.unused_rules:
         lines.append(
-            f"no annotation in the trace matches {rule.pattern.pattern!r}, so the rule adds nothing to the phase"
+            f"no annotation in the trace matches {rule.pattern.pattern!r}, so this pattern adds nothing to the phase"
             f" {rule.phase}"
         )
     for difference in attribution.annotated.unexplained if attribution.annotated else ():
@@ -139,8 +139,8 @@ def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]
     graphed = graphed[rows_named(_NO_FORWARD, trace.names, work.name[graphed])]
     if whole := int(work.duration_ns[graphed].sum()):
         lines.append(
-            f"graphs ran {whole / 1e6:,.3f} ms of kernels that are named like those of backward or the optimizer but"
-            " were launched in forward: a graph of an entire step hides its phases"
+            f"graphs launched in forward ran {whole / 1e6:,.3f} ms of kernels with names like those of backward or the"
+            " optimizer: a graph of an entire step hides its phases"
         )
     return tuple(lines)
 
@@ -205,9 +205,9 @@ def _device_warnings(trace: Trace, calls: CallTable) -> Iterator[str]:
     if unread:
         host = "" if len(trace.work.name) else " All times are host times of launching and waiting"
         rows = " and ".join(each.text for each in unread[:3])
-        yield f"device rows of {rows} are not supported: no number here covers that device.{host}"
+        yield f"device events of {rows} are not supported: no number here covers that device.{host}"
     elif missing is not None:
-        todo = "record again with the device's activities (ProfilerActivity.CUDA), where CUPTI (roctracer) works"
+        todo = "record again with the device's activities (ProfilerActivity.CUDA) where CUPTI (or roctracer) works"
         yield (
             f"only the host was recorded: the trace {missing} but has no GPU events. All times are host times"
             f" of launching and waiting; device activity is unknown - {again or todo}"
@@ -216,7 +216,7 @@ def _device_warnings(trace: Trace, calls: CallTable) -> Iterator[str]:
         count = int(starts_work(trace.names, trace.launches).sum())
         yield (
             f"no device work was recorded, only {count:,} launch{'' if count == 1 else 'es'}: what the device did"
-            f" and when it was idle are unknown - {again or 'record again where CUPTI (roctracer) works'}"
+            f" and when it was idle are unknown - {again or 'record again where CUPTI (or roctracer) works'}"
         )
     elif trace.capture is None:
         unused = None if trace.on_device else unused_gpu(trace.metadata, _operator_names(trace))

@@ -38,7 +38,7 @@ from opanatomy.trace.read import Trace
 
 
 #: The rule for a kernel with an uninformative name.
-_BY_OPERATOR = "its operator's class, because the kernel's name does not tell"
+_BY_OPERATOR = "the class of its operator, because the kernel's name shows none"
 
 
 def kernel_table(calls: TraceCalls, devices: Sequence[TraceDevice] = ()) -> KernelTable:

@@ -63,7 +63,7 @@ _MIN_IMPOSSIBLE: Final = 3
 _HELD, _MOSTLY, _FURTHEST_NS, _BIN_NS = 6, 0.8, 5_000_000, 40_000
 #: The most rows of a check.
 _MAX_ROWS: Final = 20
-ROUNDED = "host and device clocks differ, but no more than in correct traces"
+ROUNDED = "host and device clocks differ, but by no more than in correct traces"
 CUT_OFF = "the trace ends before the device work of these launches does"
 PROCESSES = "the trace contains launches from several processes, whose streams cannot be told apart"
 
@@ -277,7 +277,7 @@ def _order(events: _Events, disordered: Bool) -> Check:
                     ours=len(rows),
                     other=0,
                     time_ns=int(events.time_ns[touched].sum()),
-                    evidence=f"{_count(len(rows), 'device event')} ran out of launch order",
+                    evidence=f"{_count(len(rows), 'device event')} did not run in launch order",
                 )
             )
     compared, wrong = int(events.sure.sum()), int(disordered.sum())
@@ -328,7 +328,7 @@ def _clocks(events: _Events, disordered: Bool) -> Check:
                     other=0,
                     time_ns=int(events.time_ns[stream].sum()),
                     evidence=(
-                        f"none of it starts within {_ms(held)} of its launch, although it had nothing to wait for"
+                        f"none of it started within {_ms(held)} of its launch, although it had nothing to wait for"
                     ),
                 )
             )
@@ -436,7 +436,7 @@ def _apart(events: _Events) -> Iterator[Difference]:
                     ours=by_ns,
                     other=0,
                     time_ns=spent,
-                    evidence=f"it starts {_ms(by_ns)} too late after {other_name}, which starts too early by as much",
+                    evidence=f"it starts {_ms(by_ns)} too late after {other_name}, which starts as much too early",
                 )
 
 
@@ -547,7 +547,7 @@ def _loses_kernels(cuda: str | None) -> str:
     release = re.match(r"(\d+)\.(\d+)", cuda or "")
     if release is None or not (12, 6) <= (int(release[1]), int(release[2])) <= (13, 0):
         return ""
-    return f"; the CUPTI of CUDA 12.6 to 13.0 loses kernels when a profiling session starts (this trace: {cuda})"
+    return f"; CUPTI in CUDA 12.6 to 13.0 loses kernels when a profiling session starts (this trace: CUDA {cuda})"
 
 
 def _usual_ns(events: _Events, operator: int) -> int:
@@ -614,7 +614,7 @@ def _doubled(events: _Events) -> Check:
                         evidence=f"{_count(len(copies), 'device event')} {what}",
                     )
                 )
-    return _check(EVENTS, "their stream, which runs one event at a time", "events", len(work.name), wrong, differences)
+    return _check(EVENTS, "the streams, which run one event at a time", "events", len(work.name), wrong, differences)
 
 
 def _check(

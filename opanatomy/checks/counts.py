@@ -451,7 +451,7 @@ PEAK = "torch.cuda.max_memory_allocated"
 BEFORE = "torch.cuda.memory_allocated"
 TOTALS = "the allocator's total at each event"
 #: The CPU's total lacks frees by unprofiled threads; an address allocated again reveals them.
-_FREED_UNPROFILED = "freed on an unprofiled thread, which the CPU's allocator does not count"
+_FREED_UNPROFILED = "some blocks were freed on an unprofiled thread, which the CPU allocator's total does not include"
 
 
 def check_memory(memory: Memory) -> tuple[Check, ...]:
@@ -528,8 +528,8 @@ def _difference(row: AllocatorFigures | MemoryDevice, cause: str | None) -> tupl
     if not unequal:
         return ()
     ours, other = row.at_largest_difference or (None, None)
-    events = f"in {unequal:,} of {row.checked_events:,} events, by up to {row.largest_difference_bytes:,} B"
-    return (Difference(operator=row.device, ours=ours, other=other, cause=cause, evidence=f"{row.device}: {events}"),)
+    events = f"differs in {unequal:,} of {row.checked_events:,} events, by up to {row.largest_difference_bytes:,} B"
+    return (Difference(operator=row.device, ours=ours, other=other, cause=cause, evidence=f"{row.device} {events}"),)
 
 
 # ----- communication against what shared weights need; parts of steps against the union of all work
@@ -633,8 +633,8 @@ def require_agreement(anatomy: Anatomy) -> None:
     below = below_alarm(anatomy)
     also = f"; {below}" if below else ""
     raise GateError(
-        f"check: {count:,} number{'s are' if count > 1 else ' is'} not confirmed, the largest being {check.quantity} of"
-        f" {first.operator}{where}, {said}{also} - "
+        f"check: {count:,} number{'s are' if count > 1 else ' is'} not confirmed, the largest difference being in"
+        f" {check.quantity} of {first.operator}{where}, {said}{also} - "
         + as_asked("see the top of the report", "leave out check, and look at Anatomy.checks")
     )
 

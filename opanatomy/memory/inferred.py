@@ -97,7 +97,7 @@ class Rule(IntEnum):
 RULES: Final = {
     Rule.BEFORE: (
         BEFORE_WINDOW,
-        "allocated before the trace; weights, optimizer state and the rest cannot be told apart",
+        "allocated before the trace, so weights, optimizer state and the rest cannot be told apart",
     ),
     Rule.RECOMPUTED: (FORWARD_ACTIVATIONS, "allocated during recomputation, freed later in the same backward"),
     Rule.ONE_OPERATOR: (TEMPORARY_BUFFERS, "allocated and freed within one operator call"),
@@ -118,13 +118,14 @@ RULES: Final = {
     Rule.WEIGHT_SIZED: (WEIGHTS, "allocated before the first forward, never freed, as large as a gradient"),
     Rule.WEIGHTS_BEFORE: (
         WEIGHTS,
-        "allocated before the recording, never freed, the first block as large as each gradient",
+        "allocated before the recording, never freed, as large as a gradient, among the first blocks of that size",
     ),
     Rule.STATE_REPLACED: (OPTIMIZER_STATE, "allocated in the optimizer, freed in a later optimizer step"),
     Rule.STATE_BEFORE: (OPTIMIZER_STATE, "allocated before the recording, freed in the optimizer"),
     Rule.STATE_UPDATED: (
         OPTIMIZER_STATE,
-        "allocated before the recording, never freed, another block as large as each gradient",
+        "allocated before the recording, never freed, as large as a gradient, but not among the first blocks of that"
+        " size",
     ),
     Rule.GRADIENT_BEFORE: (GRADIENTS, "allocated before the recording, freed between updates, as large as a gradient"),
     Rule.BROKEN_OFF: (
@@ -132,14 +133,22 @@ RULES: Final = {
         "allocated in the forward in which memory ran out or the recording ended, alive at that moment",
     ),
     Rule.DROPPED: (FORWARD_ACTIVATIONS, "allocated in forward, kept after forward, freed without a backward"),
-    Rule.WEIGHT_OF_SOME: (WEIGHTS, "allocated before the recording, never freed, the first in a group of its size"),
-    Rule.GRADIENT_KEPT: (GRADIENTS, "allocated before the recording, never freed, the second in a group of its size"),
+    Rule.WEIGHT_OF_SOME: (
+        WEIGHTS,
+        "allocated before the recording, never freed, in the first of two to four equal parts of the blocks of its"
+        " size",
+    ),
+    Rule.GRADIENT_KEPT: (
+        GRADIENTS,
+        "allocated before the recording, never freed, in the second of two to four equal parts of the blocks of its"
+        " size",
+    ),
     Rule.STATE_OF_SOME: (
         OPTIMIZER_STATE,
-        "allocated before the recording, never freed, the third or fourth in a group of its size",
+        "allocated before the recording, never freed, in the third or fourth equal part of the blocks of its size",
     ),
     Rule.NO_STACK: (OTHER_BLOCKS, "unknown: the recording has no stack for it"),
-    Rule.NO_HISTORY: (OTHER_BLOCKS, "unknown: no history was recorded, and the stack does not show it"),
+    Rule.NO_HISTORY: (OTHER_BLOCKS, "unknown: no history was recorded, and the stack alone does not show what it is"),
     Rule.ROUNDED: (ROUNDING, "allocated beyond the request: blocks are rounded up in steps of at least 512 B"),
 }
 #: Ranges that some releases record as operators.

@@ -188,7 +188,7 @@ def _storages(columns: StorageColumns) -> _Storages:
     indices = np.array([COMPONENTS.index(name) for name in columns.components], dtype=np.int64)
     component, address, size = (unpacked(column) for column in (columns.component, columns.address, columns.bytes))
     if not len(component) == len(address) == len(size) or component.min(initial=0) < 0 or size.min(initial=0) < 0:
-        raise ValueError("the storages before the step")
+        raise ValueError("the storages before the step are inconsistent")
     component = indices[component]
     order = np.lexsort((np.arange(len(address)), address))
     first = np.sort(order[np.append(True, np.diff(address[order]) != 0)]) if len(order) else order
@@ -205,7 +205,7 @@ def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset
         unpacked(column) for column in (columns.address, columns.bytes, columns.requested_bytes)
     )
     if not len(address) == len(size) == len(requested) or (np.diff(address) < 0).any() or size.min(initial=0) < 0:
-        raise ValueError("the blocks before the step")
+        raise ValueError("the blocks before the step are inconsistent")
     block = np.searchsorted(address, storages.address, side="right") - 1
     ends = np.append(address + size, np.iinfo(np.int64).min)
     inside = (block >= 0) & (storages.address < ends[block])
@@ -546,7 +546,7 @@ def _context(snapshots: Sequence[MemorySnapshot]) -> Outside:
     own = next((snapshot for snapshot in reversed(with_reserved) if snapshot.nvml_process_bytes is not None), None)
     if own is not None:
         size = (own.nvml_process_bytes or 0) - (own.reserved_bytes or 0)
-        return _bounded(size, "this process's memory by NVML - reserved by the allocator")
+        return _bounded(size, "this process's memory (NVML) - reserved by the allocator")
     after = next((snapshot for snapshot in reversed(with_reserved) if snapshot.nvml_used_bytes is not None), None)
     if after is None:
         return Outside()
@@ -555,7 +555,7 @@ def _context(snapshots: Sequence[MemorySnapshot]) -> Outside:
         why = "NVML does not report this process's memory, nor was the device's memory read before this process used it"
         return Outside(notes=(f"the device context was not measured: {why}",))
     size = (after.nvml_used_bytes or 0) - (after.reserved_bytes or 0) - first.nvml_used_bytes
-    context = _bounded(size, "NVML used - reserved by the allocator - used before the run")
+    context = _bounded(size, "memory in use (NVML) - reserved by the allocator - in use before the run")
     note = (
         "NVML does not report this process's memory, so what other processes allocated on the device meanwhile"
         " counts as device context"
@@ -672,7 +672,7 @@ def _without_blocks(step: StepObservations, observations: MemoryObservations) ->
     return Memory(
         peak_bytes=figures.peak_bytes,
         allocator_peak_bytes=figures.peak_bytes,
-        measured_by=f"{step.allocator.name} of {step.device}, the peak that it reports",
+        measured_by=f"reported by the {step.allocator.name} of {step.device}",
         components=tuple(MemoryComponent(component=name, measured_bytes=size) for name, size in sizes if size),
         allocator=figures,
         snapshots=(*observations.snapshots, MemorySnapshot(name=PEAK, allocated_bytes=figures.peak_bytes)),

@@ -78,7 +78,8 @@ def _in_window(tokens: int, window: int) -> int:
 def _cache_formula(shape: CacheShape, element: int) -> str:
     tokens = "N" if shape.cross_length else "(s + N - 1)"
     if any(shape.windows):
-        tokens = f"max(s, min{tokens[:-1]}, w))" if all(shape.windows) else f"{tokens} [at most w in layers that slide]"
+        everywhere = all(shape.windows)
+        tokens = f"max(s, min{tokens[:-1]}, w))" if everywhere else f"{tokens} [at most w in sliding-window layers]"
     cross = f" + 2*L*b*n*k*d*S*{element}" if shape.cross_length else ""
     return f"2*L*b*n*k*d*{tokens}*{element}{cross}"
 
@@ -196,7 +197,7 @@ def _few_bits(optimizer: Optimizer, state: float, trained: int, workload: Worklo
     text = f"{state:.3f} B x trainable parameters"
     if full:
         kept = "small tensors and embeddings" if optimizer.full_embeddings else "small tensors"
-        text = f"{state:.3f} B x (trainable parameters - n) + {FULL_STATE_BYTES} B x n  [n {full:,} of {kept}]"
+        text = f"{state:.3f} B x (trainable parameters - n) + {FULL_STATE_BYTES} B x n  [n = {full:,}, in {kept}]"
     return _theory("optimizer_state", round(state * (trained - full)) + FULL_STATE_BYTES * full, text)
 
 
@@ -255,7 +256,7 @@ def _attention(z: _Sizes) -> list[MemoryTerm]:
     if not z.matrix:
         wide = max(_FULL_BYTES, z.c)
         size = shape.layers * shape.heads * s * b * wide
-        return [_layer_term("logsumexp of attention", f"L*a*s*b*{wide}", size)]
+        return [_layer_term("attention logsumexp", f"L*a*s*b*{wide}", size)]
     # Torch's fused attention, if decomposed, computes halves in float32. Autocast's softmax does so on CUDA, and
     # everywhere in GPT-2, whose causal mask is float32.
     e = max(_FULL_BYTES, z.c) if z.written_out else z.c
@@ -289,15 +290,13 @@ def _bert(z: _Sizes) -> tuple[MemoryTerm, ...]:
         _layer_term("attention, normalizations, residuals, masks", f"L*s*b*h*{each}", layers * sb * h * each),
         _layer_term("feed-forward", f"L*s*b*i*{copies}*{c}", layers * sb * i * copies * c),
         *_attention(z),
-        _layer_term("statistics of normalization", f"L*s*b*4*{statistic}", layers * sb * 4 * statistic),
+        _layer_term("normalization statistics", f"L*s*b*4*{statistic}", layers * sb * 4 * statistic),
     ]
     if shape.head == "language_model":
         wide = (4 if z.autocast else 3) * c
-        terms.append(
-            _outside("transform of the head", f"s*b*(h*{wide} + 2*{statistic})", sb * (h * wide + 2 * statistic))
-        )
+        terms.append(_outside("head transform", f"s*b*(h*{wide} + 2*{statistic})", sb * (h * wide + 2 * statistic)))
         loss = 4 if z.autocast else e
-        terms.append(_outside("log-softmax of the loss", f"s*b*V*{loss}", sb * shape.vocabulary * loss))
+        terms.append(_outside("loss log-softmax", f"s*b*V*{loss}", sb * shape.vocabulary * loss))
     elif shape.head == "classification":
         pooled = 2 * c + m
         terms.append(_outside("pooler", f"b*h*{pooled}", z.b * h * pooled))
@@ -316,11 +315,11 @@ def _gpt2(z: _Sizes) -> tuple[MemoryTerm, ...]:
         _layer_term("attention, normalizations, residuals, masks", f"L*s*b*h*{each}", layers * sb * h * each),
         _layer_term("feed-forward", f"L*s*b*i*{copies}*{c}", layers * sb * i * copies * c),
         *_attention(z),
-        _layer_term("statistics of normalization", f"L*s*b*4*{statistic}", layers * sb * 4 * statistic),
+        _layer_term("normalization statistics", f"L*s*b*4*{statistic}", layers * sb * 4 * statistic),
         _outside("final normalization", f"s*b*(h*{c} + 2*{statistic})", sb * (h * c + 2 * statistic)),
     ]
     if shape.head == "language_model":
-        terms.append(_outside("log-softmax of the loss", "s*b*V*4", sb * shape.vocabulary * 4))
+        terms.append(_outside("loss log-softmax", "s*b*V*4", sb * shape.vocabulary * 4))
         terms.append(_outside("shifted labels", "s*b*8", sb * _ID_BYTES))
     return tuple(terms)
 
@@ -336,13 +335,13 @@ def _llama(z: _Sizes) -> tuple[MemoryTerm, ...]:
     terms = [
         _layer_term("normalizations and residuals", f"L*2*s*b*(h*{norm} + 4)", layers * 2 * sb * (h * norm + 4)),
         _outside("final normalization", f"s*b*(h*{norm} + 4)", sb * (h * norm + 4)),
-        _layer_term("query, key, value and output of attention", f"L*s*b*2(a + k)*d*{e}", layers * sb * wide * e),
+        _layer_term("attention query, key, value and output", f"L*s*b*2(a + k)*d*{e}", layers * sb * wide * e),
         *_attention(z),
         _layer_term("gated feed-forward", f"L*s*b*i*4*{e}", layers * sb * shape.intermediate * 4 * e),
         _outside("rotary cosines and sines", f"2*s*d*{e}", 2 * z.s * shape.head_size * e),
     ]
     if shape.head == "language_model":
-        terms.append(_outside("log-softmax of the loss", "s*b*V*4", sb * shape.vocabulary * 4))
+        terms.append(_outside("loss log-softmax", "s*b*V*4", sb * shape.vocabulary * 4))
         terms.append(_outside("shifted labels", "s*b*8", sb * _ID_BYTES))
     return tuple(terms)
 
@@ -507,7 +506,7 @@ def published_run(
         _row("device context and kernels", _CONTEXT, _mb(context)),
         _row("weights", _WITH_WEIGHTS - _CONTEXT, _mb(weights)),
         _row("gradients, optimizer state, activations, buffers, cache", _TRAINING - _WITH_WEIGHTS, _mb(rest)),
-        _row("training, all of the device", _TRAINING, _mb(whole)),
+        _row("training, entire device", _TRAINING, _mb(whole)),
         _row("samples per second", _SAMPLES_PER_SECOND, samples_per_second, unit="1/s"),
     )
 

@@ -57,14 +57,14 @@ PYTHON_STACK: Final = "Python's stack"
 
 
 class IdleRow(Record, frozen=True, kw_only=True):
-    """Idle time with one cause: the number of gaps, and the host event that fills most of the time.
+    """Idle time with one cause: the number of gaps, and the host event that fills most of it.
 
     cause: `profiler`, `compilation`, `input`, `allocator`, `slow_launch`, `synchronization`, `collective`, `operators`,
         `python` (the host between operators), `stream`, `device` or `unknown`.
-    short_ns: the part in gaps below 1 ms; `drained_ns` the part of `short_ns` in gaps that began while the host waited
-        for the device, `updating_ns` the part in an optimizer's update, `exchanging_ns` the part in gaps directly
-        before or after a collective. `None` in older reports.
-    name: the call, operator or range on the host that fills most of the time: `events` events with a total of
+    short_ns: the part in gaps shorter than 1 ms; `drained_ns` is the part of `short_ns` in gaps that began while the
+        host waited for the device. `updating_ns` is the part of `time_ns` during an optimizer's update, `exchanging_ns`
+        that in gaps directly before or after a collective. All four are `None` in older reports.
+    name: the call, operator or range on the host that fills most of the time; it has `events` events, which fill
         `name_ns`.
     """
 
@@ -85,17 +85,17 @@ PARTS_OF_IDLE: Final = ("short_ns", "drained_ns", "updating_ns", "exchanging_ns"
 
 
 class Gap(Record, frozen=True, kw_only=True):
-    """A period in which a device was idle, or several similar ones: same cause, same next work, similar length.
+    """A period in which a device was idle, or several with the same cause, the same next work and a similar length.
 
     The longest gap of a row is at most twice as long as the shortest.
 
-    time_ns: mean length of a gap.
-    count: number of gaps in a mean step.
+    time_ns: the mean length of a gap.
+    count: the mean number of gaps per step.
     cause: the cause that fills most of the gap; `cause_ns` is the part of the mean length that it fills.
     name: the innermost operator or range that covers at least half of the longest gap; `None` if none does.
     call: the runtime call that takes at least half of the longest gap.
-    before: the kernel, copy or fill that ended the gap; `after` the one that ran before the gap. `None` at the ends of
-        a step.
+    before: the kernel, copy or fill that ended the gap; `after` is the one that ran before the gap. Both are `None` at
+        the ends of a step.
     launch_ns: the part of the longest gap spent launching the work that ended it, if that took 20 us or more.
     drained: whether the longest gap began while the host waited for the device.
     launch_known: whether the trace records the launch of the work that ended the gap; otherwise the host's activity is
@@ -134,7 +134,7 @@ class DeviceRow(Record, frozen=True, kw_only=True):
 
 
 class StreamRow(Record, frozen=True, kw_only=True):
-    """Device work in the window on one stream: number of events, their union and sum, and the sum for each class."""
+    """Device work in the window on one stream: number of events, union and sum of their times, and the sum by class."""
 
     device: int
     stream: int
@@ -180,15 +180,15 @@ class Timeline(Record, frozen=True, kw_only=True):
     exactly. `busy_ns` is the union of the steps' device work, `outside_ns` the time in which the device only worked for
     other steps. `unrecorded_ns` is the time from a launch whose work is missing from the trace to the next recorded
     work, plus the time in which the host waited for work that is not in the trace (`awaited_ns`). Idle time is
-    host-bound if the next work was launched after the device went idle, a stream wait if it was already launched and
-    another stream worked last, and other in all other cases. `drained_ns` is the idle time in gaps that began while the
-    host waited for the device, with nothing queued. Communication and memcpy are exposed while no other work runs on
-    the device; `computation_ns` is the union of the work that is neither. With several devices these are means over the
-    devices that ran kernels; `kernel_time_ns`, `launching`, `devices` and `streams` cover all devices. In a trace
-    without steps, `around_ns` is the time before the first and after the last device work. `gaps` has the longest idle
-    periods, at most 20 rows. `paced_ns` is the busy time in which more work was queued, or the host waited for the
-    device: faster kernels shorten the step by no more than that; `None` if launches are not recorded. On the CPU
-    `busy_ns` is operator time. If only the host was recorded, the entire window is `unrecorded_ns`.
+    host-bound if the next work was launched after the device went idle, a stream wait if the next work, already
+    launched, waits for another stream, and other in all other cases. `drained_ns` is the idle time in gaps that began
+    while the host waited for the device, with nothing queued. Communication and memcpy are exposed while no other work
+    runs on the device; `computation_ns` is the union of the work that is neither. With several devices, times are means
+    over the devices that ran kernels, but `kernel_time_ns`, `launching`, `devices` and `streams` cover all devices. In
+    a trace without steps, `around_ns` is the time before the first and after the last device work. `gaps` has the
+    longest idle periods, at most 20 rows. `paced_ns` is the busy time in which more work was queued, or the host waited
+    for the device: faster kernels shorten the step by no more than that. It is `None` if launches are not recorded. On
+    the CPU `busy_ns` is operator time. If only the host was recorded, the entire window is `unrecorded_ns`.
     """
 
     window_ns: int
@@ -227,9 +227,10 @@ class Timeline(Record, frozen=True, kw_only=True):
 
 
 class WhatIf(Record, frozen=True, kw_only=True):
-    """The mean step time with all of `changes` (`aten::mm x0.5`), by replaying the trace.
+    """The mean step time with all of `changes` (`aten::mm x0.5`), as predicted by replaying the trace.
 
-    `least_ns` is the step time if recording did not slow the host; given if the unprofiled step time is unknown.
+    `least_ns` is the step time if recording did not slow the host. It is given only if the unprofiled step time is
+    unknown.
     """
 
     changes: tuple[str, ...]
@@ -238,7 +239,7 @@ class WhatIf(Record, frozen=True, kw_only=True):
 
 
 class PathPart(Record, frozen=True, kw_only=True):
-    """Time of a mean step on its critical path: host time of one kind, work of one class, or a delay."""
+    """Mean time per step on the critical path: host time of one kind, work of one class, or a delay."""
 
     of: str
     time_ns: int
@@ -247,13 +248,13 @@ class PathPart(Record, frozen=True, kw_only=True):
 class Replay(Record, frozen=True, kw_only=True):
     """A replay of the steps as a graph of host and device work; times are means over `steps` steps.
 
-    `why_not` says why gains computed by the replay cannot be trusted. `error` is the deviation of a replay with usual
-    delays, and `unexplained` the delays that no edge of the graph explains, both as fractions of the steps' time.
-    `host_factor` scales host time to the unprofiled step; `None` if that is unknown, or only the device determines the
-    step time. `ahead_ns` is the work queued on the device when recording began: that is how far ahead the host runs
-    when it is not recording. `step_ns` is the replayed step time, `least_ns` the step time if recording did not slow
-    the host. `answers` has the result of each requested change, and `together` that of the first three pieces of advice
-    combined, if all can be replayed.
+    `why_not` says why gains computed by the replay cannot be trusted. `error` is the relative error of a replay with
+    typical delays, and `unexplained` the delays that no edge of the graph explains, as a fraction of the steps' time.
+    `host_factor` scales host time to the unprofiled step; it is `None` if that is unknown, or if only the device
+    determines the step time. `ahead_ns` is the work queued on the device when recording began, which shows how far
+    ahead the host runs when nothing is recorded. `step_ns` is the replayed step time, `least_ns` the step time if
+    recording did not slow the host. `answers` has the result of each requested change, and `together` that of the first
+    three pieces of advice combined, if all can be replayed.
     """
 
     step_ns: int
@@ -284,17 +285,17 @@ class Ledger(Record, frozen=True, kw_only=True):
 
     linked + graph_launched + no_launch_record + outside_window = device_work, exactly; `set_aside` is the part of
     outside_window that was launched in steps that do not count. `classed`, `costed` and `unknown` are parts of
-    device_work - outside_window; classed + unknown equals that difference, exactly.
+    device_work - outside_window, which classed + unknown equals exactly.
 
     device_work_ns: all device work of the trace.
-    linked_ns: linked to the operator call that launched it.
-    graph_launched_ns: launched by a graph.
-    no_launch_record_ns: whose launch is not recorded.
-    outside_window_ns: launched before, after or between the counted steps.
+    linked_ns: device work linked to the operator call that launched it.
+    graph_launched_ns: device work launched by a graph.
+    no_launch_record_ns: device work whose launch is not recorded.
+    outside_window_ns: device work launched before, after or between the counted steps.
     set_aside_ns: the part of `outside_window_ns` launched in steps that are set aside.
-    classed_ns: work of a known class.
-    costed_ns: work of calls whose FLOPs and bytes are known.
-    unknown_ns: work of unknown class.
+    classed_ns: device work of a known class.
+    costed_ns: device work of calls whose FLOPs and bytes are known.
+    unknown_ns: device work of unknown class.
     """
 
     device_work_ns: int
@@ -320,10 +321,10 @@ _DISTURBED: Final = 0.5
 
 
 class ExceededCeiling(Record, frozen=True, kw_only=True):
-    """A peak given by the user that work in the trace exceeded, most of all `operator` in `phase`.
+    """A peak given by the user that work in the trace exceeds; `operator` in `phase` exceeds it most.
 
-    `ceiling` is the data type of a matrix peak or `BANDWIDTH`, `option` the option that set it (`--peak 100T`). Rates
-    are in operations or bytes per second: as given, as reached, and as known for the device without the option.
+    `ceiling` is the data type of a matrix peak or `BANDWIDTH`, `option` the option that set it (`--peak 100T`). The
+    rates (as given, as reached, and as known for the device without the option) are in operations or bytes per second.
     """
 
     ceiling: str
@@ -356,20 +357,21 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
     `peak_flops_per_second` has matrix peaks by data type, `vector_flops_per_second` those of all other arithmetic,
     `attained_share` the part of a matrix peak that the fastest matmuls attain (1 without an entry). `mfu` is the share
     of the peak of `mfu_dtype` (the data type of most contractions) that the step's contractions reach without
-    recompute, `hfu` with it. `mfu_covered` is the part of the time of contractions (and of work of unknown class) whose
-    FLOPs are known: below 1 both are lower bounds, below `MIN_COVERED` they are `None`. `causal_mfu` and `causal_hfu`
-    count only the FLOPs under the causal mask, `None` if no call has one; `own_peaks_mfu` is the MFU with each data
-    type's FLOPs divided by its own peak, `None` if there is only one type or a peak is unknown; `unmasked_share` is the
-    part of the FLOPs counted without a mask because traces do not record it. `exceeded` has the user-given peaks that
-    the trace exceeds, the furthest first; `above` has the work above 100 % of its peak and why: all work, then classes,
-    then operators. `no_ceilings` says why there are no peaks, and how to get them. `unsure_ns` is the time of float32
-    matmuls without a bound, because neither a kernel name nor a setting says whether they ran in tf32. `utilization` is
-    the union of the kernels over the total time of the steps. `sm_efficiency` is the mean over the same time of min(sum
-    over the running kernels of min(blocks per multiprocessor, 1), 1), `occupancy` the mean of the kernels' estimated
-    occupancy weighted by duration. Both are fractions that Kineto estimates from launch dimensions, recorded for
-    `dimensioned_ns` of the kernel time. `tensor_core_ns` is the time of kernels whose names show that they use tensor
-    (matrix) cores, `None` if the device has none or no name tells; `tensor_core_unknown_ns` is the time of matmuls, and
-    of kernels of unknown class, whose names do not tell. A number is `None` if the trace lacks what it needs.
+    recomputation, `hfu` that with it. `mfu_covered` is the part of the time of contractions (and of work of unknown
+    class) whose FLOPs are known: below 1 both are lower bounds, below `MIN_COVERED` they are `None`. `causal_mfu` and
+    `causal_hfu` count only the FLOPs under the causal mask and are `None` if no call has one; `own_peaks_mfu` is the
+    MFU with each data type's FLOPs divided by its own peak (`None` if there is only one type or a peak is unknown);
+    `unmasked_share` is the part of the FLOPs counted without a mask because traces do not record it. `exceeded` has the
+    user-given peaks that the trace exceeds, the most exceeded first; `above` has the work above 100 % of its peak and
+    why: all work, then classes, then operators. `no_ceilings` says why there are no peaks, and how to get them.
+    `unsure_ns` is the time of float32 matmuls without a bound, because neither a kernel name nor a setting says whether
+    they ran in tf32. `utilization` is the union of the kernels over the total time of the steps. `sm_efficiency` is the
+    mean over the same time of min(sum over the running kernels of min(blocks per multiprocessor, 1), 1), `occupancy`
+    the mean of the kernels' estimated occupancy weighted by duration. Both are fractions that Kineto estimates from
+    launch dimensions, recorded for `dimensioned_ns` of the kernel time. `tensor_core_ns` is the time of kernels whose
+    names show that they use tensor (matrix) cores, `None` if the device has none or no name shows it;
+    `tensor_core_unknown_ns` is the time of matmuls, and of kernels of unknown class, whose names do not show it. A
+    number is `None` if the trace lacks what it needs.
     """
 
     peak_flops_per_second: dict[str, float] = field(default_factory=dict)
@@ -629,10 +631,11 @@ class Generation(Record, frozen=True, kw_only=True):
     """A generation of `new_tokens` per sample, with `beams` beams (1: greedy).
 
     Times are means over the generations without the profiler, excluding those with a pause, so that they sum to the
-    step; `None` if none was timed. `first_token_ns` is the prefill, `decoding_ns` the rest. Decoding generates
+    step; they are `None` if none was timed. `first_token_ns` is the prefill, `decoding_ns` the rest. Decoding generates
     `decoded_tokens` per sample, one per forward: `token_ns` is the time from one token to the next, `tokens_per_second`
-    counts the tokens of all samples, one beam each. `token_flops` and the bytes are those of one forward including
-    token selection, averaged over the decoding in the profiled steps, without the work that took `uncosted_ns`.
+    counts the tokens of all samples, of one beam per sample. `token_flops` and the bytes are those of one forward
+    including token selection, averaged over the decoding in the profiled steps, without the work that took
+    `uncosted_ns`.
     """
 
     new_tokens: int
@@ -661,7 +664,7 @@ OUT_OF_MEMORY, TECHNIQUE = "out_of_memory", "technique"
 
 
 class Evidence(Record, frozen=True, kw_only=True):
-    """A number in a sentence of advice, in a metric's unit or as a count with a noun, or a `text`."""
+    """A value in a sentence of advice: a number in a metric's unit, a count with a noun, or a `text`."""
 
     value: int | float | None = None
     unit: str = ""
@@ -669,18 +672,19 @@ class Evidence(Record, frozen=True, kw_only=True):
 
 
 class Situation(Record, frozen=True, kw_only=True):
-    """How the step is run, as far as the trace shows it: the advice depends on it.
+    """How the step is run, as far as the trace shows it; the advice depends on this.
 
     ddp, fsdp, tensor_parallel: the trace has ranges or operators of `DistributedDataParallel`, FSDP, tensor
         parallelism.
     backward: the step has a backward.
     score_mask: a query-by-key mask is applied to the attention scores.
-    compiled: code compiled by torch.compile ran; `inductor`: kernels that it fused; `cuda_graphs`: launched graphs.
+    compiled: code compiled by torch.compile ran. `inductor` is set if kernels fused by Inductor ran, `cuda_graphs` if
+        graphs were launched.
     loader: how a `DataLoader` runs: with `workers`, or in a `single process`.
     autocast: float32 operands are cast to half precision for matmuls.
     optimizer: the implementation of the update: `fused`, `compiled`, `foreach`, `loop`.
-    pinned_copies, pageable_copies: copies to the device from pinned or pageable memory, over all steps.
-    serving: a serving engine, recognized by the names of its operators.
+    pinned_copies, pageable_copies: the number of copies to the device from pinned or pageable memory, over all steps.
+    serving: a serving engine ran, recognized by the names of its operators.
     training_mode: dropout or batch norm ran in training mode, in a trace without backward and optimizer.
     ranks: the number of ranks that the report covers, out of `world_size`.
     """
@@ -811,7 +815,7 @@ class Span(Record, frozen=True, kw_only=True):
         runtime) or `python` (a function of a recorded stack that takes 0.1 ms or more) on the host.
     name: the name of the event.
     operator: the operator that launched it; on the host the innermost operator or range around it.
-    signature: the arguments of the operator, none for a range; for a collective, its message.
+    signature: the arguments of the operator (`None` for a range), or the message of a collective.
     phase: its phase, and `module` its module.
     rank: its rank, in a report of several ranks.
     step: the number of its step.
@@ -935,12 +939,12 @@ class Step(Record, frozen=True, kw_only=True):
     """One step: means over the counted steps, so that parts sum to their total.
 
     `wall_ns` is the profiled step without the time in which the device worked only for other steps,
-    `unprofiled_wall_ns` the mean wall time of the `unprofiled_count` steps without the profiler, excluding steps with a
-    pause. `phase_ns` is the wall time of each phase on the CPU, and the busy time of its device work on an accelerator.
-    `busy_ns` is the union of device work, `kernel_time_ns` its sum. `profiler_ns` estimates the profiler's overhead per
-    step: profiled minus unprofiled time, `None` if step-to-step variation hides it. On the CPU it is the part outside
-    operators, by the number of events inside and outside them, and wall = busy + framework + profiler, exactly; if it
-    is `None`, `framework_ns` includes it. `steps` has each step of the trace, including excluded ones;
+    `unprofiled_wall_ns` is the mean wall time of the `unprofiled_count` steps without the profiler, excluding steps
+    with a pause. `phase_ns` is the wall time of each phase on the CPU, and the busy time of its device work on an
+    accelerator. `busy_ns` is the union of device work, `kernel_time_ns` its sum. `profiler_ns` estimates the profiler's
+    overhead per step: profiled minus unprofiled time, `None` if step-to-step variation hides it. On the CPU it is the
+    part outside operators, by the number of events inside and outside them, and wall = busy + framework + profiler,
+    exactly; if it is `None`, `framework_ns` includes it. `steps` has each step of the trace, including excluded ones;
     without annotations, steps end with the optimizers' updates (`conventions.steps`), and without updates the trace is
     one step.
 
@@ -955,7 +959,7 @@ class Step(Record, frozen=True, kw_only=True):
         `decoding`. Recomputation is part of backward.
     samples_per_second: samples of the batch divided by the unprofiled step time, or by the profiled one if only that is
         known.
-    aside_count: the number of steps that are set aside; with several ranks, the mean per rank.
+    aside_count: the number of steps that are set aside; with several ranks, their mean number per rank.
     aside_wall_ns: the mean wall time of these steps; `aside_idle_ns` is their mean idle time by cause.
     """
 

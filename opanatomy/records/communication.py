@@ -155,9 +155,9 @@ class Straggler(Record, frozen=True, kw_only=True):
     """The rank that the others wait for.
 
     Of all waiting (`waiting_ns`), `charged_ns` was for this rank, which came last in `last` of the collectives.
-    `lead_ns` is the median of how much later it began these than the second-to-last rank, weighted by the waiting. It
-    was late by `before_ns` of `charged_ns` when its step began, according to the host's record of the step, and lost
-    the rest within the step; `None` if the traces do not say when steps began or when collectives were launched. In its
+    `lead_ns` is how much later than the second-to-last rank it began these: the median, weighted by the waiting. It was
+    late by `before_ns` of `charged_ns` when its step began, according to the host's record of the step, and lost the
+    rest within the step; `None` if the traces do not say when steps began or when collectives were launched. In its
     steps it computed `computing_longer_ns` longer and was idle `idle_longer_ns` longer than the median of the others,
     by the unions of its computing and of all its work; 0 if that is at most 1 %, or within the accuracy of the clocks.
     """
@@ -226,7 +226,7 @@ class Collective(Record, frozen=True, kw_only=True):
 class Rank(Record, frozen=True, kw_only=True):
     """One rank of a distributed run; `rank` is `None` if neither the trace nor its file name has the rank.
 
-    `wall_ns` is the mean step. The other times are sums over the rank's `steps` steps.
+    `wall_ns` is the mean step time. The other times are sums over the rank's `steps` steps.
 
     rank: the number of the rank; `world_size` is the number of all ranks of the run.
     trace: the file of its trace; `trace_sha256` is the SHA-256 digest of the file.

@@ -14,7 +14,7 @@ SIGNIFICANT = 0.01
 
 
 class Cause(StrEnum):
-    """The cause of a part of a difference; all parts sum to the wall time of a step, with negative overlaps."""
+    """The cause of a part of a difference; all parts sum to the wall time of a step, overlaps being negative."""
 
     #: Work of the same operator, signature, module, phase and kernel, called as often.
     SAME_CALLS = auto()
@@ -72,7 +72,7 @@ class Work(Record, frozen=True, kw_only=True):
 
 
 class Part(Record, frozen=True, kw_only=True):
-    """A part of a step, before and after, in nanoseconds of the mean step; `change_ns = after_ns - before_ns`.
+    """A part of a step, before and after, in nanoseconds per step (mean); `change_ns = after_ns - before_ns`.
 
     The times of an overlap are negative; `pair` names the two kinds of work that overlap.
     """

@@ -11,7 +11,7 @@ from opanatomy.records.codec import Record
 
 
 class Fits(str, Enum):
-    """Whether a step fits into a device's memory, by the minimum and maximum that its process takes."""
+    """Whether a step fits into a device's memory, by the minimum and maximum that its process needs."""
 
     FITS = "fits"
     AT_THE_EDGE = "at the edge"
@@ -19,10 +19,10 @@ class Fits(str, Enum):
 
 
 class Occupied(Record, frozen=True, kw_only=True):
-    """The device memory that a step takes, in bytes.
+    """The device memory that a step needs, in bytes.
 
     `allocated_bytes` is the maximum allocated in blocks of the caching allocator, including cuBLAS's workspace;
-    `reserved_bytes` is the maximum that it reserves for them. The process takes `low_bytes` to `high_bytes` including
+    `reserved_bytes` is the maximum that it reserves for them. The process needs `low_bytes` to `high_bytes` including
     the device context, whose exact size is unknown.
     """
 
@@ -37,9 +37,10 @@ class DeviceEstimate(Record, frozen=True, kw_only=True):
     """A step on one device, or on each of several identical ones, estimated and not run.
 
     device: the device's name in the data sheets; `usable_bytes` of its memory are available to programs.
-    ranks: the number of devices that train together; `samples` and `tokens` are those of all ranks in one step, `batch`
-        is the samples of one rank.
-    link_bytes_per_second: the rate at which a device can send to and receive from the others at once, by its sheet.
+    ranks: the number of devices that train together; `samples` and `tokens` count those of all ranks in one step,
+        `batch` the samples of one rank.
+    link_bytes_per_second: the rate at which a device can send to and receive from the others at once, according to its
+        data sheet.
     transfer_ns: the time of the step's collectives on that link, at the rate that it attains.
     attained_ns: the step time if each call ran at the fastest rates that anyone measured on the device and launches
         took no time.

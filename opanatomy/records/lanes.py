@@ -27,7 +27,7 @@ class Lane(Record, frozen=True, kw_only=True):
 
     of: `phases`, `device`, `stream` or `host`.
     name: the name of the phase lane, device, stream or thread.
-    bin_ns: set if the lane has more spans than the report keeps: its spans are then the times of each kind within bins
+    bin_ns: set if the lane has more spans than the report keeps. Its spans are then the times of each kind within bins
         of this length, without names and in no particular order.
     count: how many spans it has, kept or not.
     """

@@ -41,7 +41,7 @@ AFTER_FORWARD, AFTER_BACKWARD, AFTER_OPTIMIZER, PEAK = "after_forward", "after_b
 
 
 class MemorySnapshot(Record, frozen=True, kw_only=True):
-    """Memory in use at one point of the run; `None` if it is unknown (no allocator touched, no NVML)."""
+    """Memory in use at one point of the run; a value is `None` if it is unknown (no allocator was used, or no NVML)."""
 
     name: str
     allocated_bytes: int | None = None
@@ -91,7 +91,7 @@ class MemoryFailure(Record, frozen=True, kw_only=True):
 
 
 class MemoryTerm(Record, frozen=True, kw_only=True):
-    """One term of the closed formula of a component: `formula` with the letters used in the literature, and its bytes.
+    """One term of a component's closed formula: `formula`, in the symbols of the literature, and its bytes.
 
     `per_layer` terms cover all layers, the others the rest of the model.
     """
@@ -104,7 +104,7 @@ class MemoryTerm(Record, frozen=True, kw_only=True):
 
 
 class PublishedFigure(Record, frozen=True, kw_only=True):
-    """One number from a published run next to ours."""
+    """One number from a published run next to the measured one."""
 
     figure: str
     published: float
@@ -169,7 +169,7 @@ class MemoryInference(Record, frozen=True, kw_only=True):
 
 
 class MemoryPoint(Record, frozen=True, kw_only=True):
-    """Bytes allocated from one time on, measured from the start of the window; `components` sum to them exactly."""
+    """Bytes allocated as of `time_ns`, counted from the start of the window; `components` sum to them exactly."""
 
     time_ns: int
     phase: Phase
@@ -204,7 +204,7 @@ class MemoryBlocks(Record, frozen=True, kw_only=True):
 class MemoryPart(Record, frozen=True, kw_only=True):
     """The part of the peak, or of a snapshot's moment, that a line, module, operator class, phase or stream allocated.
 
-    `of` says which of these (or a compiled region) `name` is; `None` means that no stack tells. For each `of`, the
+    `of` says which of these (or a compiled region) `name` is; `None` means that no stack shows it. For each `of`, the
     parts sum to `Memory.shown_bytes`; for a step observed with `memory` and `lines`, the parts by line (the only kind)
     sum to its peak. Allocator rounding beyond the requested sizes is a separate component, `allocator_rounding`. For
     "attention", a name is the line that allocated the scores of unfused attention, and `None` is everything else;
@@ -224,7 +224,7 @@ class MemoryPool(Record, frozen=True, kw_only=True):
     """Segments of one pool of an allocator: the memory that it holds, and how much of it is in use at the end.
 
     `pool` is the allocator's own ("large", "small") or that of a CUDA graph ("private 1:0"). `free_bytes` is what it
-    holds without using it; `largest_free_bytes` the largest request that it has room for. `rounding_bytes` is allocated
+    holds without using it, `largest_free_bytes` the largest request that it has room for. `rounding_bytes` is allocated
     beyond the requested sizes, `pending_bytes` is freed but waiting for another stream.
     """
 
@@ -268,8 +268,8 @@ class MemoryDevice(Record, frozen=True, kw_only=True):
     allocator's total (the CPU's begins with profiling), otherwise those whose frees were recorded, `None` if none was.
     `unmatched_frees` are the frees of these blocks; `never_freed` blocks outlive the trace; the addresses of
     `unseen_frees` were allocated again without a free in between. `uneven_frees` freed a different size than was
-    allocated. `checked_events` record the allocator's total; in `equal_events` it equals the sum of our blocks plus a
-    constant.
+    allocated. `checked_events` record the allocator's total; in `equal_events` it equals the sum of the replayed blocks
+    plus a constant.
     """
 
     device: str
@@ -309,8 +309,8 @@ class AllocatorFigures(Record, frozen=True, kw_only=True):
     `peak_bytes` is the maximum that it had allocated (`torch.cuda.max_memory_allocated`); the CPU's allocator does not
     record it. `before_bytes` is its total before the step (`torch.cuda.memory_allocated`), `before_blocks_bytes` the
     sum of the blocks of its snapshot. In `equal_events` of `checked_events` its total equals the sum of the replayed
-    blocks; `at_largest_difference` has both totals (ours, the allocator's) where they differ most. The addresses of
-    `unseen_frees` were allocated again without a free.
+    blocks; `at_largest_difference` has both totals (the replayed and the allocator's) where they differ most. The
+    addresses of `unseen_frees` were allocated again without a free.
     """
 
     device: str

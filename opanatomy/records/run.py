@@ -60,7 +60,7 @@ class RunSeries(Record, frozen=True, kw_only=True):
 
 
 class StepLengths(Record, frozen=True, kw_only=True):
-    """Steps that take this long or up to 9 % longer, without evaluation, checkpoints and compilation, and their sum."""
+    """Steps that take `from_ns` or up to 9 % longer, without evaluation, checkpoints and compilation, and their sum."""
 
     from_ns: int
     steps: int
@@ -84,8 +84,8 @@ class DeviceState(Record, frozen=True, kw_only=True):
     """Clocks, power and temperature of a device over a period, as its driver reports them; `None` means not reported.
 
     `clock_mhz` and `memory_clock_mhz` are medians, and `power_w` is the mean, over the readings in which the device was
-    busy; `temperature_c` is the highest. `reasons` counts the readings in which the driver named a reason for a lower
-    clock. `energy_j` is from the device's own counter, over `seconds` and `steps` steps.
+    busy; `temperature_c` is the highest. `reasons` has the driver's reasons for a lower clock, each with its number of
+    readings. `energy_j` is from the device's own counter, over `seconds` and `steps` steps.
     """
 
     readings: int = 0
@@ -178,7 +178,7 @@ class RunClock(Record, frozen=True, kw_only=True):
 class Drift(Record, frozen=True, kw_only=True):
     """Steps that take longer, or shorter, at the end of a run: the median step time in its first and last tenth.
 
-    `parts` has the change of each known part of a step, as host time, and `rest` the change outside these parts.
+    `parts` has the change in host time of each known part of a step, and `rest` the change outside these parts.
     """
 
     first_ns: int
@@ -190,7 +190,7 @@ class Growth(Record, frozen=True, kw_only=True):
     """Memory that grows steadily over a run: `allocated`, `reserved` or `host`.
 
     `first_bytes` and `last_bytes` are the minima in the second and last tenth of the steps, which are `steps` steps
-    apart. Growth is confirmed from 1 GiB on.
+    apart. Growth of 1 GiB or more is confirmed.
     """
 
     kind: str
@@ -206,7 +206,7 @@ class Growth(Record, frozen=True, kw_only=True):
 
 
 class VaryingPeak(Record, frozen=True, kw_only=True):
-    """A peak that rises during a run while memory allocated after a step does not: batches vary, it is no leak."""
+    """A peak that rises during a run while memory allocated after a step does not: batches vary, and nothing leaks."""
 
     first_bytes: int
     last_bytes: int

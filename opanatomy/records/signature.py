@@ -156,7 +156,7 @@ class Classification(Struct, frozen=True, kw_only=True):
 class Cost(Struct, frozen=True, kw_only=True):
     """The minimum that one operator call must compute and move.
 
-    `flops` are those of the operator's class, in the full convention (a causal mask does not halve them).
+    `flops` are those of the operator's class, counted in full (a causal mask does not halve them).
     """
 
     flops: int

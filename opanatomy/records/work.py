@@ -49,7 +49,8 @@ COLUMNS: Final = (
     _key("rule", "the classification rule that determined the class"),
     _key("part_of", "the enclosing operator, which accounts for this call's FLOPs and bytes", "name"),
     _key(
-        "compute_type", "the type in which float32 operands were computed, from the longest kernel whose name shows it"
+        "compute_type",
+        "the type in which float32 operands were computed, from the longest-running kernel whose name shows it",
     ),
     _key("crosses_host_link", "whether the call copies between host and device", values=bool),
     _key("bound_by", "what determines the bound: compute or memory"),

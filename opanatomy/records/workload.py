@@ -436,7 +436,7 @@ class Workload(Record, frozen=True, kw_only=True):
         shorter than the sequence, if the implementation computes all scores; otherwise `None`.
     checkpointing: how activations are recomputed.
     checkpoint_every: the number of layers recomputed together; `None` if each layer is recomputed separately.
-    checkpoint_layers: the first layers of each stack that are recomputed; `None` for all.
+    checkpoint_layers: how many of the first layers of each stack are recomputed; `None` for all.
     compiled: true if compiled by torch.compile.
     optimizer: the optimizer that updates the weights.
     accumulate: the number of micro-batches that `batch` is split into; their gradients are accumulated for one update.
@@ -452,7 +452,7 @@ class Workload(Record, frozen=True, kw_only=True):
     bucket_mb: the size in MiB of the buckets in which DDP reduces gradients, if given; `bucket_view` is true if
         gradients are views of the buckets.
     seed: the seed of weights and inputs.
-    backward_from: where backward starts: an expression of the model's output, and why this one.
+    backward_from: where backward starts: an expression of the model's output, and why it was chosen.
     changes: changes to the model's configuration.
     """
 

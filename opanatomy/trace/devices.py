@@ -148,7 +148,7 @@ def unused_gpu(metadata: dict[str, Any], names: Sequence[str]) -> str | None:
         )
     return (
         f"nothing was launched on {gpu}: all times are CPU times - move model and batch to it"
-        ' (.to("cuda")); if they already are, record GPU activities too (ProfilerActivity.CUDA)'
+        ' (.to("cuda")); if they already are there, record GPU activities too (ProfilerActivity.CUDA)'
     )
 
 

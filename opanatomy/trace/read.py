@@ -885,9 +885,9 @@ def _tell(collector: Collector, warnings: list[str]) -> None:
     if len(nodes := collector.graph_host_ns()):
         many = "1 graph host node" if len(nodes) == 1 else f"{len(nodes):,} graph host nodes"
         took = f"{int(nodes[:, 1].sum()) / 1e6:,.3f} ms"
-        warnings.append(f"{many} ({took}): callbacks on the host that a graph waited for, not device work")
+        warnings.append(f"device work excludes {many} ({took}): callbacks on the host that a graph waited for")
     for rows in [rows for rows in collector.unread() if not rows.of_device and rows.duration_ns][:3]:
-        warnings.append(f"not read, since no rule covers it: {rows.text}")
+        warnings.append(f"not recognized and therefore not read: {rows.text}")
     for category, count in sorted(collector.foreign.items())[:5]:
         warnings.append(f"read as kernels: {count:,} events of the unknown category {category[:40]}")
 
@@ -899,8 +899,8 @@ def _capture(metadata: dict[str, object], warnings: list[str]) -> Capture | None
     if isinstance(memory := raw.get("memory"), dict) and not _OLD_MEMORY.isdisjoint(memory):
         raw = {**raw, "memory": {}}
         warnings.append(
-            f"the memory records in the trace's own metadata ({METADATA_KEY}) use an older format, which is not read -"
-            " profile the model again"
+            f"the memory records in the trace's own metadata ({METADATA_KEY}) use an older format, which opanatomy no"
+            " longer reads - profile the model again"
         )
     try:
         return with_possible_numbers(msgspec.convert(raw, type=Capture), METADATA_KEY, warnings)

@@ -82,14 +82,14 @@ def read_snapshot(path: Path, advance: Callable[[float], None] = lambda share: N
             process.kill()
             raise
     if process.returncode or not sent:
-        raise TraceError(f"cannot read the snapshot {path}: the process that read it ended ({process.returncode})")
+        raise TraceError(f"cannot read the snapshot {path}: the process reading it ended ({process.returncode})")
     made = msgspec.msgpack.decode(sent, type=Sent)
     if made.error is not None or made.snapshot is None:
         raise TraceError(f"cannot read the snapshot {path}: {made.error}")
     snapshot = received(made.snapshot)
     if not snapshot.histories and not len(snapshot.segments.device):
         raise TraceError(
-            f"cannot read the snapshot {path}: it has neither segments nor the history of a device - was CUDA used?"
+            f"cannot read the snapshot {path}: it contains neither segments nor a device history - was CUDA used?"
         )
     return snapshot
 
@@ -173,7 +173,7 @@ def sent_of(path: Path) -> bytes:
     except _Refused as refused:
         error = str(refused)
     except MemoryError:
-        error = f"its objects take more than {_OBJECTS} times its size - is it a snapshot?"
+        error = f"loading it needs more than {_OBJECTS} times its size in memory - is it a snapshot?"
     except OSError as failed:
         error = failed.strerror or str(failed)
     except Exception as damage:  # of unpickling what is damaged there are as many kinds as there are opcodes

@@ -464,8 +464,8 @@ class EventStream:
         except Damaged as error:
             position = self.text_bytes - len(self._buffer) + error.position
             raise TraceError(
-                f"cannot read {self.path}: the entry near byte {position:,} of its text is not an event, {error} - copy"
-                " or record the trace again"
+                f"cannot read {self.path}: the entry near byte {position:,} of its text is not an event ({error}) -"
+                " copy or record the trace again"
             ) from error
         self._buffer = mend(self._buffer)[salvaged.rest + salvaged.closed :]
         self._closed = salvaged.closed
@@ -491,12 +491,12 @@ class EventStream:
         inside = " inside an event" if self._buffer.strip() else ""
         read = f"{self.events:,} events in {self.text_bytes / 1e6:.2f} MB of text"
         if not self._damage:
-            self.caveats.append(f"the file is truncated{inside}; it is read up to there: {read}")
+            self.caveats.append(f"the file is truncated{inside}; it was read up to that point: {read}")
             return
         at = self._raw.tell()
         place = f" after {100 * at / self._file_bytes:.1f} % of its bytes" if at < self._file_bytes else ""
         wrong = "" if self._damage == ENDS_EARLY else ", some of which may be wrong"
         self.caveats.append(
-            f"the compressed file is damaged or truncated{place} ({self._damage}); it is read up to there:"
-            f" {read}{wrong}"
+            f"the compressed file is damaged or truncated{place} ({self._damage}); it was read up to that"
+            f" point: {read}{wrong}"
         )

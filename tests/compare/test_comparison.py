@@ -398,11 +398,15 @@ def test_runs_of_a_side_that_differ_are_named(on_device: Anatomy) -> None:
     [
         ([[False], [False]], None),
         ([[True], [True], [True]], None),
-        ([[True], [False]], "{name} (2), unprofiled step times from {name} (1)"),
-        ([[True], [False], [False]], "{name} (2) and {name} (3), unprofiled step times from {name} (1)"),
+        ([[True], [False]], "{name} (2) were measured only under the profiler, those of {name} (1)"),
+        (
+            [[True], [False], [False]],
+            "{name} (2) and {name} (3) were measured only under the profiler, those of {name} (1)",
+        ),
         (
             [[True, False], [True, True]],
-            "1 of 2 runs of {name} (1), unprofiled step times from 1 of 2 runs of {name} (1) and {name} (2)",
+            "1 of 2 runs of {name} (1) were measured only under the profiler, those of 1 of 2 runs of {name} (1) and"
+            " {name} (2)",
         ),
     ],
 )
@@ -423,7 +427,7 @@ def test_sides_that_are_timed_in_other_ways_are_said(
     ]
     told = (says or "").format(name=DLRM.name)
     assert opanatomy.compare(*sides).warnings == (
-        f"only profiled step times from {told}: these cannot be compared - use the `profiled` number",
+        f"the step times of {told} without it: these cannot be compared - use the `profiled` number",
     ) * bool(says)
 
 

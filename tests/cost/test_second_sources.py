@@ -246,7 +246,7 @@ def test_a_step_that_does_not_repeat_itself_is_said_and_fails_the_check() -> Non
     assert products[0][4] == watched * 2 * 4 * 8 * 8
     assert steps is not None
     assert steps > watched * 2 * 4 * 8 * 8
-    with pytest.raises(GateError, match=r"^check: 6 numbers are not confirmed, the largest being "):
+    with pytest.raises(GateError, match=r"^check: 6 numbers are not confirmed, the largest difference being in "):
         opanatomy.profile(Unsteady(), (R(4, 8),), check=True)
 
 

@@ -250,7 +250,7 @@ def test_one_step_of_forty_takes_most_of_the_time(monkeypatch: pytest.MonkeyPatc
     assert (out.steps, out.of_steps) == (10, 399)
     assert out.wall_ns / out.of_ns == pytest.approx(10 * 3200 / (10 * 3200 + 389 * 20), rel=0.05)
     (text,) = caveats_of(trends(run))
-    assert text.startswith("10 of the 399 other steps take 8")
+    assert text.startswith("10 of the 399 unrecorded steps take 8")
     assert text.endswith(
         "% of the run's time and are more than twice as long as the recorded ones; none of them was recorded"
     )
@@ -261,7 +261,7 @@ def test_long_steps_may_be_among_the_recorded(monkeypatch: pytest.MonkeyPatch) -
     run = made.run(400, lambda number: 3200 * MS if number % 40 == 0 else STEP)
     found = trends_of(run, (STEP, STEP, STEP), (2 * STEP, 3200 * MS, 2 * STEP), 8)
     (text,) = caveats_of(found)
-    assert text.endswith("; they include 1 of the 3 recorded ones")
+    assert text.endswith("; 1 of the 3 recorded steps is like them")
 
 
 def test_updates_of_a_network_that_none_of_the_recorded_makes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,7 +135,7 @@ def test_a_fast_loader_is_not_named(
     run = replace(anatomy.run, wall_ns=wall_ns, input_ns=round(share * wall_ns), slow_steps=0, slow=())
     anatomy = with_advice(replace(anatomy, run=run))
     assert ("input" in {advice.id for advice in anatomy.advice}) is named
-    assert ("for its input, averaged over" in said(anatomy, capsys, tmp_path)) is named
+    assert ("waiting for input takes" in said(anatomy, capsys, tmp_path)) is named
 
 
 def looped(step: Callable[[int], object], count: int, trace: Path | None = None) -> RunClock:

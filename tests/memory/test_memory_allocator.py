@@ -135,7 +135,8 @@ def test_a_lost_free_stands_before_all_else(recording: Recording) -> None:
     row = next(line for line in terminal_report(anatomy, width=100).splitlines() if "memory peak" in line)
     assert f"{size_text(replayed)} here, {size_text(own)} according to" in row
     with pytest.raises(
-        GateError, match=r"check: 2 numbers are not confirmed, the largest being allocated bytes of cuda:0"
+        GateError,
+        match=r"check: 2 numbers are not confirmed, the largest difference being in allocated bytes of cuda:0",
     ):
         require_agreement(anatomy)
 

@@ -142,7 +142,7 @@ def classic(**components: int) -> dict[str, tuple[float, float | None]]:
 
 def test_the_classic_run_is_set_next_to_its_published_figures() -> None:
     """A sum with a part that is unknown is unknown."""
-    rest, whole = "gradients, optimizer state, activations, buffers, cache", "training, all of the device"
+    rest, whole = "gradients, optimizer state, activations, buffers, cache", "training, entire device"
     figures = classic(weights=1_340, device_context=500, allocator_cache=100)
     assert figures == {
         "device context and kernels": (1343, 500.0),

@@ -576,7 +576,7 @@ def test_a_pickle_that_would_call_something_calls_nothing(
         (pickle.dumps({"segments": [held()], "device_traces": [[alloc(-512)]]}), "in it is impossible"),
         (pickle.dumps({"segments": [], "device_traces": [[alloc(1, [frame("f", line=1 << 80)])]]}), "damaged"),
         (b"\x80\x04r\xff\xff\xff\x0f", "damaged or truncated"),  # eight bytes that ask for a memo of 2 GB
-        (b"\x80\x04" + b"]q\x00." * 3, "neither segments nor the history"),
+        (b"\x80\x04" + b"]q\x00." * 3, "neither segments nor a device history"),
         (gzip.compress(pickle.dumps({"segments": []}))[:-9], "truncated or damaged"),
         (gzip.compress(pickle.dumps({"segments": []}) + b"\0" * (40 << 20)), "gzip bomb"),
         (pickle.dumps(torch.ones(2)), "refers to torch"),

@@ -196,7 +196,7 @@ def test_a_graph_of_a_whole_step_does_not_tell_its_phases(launch: str, said: boo
     trace = training_step()
     trace.named("sgemm_128x64_nn")["name"] = "layer_norm_backward_kernel"
     trace.named("cudaLaunchKernel")["name"] = launch
-    told = "graphs ran 0.010 ms of kernels that are named like those of backward"
+    told = "graphs launched in forward ran 0.010 ms of kernels with names like those of backward"
     assert any(text.startswith(told) for text in trace.analyze(tmp_path).warnings) is said
 
 
@@ -338,7 +338,7 @@ def test_what_is_there_twice_or_on_two_devices_is_said(tmp_path: Path) -> None:
     assert any(text.startswith("3 device events recorded more than once") for text in said), said
     trace.kernel("ampere_sgemm_128x64_nn", 141, 10, 1, device=1)
     (warning,) = trace.analyze(tmp_path).warnings
-    assert warning.startswith("1 launches have kernels on a second device as well")
+    assert warning.startswith("1 launches also have kernels on a second device")
 
 
 # ------------------------------------------------------------------------------------------------- costs that cannot be

@@ -149,7 +149,7 @@ def test_two_swapped_ids_reverse_the_order_of_a_stream(first: int, second: int, 
     one["correlation"], other["correlation"] = other["correlation"], one["correlation"]
     said = next(one for quantity, one in unexplained(trace.analyze(tmp_path)) if quantity == "order on streams")
     assert (said.operator, said.ours, said.time_ns) == ("work on stream 7", 2, 80 * US)
-    assert said.evidence == "2 device events ran out of launch order"
+    assert said.evidence == "2 device events did not run in launch order"
 
 
 def test_launches_of_two_threads_at_once_have_no_order(tmp_path: Path) -> None:

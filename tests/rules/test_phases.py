@@ -272,7 +272,13 @@ def test_a_graph_of_whole_steps_is_doubted(kernel: str, said: bool, tmp_path: Pa
     made.launch(50, 99, name="cudaGraphLaunch")
     made.kernel("ampere_sgemm_128x64_nn", 10_100, 10, 99)
     made.kernel(kernel, 10_200, 5, 99)
-    assert any("graphs ran 0.005 ms of kernels" in warning for warning in made.analyze(tmp_path).warnings) == said
+    assert (
+        any(
+            "graphs launched in forward ran 0.005 ms of kernels" in warning
+            for warning in made.analyze(tmp_path).warnings
+        )
+        == said
+    )
 
 
 @pytest.mark.parametrize("flows", [True, False])
@@ -587,7 +593,7 @@ def test_rules_in_python_and_what_is_none(tmp_path: Path, capsys: pytest.Capture
     times = device_times(opanatomy.analyze(path, phases={"forward": r"\(F\)$", "backward": [r"\(B\)$", r"\(W\)$"]}))
     assert (times["forward"], times["backward"]) == (20_000, 30_000)
     warnings = opanatomy.analyze(path, phases={"recompute": r"\(R\)"}).warnings
-    expected = r"no annotation in the trace matches '\\(R\\)', so the rule adds nothing to the phase recompute"
+    expected = r"no annotation in the trace matches '\\(R\\)', so this pattern adds nothing to the phase recompute"
     assert [warning for warning in warnings if "no annotation" in warning] == [expected]
     for phases in ({"fwd": "x"}, {"forward": "("}, {"forward": 3}, "forward=x"):
         with pytest.raises(UsageError, match="analyze: phases"):

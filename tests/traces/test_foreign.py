@@ -105,7 +105,7 @@ def test_nothing_is_claimed_of_a_device_whose_rows_no_rule_reads(
     path = written(tmp_path, document())
     anatomy = opanatomy.analyze(path)
     said = (
-        f"device rows of {rows} are not supported: no number here covers that device. All times are host times of"
+        f"device events of {rows} are not supported: no number here covers that device. All times are host times of"
         " launching and waiting"
     )
     assert anatomy.caveats == (said,)
@@ -138,7 +138,7 @@ def test_rows_beside_known_device_work_are_said_and_change_nothing_else(tmp_path
     trace.events += [*rows_of("dpu_event", 9)()["traceEvents"][2::2], process(8, "opanatomy")]
     both = trace.analyze(tmp_path)
     assert both.caveats == (
-        "device rows of dpu_event (4 events, 0.240 ms) are not supported: no number here covers that device.",
+        "device events of dpu_event (4 events, 0.240 ms) are not supported: no number here covers that device.",
     )
     assert (both.classes, both.timeline.busy_ns) == (known.classes, known.timeline.busy_ns)
 
@@ -182,7 +182,7 @@ def on_cpu(*operators: str) -> TraceBuilder:
         (
             ("aten::mm",),
             "nothing was launched on the machine's GPU (NVIDIA H100 80GB HBM3): all times are CPU times - move"
-            ' model and batch to it (.to("cuda")); if they already are, record GPU activities too'
+            ' model and batch to it (.to("cuda")); if they already are there, record GPU activities too'
             " (ProfilerActivity.CUDA)",
         ),
     ],

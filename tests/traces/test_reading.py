@@ -167,7 +167,7 @@ def test_a_cut_off_trace_says_how_much_was_read(tmp_path: Path) -> None:
     made.events += training_step().events
     text = made.text()
     assert analyzed(tmp_path, text[: text.index("ampere_sgemm_128x64_nt")]).caveats == (
-        "the file is truncated inside an event; it is read up to there: 14 events in 0.00 MB of text",
+        "the file is truncated inside an event; it was read up to that point: 14 events in 0.00 MB of text",
         "the truncated trace contains the device work of 1 of its 2 launches",
     )
     made = TraceBuilder()
@@ -244,7 +244,7 @@ def test_damage_in_the_middle_is_one_line_with_the_place(damage: str, tmp_path: 
     lost, more = DAMAGE[damage]
     at = STEP.index(lost, STEP.index('"aten::linear"') if lost not in ("{", "") else PLACE)
     with pytest.raises(
-        TraceError, match=r"the entry near byte [\d,]+ of its text is not an event, it is not "
+        TraceError, match=r"the entry near byte [\d,]+ of its text is not an event \(it is not "
     ) as caught:
         analyzed(tmp_path, STEP[:at] + more + STEP[at + len(lost) :])
     assert str(caught.value).isprintable()
@@ -335,7 +335,7 @@ def test_nodes_of_a_graph_that_are_no_device_work(tmp_path: Path) -> None:
     assert [(row.kernel, row.count, row.time_ns) for row in anatomy.kernels] == [("ampere_sgemm_128x64_nn", 2, 200_000)]
     assert (anatomy.timeline.busy_ns, anatomy.ledger.unknown_ns) == (200_000, 0)
     assert anatomy.warnings == (
-        "1 graph host node (0.400 ms): callbacks on the host that a graph waited for, not device work",
+        "device work excludes 1 graph host node (0.400 ms): callbacks on the host that a graph waited for",
     )
 
 
@@ -402,7 +402,9 @@ def test_metadata_that_cannot_be_are_left_out_and_said(tmp_path: Path) -> None:
         " parameters, batch, memory.storage_bytes, memory.failure, peak_bytes, unprofiled_step_ns"
     )
     record["memory"] = {"peak_bytes": 5, "components": [{"component": "weights", "measured_bytes": 2}]}
-    assert any("use an older format, which is not read" in text for text in made.analyze(tmp_path).warnings)
+    assert any(
+        "use an older format, which opanatomy no longer reads" in text for text in made.analyze(tmp_path).warnings
+    )
 
 
 @pytest.mark.parametrize(("compiled", "uncompiled", "possible"), [(1, 1, True), (0, 1, False), (1, 0, False)])

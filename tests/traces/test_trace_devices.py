@@ -161,7 +161,7 @@ def test_launches_without_kernels_are_said(tmp_path: Path) -> None:
     anatomy = trace.analyze(tmp_path)
     assert anatomy.caveats == (
         "no device work was recorded, only 3 launches: what the device did and when it was idle are"
-        " unknown - record again where CUPTI (roctracer) works",
+        " unknown - record again where CUPTI (or roctracer) works",
     )
     assert (anatomy.timeline.idle_ns, anatomy.timeline.unrecorded_ns) == (0, 900_000)
     assert sum(row.time_ns for row in anatomy.classes) == 0
