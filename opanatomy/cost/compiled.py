@@ -186,7 +186,8 @@ def fused(name: str, signature: Signature) -> Cost:
 def product_template(name: str, signature: Signature) -> Cost:
     """`2 * b * m * n * k` FLOPs for the first two tensors, (b, m, k) @ (b, k, n).
 
-    Each tensor argument counts once, the last one as written, the others as read. Other operators fused into the template are not counted.
+    Each tensor argument counts once, the last one as written, the others as read. Other operators fused into the
+    template are not counted.
     """
     tensors, _ = _arguments(signature)
     (a, b), last = tensors[:2], tensors[-1]

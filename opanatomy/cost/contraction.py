@@ -197,8 +197,8 @@ def trilinear(signature: Signature) -> Cost:
 
     Arguments: (a, b, c, expand_a, expand_b, expand_c, summed dimensions, ...), where each `expand` lists dimensions to
     insert. The first product sums over those summed dimensions that c lacks, the second over the rest. A product that
-    sums over nothing is element-wise and is not counted. Source: `_trilinear` and `sumproduct_pair` in ATen's Linear.cpp;
-    torch.utils.flop_counter has no formula.
+    sums over nothing is element-wise and is not counted. Source: `_trilinear` and `sumproduct_pair` in ATen's
+    Linear.cpp; torch.utils.flop_counter has no formula for it.
     """
     spread = [_with_ones(signature.tensor(at).shape, integers(signature.get(at + 3))) for at in range(3)]
     shape, summed = broadcast(*spread), set(integers(signature.get(6)))

@@ -1,8 +1,8 @@
 """Convolutions: `2 * output elements * (C_in / groups) * kernel elements` FLOPs without the bias.
 
-For a transposed convolution, it is `2 * input elements * (C_out / groups) * kernel elements`. Each gradient costs as much as the forward; only the
-gradients that `output_mask` requests are counted (torch.utils.flop_counter agrees, except that its backward ignores
-`groups`).
+For a transposed convolution, it is `2 * input elements * (C_out / groups) * kernel elements`. Each gradient costs as
+much as the forward; only the gradients that `output_mask` requests are counted (torch.utils.flop_counter agrees, except
+that its backward ignores `groups`).
 """
 
 from __future__ import annotations

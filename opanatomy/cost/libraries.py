@@ -182,6 +182,9 @@ def rotary_function(signature: Signature) -> Cost:
 
 @formula("LigerCrossEntropyFunction")
 def cross_entropy(signature: Signature) -> Cost:
-    """8 FLOPs per logit: softmax 4 and the gradient 4, which overwrites the logits. Arguments: (logits, targets, ...)."""
+    """8 FLOPs per logit: softmax 4 and the gradient 4, which overwrites the logits.
+
+    Arguments: (logits, targets, ...).
+    """
     x, target = signature.tensor(0), signature.tensor(1)
     return moved(read(x, target), read(x) + item("float32"), flops=8 * x.numel)

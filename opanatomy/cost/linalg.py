@@ -286,9 +286,9 @@ def complex_to_complex(signature: Signature) -> Cost:
 
 @formula("aten::_fft_r2c")
 def real_to_complex(signature: Signature) -> Cost:
-    """`2.5 * N * log2(n)` FLOPs: N real elements, n points per transform. Arguments: (x, dims, normalization, one-sided).
+    """`2.5 * N * log2(n)` FLOPs: N real elements, n points per transform.
 
-    A one-sided result keeps n // 2 + 1 of the n elements of the last transformed dimension.
+    Arguments: (x, dims, normalization, one-sided). A one-sided result keeps n // 2 + 1 of the n elements of the last transformed dimension.
     """
     x, dims = signature.tensor(0), integers(signature.get(1))
     last = axis(dims[-1], len(x.shape))
