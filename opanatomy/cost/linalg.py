@@ -207,7 +207,7 @@ def apply_reflectors(signature: Signature) -> Cost:
 
 @formula("aten::_linalg_solve_ex")
 def solve(signature: Signature) -> Cost:
-    """`2/3 n^3` FLOPs for the LU factors and `2 n^2` per column of B. Arguments: (A, B, left, ...).
+    """About `2/3 n^3` FLOPs for the LU factors, and `2 n^2` per column of B. Arguments: (A, B, left, ...).
 
     Writes the solution, factors, pivots and a status.
     """
@@ -288,7 +288,8 @@ def complex_to_complex(signature: Signature) -> Cost:
 def real_to_complex(signature: Signature) -> Cost:
     """`2.5 * N * log2(n)` FLOPs: N real elements, n points per transform.
 
-    Arguments: (x, dims, normalization, one-sided). A one-sided result keeps n // 2 + 1 of the n elements of the last transformed dimension.
+    Arguments: (x, dims, normalization, one-sided). A one-sided result keeps n // 2 + 1 of the n elements of the last
+    transformed dimension.
     """
     x, dims = signature.tensor(0), integers(signature.get(1))
     last = axis(dims[-1], len(x.shape))
