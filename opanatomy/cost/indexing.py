@@ -108,7 +108,7 @@ def _put(x: Tensor, indices: Argument, values: Tensor) -> tuple[int, tuple[Tenso
 
 @formula("aten::index_put_", "aten::_index_put_impl_")
 def index_put_(signature: Signature) -> Cost:
-    """1 add per touched element if it accumulates.
+    """0 FLOPs, or 1 add per touched element if `accumulate` is true.
 
     Reads values and indices, writes (or adds to) the touched elements.
     """
@@ -245,7 +245,7 @@ def masked_scatter_backward(signature: Signature) -> Cost:
 
 @formula("aten::put_")
 def put_(signature: Signature) -> Cost:
-    """1 add per source element if it accumulates. Arguments: (x, indices, source, accumulate).
+    """0 FLOPs, or 1 add per source element if `accumulate` is true. Arguments: (x, indices, source, accumulate).
 
     Writes (or adds to) the touched elements.
     """

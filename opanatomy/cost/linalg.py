@@ -165,7 +165,7 @@ def householder_qr(signature: Signature) -> Cost:
 def qr(signature: Signature) -> Cost:
     """The FLOPs of geqrf, plus orgqr for the columns of Q: m in mode `complete`, none in mode `r`, else min(m, n).
 
-    A trace does not record the mode, a string; a capture does. Without the mode there is no cost.
+    A trace does not record the mode, because it is a string; a capture does. Without the mode there is no cost.
     """
     x = signature.tensor(0)
     batch, m, n = _matrices(x, square=False)

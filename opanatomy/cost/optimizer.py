@@ -36,7 +36,7 @@ def _adam(signature: Signature, decay_flops: int) -> Cost:
 
 @formula("aten::_fused_adamw_")
 def fused_adamw(signature: Signature) -> Cost:
-    """13 FLOPs per parameter, 14 with weight decay; reads and writes parameter and both averages, reads the gradient.
+    """13 FLOPs per parameter, 14 with weight decay; reads and writes it and both averages, reads its gradient.
 
     m + (1 - b1) * (g - m) takes 3, b2 * v + (1 - b2) * g * g 4, sqrt(v) / c + eps 3, p - step * m / denominator 3, and
     weight decay, p * (1 - lr * decay), 1. A gradient scale adds 1, `maximize` 1.
