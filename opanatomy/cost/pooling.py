@@ -59,7 +59,7 @@ def max_pool3d(signature: Signature) -> Cost:
 
 @formula("aten::max_pool2d_with_indices_backward", "aten::max_pool3d_with_indices_backward")
 def max_pool_backward(signature: Signature) -> Cost:
-    """1 add per element of the output gradient; reads it and the indices, not the image; writes the image's gradient."""
+    """1 add per output-gradient element; reads gradients and indices, not the image; writes the image's gradient."""
     grad, x, indices = signature.tensor(0), signature.tensor(1), signature.tensor(7)
     return moved(read(grad, indices), fresh(x.shape, x.dtype), flops=grad.numel)
 
