@@ -242,7 +242,8 @@ def _register(name: str, row: Map) -> None:
         return map_cost(row, signature, in_place=True)
 
     count = f"{row.flops} FLOP{'s' * (row.flops != 1)} per output element"
-    more = "" if row.factor is None else f", {row.flops + 1} with an `alpha` or `value` other than 1"
+    factor = "an `alpha`" if row.operands == 2 else "a `value`"
+    more = "" if row.factor is None else f", {row.flops + 1} with {factor} other than 1"
     text = f"{count}{more}; reads each operand, writes the result."
     out_of_place.__doc__ = in_place.__doc__ = text
     formula(f"aten::{name}")(out_of_place)

@@ -476,7 +476,7 @@ def to_padded(signature: Signature) -> Cost:
 
 @formula("aten::_padded_dense_to_jagged_forward", "fbgemm::dense_to_jagged_forward")
 def from_padded(signature: Signature) -> Cost:
-    """0 FLOPs; reads and writes the rows. No cost if their number is not an argument, because it depends on data.
+    """0 FLOPs; reads and writes the rows. Has a cost only if their number is an argument; else it depends on data.
 
     Arguments: (padded, offsets, rows).
     """
