@@ -1,4 +1,4 @@
-"""Fused attention: two matmuls forward, five backward (it recomputes the scores); the score matrix is never stored.
+"""Fused attention: two matmuls forward, five backward (the scores are recomputed); the score matrix is never stored.
 
 `flops` counts the matmuls over all positions; `causal_flops` is half of that if the call is causal. If the arguments
 include a window, both count exactly the query-key pairs within the window and the causal mask. A tensor mask does not
@@ -155,7 +155,7 @@ def query_key_value(signature: Signature, start: int = 0) -> tuple[Tensor, Tenso
 def flash(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d` FLOPs for q (b, h, s, d), k and v (b, h_kv, t, d).
 
-    A causal call also has half of them as `causal_flops`.
+    For a causal call, half of this count is also recorded as `causal_flops`.
     """
     q, k, v = query_key_value(signature)
     # the overload with three scales of fp8 has them before dropout_p
@@ -177,7 +177,7 @@ def flash_cpu(signature: Signature) -> Cost:
 def efficient(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d` FLOPs. Arguments: (q, k, v, bias, compute_log_sumexp, dropout_p, is_causal).
 
-    Writes the log-sum-exp only for training.
+    Writes the log-sum-exp only if `compute_log_sumexp` is true.
     """
     q, k, v = query_key_value(signature)
     sizes = heads_first(q, k, v)
@@ -207,7 +207,7 @@ def _usual_backward(signature: Signature, causal: int, bias: Tensor | None, bias
 
 @formula("aten::_scaled_dot_product_flash_attention_backward")
 def flash_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` FLOPs, five matmuls.
+    """`10 * b * h * s * t * d` FLOPs for five matmuls.
 
     Reads the output gradient, q, k, v, the output and the log-sum-exp.
     """
@@ -216,26 +216,26 @@ def flash_backward(signature: Signature) -> Cost:
 
 @formula("aten::_scaled_dot_product_flash_attention_for_cpu_backward")
 def flash_cpu_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` FLOPs, five matmuls; also reads the mask."""
+    """`10 * b * h * s * t * d` FLOPs for five matmuls; also reads the mask."""
     return _usual_backward(signature, 7, optional(signature, 8))
 
 
 @formula("aten::_scaled_dot_product_efficient_attention_backward")
 def efficient_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` FLOPs, five matmuls; writes the bias gradient if requested."""
+    """`10 * b * h * s * t * d` FLOPs for five matmuls; writes the bias gradient if requested."""
     wanted = mask(signature.get(10), 4)[3]
     return _usual_backward(signature, 11, optional(signature, 4), wanted)
 
 
 @formula("aten::_scaled_dot_product_cudnn_attention_backward")
 def cudnn_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` FLOPs, five matmuls."""
+    """`10 * b * h * s * t * d` FLOPs for five matmuls."""
     return _usual_backward(signature, 14, optional(signature, 8))
 
 
 @formula("aten::_scaled_dot_product_fused_attention_overrideable_backward")
 def overrideable_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` FLOPs, five matmuls; writes the bias gradient if requested."""
+    """`10 * b * h * s * t * d` FLOPs for five matmuls; writes the bias gradient if requested."""
     wanted = mask(signature.get(5), 4)[3]
     return _usual_backward(signature, 13, optional(signature, 4), wanted)
 
@@ -267,7 +267,7 @@ def flash_heads_third(signature: Signature) -> Cost:
 
 @formula("aten::_flash_attention_backward")
 def flash_heads_third_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` FLOPs, five matmuls; argument 15 is the left window."""
+    """`10 * b * h * s * t * d` FLOPs for five matmuls. Arguments 15 and 16 are the left and right window sizes."""
     grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     offsets = optional(signature, 6)
     sizes = flexible(q, k, v, offsets, (signature.get(8), signature.get(9)))
@@ -301,7 +301,7 @@ def efficient_heads_third(signature: Signature) -> Cost:
 
 @formula("aten::_efficient_attention_backward")
 def efficient_heads_third_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` FLOPs, five matmuls; writes the bias gradient if requested."""
+    """`10 * b * h * s * t * d` FLOPs for five matmuls; writes the bias gradient if requested."""
     grad, (q, k, v), bias = signature.tensor(0), query_key_value(signature, 1), optional(signature, 4)
     offsets = optional(signature, 6)
     sizes = flexible(q, k, v, offsets, (signature.get(8), signature.get(9)))
@@ -312,7 +312,7 @@ def efficient_heads_third_backward(signature: Signature) -> Cost:
 
 @formula("aten::_cudnn_attention_forward")
 def cudnn_heads_first(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` FLOPs.
+    """`4 * b * h * s * t * d` FLOPs; packed sequences have no cost.
 
     Arguments: (q, k, v, bias, offsets, offsets, max_q, max_k, compute_log_sumexp, p, is_causal).
     """
@@ -327,7 +327,7 @@ def cudnn_heads_first(signature: Signature) -> Cost:
 
 @formula("aten::_cudnn_attention_backward")
 def cudnn_heads_first_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` FLOPs, five matmuls."""
+    """`10 * b * h * s * t * d` FLOPs for five matmuls."""
     return _usual_backward(signature, 14, optional(signature, 8))
 
 
@@ -365,10 +365,10 @@ def package_backward(signature: Signature) -> Cost:
 
 @formula("flash_attn::_flash_attn_varlen_forward")
 def package_packed_forward(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` FLOPs for packed sequences of equal length; other lengths have no cost.
+    """`4 * b * h * s * t * d` FLOPs for packed sequences of equal length; other lengths and a paged cache have no cost.
 
     Arguments: (q, k, v, cu_seqlens_q, cu_seqlens_k, max_q, max_k, p, scale, causal, window_left, window_right, softcap,
-    alibi_slopes, return_softmax, block_table, leftpad_k, seqused_k, ...)
+    alibi_slopes, return_softmax, block_table, leftpad_k, seqused_k, ...).
     """
     q, k, v = query_key_value(signature)
     offsets = signature.tensor(3)
@@ -383,7 +383,7 @@ def package_packed_backward(signature: Signature) -> Cost:
     """`10 * b * h * s * t * d` FLOPs for packed sequences of equal length; other lengths have no cost.
 
     Arguments: (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_q, max_k, p, scale, causal,
-    window_left, ...)
+    window_left, ...).
     """
     grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     offsets = signature.tensor(9)
@@ -394,10 +394,10 @@ def package_packed_backward(signature: Signature) -> Cost:
 
 @formula("_vllm_fa2_C::varlen_fwd")
 def vllm_packed_forward(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` FLOPs for packed sequences of equal length; no cost with a paged cache.
+    """`4 * b * h * s * t * d` FLOPs for packed sequences of equal length; other lengths and a paged cache have no cost.
 
     Arguments: (q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, leftpad_k, block_table, alibi_slopes, max_q, max_k,
-    p, scale, zero_tensors, causal, window_left, window_right, ...)
+    p, scale, zero_tensors, causal, window_left, window_right, ...).
     """
     q, k, v = query_key_value(signature)
     offsets = signature.tensor(4)
@@ -440,7 +440,7 @@ def third_forward(signature: Signature) -> Cost:
 
 @formula("flash_attn_3::bwd")
 def third_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` FLOPs, five matmuls.
+    """`10 * b * h * s * t * d` FLOPs for five matmuls.
 
     Arguments: (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_q, max_k,
     scale, is_causal, window_left, window_right, ...). Source: hopper/flash_api.cpp.
@@ -455,11 +455,11 @@ def third_backward(signature: Signature) -> Cost:
 
 @formula("flash_attn_3::_flash_attn_backward")
 def third_interface_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` FLOPs, as for `bwd`, which this operator wraps.
+    """`10 * b * h * s * t * d` FLOPs, as for `flash_attn_3::bwd`, which this operator calls.
 
     The older version has 19 arguments: (grad, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
     max_q, max_k, scale, is_causal, ...). The newer version has 22, with dq, dk, dv before the scale. Source:
-    hopper/flash_attn_interface.py, and traces of it.
+    hopper/flash_attn_interface.py and recorded traces.
     """
     head, rest = signature.arguments[:6], signature.arguments[6:]
     if len(signature.arguments) >= 22:

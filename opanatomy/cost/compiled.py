@@ -154,10 +154,10 @@ def _arguments(signature: Signature) -> tuple[tuple[Tensor, ...], tuple[int, ...
 
 @pattern(_MAPS_AND_REDUCTIONS)
 def fused(name: str, signature: Signature) -> Cost:
-    """FLOPs per element of the named operators times the loop iterations; each tensor argument counts once.
+    """The FLOPs per element of the operators in the kernel's name, summed, times the loop iterations.
 
-    The bytes are a lower bound if a tensor is changed in place or only partly read. The name lists each operator only
-    once.
+    This is an estimate: the name lists each operator once, however often it occurs. Each tensor argument counts once,
+    also if it is changed in place. A tensor that is indexed or sliced counts at most one element per iteration.
     """
     match = re.fullmatch(_MAPS_AND_REDUCTIONS, name)
     if match is None:
@@ -184,9 +184,10 @@ def fused(name: str, signature: Signature) -> Cost:
 
 @pattern(r"triton_tem_fused_\w*?(mm|linear|matmul)_\w*")
 def product_template(name: str, signature: Signature) -> Cost:
-    """`2 * b * m * n * k` of the first two tensors, (b, m, k) @ (b, k, n).
+    """`2 * b * m * n * k` FLOPs for the first two tensors, (b, m, k) @ (b, k, n).
 
-    Each tensor argument counts once, the last as written. Other operators fused into the template are not counted.
+    Each tensor argument counts once, the last one as written, the others as read. Other operators fused into the
+    template are not counted.
     """
     tensors, _ = _arguments(signature)
     (a, b), last = tensors[:2], tensors[-1]
@@ -198,10 +199,10 @@ def product_template(name: str, signature: Signature) -> Cost:
 
 @pattern(r"triton_tem_fused_\w*flex_attention\w*")
 def flexible_attention(name: str, signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` FLOPs, backward `10 * b * h * s * t * d`: the count without a mask.
+    """`4 * b * h * s * t * d` FLOPs forward, `10 * b * h * s * t * d` backward, as without a mask.
 
-    An upper bound, because the launch does not record which blocks the mask skips. Each tensor argument counts once,
-    the last as written.
+    This is an upper bound, because the launch does not record which blocks the mask skips. Each tensor argument counts
+    once, the last one as written, the others as read.
     """
     tensors, _ = _arguments(signature)
     sizes = heads_first(*tensors[:3])

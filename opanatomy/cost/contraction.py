@@ -53,7 +53,7 @@ def mm(signature: Signature) -> Cost:
 def int_mm(signature: Signature) -> Cost:
     """`2 * m * n * k` FLOPs for int8 (m, k) @ (k, n) -> int32.
 
-    Source: same as mm; torch.utils.flop_counter has no formula.
+    Counted as for mm; torch.utils.flop_counter has no formula for it.
     """
     a, b = signature.tensor(0), signature.tensor(1)
     shape, flops = product_shape(a.shape, b.shape)
@@ -78,7 +78,7 @@ def addmm(signature: Signature) -> Cost:
 
 @formula("aten::addbmm", "aten::addbmm_")
 def addbmm(signature: Signature) -> Cost:
-    """`2 * b * m * n * k` FLOPs: sums the products of all b matrices into one (m, n) matrix."""
+    """`2 * b * m * n * k` FLOPs: the products of all b pairs of matrices are summed into one (m, n) matrix."""
     added, a, b = (signature.tensor(index) for index in range(3))
     (_, m, n), flops = product_shape(a.shape, b.shape)
     return Cost(flops=flops, read_bytes=read(added, a, b), written_bytes=fresh((m, n), a.dtype))
@@ -86,9 +86,9 @@ def addbmm(signature: Signature) -> Cost:
 
 @formula("aten::mv", "aten::dot", "aten::vdot", "aten::inner")
 def mv(signature: Signature) -> Cost:
-    """`2 * m * k` FLOPs for (m, k) @ (k,), m = 1 for dot.
+    """`2 * m * k` FLOPs for (m, k) @ (k,), with m = 1 for dot.
 
-    Source: same as mm; torch.utils.flop_counter has no formula.
+    Counted as for mm; torch.utils.flop_counter has no formula for it.
     """
     a, b = signature.tensor(0), signature.tensor(1)
     if len(b.shape) != 1 or len(a.shape) not in (1, 2) or a.shape[-1] != b.shape[0]:
@@ -115,7 +115,7 @@ def addr(signature: Signature) -> Cost:
 
 @formula("aten::linear", "aten::mkldnn_linear")
 def linear(signature: Signature) -> Cost:
-    """`2 * rows * out * in` FLOPs for (..., in) @ (out, in)^T + bias. Source: same as addmm."""
+    """`2 * rows * out * in` FLOPs for (..., in) @ (out, in)^T + bias, as for addmm."""
     return _linear(signature, 1, optional(signature, 2))
 
 
@@ -132,7 +132,7 @@ def mkl_linear(signature: Signature) -> Cost:
 def pointwise_linear(signature: Signature) -> Cost:
     """Same as linear; the fused activation is not counted.
 
-    Arguments if another tensor is added: (x, other, weight, bias, operation).
+    If another tensor is added, the arguments are (x, other, weight, bias, operation).
     """
     if len(signature.arguments) == 5:
         return _linear(signature, 2, optional(signature, 3), optional(signature, 1))
@@ -150,7 +150,7 @@ def _linear(signature: Signature, index: int, bias: Tensor | None, other: Tensor
 
 @formula("aten::matmul")
 def matmul(signature: Signature) -> Cost:
-    """`2 * batch * m * n * k` FLOPs; vectors and leading dimensions follow NumPy's rules. Source: same as bmm."""
+    """`2 * batch * m * n * k` FLOPs, as for bmm; vectors and leading dimensions follow NumPy's rules."""
     a, b = signature.tensor(0), signature.tensor(1)
     left = a.shape if len(a.shape) > 1 else (1, *a.shape)
     right = b.shape if len(b.shape) > 1 else (*b.shape, 1)
@@ -193,12 +193,12 @@ def scaled_grouped_mm_v2(signature: Signature) -> Cost:
 
 @formula("aten::_trilinear")
 def trilinear(signature: Signature) -> Cost:
-    """2 FLOPs per point of the index space of each of two products: a with b, then their product with c.
+    """2 FLOPs per combination of indices in each of two products: that of a and b, then that of their result and c.
 
-    Arguments: (a, b, c, expand_a, expand_b, expand_c, summed dimensions, ...), where `expand` inserts new dimensions.
-    The first product, of a and b, sums over the dimensions that c lacks. A product that sums over nothing is
-    element-wise and is not counted. Source: `_trilinear` and `sumproduct_pair` in ATen's Linear.cpp;
-    torch.utils.flop_counter has no formula.
+    Arguments: (a, b, c, expand_a, expand_b, expand_c, summed dimensions, ...), where each `expand` lists dimensions to
+    insert. The first product sums over those summed dimensions that c lacks, the second over the rest. A product that
+    sums over nothing is element-wise and is not counted. Source: `_trilinear` and `sumproduct_pair` in ATen's
+    Linear.cpp; torch.utils.flop_counter has no formula for it.
     """
     spread = [_with_ones(signature.tensor(at).shape, integers(signature.get(at + 3))) for at in range(3)]
     shape, summed = broadcast(*spread), set(integers(signature.get(6)))
@@ -222,9 +222,9 @@ def _with_ones(shape: Shape, indices: Shape) -> Shape:
 def grouped_mm(signature: Signature) -> Cost:
     """`2 * rows * n * k` FLOPs summed over the groups, however the rows are assigned to groups (`offs`).
 
-    Takes the four forms of torch: 2-D x 3-D (grouped rows), 3-D x 2-D (grouped columns), 2-D x 2-D (grouped inner
-    dimension, as in a weight gradient) and 3-D x 3-D. The operand of a group without rows counts as read, too. Source:
-    same as mm; torch.utils.flop_counter has no formula.
+    Covers torch's four forms: 2-D x 3-D (grouped rows), 3-D x 2-D (grouped columns), 2-D x 2-D (grouped inner
+    dimension, as in a weight gradient) and 3-D x 3-D. The matrix of a group without rows also counts as read. Counted
+    as for mm; torch.utils.flop_counter has no formula for it.
     """
     a, b = signature.tensor(0), signature.tensor(1)
     rest = [value for value in signature.arguments[2:] if isinstance(value, Tensor)]
@@ -255,8 +255,8 @@ def _grouped_shape(a: Shape, b: Shape, groups: int | None) -> tuple[Shape, int]:
 def solve_triangular(signature: Signature) -> Cost:
     """`m * m * n` FLOPs to solve (m, m) @ X = (m, n); `m * (m - 1) * n` with a unit diagonal.
 
-    Row i takes i multiply-adds and a division per column. Arguments: (a, b, upper, left, unitriangular). Source:
-    operation count of BLAS trsm.
+    Each column needs i multiply-adds and a division in row i (from 0). Arguments: (a, b, upper, left, unitriangular).
+    Source: the operation count of BLAS trsm.
     """
     a, b = signature.tensor(0), signature.tensor(1)
     batch = broadcast(a.shape[:-2], b.shape[:-2])

@@ -27,19 +27,19 @@ def conventions_of(shape: DecoderShape, length: int) -> Iterator[FlopConvention]
         name="PaLM",
         flops=6 * active + scores,
         counts="6N plus full attention",
-        leaves_out="nothing; counts lookups as matmuls",
+        leaves_out="nothing (counts lookups as matmuls)",
     )
     yield FlopConvention(
         name="nanoGPT",
         flops=6 * (active - shape.positions) + 12 * layers * width * length,
         counts="6N without position embeddings, full attention",
-        leaves_out="attention width beyond the model's",
+        leaves_out="attention wider than the hidden size",
     )
     yield FlopConvention(
         name="llm-foundry",
         flops=6 * shape.parameters + 12 * layers * width * length,
         counts="all parameters, full attention",
-        leaves_out="expert sparsity: each token uses only a few",
+        leaves_out="expert sparsity (counts every expert)",
     )
     looked_up = shape.embeddings - (shape.vocabulary * width if shape.tied else 0)
     yield FlopConvention(

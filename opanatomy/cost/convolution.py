@@ -1,8 +1,8 @@
 """Convolutions: `2 * output elements * (C_in / groups) * kernel elements` FLOPs without the bias.
 
-For a transposed convolution, use input instead of output elements. Each gradient costs as much as the forward; only the
-gradients that `output_mask` requests are counted (torch.utils.flop_counter agrees, except that its backward ignores
-`groups`).
+For a transposed convolution, it is `2 * input elements * (C_out / groups) * kernel elements`. Each gradient costs as
+much as the forward; only the gradients that `output_mask` requests are counted (torch.utils.flop_counter agrees, except
+that its backward ignores `groups`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ def _forward(
 
 @formula("aten::convolution", "aten::_convolution", "aten::convolution_overrideable")
 def convolution(signature: Signature) -> Cost:
-    """`2 * b * C_out * prod(out) * (C_in / groups) * prod(kernel)`. Source: torch.utils.flop_counter."""
+    """`2 * b * C_out * prod(out) * (C_in / groups) * prod(kernel)` FLOPs. Source: torch.utils.flop_counter.
+
+    A transposed convolution: `2 * b * C_in * prod(in) * (C_out / groups) * prod(kernel)` FLOPs.
+    """
     get = signature.get
     return _forward(signature, optional(signature, 2), get(3), get(4), get(5), flag(get(6)), get(7), integer(get(8)))
 
@@ -107,7 +110,7 @@ def cudnn_convolution(signature: Signature) -> Cost:
 
 @formula("aten::cudnn_convolution_transpose", "aten::miopen_convolution_transpose")
 def transposed_convolution(signature: Signature) -> Cost:
-    """Same as transposed convolution.
+    """`2 * b * C_in * prod(in) * (C_out / groups) * prod(kernel)` FLOPs, as for a transposed convolution.
 
     Arguments: (input, weight, [bias,] padding, output_padding, stride, dilation, groups).
     """
@@ -151,7 +154,7 @@ def native_convolution(signature: Signature) -> Cost:
 
 @formula("aten::slow_conv_transpose2d", "aten::slow_conv_transpose3d")
 def native_transposed_convolution(signature: Signature) -> Cost:
-    """Same as transposed convolution.
+    """`2 * b * C_in * prod(in) * (C_out / groups) * prod(kernel)` FLOPs, as for a transposed convolution.
 
     Arguments: (input, weight, kernel_size, bias, stride, padding, output_padding, dilation).
     """
@@ -243,7 +246,7 @@ def backend_weight_gradient(signature: Signature) -> Cost:
 
 @formula("aten::conv_tbc")
 def conv_tbc(signature: Signature) -> Cost:
-    """`2 * out * b * k * C_in * C_out` FLOPs, out = t + 2 p - k + 1.
+    """`2 * out * b * k * C_in * C_out` FLOPs, with out = t + 2 * p - k + 1.
 
     Arguments: (x (t, b, C_in), weight (k, C_in, C_out), bias, p).
     """

@@ -241,7 +241,10 @@ def _register(name: str, row: Map) -> None:
     def in_place(signature: Signature) -> Cost:
         return map_cost(row, signature, in_place=True)
 
-    text = f"{row.flops} FLOP{'s' * (row.flops != 1)} per output element; reads each operand, writes the result."
+    count = f"{row.flops} FLOP{'s' * (row.flops != 1)} per output element"
+    factor = "an `alpha`" if row.operands == 2 else "a `value`"
+    more = "" if row.factor is None else f", {row.flops + 1} with {factor} other than 1"
+    text = f"{count}{more}; reads each operand, writes the result."
     out_of_place.__doc__ = in_place.__doc__ = text
     formula(f"aten::{name}")(out_of_place)
     if not (name.endswith(("_backward", "__")) or name.startswith("special_") or name in _NOT_IN_PLACE):
@@ -275,7 +278,7 @@ def div_(signature: Signature) -> Cost:
 def where(signature: Signature) -> Cost:
     """0 FLOPs; reads the condition and both branches, writes the result.
 
-    `where(condition)` has no cost, because its size depends on data.
+    `where(condition)` has no cost, because the size of its result depends on data.
     """
     head = signature.arguments[:3]
     if len(head) < 3:
@@ -320,7 +323,7 @@ def gelu(signature: Signature) -> Cost:
 def gelu_backward(signature: Signature) -> Cost:
     """11 FLOPs per output element, 18 in the tanh form.
 
-    erf form: cdf = 0.5 * (1 + erf(x * c)) is 4, pdf = exp(-0.5 * x * x) * c is 4, grad * (cdf + x * pdf) is 3. tanh
+    erf form: cdf = 0.5 * (1 + erf(x * c)) takes 4, pdf = exp(-0.5 * x * x) * c 4, grad * (cdf + x * pdf) 3. tanh
     form: x * x, x * x * x, inner (multiply, add, multiply), tanh, 0.5 * x, 1 + tanh, half of it, 1 - tanh ** 2 (2),
     derivative of inner (multiply, add, multiply), two multiplies, grad * (left + right) (2).
     """
@@ -330,7 +333,7 @@ def gelu_backward(signature: Signature) -> Cost:
 
 @formula("aten::elu_backward")
 def elu_backward(signature: Signature) -> Cost:
-    """4 FLOPs per output element: grad * c * d * exp(x * c), that is exp and three multiplies."""
+    """4 FLOPs per output element: grad * (c * d) * exp(x * c), that is, exp and three multiplies."""
     grad, x = signature.tensor(0), signature.tensor(5)
     return Cost(flops=4 * grad.numel, read_bytes=read(grad, x), written_bytes=fresh(grad.shape, grad.dtype))
 
@@ -345,7 +348,7 @@ def native_dropout(signature: Signature) -> Cost:
 
 @formula("aten::glu")
 def glu(signature: Signature) -> Cost:
-    """5 FLOPs per output element: a * sigmoid(b); the output is half the input."""
+    """5 FLOPs per output element: a * sigmoid(b); the output is half as large as the input."""
     x = signature.tensor(0)
     half = x.numel // 2
     return Cost(flops=5 * half, read_bytes=read(x), written_bytes=fresh((half,), x.dtype))
@@ -353,21 +356,27 @@ def glu(signature: Signature) -> Cost:
 
 @formula("aten::glu_backward")
 def glu_backward(signature: Signature) -> Cost:
-    """8 FLOPs per element of the gradient: s = sigmoid(b) (4), g * s, then (1 - s) * (g * s) * a (3)."""
+    """8 FLOPs per element of the gradient: s = sigmoid(b) takes 4, g * s 1, (1 - s) * (g * s) * a 3."""
     grad, x = signature.tensor(0), signature.tensor(1)
     return Cost(flops=8 * grad.numel, read_bytes=read(grad, x), written_bytes=fresh(x.shape, x.dtype))
 
 
 @formula("aten::log_sigmoid_forward")
 def log_sigmoid(signature: Signature) -> Cost:
-    """3 FLOPs per output element: min(x, 0) - log1p(exp(-|x|)); also writes a buffer of the same size."""
+    """3 FLOPs per output element: min(x, 0) - log1p(exp(-|x|)), where -|x| counts 0.
+
+    Also writes a buffer of the same size.
+    """
     x = signature.tensor(0)
     return Cost(flops=3 * x.numel, read_bytes=read(x), written_bytes=2 * fresh(x.shape, x.dtype))
 
 
 @formula("aten::log_sigmoid_backward")
 def log_sigmoid_backward(signature: Signature) -> Cost:
-    """5 FLOPs per output element: grad * (m - sign * z / (1 + z))."""
+    """5 FLOPs per output element: grad * (m - sign * z / (1 + z)).
+
+    z = exp(-|x|) is the forward's buffer; m and sign follow from the sign of x.
+    """
     grad, x, buffer = (signature.tensor(index) for index in range(3))
     return Cost(flops=5 * grad.numel, read_bytes=read(grad, x, buffer), written_bytes=fresh(x.shape, x.dtype))
 
@@ -387,7 +396,7 @@ def polygamma(signature: Signature) -> Cost:
 
 @formula("aten::mvlgamma", "aten::mvlgamma_")
 def multivariate_lgamma(signature: Signature) -> Cost:
-    """3 p FLOPs per element: p arguments, their lgamma values and the sum. Arguments: (x, p)."""
+    """`3 * p` FLOPs per element: p arguments, their lgamma values and the sum. Arguments: (x, p)."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, x.dtype), flops=3 * integer(signature.get(1)) * x.numel)
 
@@ -404,7 +413,7 @@ def angle(signature: Signature) -> Cost:
 
 @formula("aten::frexp")
 def frexp(signature: Signature) -> Cost:
-    """0 FLOPs: splits a number; writes its mantissa and int32 exponent."""
+    """0 FLOPs: splits each number; writes its mantissa and its int32 exponent."""
     x = signature.tensor(0)
     return moved(read(x), fresh(x.shape, x.dtype) + fresh(x.shape, "int32"))
 
@@ -421,7 +430,7 @@ def prelu_backward(signature: Signature) -> Cost:
 
 @formula("aten::rrelu_with_noise", "aten::rrelu_with_noise_")
 def rrelu(signature: Signature) -> Cost:
-    """1 FLOP per element, x * slope. Training also writes the slopes. Arguments: (x, noise, lower, upper, training)."""
+    """1 FLOP per element: x * slope. Training also writes the slopes. Arguments: (x, noise, lower, upper, training)."""
     x, noise = signature.tensor(0), signature.tensor(1)
     training = signature.get(4, False) is True
     return moved(read(x), fresh(x.shape, x.dtype) + training * read(noise), flops=x.numel)
@@ -431,7 +440,7 @@ def rrelu(signature: Signature) -> Cost:
 def rrelu_backward(signature: Signature) -> Cost:
     """1 FLOP per element: grad * slope. Arguments: (grad, x, noise, lower, upper, training, ...).
 
-    In training, the noise holds the slopes.
+    In training it reads the noise, which then holds the slopes, instead of x.
     """
     grad, x, noise = (signature.tensor(index) for index in range(3))
     return moved(read(grad, noise if signature.get(5) is True else x), fresh(x.shape, x.dtype), flops=x.numel)

@@ -1,4 +1,4 @@
-"""Gather and scatter: only gathered or touched elements and the indices count; a scatter's adds are FLOPs.
+"""Gather and scatter: only gathered or touched elements and the indices count; a scatter's adds count as FLOPs.
 
 An element may be gathered several times, so at most the entire table is counted as read. Which elements a scatter
 touches more than once depends on data, so it counts every index.
@@ -108,7 +108,7 @@ def _put(x: Tensor, indices: Argument, values: Tensor) -> tuple[int, tuple[Tenso
 
 @formula("aten::index_put_", "aten::_index_put_impl_")
 def index_put_(signature: Signature) -> Cost:
-    """1 add per touched element if it accumulates.
+    """0 FLOPs, or 1 add per touched element if `accumulate` is true.
 
     Reads values and indices, writes (or adds to) the touched elements.
     """
@@ -131,7 +131,7 @@ def index_put(signature: Signature) -> Cost:
 
 @formula("aten::index_add_")
 def index_add_(signature: Signature) -> Cost:
-    """1 add per source element (2 with alpha). Arguments: (x, dim, indices, source, alpha).
+    """1 add per source element; an `alpha` other than 1 adds 1 FLOP. Arguments: (x, dim, indices, source, alpha).
 
     Reads and writes the touched elements.
     """
@@ -245,7 +245,7 @@ def masked_scatter_backward(signature: Signature) -> Cost:
 
 @formula("aten::put_")
 def put_(signature: Signature) -> Cost:
-    """1 add per element if it accumulates. Arguments: (x, indices, source, accumulate).
+    """0 FLOPs, or 1 add per source element if `accumulate` is true. Arguments: (x, indices, source, accumulate).
 
     Writes (or adds to) the touched elements.
     """
@@ -257,7 +257,7 @@ def put_(signature: Signature) -> Cost:
 
 @formula("aten::put")
 def put(signature: Signature) -> Cost:
-    """Same as put_, but on a copy."""
+    """Same as put_, but on a copy: reads and writes the entire tensor."""
     x, index, source = (signature.tensor(index) for index in range(3))
     accumulate = signature.get(3, False) is True
     return moved(read(x, index, source), fresh(x.shape, x.dtype), flops=accumulate * index.numel)
@@ -265,14 +265,17 @@ def put(signature: Signature) -> Cost:
 
 @formula("aten::index_reduce")
 def index_reduce(signature: Signature) -> Cost:
-    """1 FLOP per element of the source; works on a copy. Arguments: (x, dim, indices, source, how)."""
+    """1 FLOP per source element; same as index_reduce_, but on a copy: reads and writes the entire tensor.
+
+    Arguments: (x, dim, indices, source, how).
+    """
     x, index, source = signature.tensor(0), signature.tensor(2), signature.tensor(3)
     return moved(read(x, index, source), fresh(x.shape, x.dtype), flops=source.numel)
 
 
 @formula("aten::index_reduce_")
 def index_reduce_(signature: Signature) -> Cost:
-    """1 FLOP per element of the source. Reads and writes the touched elements.
+    """1 FLOP per source element; reads and writes the touched elements.
 
     Arguments: (x, dim, indices, source, how).
     """

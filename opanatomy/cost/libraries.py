@@ -43,7 +43,7 @@ def rms_norm(signature: Signature) -> Cost:
 
 @formula("_C::fused_add_rms_norm", "sgl_kernel::fused_add_rmsnorm")
 def added_rms_norm(signature: Signature) -> Cost:
-    """5 FLOPs per element: residual add and RMS norm; updates x and the residual in place.
+    """5 FLOPs per element: residual add 1, RMS norm 4; updates x and the residual in place.
 
     Arguments: (x, residual, weight, eps).
     """
@@ -54,7 +54,7 @@ def added_rms_norm(signature: Signature) -> Cost:
 
 @formula("_C::rms_norm_static_fp8_quant")
 def rms_norm_fp8(signature: Signature) -> Cost:
-    """5 FLOPs per element: RMS norm, / scale. Arguments: (out, x, weight, scale, eps)."""
+    """5 FLOPs per element: RMS norm 4, / scale 1. Arguments: (out, x, weight, scale, eps)."""
     out, x, weight, scale = (signature.tensor(index) for index in range(4))
     return moved(read(x, weight, scale), read(out), flops=5 * x.numel)
 
@@ -82,7 +82,7 @@ def into_cache(signature: Signature) -> Cost:
     """0 FLOPs. Arguments: (key, value, key cache, value cache, slots, ...).
 
     Reads keys and values, writes them in the cache's data type. There may be fewer slots than rows of keys; the
-    remaining rows are padding.
+    remaining rows are padding and are not counted.
     """
     key, value, keys, values, slots = (signature.tensor(index) for index in range(5))
     stored = [x.numel // x.shape[0] * min(slots.numel, x.shape[0]) for x in (key, value)]
@@ -134,7 +134,7 @@ def function_layer_norm(signature: Signature) -> Cost:
 
 @formula("ScaledUpperTriangMaskedSoftmax", "ScaledMaskedSoftmax", "ScaledSoftmax")
 def scaled_softmax(signature: Signature) -> Cost:
-    """5 FLOPs per element: * scale and softmax. Arguments: (x, [mask,] scale)."""
+    """5 FLOPs per element: * scale 1, softmax 4. Arguments: (x, [mask,] scale)."""
     x = signature.tensor(0)
     return moved(read(x, optional(signature, 1)), fresh(x.shape, x.dtype), flops=5 * x.numel)
 
@@ -165,7 +165,7 @@ def gelu_product(signature: Signature) -> Cost:
 def silu_product_backward(signature: Signature) -> Cost:
     """11 FLOPs per element; reads a and b, which have the gradient's shape and type, and writes their gradients.
 
-    sigmoid(a) is 4, silu 1, s + silu * (1 - s) 3, grad * b * that 2, grad * silu 1.
+    s = sigmoid(a) takes 4, silu = a * s 1, s + silu * (1 - s) 3, the product of that with grad and b 2, grad * silu 1.
     """
     grad = signature.tensor(0)
     operand_bytes = fresh(grad.shape, grad.dtype)
@@ -182,6 +182,9 @@ def rotary_function(signature: Signature) -> Cost:
 
 @formula("LigerCrossEntropyFunction")
 def cross_entropy(signature: Signature) -> Cost:
-    """8 FLOPs per logit: softmax and its gradient, which overwrites the logits. Arguments: (logits, targets, ...)."""
+    """8 FLOPs per logit: softmax 4 and the gradient 4, which overwrites the logits.
+
+    Arguments: (logits, targets, ...).
+    """
     x, target = signature.tensor(0), signature.tensor(1)
     return moved(read(x, target), read(x) + item("float32"), flops=8 * x.numel)

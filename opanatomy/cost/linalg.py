@@ -1,4 +1,4 @@
-"""Factorizations and solves of real dense matrices, by LAPACK's operation counts (Working Note 41).
+"""Factorizations and solves by LAPACK's operation counts (Working Note 41), Fourier transforms, pairwise distances.
 
 Operators that iterate until they converge - eigenvalues, singular values, the matrix exponential, least squares - have
 no cost, because the number of iterations depends on data. Complex matrices have no cost either. The class is *other*: a
@@ -86,9 +86,9 @@ def cholesky_inverse(signature: Signature) -> Cost:
 
 @formula("aten::linalg_lu_factor_ex")
 def lu_factor(signature: Signature) -> Cost:
-    """`2/3 n^3` FLOPs per matrix; writes factors, pivots and a status.
+    """About `2/3 n^3` FLOPs per n x n matrix; writes factors, pivots and a status.
 
-    Counted step by step: step k takes m - k divisions and 2 (m - k) (n - k) other operations.
+    Counted step by step: step k takes m - k divides and (m - k) (n - k) multiply-adds.
     """
     x = signature.tensor(0)
     batch, m, n = _matrices(x, square=False)
@@ -120,7 +120,7 @@ def lu_unpack(signature: Signature) -> Cost:
 
 @formula("aten::_linalg_det")
 def determinant(signature: Signature) -> Cost:
-    """`2/3 n^3` FLOPs per matrix as for lu_factor, plus n for the product of the diagonal.
+    """About `2/3 n^3` FLOPs per matrix, as for lu_factor, plus n for the product of the diagonal.
 
     Also writes the factors and pivots.
     """
@@ -145,7 +145,7 @@ def _determinant(signature: Signature, results: int) -> Cost:
 
 @formula("aten::linalg_inv_ex")
 def inverse(signature: Signature) -> Cost:
-    """`2 n^3` FLOPs per matrix: LU 2/3 n^3 and getri 4/3 n^3 - n^2 + 5/3 n; writes the inverse and a status."""
+    """About `2 n^3` FLOPs per matrix: LU 2/3 n^3, getri 4/3 n^3 - n^2 + 5/3 n; writes the inverse and a status."""
     x = signature.tensor(0)
     batch, n, _ = _matrices(x)
     each = _lu(n, n) + (4 * n**3 - 3 * n * n + 5 * n) // 3
@@ -163,9 +163,9 @@ def householder_qr(signature: Signature) -> Cost:
 
 @formula("aten::linalg_qr")
 def qr(signature: Signature) -> Cost:
-    """geqrf, plus orgqr for the columns of Q: min(m, n), or all m in mode `complete`; mode `r` computes no Q.
+    """The FLOPs of geqrf, plus orgqr for the columns of Q: m in mode `complete`, none in mode `r`, else min(m, n).
 
-    A trace does not record the mode, a string; a capture does. Without the mode there is no cost.
+    A trace does not record the mode, because it is a string; a capture does. Without the mode there is no cost.
     """
     x = signature.tensor(0)
     batch, m, n = _matrices(x, square=False)
@@ -207,7 +207,7 @@ def apply_reflectors(signature: Signature) -> Cost:
 
 @formula("aten::_linalg_solve_ex")
 def solve(signature: Signature) -> Cost:
-    """`2/3 n^3` FLOPs for the LU factors and `2 n^2` per column of B. Arguments: (A, B, left, ...).
+    """About `2/3 n^3` FLOPs for the LU factors, and `2 n^2` per column of B. Arguments: (A, B, left, ...).
 
     Writes the solution, factors, pivots and a status.
     """
@@ -221,7 +221,7 @@ def solve(signature: Signature) -> Cost:
 
 @formula("aten::linalg_lu_solve")
 def lu_solve(signature: Signature) -> Cost:
-    """`2 n^2` FLOPs per column of B, two triangular solves. Arguments: (factors, pivots, B, left, adjoint)."""
+    """`2 n^2` FLOPs per column of B for two triangular solves. Arguments: (factors, pivots, B, left, adjoint)."""
     a, pivots, b = (signature.tensor(index) for index in range(3))
     batch, n, _ = _matrices(a)
     shape, columns = _solved(batch, n, b, vector=False)
@@ -230,7 +230,7 @@ def lu_solve(signature: Signature) -> Cost:
 
 @formula("aten::cholesky_solve", "aten::_cholesky_solve_helper")
 def cholesky_solve(signature: Signature) -> Cost:
-    """`2 n^2` FLOPs per column of B, two triangular solves. Arguments: (B, factor, upper)."""
+    """`2 n^2` FLOPs per column of B for two triangular solves. Arguments: (B, factor, upper)."""
     b, a = signature.tensor(0), signature.tensor(1)
     batch, n, _ = _matrices(a)
     shape, columns = _solved(batch, n, b, vector=False)
@@ -239,7 +239,7 @@ def cholesky_solve(signature: Signature) -> Cost:
 
 @formula("aten::triangular_solve")
 def triangular_solve(signature: Signature) -> Cost:
-    """`n^2` FLOPs per column of B, `n (n - 1)` with a unit diagonal; also copies A.
+    """`n^2` FLOPs per column of B, `n (n - 1)` with a unit diagonal; also writes a copy of A.
 
     Arguments: (B, A, upper, transpose, unitriangular).
     """
@@ -279,16 +279,17 @@ def _moved(x: Tensor, shape: Shape, dtype: str | None, flops: int, out: Tensor |
 
 @formula("aten::_fft_c2c")
 def complex_to_complex(signature: Signature) -> Cost:
-    """`5 * n * log2(n)` FLOPs over the transformed dimensions. Arguments: (x, dims, normalization, forward)."""
+    """`5 * N * log2(n)` FLOPs: N elements, n points per transform. Arguments: (x, dims, normalization, forward)."""
     x = signature.tensor(0)
     return _moved(x, x.shape, x.dtype, _flops(x.shape, signature.get(1), 5), optional(signature, 4))
 
 
 @formula("aten::_fft_r2c")
 def real_to_complex(signature: Signature) -> Cost:
-    """`2.5 * n * log2(n)` FLOPs. Arguments: (x, dims, normalization, one-sided).
+    """`2.5 * N * log2(n)` FLOPs: N real elements, n points per transform.
 
-    A one-sided transform halves the last dimension of the result.
+    Arguments: (x, dims, normalization, one-sided). A one-sided result keeps n // 2 + 1 of the n elements of the last
+    transformed dimension.
     """
     x, dims = signature.tensor(0), integers(signature.get(1))
     last = axis(dims[-1], len(x.shape))
@@ -301,7 +302,10 @@ def real_to_complex(signature: Signature) -> Cost:
 
 @formula("aten::_fft_c2r")
 def complex_to_real(signature: Signature) -> Cost:
-    """`2.5 * n * log2(n)` FLOPs. Arguments: (x, dims, normalization, size of the last dimension)."""
+    """`2.5 * N * log2(n)` FLOPs: N real elements, n points per transform.
+
+    Arguments: (x, dims, normalization, size of the last dimension).
+    """
     x, dims = signature.tensor(0), integers(signature.get(1))
     shape = list(x.shape)
     shape[axis(dims[-1], len(shape))] = integer(signature.get(3))
@@ -327,9 +331,9 @@ def _per_pair(p: Argument) -> int:
 
 @formula("aten::_cdist_forward")
 def all_pairs(signature: Signature) -> Cost:
-    """`b * p * r * (3 * m + 1)` FLOPs in the Euclidean norm for (b, p, m) and (b, r, m).
+    """`b * r * s * (3 * m + 1)` FLOPs for (b, r, m) and (b, s, m) in the Euclidean norm.
 
-    Other norms have another factor than 3 m + 1: 3 m for p = 1, 2 m for p = 0 or infinity, 4 m + 1 for any other p.
+    Other norms replace the factor 3 m + 1: 3 m for p = 1, 2 m for p = 0 or infinity, 4 m + 1 for any other p.
     """
     a, b, p = signature.tensor(0), signature.tensor(1), signature.get(2)
     *_, rows, m = a.shape
@@ -354,7 +358,7 @@ def all_pairs_backward(signature: Signature) -> Cost:
 
 @formula("aten::_pdist_forward")
 def own_pairs(signature: Signature) -> Cost:
-    """Same as cdist, for the n (n - 1) / 2 pairs of rows of an (n, m) tensor."""
+    """Same as _cdist_forward, for the n (n - 1) / 2 pairs of rows of an (n, m) tensor."""
     x, p = signature.tensor(0), signature.get(1)
     n, m = x.shape
     pairs = n * (n - 1) // 2
@@ -363,7 +367,7 @@ def own_pairs(signature: Signature) -> Cost:
 
 @formula("aten::dist")
 def dist(signature: Signature) -> Cost:
-    """2 FLOPs per element: 1 for the subtraction, 1 for the norm, a reduction."""
+    """2 FLOPs per element: 1 for the subtraction, 1 for the norm (a reduction)."""
     a, b = signature.tensor(0), signature.tensor(1)
     if a.shape != b.shape:
         raise Unknown(f"{a} and {b}")

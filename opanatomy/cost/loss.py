@@ -53,7 +53,7 @@ def _pairwise_backward(signature: Signature, flops: int, *more: Tensor | None) -
 
 @formula("aten::mse_loss")
 def mse_loss(signature: Signature) -> Cost:
-    """2 FLOPs per element: subtract, square."""
+    """2 FLOPs per element: subtract, square; 1 more for the sum or mean."""
     return _pairwise(signature, 2, signature.get(2, 1))
 
 
@@ -65,7 +65,7 @@ def mse_loss_backward(signature: Signature) -> Cost:
 
 @formula("aten::smooth_l1_loss", "aten::huber_loss")
 def smooth_l1_loss(signature: Signature) -> Cost:
-    """5 FLOPs per element: subtract, abs, square, halve, / beta."""
+    """5 FLOPs per element: subtract, abs, square, halve, / beta; 1 more for the sum or mean."""
     return _pairwise(signature, 5, signature.get(2, 1))
 
 
@@ -77,21 +77,24 @@ def smooth_l1_loss_backward(signature: Signature) -> Cost:
 
 @formula("aten::binary_cross_entropy")
 def binary_cross_entropy(signature: Signature) -> Cost:
-    """7 FLOPs per element, (t - 1) * log1p(-x) - t * log(x); 8 with weights."""
+    """7 FLOPs per element: (t - 1) * log1p(-x) - t * log(x); 1 more for weights, 1 more for the sum or mean."""
     weight = optional(signature, 2)
     return _pairwise(signature, 7 + (weight is not None), signature.get(3, 1), weight)
 
 
 @formula("aten::binary_cross_entropy_backward")
 def binary_cross_entropy_backward(signature: Signature) -> Cost:
-    """6 FLOPs per element, scale * grad * (x - t) / ((1 - x) * x); 7 with weights."""
+    """6 FLOPs per element: scale * grad * (x - t) / ((1 - x) * x); 7 with weights."""
     weight = optional(signature, 3)
     return _pairwise_backward(signature, 6 + (weight is not None), weight)
 
 
 @formula("aten::binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(signature: Signature) -> Cost:
-    """7 FLOPs per element, (1 - t) * x - (min(x, 0) - log1p(exp(-|x|))); 1 more for each optional weight."""
+    """7 FLOPs per element: (1 - t) * x - (min(x, 0) - log1p(exp(-|x|))), where -|x| counts 1.
+
+    Each optional weight adds 1, the sum or mean 1.
+    """
     weights = (optional(signature, 2), optional(signature, 3))
     more = sum(weight is not None for weight in weights)
     return _pairwise(signature, 7 + more, signature.get(4, 1), *weights)
@@ -105,9 +108,9 @@ CTC_STEP = 11
 
 @formula("aten::_ctc_loss")
 def ctc_loss(signature: Signature) -> Cost:
-    """11 FLOPs per element of the lattice (n, t, 2 * s + 1), where s is the longest target.
+    """11 FLOPs per element of the lattice (n, t, 2 * s + 1), where s is the length of the longest target.
 
-    Requires target lengths as a list, or a single sample; lengths in a tensor depend on data.
+    Has a cost only if the target lengths are a list or there is a single sample; lengths in a tensor depend on data.
     """
     x, targets = signature.tensor(0), signature.tensor(1)
     t, n = (x.shape[0], x.shape[1]) if len(x.shape) == 3 else (x.shape[0], 1)
@@ -125,10 +128,10 @@ def ctc_loss(signature: Signature) -> Cost:
 
 @formula("aten::_ctc_loss_backward")
 def ctc_loss_backward(signature: Signature) -> Cost:
-    """16 FLOPs per element of the lattice and 6 per log-probability.
+    """16 FLOPs per element of the lattice, plus 6 per log-probability.
 
-    The backward lattice takes 11, adding it to the forward lattice and to its class 5; the gradient takes 6: (exp(x) -
-    exp(sum + loss - x)) * grad.
+    The backward lattice takes 11 of the 16, adding it to the forward lattice and to its class 5. The gradient takes 6:
+    (exp(x) - exp(sum + loss - x)) * grad.
     """
     x, lattice = signature.tensor(1), signature.tensor(6)
     moved = read(*signature.arguments[:7])
@@ -138,7 +141,7 @@ def ctc_loss_backward(signature: Signature) -> Cost:
 
 @formula("aten::soft_margin_loss")
 def soft_margin(signature: Signature) -> Cost:
-    """4 FLOPs per element, log1p(exp(-t * x)), and 1 for the sum or mean. Arguments: (x, target, reduction)."""
+    """4 FLOPs per element: log1p(exp(-t * x)); 1 more for the sum or mean. Arguments: (x, target, reduction)."""
     x, target = signature.tensor(0), signature.tensor(1)
     reduced = integer(signature.get(2, 1)) != 0
     return moved(read(x, target), fresh(() if reduced else x.shape, x.dtype), flops=(4 + reduced) * x.numel)
@@ -146,14 +149,17 @@ def soft_margin(signature: Signature) -> Cost:
 
 @formula("aten::soft_margin_loss_backward")
 def soft_margin_backward(signature: Signature) -> Cost:
-    """7 FLOPs per element: z = exp(-t * x) 3, -t * z / (z + 1) * grad 4. Arguments: (grad, x, target, reduction)."""
+    """7 FLOPs per element: z = exp(-t * x) takes 3, -t * z / (z + 1) * grad 4.
+
+    Arguments: (grad, x, target, reduction).
+    """
     grad, x, target = (signature.tensor(index) for index in range(3))
     return moved(read(grad, x, target), fresh(x.shape, x.dtype), flops=7 * x.numel)
 
 
 @formula("aten::multi_margin_loss")
 def multi_margin(signature: Signature) -> Cost:
-    """3 FLOPs per element, margin - x[target] + x and the sum; p = 2 and weights add 1 each.
+    """3 FLOPs per element: margin - x[target] + x and the sum; p = 2 and weights add 1 each.
 
     Arguments: (x, target, p, margin, weight, reduction).
     """
@@ -165,7 +171,7 @@ def multi_margin(signature: Signature) -> Cost:
 
 @formula("aten::multi_margin_loss_backward")
 def multi_margin_backward(signature: Signature) -> Cost:
-    """4 FLOPs per element: 2 to recompute the margin, * grad, the target's sum; p = 2 and weights add 1 each.
+    """4 FLOPs per element: 2 to recompute the margin, * grad, the sum for the target; p = 2 and weights add 1 each.
 
     Arguments: (grad, x, target, p, margin, weight, reduction).
     """

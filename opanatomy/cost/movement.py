@@ -1,4 +1,4 @@
-"""Copies, concatenation, padding: only bytes, no arithmetic; views and allocations move no bytes either."""
+"""Copies, concatenation and padding: only bytes, no arithmetic; views and allocations move nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NOTHING = (
 
 @formula(*(f"aten::{name}" for name in NOTHING))
 def nothing(signature: Signature) -> Cost:
-    """0 FLOPs: a view or an allocation, which moves no bytes."""
+    """0 FLOPs and 0 bytes: a view, an allocation, or a call that touches no data."""
     return moved(0, 0)
 
 
@@ -108,7 +108,7 @@ def to_copy(signature: Signature) -> Cost:
 
 @formula("aten::expand_copy")
 def expand_copy(signature: Signature) -> Cost:
-    """0 FLOPs; reads the tensor, writes the larger one. Arguments: (x, size)."""
+    """0 FLOPs; reads the tensor, writes the expanded one. Arguments: (x, size)."""
     x = signature.tensor(0)
     asked = sizes(signature.get(1), len(x.shape))
     kept = (None,) * (len(asked) - len(x.shape)) + x.shape
@@ -185,7 +185,7 @@ def edge_pad_backward(signature: Signature) -> Cost:
 
 @formula("aten::select_backward", "aten::slice_backward", "aten::diagonal_backward", "aten::unfold_backward")
 def view_backward(signature: Signature) -> Cost:
-    """0 FLOPs; reads the gradient, writes the entire tensor, which is 0 elsewhere.
+    """0 FLOPs; reads the gradient, writes one of the input's size, which is 0 outside the view.
 
     Arguments: (grad, input size, ...).
     """
@@ -226,7 +226,7 @@ def col2im(signature: Signature) -> Cost:
 def repeat_interleave(signature: Signature) -> Cost:
     """0 FLOPs; reads the tensor, writes it `repeats` times. Arguments: (x, repeats as a number, dim).
 
-    Other forms depend on data.
+    Other forms have no cost, because their size depends on data.
     """
     x, times = signature.tensor(0), integer(signature.get(1))
     dim = signature.get(2)
@@ -260,7 +260,7 @@ def block_diag(signature: Signature) -> Cost:
 
 @formula("aten::fill_")
 def fill_(signature: Signature) -> Cost:
-    """0 FLOPs; writes the tensor."""
+    """0 FLOPs; writes the tensor, reads the value if it is a tensor."""
     return moved(read(signature.get(1)), read(signature.tensor(0)))
 
 
@@ -441,7 +441,7 @@ def triangle_indices(signature: Signature) -> Cost:
 def normal(signature: Signature) -> Cost:
     """2 FLOPs per element (* standard deviation, + mean); the random draw counts 0.
 
-    Arguments: (mean, deviation). Has a cost only if one of them is a tensor, which shows the size.
+    Arguments: (mean, deviation). Has a cost only if one of them is a tensor, which shows the size of the result.
     """
     given = [value for value in signature.arguments[:2] if isinstance(value, Tensor)]
     if not given or any(value.shape != given[0].shape for value in given):
@@ -476,7 +476,7 @@ def to_padded(signature: Signature) -> Cost:
 
 @formula("aten::_padded_dense_to_jagged_forward", "fbgemm::dense_to_jagged_forward")
 def from_padded(signature: Signature) -> Cost:
-    """0 FLOPs; reads and writes the rows. No cost without their number, which then depends on data.
+    """0 FLOPs; reads and writes the rows. Has a cost only if their number is an argument; else it depends on data.
 
     Arguments: (padded, offsets, rows).
     """

@@ -87,7 +87,7 @@ def masked_softmax(signature: Signature) -> Cost:
 def softmax_backward(signature: Signature) -> Cost:
     """4 FLOPs per element: grad * y, sum, subtract, * y (log_softmax: sum, exp, multiply, subtract).
 
-    arXiv 2007.00072.
+    Source: arXiv 2007.00072.
     """
     grad, y = signature.tensor(0), signature.tensor(1)
     like = optional(signature, 3)
@@ -129,9 +129,10 @@ def _layer_norm(signature: Signature, x: Tensor, weight: Tensor | None, bias: Te
 
 @formula("aten::native_layer_norm_backward")
 def layer_norm_backward(signature: Signature) -> Cost:
-    """FLOPs per element: input gradient 9, scale gradient 3, shift gradient 1; only those that `output_mask` requests.
+    """FLOPs per element: input gradient 9, scale gradient 3, shift gradient 1, if `output_mask` requests them.
 
-    The scale gradient is * rstd, * grad, sum; the shift gradient is a sum. Source: arXiv 2007.00072 (9 and 4).
+    The scale gradient takes * rstd, * grad and a sum, the shift gradient a sum. Source: arXiv 2007.00072 (9 for the
+    input, 4 for scale and shift).
     """
     grad, x, mean, rstd = (signature.tensor(index) for index in (0, 1, 3, 4))
     weight, bias, wanted = optional(signature, 5), optional(signature, 6), mask(signature.get(7), 3)
@@ -157,8 +158,8 @@ def rms_norm(signature: Signature) -> Cost:
 def rms_norm_backward(signature: Signature) -> Cost:
     """FLOPs per element: input gradient 6 (5 without a scale), scale gradient 3.
 
-    The input gradient takes g = grad * scale, g * x and its sum, then rstd * g - x * c (two multiplies, a subtract);
-    the scale gradient x * rstd, * grad and a sum.
+    The input gradient takes g = grad * scale, g * x and its sum, then rstd * g - x * c (two multiplies, a subtract).
+    The scale gradient takes x * rstd, * grad and a sum.
     """
     grad, x, rstd, weight = signature.tensor(0), signature.tensor(1), signature.tensor(3), optional(signature, 4)
     wanted = mask(signature.get(5), 2)
@@ -176,7 +177,7 @@ def rms_norm_backward(signature: Signature) -> Cost:
 
 @formula("aten::native_group_norm")
 def group_norm(signature: Signature) -> Cost:
-    """7 FLOPs per element, as for layer norm, over the channels of a group."""
+    """7 FLOPs per element, as for layer norm; normalizes over each group of channels."""
     x = signature.tensor(0)
     return _group_norm(signature, x, statistics_type(x.dtype))
 
@@ -237,7 +238,10 @@ def batch_norm(signature: Signature) -> Cost:
 
 @formula("aten::native_batch_norm", "aten::_native_batch_norm_legit", device="cpu")
 def batch_norm_on_cpu(signature: Signature) -> Cost:
-    """7 FLOPs per element; the CPU stores the statistics in the data type of scale and shift, or else of the input."""
+    """7 FLOPs per element in training, 4 in evaluation, as on other devices.
+
+    The CPU stores the statistics in the data type of scale and shift, or else of the input.
+    """
     return _native_batch_norm(
         signature, _type_on_cpu(signature.tensor(0), optional(signature, 1), optional(signature, 2))
     )
@@ -323,7 +327,7 @@ def batch_norm_elemt(signature: Signature) -> Cost:
 
 @formula("aten::_weight_norm_interface")
 def weight_norm(signature: Signature) -> Cost:
-    """3 FLOPs per element: square, sum, * g / norm; writes the weight and its norms."""
+    """3 FLOPs per element: square, sum, * (g / norm); writes the weight and its norms."""
     v, g = signature.tensor(0), signature.tensor(1)
     written = fresh(v.shape, v.dtype) + fresh(g.shape, statistics_type(g.dtype))
     return Cost(flops=3 * v.numel, read_bytes=read(v, g), written_bytes=written)
@@ -331,7 +335,7 @@ def weight_norm(signature: Signature) -> Cost:
 
 @formula("aten::_weight_norm_interface_backward")
 def weight_norm_backward(signature: Signature) -> Cost:
-    """5 FLOPs per element: grad * v, sum, v * c, subtract, * g / norm."""
+    """5 FLOPs per element: grad * v, sum, v * c, subtract, * (g / norm)."""
     grad, v, g, norms = (signature.tensor(index) for index in range(4))
     axis(integer(signature.get(4)), len(v.shape))
     written = fresh(v.shape, v.dtype) + fresh(g.shape, g.dtype)
@@ -345,7 +349,7 @@ def weight_norm_backward(signature: Signature) -> Cost:
 def gather_statistics(signature: Signature) -> Cost:
     """9 FLOPs per gathered mean, to combine all devices' statistics; also reads and writes the running statistics.
 
-    Arguments: (x, means (devices, c), deviations, running mean, running variance, ...); x only gives the data type.
+    Arguments: (x, means (devices, c), deviations, running mean, running variance, ...); x is not read.
     """
     means, deviations = signature.tensor(1), signature.tensor(2)
     running = (optional(signature, 3), optional(signature, 4))
@@ -371,7 +375,7 @@ def reduce_gradients(signature: Signature) -> Cost:
 
 @formula("aten::batch_norm_backward_elemt")
 def apply_gradients(signature: Signature) -> Cost:
-    """5 FLOPs per element: grad - mean(grad) - (x - mean) * c, * scale.
+    """5 FLOPs per element: (grad - mean(grad) - (x - mean) * c) * scale.
 
     Arguments: (grad, x, mean, deviation, weight, sums, count).
     """

@@ -1,4 +1,4 @@
-"""Optimizer updates: fused ones operation by operation, `_foreach_` ones as their single-tensor operators.
+"""Optimizer updates: fused ones are counted operation by operation, `_foreach_` ones as their single-tensor operators.
 
 A plain trace does not record the data types of tensor lists, so the cost is unknown unless a capture recorded them.
 """
@@ -36,17 +36,17 @@ def _adam(signature: Signature, decay_flops: int) -> Cost:
 
 @formula("aten::_fused_adamw_")
 def fused_adamw(signature: Signature) -> Cost:
-    """13 FLOPs per parameter, 14 with weight decay; reads and writes parameter and both averages, reads the gradient.
+    """13 FLOPs per parameter, 14 with weight decay; reads and writes it and both averages, reads its gradient.
 
-    m + (1 - b1) * (g - m) is 3, b2 * v + (1 - b2) * g * g is 4, sqrt(v) / c + eps is 3, p - step * m / denominator is
-    3; weight decay, p * (1 - lr * decay), is 1. A gradient scale adds 1, `maximize` 1.
+    m + (1 - b1) * (g - m) takes 3, b2 * v + (1 - b2) * g * g 4, sqrt(v) / c + eps 3, p - step * m / denominator 3, and
+    weight decay, p * (1 - lr * decay), 1. A gradient scale adds 1, `maximize` 1.
     """
     return _adam(signature, 1)
 
 
 @formula("aten::_fused_adam_")
 def fused_adam(signature: Signature) -> Cost:
-    """13 FLOPs per parameter, 15 with weight decay (g + decay * p), as for AdamW."""
+    """13 FLOPs per parameter, as for AdamW; 15 with weight decay (g + decay * p)."""
     return _adam(signature, 2)
 
 
@@ -94,7 +94,7 @@ def unscale(signature: Signature) -> Cost:
 
 @formula("aten::_amp_update_scale_")
 def update_scale(signature: Signature) -> Cost:
-    """1 FLOP: increases or decreases the loss scale; reads the flag, reads and writes the scale and its counter."""
+    """1 FLOP: increases or decreases the loss scale; reads the inf flag, reads and writes the scale and its counter."""
     scale, counter, non_finite = (signature.tensor(index) for index in range(3))
     return Cost(flops=1, read_bytes=read(scale, counter, non_finite), written_bytes=read(scale, counter))
 
@@ -119,9 +119,9 @@ def _update(signature: Signature, state: tuple[Tensor | None, ...], more: int, d
 
 @formula("bitsandbytes::optimizer_update_8bit_blockwise")
 def blockwise_8bit(signature: Signature) -> Cost:
-    """Same as the 32-bit update, plus 2 per state: * scale when read, / scale when written.
+    """Same as optimizer_update_32bit, plus 2 FLOPs per parameter and state: * scale when read, / scale when written.
 
-    Also reads the quantization maps of 256 values.
+    Also reads and writes the scales, and reads the quantization maps (256 values each).
     """
     states = (optional(signature, 3), optional(signature, 4))
     scales = (optional(signature, 14), optional(signature, 15))
@@ -132,7 +132,7 @@ def blockwise_8bit(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::optimizer_update_32bit")
 def update_32bit(signature: Signature) -> Cost:
-    """13 FLOPs per parameter for Adam, 14 with weight decay, as for the fused update."""
+    """13 FLOPs per parameter for Adam, 7 for RMSprop and Adagrad, 4 for momentum; weight decay adds 1."""
     return _update(signature, (optional(signature, 3), optional(signature, 4)), 0, signature.get(13), 0)
 
 
@@ -165,7 +165,7 @@ def _foreach(operator: str) -> Callable[[Signature], Cost]:
             written_bytes += each.written_bytes
         return Cost(flops=flops, read_bytes=read_bytes + shared, written_bytes=written_bytes)
 
-    formula_of_list.__doc__ = f"`{operator}` on each tensor in the list."
+    formula_of_list.__doc__ = f"The cost of `{operator}`, summed over the tensors in the list."
     return formula_of_list
 
 

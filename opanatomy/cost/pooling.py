@@ -59,7 +59,7 @@ def max_pool3d(signature: Signature) -> Cost:
 
 @formula("aten::max_pool2d_with_indices_backward", "aten::max_pool3d_with_indices_backward")
 def max_pool_backward(signature: Signature) -> Cost:
-    """1 add per gradient element; reads the gradient and the indices, not the image; writes the entire gradient."""
+    """1 add per output-gradient element; reads gradients and indices, not the image; writes the image's gradient."""
     grad, x, indices = signature.tensor(0), signature.tensor(1), signature.tensor(7)
     return moved(read(grad, indices), fresh(x.shape, x.dtype), flops=grad.numel)
 
@@ -72,25 +72,25 @@ def _average_pool(signature: Signature, dims: int) -> Cost:
 
 @formula("aten::avg_pool1d")
 def average_pool1d(signature: Signature) -> Cost:
-    """One FLOP per output element for each window element: the adds and the division."""
+    """1 FLOP per output element and window element: the adds and the division."""
     return _average_pool(signature, 1)
 
 
 @formula("aten::avg_pool2d")
 def average_pool2d(signature: Signature) -> Cost:
-    """One FLOP per output element for each window element: the adds and the division."""
+    """1 FLOP per output element and window element: the adds and the division."""
     return _average_pool(signature, 2)
 
 
 @formula("aten::avg_pool3d")
 def average_pool3d(signature: Signature) -> Cost:
-    """One FLOP per output element for each window element: the adds and the division."""
+    """1 FLOP per output element and window element: the adds and the division."""
     return _average_pool(signature, 3)
 
 
 @formula("aten::avg_pool2d_backward", "aten::avg_pool3d_backward")
 def average_pool_backward(signature: Signature) -> Cost:
-    """One FLOP per gradient element for each window element: a division and the adds; does not read the image."""
+    """1 FLOP per gradient element and window element, as for the forward; does not read the image."""
     grad, x = signature.tensor(0), signature.tensor(1)
     taps = prod(sizes(signature.get(2), 2))
     return moved(read(grad), fresh(x.shape, x.dtype), flops=grad.numel * taps)
@@ -145,7 +145,7 @@ def _register(name: str, flops: int) -> None:
         return moved(read(grad), fresh(size, grad.dtype), flops=adds * grad.numel)
 
     forward.__doc__ = f"{flops} FLOPs per output element: " + (
-        "a weighted sum of its neighbors." if flops else "copies its nearest neighbor."
+        "a weighted sum of the neighboring input elements." if flops else "copies the nearest input element."
     )
     count = max(flops, 1)
     backward.__doc__ = (
@@ -164,7 +164,7 @@ for _name, _flops in _RESIZE.items():
 def grid_sampler(signature: Signature) -> Cost:
     """FLOPs per output element: bilinear 7 (four multiplies, three adds), 15 in 3-D, nearest 0, bicubic 35.
 
-    Reads each output element's neighbors, at most the entire image.
+    Reads the grid and each output element's neighbors, at most the entire image.
     """
     x, grid = signature.tensor(0), signature.tensor(1)
     shape = (*x.shape[:2], *grid.shape[1:-1])
@@ -214,7 +214,7 @@ def adaptive_max_pool(signature: Signature) -> Cost:
 
 @formula("aten::adaptive_max_pool2d_backward", "aten::adaptive_max_pool3d_backward")
 def adaptive_max_pool_backward(signature: Signature) -> Cost:
-    """1 add per gradient element; writes the entire gradient, does not read the image.
+    """1 add per element of the output gradient; writes the image's gradient, does not read the image.
 
     Arguments: (grad, x, indices).
     """

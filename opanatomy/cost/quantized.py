@@ -87,7 +87,7 @@ def wrapped_linear(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::dequantize_4bit")
 def dequantize_4bit(signature: Signature) -> Cost:
-    """1 FLOP per element: code's value * block's scale.
+    """1 FLOP per element: code value * block scale.
 
     Arguments: (packed, scales, block, kind, shape, dtype[, out]).
     """
@@ -109,7 +109,7 @@ def quantize_4bit(signature: Signature) -> Cost:
 
 @formula("bitsandbytes::dequantize_blockwise")
 def dequantize_blockwise(signature: Signature) -> Cost:
-    """1 FLOP per element: code's value * block's scale. Arguments: (codes, scales, code book, block, dtype[, out])."""
+    """1 FLOP per element: code value * block scale. Arguments: (codes, scales, code book, block, dtype[, out])."""
     x = signature.tensor(0)
     dtype = scalar_type(signature.get(4))
     return moved(read(x, signature.tensor(1), signature.tensor(2)), fresh(x.shape, dtype), flops=x.numel)
@@ -253,7 +253,7 @@ DEQUANTIZE = 2
 
 @formula("aten::quantize_per_tensor", "aten::quantize_per_channel")
 def quantize(signature: Signature) -> Cost:
-    """3 FLOPs per element: * 1 / scale, round, + zero point. Arguments: (x, scale, zero point, [axis,] dtype)."""
+    """3 FLOPs per element: * (1 / scale), round, + zero point. Arguments: (x, scale, zero point, [axis,] dtype)."""
     x = signature.tensor(0)
     dtype = scalar_type(signature.get(len(signature.arguments) - 1))
     parameters = (optional(signature, 1), optional(signature, 2))
@@ -273,7 +273,7 @@ def dequantize(signature: Signature) -> Cost:
     "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
 )
 def fake_quantize(signature: Signature) -> Cost:
-    """5 FLOPs per element, to quantize to 8 bits and dequantize; also writes a boolean mask of the unclamped values."""
+    """5 FLOPs per element: quantize 3, dequantize 2; also writes a boolean mask of the unclamped values."""
     x = signature.tensor(0)
     written = fresh(x.shape, x.dtype) + fresh(x.shape, "bool")
     return moved(read(x, *map(signature.get, (1, 2, 3))), written, flops=(QUANTIZE + DEQUANTIZE) * x.numel)
@@ -281,7 +281,7 @@ def fake_quantize(signature: Signature) -> Cost:
 
 @formula("aten::_fake_quantize_learnable_per_tensor_affine", "aten::_fake_quantize_learnable_per_channel_affine")
 def learnable_fake_quantize(signature: Signature) -> Cost:
-    """5 FLOPs per element, to quantize to 8 bits and dequantize."""
+    """5 FLOPs per element: quantize 3, dequantize 2."""
     x = signature.tensor(0)
     parts = read(x, signature.tensor(1), signature.tensor(2))
     return moved(parts, fresh(x.shape, x.dtype), flops=(QUANTIZE + DEQUANTIZE) * x.numel)
@@ -292,7 +292,7 @@ def learnable_fake_quantize(signature: Signature) -> Cost:
     "aten::_fake_quantize_learnable_per_channel_affine_backward",
 )
 def learnable_fake_quantize_backward(signature: Signature) -> Cost:
-    """12 FLOPs per element: recompute the value 5, gradient of the scale 3, of the zero point 2, their sums 2."""
+    """12 FLOPs per element: recompute the value 5, scale gradient 3, zero-point gradient 2, their sums 2."""
     grad, x, scale, zero = (signature.tensor(index) for index in range(4))
     written = fresh(x.shape, x.dtype) + fresh(scale.shape, scale.dtype) + fresh(zero.shape, zero.dtype)
     return moved(read(grad, x, scale, zero), written, flops=12 * x.numel)
@@ -477,9 +477,9 @@ for _name, _flops in _MAPS.items():
 
 @formula(*(f"quantized::{name}" for name in _PAIRS))
 def pair(signature: Signature) -> Cost:
-    """8 FLOPs per element: dequantize both 4, the operator 1, quantize 3.
+    """8 FLOPs per element: dequantize both operands 4, the operator 1, quantize 3.
 
-    If the second operand is a number, only the scale changes, and there is no cost.
+    Has no cost if the second operand is a number or has another shape.
     """
     a, b = signature.tensor(0), signature.tensor(1)
     if not b.shape or a.shape != b.shape:

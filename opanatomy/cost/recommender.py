@@ -15,7 +15,7 @@ from opanatomy.records.signature import Cost, Signature
 
 @formula("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
 def embedding_bag(signature: Signature) -> Cost:
-    """1 add per looked-up element (0 for the maximum), 1 multiply with weights; the mean adds 1 divide per result.
+    """1 add per looked-up element (0 for the maximum), 1 multiply with weights; the mean divides each result element.
 
     Arguments: (table (v, d), indices, offsets, scale, mode, sparse, weights, include last, padding). Reads one row per
     index, at most the entire table; writes one row per bag. Outputs kept for the backward are not counted.
@@ -47,8 +47,8 @@ def embedding_bag_backward(signature: Signature) -> Cost:
 def bag_backward(signature: Signature) -> Cost:
     """Same as _embedding_bag_dense_backward for a dense gradient.
 
-    A sparse gradient takes 1 per element for the mean or weights and has one row per index. Arguments: (grad, indices,
-    offsets, bags, sizes, maxima, rows, by frequency, mode, sparse, weights, padding).
+    A sparse gradient has one row per index and takes 1 FLOP per element for the mean or weights, else 0. Arguments:
+    (grad, indices, offsets, bags, sizes, maxima, rows, by frequency, mode, sparse, weights, padding).
     """
     grad, index, mode = signature.tensor(0), signature.tensor(1), integer(signature.get(8))
     if signature.get(9) is True:
@@ -64,7 +64,7 @@ def bag_backward(signature: Signature) -> Cost:
 
 @formula("aten::_embedding_bag_per_sample_weights_backward")
 def bag_weights_backward(signature: Signature) -> Cost:
-    """`2 * d` FLOPs per index, the dot product of its row and its bag's gradient.
+    """`2 * d` FLOPs per index for the dot product of its row and its bag's gradient.
 
     Arguments: (grad, table, indices, ..., bags, mode).
     """
@@ -78,7 +78,7 @@ def bag_weights_backward(signature: Signature) -> Cost:
 def sparse_embedding_backward(signature: Signature) -> Cost:
     """0 FLOPs: the gradient itself becomes the values of a sparse gradient.
 
-    With a padding index, the size depends on data.
+    With a padding index there is no cost, because the size depends on data.
     """
     if integer(signature.get(3)) != -1:
         raise Unknown("how many rows are not padding")
@@ -90,7 +90,7 @@ def sparse_embedding_backward(signature: Signature) -> Cost:
 
 @pattern(r"fbgemm::split_embedding_codegen_lookup_\w+_function")
 def split_lookup(name: str, signature: Signature) -> Cost:
-    """1 add per looked-up element, 2 FLOPs with weights; writes pooled rows of `D` values.
+    """1 FLOP per looked-up element (an add), 2 with weights; writes one row of `max_D` values per bag.
 
     Has a cost only if all tables have the same width, because how many indices go to which table depends on data.
     Arguments: device weights (1), D_offsets (6), total_D, max_D, indices (11), offsets, pooling, weights (14). Reads

@@ -1,4 +1,4 @@
-"""Recurrent layers: `2 * positions * weight elements`, for the matmuls of input and hidden state with the weights.
+"""Recurrent layers: `2 * positions * weight elements` FLOPs for multiplying input and hidden state by the weights.
 
 The layers' element-wise gate operations are not counted. Neither is the space that a library keeps for its backward
 (workspace, reserve space), because its size is up to the library.
@@ -116,11 +116,12 @@ def gru_cell(signature: Signature) -> Cost:
 
 @formula("aten::_thnn_fused_lstm_cell_backward_impl")
 def lstm_cell_backward(signature: Signature) -> Cost:
-    """23 FLOPs per element of the state and 1 per gate for the bias.
+    """23 FLOPs per element of the state, plus 1 per gate element for the bias gradient.
 
     Arguments: (grad_h, grad_c, cx, cy, gates, has_bias).
 
-    Recomputing tanh(c) takes 1, the gradient of c 5, that of cx 1, and each gate 4: its product 1, its derivative 3.
+    Recomputing tanh(c) takes 1, the gradient of c 5, that of cx 1, and each of the four
+    gates 4: its product 1, its derivative 3.
     """
     cx, gates, bias = signature.tensor(2), signature.tensor(4), flag(signature.get(5))
     written = fresh(gates.shape, gates.dtype) + fresh(cx.shape, cx.dtype)
@@ -132,7 +133,10 @@ def lstm_cell_backward(signature: Signature) -> Cost:
 
 @formula("aten::_thnn_fused_gru_cell_backward")
 def gru_cell_backward(signature: Signature) -> Cost:
-    """16 FLOPs per element of the state and 2 per gate for the biases. Arguments: (grad_h, kept, has_bias)."""
+    """16 FLOPs per element of the state, plus 2 per gate element for the bias gradients.
+
+    Arguments: (grad_h, kept, has_bias).
+    """
     grad, kept, bias = signature.tensor(0), signature.tensor(1), flag(signature.get(2))
     gates = 3 * grad.numel
     written = 2 * fresh((gates,), grad.dtype) + fresh(grad.shape, grad.dtype)

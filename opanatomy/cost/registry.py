@@ -101,7 +101,7 @@ def pattern(*expressions: str) -> Callable[[_F], _F]:
 def _check_names(decorator: str, names: tuple[object, ...], example: str) -> None:
     wrong = next((name for name in names if not isinstance(name, str) or not name), None)
     if not names or wrong is not None:
-        said = "no operator given" if not names else f"{_place(wrong)} is not an operator name"
+        said = "no operator name" if not names else f"{_place(wrong)} is not an operator name"
         raise UsageError(f"{decorator}: {said} - write {example} above the function")
 
 

@@ -52,7 +52,7 @@ def _product(a: Tensor, b: Tensor) -> tuple[Shape, int]:
 
 @formula("aten::mm", "aten::bmm", "aten::mv", "aten::matmul", "aten::_sparse_mm", sparse=True)
 def product(signature: Signature) -> Cost:
-    """`2 * stored * n` FLOPs for a sparse (m, k) @ a dense (k, n); the same for dense @ sparse.
+    """`2 * stored * n` FLOPs for a sparse (m, k) @ a dense (k, n), `2 * m * stored` for dense @ sparse.
 
     Writes a dense matrix.
     """
@@ -88,7 +88,7 @@ def reduced_product_backward(signature: Signature) -> Cost:
 
     Arguments: (sparse, grad, dense, how, indices, mask).
 
-    Gradients of a maximum or minimum go only to the selected elements, which is different work and has no cost.
+    A maximum or minimum has no cost, because its gradients go only to selected elements, which depend on data.
     """
     x, grad, dense = (signature.tensor(index) for index in range(3))
     if signature.get(3) not in ("sum", "mean"):
@@ -113,7 +113,7 @@ def sampled_product(signature: Signature) -> Cost:
 
 @formula("aten::_sparse_softmax", "aten::_sparse_log_softmax", sparse=True)
 def sparse_softmax(signature: Signature) -> Cost:
-    """4 FLOPs per stored element, as for softmax; writes as many elements with their indices."""
+    """4 FLOPs per stored element, as for softmax; writes the same number of elements with their indices."""
     x = signature.tensor(0)
     return moved(read(x), read(x), flops=4 * stored(x))
 
@@ -134,7 +134,7 @@ def to_dense(signature: Signature) -> Cost:
 
 @formula("aten::sparse_mask", sparse=True)
 def sparse_mask(signature: Signature) -> Cost:
-    """0 FLOPs; reads the indices and that many elements of the dense tensor. Arguments: (dense, sparse).
+    """0 FLOPs; reads the indices and as many elements of the dense tensor. Arguments: (dense, sparse).
 
     Writes these elements with the indices.
     """
@@ -190,7 +190,7 @@ for _name in (
 
 @formula(*(f"aten::{name}" for name in NOTHING), sparse=True)
 def nothing(signature: Signature) -> Cost:
-    """0 FLOPs: a view or an allocation, which moves no bytes."""
+    """0 FLOPs and 0 bytes: a view, an allocation, or a call that touches no data."""
     return moved(0, 0)
 
 
@@ -292,7 +292,7 @@ def sparse_sum(signature: Signature) -> Cost:
 
 @formula("torch_sparse::spmm_mean")
 def sparse_mean(signature: Signature) -> Cost:
-    """Same as spmm_sum, plus one divide per element.
+    """Same as spmm_sum, plus one divide per output element.
 
     Arguments: (row, rowptr, col, value, rowcount, colptr, csr2csc, dense (k, n)).
     """
@@ -353,7 +353,7 @@ def _scattered(signature: Signature, results: int) -> Cost:
 def scatter_sum(signature: Signature) -> Cost:
     """1 FLOP per element. Arguments: (x, index, dim, out, size).
 
-    Without out and size, the size follows from the largest index, which depends on data: no cost.
+    Without out and size, the size follows from the largest index, which depends on data, so there is no cost.
     """
     return _scattered(signature, 1)
 
