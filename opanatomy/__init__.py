@@ -1,11 +1,11 @@
-"""See where a training step's time, arithmetic, data movement and memory go.
+"""See where a training step's time, FLOPs, memory traffic and memory go.
 
-    anatomy = opanatomy.profile(model, inputs)            # one forward and backward pass of any nn.Module
-    anatomy = opanatomy.analyze("trace.json.gz")          # any torch.profiler trace, or the ranks of a run
+    anatomy = opanatomy.profile(model, inputs)            # forward and backward of any nn.Module
+    anatomy = opanatomy.analyze("trace.json.gz")          # any torch.profiler trace, or those of all ranks of a run
     with opanatomy.record("step.json.gz") as recorder:    # your own training loop, with `recorder.step()` in it
         ...
     trainer.add_callback(opanatomy.TrainerCallback())     # the same for transformers' Trainer
-    profile(on_trace_ready=opanatomy.trace_handler("runs/"))  # the same for a torch.profiler.profile of your own
+    profile(on_trace_ready=opanatomy.trace_handler("runs/"))  # for a loop that already uses torch.profiler.profile
     anatomy = opanatomy.read("report.json")               # a report saved as JSON
     opanatomy.estimate("gpt2-xl", on="H100")              # a step on a device that you do not have
     opanatomy.compare(before, after)                      # what changed, and where the difference comes from
@@ -14,31 +14,33 @@
     anatomy.step, anatomy.operators, anatomy.memory       # records, one per table row: help(opanatomy.Anatomy)
     anatomy.metrics()                                     # the headline numbers as one flat dictionary
     anatomy.to_pandas("operators"), anatomy.to_polars("modules"), anatomy.to_dict(), anatomy.to_json("report.json")
-    anatomy.to_html("report.html"), anatomy.chart("roofline")   # a page to look at, a picture
+    anatomy.to_html("report.html"), anatomy.chart("roofline")   # the interactive page, a single chart
 
-Times are integers in nanoseconds, sizes in bytes, and the unit is in the name; `None` means unknown. Errors are of
-type `OpanatomyError`: `UsageError` for an argument, `TraceError` for a trace, `ModelError` for a module, `CaptureError`
-for a step that cannot be run or recorded (`OutOfMemory` if it does not fit), `OutputError` for a file that cannot be
-written, `GateError` for a check that failed. `formula` declares the FLOPs and bytes of an operator.
+Times are integers in nanoseconds, sizes are in bytes, and each name includes its unit; `None` means unknown. All errors
+that you can fix are subclasses of `OpanatomyError`: `UsageError` (an invalid argument), `TraceError` (a trace that
+cannot be read), `ModelError` (a module that cannot be observed or called), `CaptureError` (a step that cannot be run or
+recorded; `OutOfMemory` if it does not fit), `OutputError` (a file that cannot be written), `GateError` (a check failed
+or a `fail_if` condition was true). `formula` declares the FLOPs and bytes of an operator.
 
-A report is made of `Step` and `StepRow`, `ClassRow`, `OperatorRow`, `KernelRow`, `ModuleRow`, `Memory`, `Workload`,
-`Environment`, `Advice` and `Check`. `Cost`, `Signature` and `Tensor` are for formulas of your own, `Format` and `Page`
-for formats. These names are public; every module below `opanatomy` is private and may change. Before a name is
-removed, it issues a `DeprecationWarning` for one minor version.
+A report contains records of the types `Step`, `StepRow`, `ClassRow`, `OperatorRow`, `KernelRow`, `ModuleRow`, `Memory`,
+`Workload`, `Environment`, `Advice` and `Check`. `Cost`, `Signature` and `Tensor` are for your own formulas, `Format`
+and `Page` for your own formats. These names are public; all modules inside `opanatomy` are private and may change.
+Before a name is removed, it issues a `DeprecationWarning` for one minor version.
 
-The pipeline behind it:
+The stages of the pipeline:
 
-    capture         a model and a batch -> one profiled step -> one trace file; the stages after it import no torch
+    capture         a model and a batch -> profiled steps -> one trace file; the later stages import no torch
     trace           the file -> columns of host events, launches, device work, memory events
     attribution     device work -> launch -> operator call -> phase -> module -> step
-    classification  the operator class of each distinct name; cost: FLOPs and bytes of each distinct signature
+    classification  the operator class of each distinct name
+    cost            the FLOPs and bytes of each distinct signature
     analysis        the work of the steps as one table; steps, idle time, rooflines, ranks, comparisons, advice
     memory          allocations -> blocks, components, curve, theory
-    checks          numbers against independent sources
-    report          records -> sections and pictures; a file for each format lays them out
+    checks          numbers of the report against independent sources
+    report          records -> sections and charts; one file per format lays them out
 
-Everything after the capture reads a Kineto Chrome trace and nothing else; `pipeline` knows the order. Names are loaded
-when they are used: importing `opanatomy` imports no torch.
+The stages after the capture read only a Kineto Chrome trace; the module `pipeline` runs them in order. Names are loaded
+when they are first used: importing `opanatomy` does not import torch.
 """
 
 from __future__ import annotations

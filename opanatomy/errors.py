@@ -1,4 +1,7 @@
-"""Errors that a user can act on: what failed, which value, what to do next. Each carries its exit code."""
+"""Errors that a user can fix: their messages say what failed, which value caused it and what to do next.
+
+Each has an exit code.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from contextlib import contextmanager
 
 
 class OpanatomyError(Exception):
-    """A run that failed; the message is one line for the user."""
+    """An error that you can fix: its message says what failed, which value caused it and what to do next."""
 
     exit_code = 1
 
@@ -19,19 +22,19 @@ class UsageError(OpanatomyError):
 
 
 class ModelError(OpanatomyError):
-    """A model that cannot be found, read, built or fed."""
+    """A model that cannot be found, read, built, observed or called."""
 
 
 class CaptureError(OpanatomyError):
-    """A step that could not be run or recorded."""
+    """A step that cannot be run or recorded."""
 
 
 class OutOfMemory(CaptureError):
-    """A step that does not fit the device's memory."""
+    """A step that does not fit into the device's memory."""
 
 
 class EstimateError(OpanatomyError):
-    """A step that could not be followed without running it."""
+    """A step that cannot be predicted without running it."""
 
 
 class SaidByRank(CaptureError):
@@ -51,7 +54,10 @@ class OutputError(OpanatomyError):
 
 
 class GateError(OpanatomyError):
-    """A check failed, a `--fail-if` condition was true, or `--for` does not fit; `reasons` has a line for each."""
+    """A failed check, a `fail_if` condition that was true, or a step that does not fit into the memory of `--for`.
+
+    `reasons` has one line for each.
+    """
 
     exit_code = 3
 

@@ -46,12 +46,13 @@ _OPTIONAL = ("causal_flops",)
 def formula(
     *operators: str, device: str | None = None, sparse: bool = False, replace: bool = False
 ) -> Callable[[_F], _F]:
-    """Make a function the formula of `operators`, named as Kineto names them (`aten::mm`).
+    """Make the decorated function the formula of `operators`, which are named as in a trace (`aten::mm`).
 
-    The function gets the `Signature` of one call and returns its `Cost`. If it raises `LookupError`, `TypeError`,
-    `ValueError` or `ArithmeticError`, or a number in its `Cost` is `None`, the call has no cost. A formula with a
-    `device` (`cpu`) applies only to that device, a `sparse` one only if a tensor is sparse. Raises `UsageError` if an
-    operator already has a formula of that kind, unless `replace` is true.
+    The function gets the `Signature` of one call and returns the call's `Cost`. The cost of the call is unknown if the
+    function raises `LookupError`, `TypeError`, `ValueError` or `ArithmeticError`, or if a number in its `Cost` is
+    negative or (except `causal_flops`) `None`. A formula with a `device`, such as `cpu`, applies only to calls on that
+    kind of device, and one with `sparse=True` only to calls with a sparse tensor. Raises `UsageError` if an operator
+    already has a formula of that kind, unless `replace` is true.
     """
     _check_names("formula", operators, '@formula("mylib::my_operator")')
 

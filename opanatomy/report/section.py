@@ -443,14 +443,14 @@ COLOUR: Final = {
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """The page on which a human-readable format lays the report out: its width in cells, and whether it shows color.
+    """How a human-readable format lays a report out: its width in characters, whether it shows color, what it includes.
 
     `brief` selects only the first screen, `full` the entire report; with neither, a terminal shows the first screen.
-    `sections` selects sections by name (from `sections.SECTIONS`); tables have `top` rows, the operators in the order
-    of `sort`, and `advice` is the number of pieces of advice at the beginning. `source` is the trace's name in a
-    command, `sides` the name of each side of a comparison; `None` if there is none. A first screen of more than
-    `height` lines gets fewer rows. With `more` the first screen ends with how to see the rest. `gates` are gates on a
-    single report. `chart` is the chart shown by an image format.
+    `sections` selects sections by name (from `sections.SECTIONS`). Tables have `top` rows, operators are sorted by
+    `sort`, and `advice` is the number of pieces of advice at the beginning. `source` is the trace's file name as the
+    report's commands show it, and `sides` has that of each side of a comparison (`None` if a side has no file). If the
+    first screen has more than `height` lines, its tables get fewer rows. With `more`, the first screen ends with the
+    command that shows the rest. `gates` are gates on a single report. `chart` is the chart shown by an image format.
     """
 
     width: int = 80
@@ -470,14 +470,14 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 class Format(Struct, frozen=True, kw_only=True):
-    """One format: its file extension, the function that creates the text (or bytes, for an image), and whether it is
-    machine-readable. A file of `formats/` declares its own as `FORMAT`."""
+    """A report format: its file extension, the function that creates its text (or bytes, for an image), and whether it
+    is machine-readable. Each file in `formats/` declares its format as `FORMAT`."""
 
     ending: str
     write: Callable[[Report, Page], str | bytes]
     machine_readable: bool
 
     def encoded(self, report: Report, page: Page) -> bytes:
-        """Return the report as a file has it, texts in UTF-8."""
+        """Return the report as the bytes of its file, with text in UTF-8."""
         made = self.write(report, page)
         return made if isinstance(made, bytes) else made.encode()
