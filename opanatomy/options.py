@@ -1001,32 +1001,32 @@ def check_together(options: Any, spelled: Spelling) -> None:
         for option in OF_BACKWARD:
             value = getattr(options, option.name)
             if value != option.default:
-                raise UsageError(f"{forward_only} runs no backward: leave out {spelled(option, value)}")
+                raise UsageError(f"{forward_only} runs no backward - leave out {spelled(option, value)}")
 
     texts = getattr(options, TEXTS.name, None)
     if texts is not None and options.generate is not None:
         raise UsageError(
-            f"{spelled(GENERATE, options.generate)} needs prompts of equal length: leave out {spelled(TEXTS, texts)}"
+            f"{spelled(GENERATE, options.generate)} needs prompts of equal length - leave out {spelled(TEXTS, texts)}"
         )
     for option in OF_TEXTS:
         value = getattr(options, option.name, None)
         if texts is None and value is not None:
-            raise UsageError(f"{spelled(option, value)} needs texts: add {spelled(TEXTS, SAMPLE)}")
+            raise UsageError(f"{spelled(option, value)} needs texts - add {spelled(TEXTS, SAMPLE)}")
 
     if options.generate is None and options.beams is not None:
         needed = spelled(GENERATE, 32)
-        raise UsageError(f"{spelled(BEAMS, options.beams)} works only with generation: add {needed}")
+        raise UsageError(f"{spelled(BEAMS, options.beams)} works only with generation - add {needed}")
     if options.generate is not None and options.compile:
         raise UsageError(
-            f"{spelled(GENERATE, options.generate)} runs the uncompiled model: leave out {spelled(COMPILE, True)}"
+            f"{spelled(GENERATE, options.generate)} runs the uncompiled model - leave out {spelled(COMPILE, True)}"
         )
 
     _check_ranks(options, spelled)
     if options.compile_mode is not None and not options.compile:
-        raise UsageError(f"{spelled(COMPILE_MODE, options.compile_mode)} needs {spelled(COMPILE, True)}: add it")
+        raise UsageError(f"{spelled(COMPILE_MODE, options.compile_mode)} needs {spelled(COMPILE, True)} - add it")
     if options.lora is not None and options.freeze is not None:
         raise UsageError(
-            f"{spelled(LORA, options.lora)} freezes everything but the adapters: leave out"
+            f"{spelled(LORA, options.lora)} freezes everything but the adapters - leave out"
             f" {spelled(FREEZE, options.freeze)}"
         )
     if options.clip is not None and options.optimizer is None:
@@ -1052,12 +1052,12 @@ def _check_ranks(options: Any, spelled: Spelling) -> None:
             )
     if options.generate is not None:
         raise UsageError(
-            f"{spelled(GENERATE, options.generate)} runs on each rank separately: leave out"
+            f"{spelled(GENERATE, options.generate)} runs on each rank separately - leave out"
             f" {spelled(PARALLEL, parallel)}"
         )
     if parallel == CHECKPOINTED and options.checkpointing is not None:
         raise UsageError(
-            f"{spelled(PARALLEL, parallel)} recomputes activations already: leave out"
+            f"{spelled(PARALLEL, parallel)} recomputes activations already - leave out"
             f" {spelled(CHECKPOINTING, options.checkpointing)}"
         )
 
@@ -1066,16 +1066,16 @@ def check_fit(options: Any, spelled: Spelling) -> None:
     """Raise `UsageError` for an option that needs a run if none is run, and for `--find` without a limit."""
     if options.limit is None:
         if options.find is not None:
-            raise UsageError(f"{spelled(FIND, options.find)} needs a limit: add {spelled(LIMIT, '80GB')}")
+            raise UsageError(f"{spelled(FIND, options.find)} needs a limit - add {spelled(LIMIT, '80GB')}")
         return
     for option in OF_A_RUN:
         value = getattr(options, option.name)
         if value:
             given = value[0] if option.kind is Kind.TEXTS else value
-            raise UsageError(f"{spelled(LIMIT, options.limit)} runs nothing: leave out {spelled(option, given)}")
+            raise UsageError(f"{spelled(LIMIT, options.limit)} runs nothing - leave out {spelled(option, given)}")
     if options.find is not None and options.texts is not None:
         raise UsageError(
-            f"{spelled(FIND, options.find)} needs batches of fixed length: leave out {spelled(TEXTS, options.texts)}"
+            f"{spelled(FIND, options.find)} needs batches of fixed length - leave out {spelled(TEXTS, options.texts)}"
         )
 
 
@@ -1084,15 +1084,15 @@ def check_estimate(options: Any, spelled: Spelling) -> None:
     for option in (*OF_RANKS, LINK):
         value = getattr(options, option.name)
         if value != option.default and options.devices == 1:
-            raise UsageError(f"{spelled(option, value)} needs several devices: add {spelled(DEVICES, 8)}")
+            raise UsageError(f"{spelled(option, value)} needs several devices - add {spelled(DEVICES, 8)}")
     if options.parallel == HSDP:
-        raise UsageError(f"{spelled(PARALLEL, HSDP)} cannot be estimated: use {spelled(PARALLEL, FSDP2)}")
+        raise UsageError(f"{spelled(PARALLEL, HSDP)} cannot be estimated - use {spelled(PARALLEL, FSDP2)}")
     on_cpu = any("cpu" in names.casefold().split(",") for names in options.on or ())
     if on_cpu and options.devices > 1:
-        raise UsageError(f"{spelled(DEVICES, options.devices)} works only for GPUs: leave it out")
+        raise UsageError(f"{spelled(DEVICES, options.devices)} works only for GPUs - leave it out")
     if options.sweep is not None and options.texts is not None:
         raise UsageError(
-            f"{spelled(SWEEP, options.sweep)} needs batches of fixed length: leave out {spelled(TEXTS, options.texts)}"
+            f"{spelled(SWEEP, options.sweep)} needs batches of fixed length - leave out {spelled(TEXTS, options.texts)}"
         )
 
 
@@ -1102,7 +1102,7 @@ def check_several(options: Any, processes: int, spelled: Spelling) -> None:
         value = getattr(options, option.name)
         if value != option.default and processes == 1:
             raise UsageError(
-                f"{spelled(option, value)} needs several processes: add {spelled(PROCESSES, 2)}, or start them with"
+                f"{spelled(option, value)} needs several processes - add {spelled(PROCESSES, 2)}, or start them with"
                 " torchrun or accelerate launch"
             )
     if options.parallel == HSDP and (processes < 4 or processes % 2):

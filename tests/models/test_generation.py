@@ -318,11 +318,11 @@ def test_a_module_that_does_not_generate_so_is_refused() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--beams 4", "--beams 4 works only with generation: add --generate 32"),
-        ("--generate 8 --optimizer sgd", "--generate 8 runs no backward: leave out --optimizer sgd"),
+        ("--beams 4", "--beams 4 works only with generation - add --generate 32"),
+        ("--generate 8 --optimizer sgd", "--generate 8 runs no backward - leave out --optimizer sgd"),
         (
             "--generate 8 --compile",
-            "--generate 8 runs the uncompiled model: leave out --compile",
+            "--generate 8 runs the uncompiled model - leave out --compile",
         ),
     ],
 )

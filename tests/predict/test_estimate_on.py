@@ -161,7 +161,7 @@ def test_what_is_no_device_is_refused(name: str) -> None:
             "--sweep layers=1..4: not understood",
         ),
         (("estimate", BERT, "--on", "H100", "--sweep", "batch=8..1"), 2, "--sweep batch=8..1: not understood"),
-        (("estimate", BERT, "--on", "cpu", "--devices", "2"), 2, "--devices 2 works only for GPUs: leave it out"),
+        (("estimate", BERT, "--on", "cpu", "--devices", "2"), 2, "--devices 2 works only for GPUs - leave it out"),
         (
             ("estimate", BERT, *SMALL, "--dtype", "bfloat16", "--on", "T4"),
             1,

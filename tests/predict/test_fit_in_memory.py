@@ -228,7 +228,7 @@ def test_not_even_one_sample_fits(here: Path, capfd: pytest.CaptureFixture[str])
     [
         ("--find batch", "--find batch needs a limit"),
         ("--for 1GB --trace x.json", "leave out --trace x.json"),
-        ("--for 1GB --fail-if 'time > 1ms'", "runs nothing: leave out --fail-if"),
+        ("--for 1GB --fail-if 'time > 1ms'", "runs nothing - leave out --fail-if"),
         ("--for 1GB --no-trace", "leave out --no-trace"),
         ("--for 1GB --processes 2", "leave out --processes 2"),
         ("--for 1GB --suggest 3", "leave out --suggest 3"),
