@@ -296,7 +296,7 @@ CHECKPOINT_EVERY: Final = Option(
     minimum=1,
     metavar="N",
     recorded="checkpoint_every",
-    help="checkpoint segments of N layers, of which only the first layer's input is kept",
+    help="checkpoint in segments of N layers, and keep only the input of each segment's first layer",
 )
 CHECKPOINT_LAYERS: Final = Option(
     name="checkpoint_layers",
@@ -408,16 +408,16 @@ def frozen_parts(text: str) -> str:
         name = choice_of(part, map(Choice, FROZEN_PARTS))
         if name is None:
             meant = tuple(each + (colon + number) * (each == "layers") for each in FROZEN_PARTS)
-            raise ValueError(f"{word.strip()!r} is not a part - {instead_of(word.strip(), meant)}")
+            raise ValueError(f"{word.strip()!r} is not a part of the model - {instead_of(word.strip(), meant)}")
         if (name == "layers") is not bool(colon) or (colon and not number.strip().isdecimal()):
             raise ValueError(
-                f"{word.strip()!r} is not a part - write {name}{':N for the lowest N' if name == 'layers' else ''}"
+                f"{word.strip()!r} is not valid - write {name}{':N for the lowest N' if name == 'layers' else ''}"
             )
         if colon and not int(number):
             raise ValueError(f"{word.strip()!r} freezes nothing - use 1 or more")
         parts.append(f"{name}:{int(number)}" if colon else name)
     if not parts:
-        raise ValueError(f"names no part - use one of {', '.join(FROZEN_PARTS)}")
+        raise ValueError(f"empty - use one of {', '.join(FROZEN_PARTS)}")
     if {"all-but-biases", "all-but-head"} <= set(parts):
         raise ValueError("all-but-biases and all-but-head are mutually exclusive - leave one out")
     return ",".join(dict.fromkeys(parts))
@@ -529,7 +529,7 @@ JOBS: Final = Option(
     minimum=1,
     metavar="N",
     python=("analyze",),
-    help="number of processes that read the ranks (default: one per core; little data is read without extra processes)",
+    help="number of processes that read the ranks (default: one per core, fewer for small traces)",
 )
 PROCESSES: Final = Option(
     name="processes",
@@ -596,7 +596,7 @@ RUN: Final = (
     Option(name="batch", group=_BATCH, kind=Kind.NUMBER, minimum=1, metavar="N",
            help="batch size in samples (default: 8)"),
     Option(name="seq", group=_BATCH, kind=Kind.NUMBER, minimum=1, metavar="N",
-           help="sequence length in tokens, for raw audio in samples (default: 512, or the model's own)"),
+           help="sequence length in tokens, or in samples for raw audio (default: 512, or the model's own)"),
     TASK,
     Option(name="seed", group=_BATCH, kind=Kind.NUMBER, default=0, maximum=2**32 - 1, metavar="N",
            help="random seed for weights and batch (default: {default})"),
@@ -699,8 +699,8 @@ REPORT: Final = (
            help="report format: {formats} (default: from the extension of -o, else terminal)"),
     Option(name="chart", group=_REPORT, metavar="NAME",
            help="chart to draw with -o FILE.svg or FILE.png: step, advice, lanes, steps, run, classes, roofline,"
-           " modules, lines, memory, segments, components, ranks; the only chart of compare is difference, that of"
-           " techniques is techniques"),
+           " modules, lines, memory, segments, components, ranks; compare draws only difference, and techniques"
+           " only techniques"),
     Option(name="tables", group=_REPORT, metavar="DIR",
            help="also write every table of the report to this folder, as CSV and, with pyarrow, as Parquet"),
     Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False,
@@ -738,8 +738,8 @@ FIND: Final = Option(
     group=_FITS,
     metavar="WHAT",
     choices=(Choice("batch"), Choice("seq", ("length",)), Choice("checkpointing")),
-    help="with --for: find the largest batch or seq that fits even at the upper end of the prediction, or with"
-    " checkpointing the fewest layers to recompute",
+    help="with --for: find what fits even at the upper end of the prediction: the largest batch or seq, or with"
+    " checkpointing the fewest recomputed layers",
 )
 
 FAIL_IF: Final = Option(
@@ -821,7 +821,7 @@ TIMES: Final = Option(
     default=5,
     minimum=1,
     metavar="N",
-    help="how often to run each --run (default: {default})",
+    help="how many times to run each side (default: {default})",
 )
 TURNS_SEED: Final = Option(
     name="seed",
@@ -871,9 +871,9 @@ TECHNIQUES: Final = (
     Option(name="predict_only", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
            help="run only the baseline, and rank the techniques by predicted savings"),
     Option(name="repetitions", group=_EXPERIMENT, kind=Kind.NUMBER, minimum=1, metavar="N",
-           help="how often to time each technique, interleaved (default: 3; up to 10 for steps below 0.3 s)"),
+           help="how many times to time each technique, interleaved (default: 3; up to 10 for steps below 0.3 s)"),
     Option(name="loss_steps", group=_EXPERIMENT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
-           help="number of steps over which to compare losses, for techniques that change the training (default:"
+           help="number of training steps whose losses are compared, for techniques that change the training (default:"
            " {default})"),
     Option(name="folder", group=_EXPERIMENT, metavar="DIR",
            help="folder for the traces and reports of all runs (default: MODEL.techniques; numbered if it exists)"),
@@ -896,7 +896,7 @@ DEVICES: Final = Option(
     default=1,
     minimum=1,
     metavar="N",
-    help="train on N equal devices; --batch is per device (default: {default})",
+    help="train on N identical devices; --batch is per device (default: {default})",
 )
 LINK: Final = Option(
     name="link",
@@ -940,7 +940,9 @@ EXPLAIN: Final = (
         " names may be shortened",
     ),
     Option(
-        name="report", metavar="REPORT", help="a saved JSON report: show its numbers too; TERM may be any name in it"
+        name="report",
+        metavar="REPORT",
+        help="a saved JSON report: show its numbers too; TERM may also be any name in that report",
     ),
     Option(name="unknown", metavar="REPORT", help="list what a saved JSON report could not classify or count"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
@@ -974,7 +976,10 @@ _TABLE_OR_JSON: Final = Option(
 
 CATALOG: Final = (
     Option(
-        name="word", positional="*", metavar="WORD", help="list only models with this word in their name, kind or task"
+        name="word",
+        positional="*",
+        metavar="WORD",
+        help="list only models with every WORD in their name, kind, class or task",
     ),
     _TABLE_OR_JSON,
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
@@ -983,8 +988,14 @@ CATALOG: Final = (
 CEILINGS: Final = (
     Option(name="device", default="auto", metavar="DEVICE", help=DEVICE.help),
     Option(name="dtype", metavar="TYPES", help="measure only these data types, such as float32,bf16"),
-    Option(name="peak", metavar="RATE", help="use this peak instead of measuring it: 312T, or bf16=312T,fp32=19.5T"),
-    Option(name="bandwidth", metavar="RATE", help="use this bandwidth instead of measuring it: 2.04T, 900G"),
+    Option(
+        name="peak", metavar="RATE", help="use this peak FLOP/s instead of measuring it: 312T, or bf16=312T,fp32=19.5T"
+    ),
+    Option(
+        name="bandwidth",
+        metavar="RATE",
+        help="use this memory bandwidth in bytes/s instead of measuring it: 2.04T, 900G",
+    ),
     _TABLE_OR_JSON,
     Option(name="refresh", kind=Kind.SWITCH, default=False, help="measure again instead of using stored results"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),

@@ -202,8 +202,8 @@ def sheet_limit(name: str) -> Limit:
     sheet = fastest(called(name))
     if sheet is None:
         near = ", ".join(near_devices(name))
-        instead = f"did you mean {near}?" if near else "use H100, A100, 4090, cpu, ..."
-        raise UsageError(f"--on {name}: opanatomy has no data sheet for this device - {instead}")
+        instead = f"did you mean {near}?" if near else "use cpu or a GPU such as H100, A100 or 4090"
+        raise UsageError(f"--on {name}: unknown device - {instead}")
     return limit_of_sheet(sheet)
 
 
@@ -227,7 +227,7 @@ def link_of(text: str | None, limit: Limit) -> float:
     rate = known[name]
     if rate is None:
         raise UsageError(
-            f"the speed of {limit.device}'s {name or 'link'} is unknown - specify its bytes/s in each direction,"
+            f"the speed of {limit.device}'s {name or 'link'} is unknown - use its bytes/s in each direction,"
             " such as --link 32G"
         )
     return rate
@@ -249,7 +249,7 @@ def _rates_of(limit: Limit, *, compiled: bool, tf32: bool) -> _Rates:
     if limit.name == CPU:
         known = ceilings_for(environment_of(CPU))
         if known.ceilings is None:
-            raise EstimateError("--on cpu: this processor's speed was not measured - run `opanatomy peaks` first")
+            raise EstimateError("--on cpu: this processor's peaks have not been measured - run `opanatomy peaks` first")
         return _Rates(ceilings=known.ceilings, efficiency=_WIDE_EFFICIENCY, compiled=compiled)
     ceilings = ceilings_of(next(sheet for sheet in SHEETS if sheet.device == limit.device))
     if tf32 and TF32 not in ceilings.matrix_flops_per_second:

@@ -269,7 +269,7 @@ def test_a_process_that_is_taken_over_by_something_else_is_said(tmp_path: Path) 
     code = "import os\nos.execv('/bin/echo', ['echo', 'other'])\n"
     anatomies, said = followed(code, tmp_path)
     assert not anatomies
-    assert "nothing is recorded: the script replaced itself with /bin/echo, which is not followed" in said
+    assert "nothing is recorded: the script replaced itself with /bin/echo, which opanatomy does not follow" in said
 
 
 def test_a_recorder_needs_no_block(tmp_path: Path) -> None:

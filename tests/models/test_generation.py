@@ -308,7 +308,7 @@ def test_a_module_that_does_not_generate_so_is_refused() -> None:
     with pytest.raises(UsageError, match=r"^generate=2: Linear cannot generate - leave it out, or use a model"):
         opanatomy.profile(torch.nn.Linear(2, 2), torch.ones(2, 2), generate=2)
     module.generate = lambda **settings: plain(**{**settings, "max_new_tokens": 3})
-    with pytest.raises(opanatomy.CaptureError, match="ran 3 forwards for 4 new tokens"):
+    with pytest.raises(opanatomy.CaptureError, match="ran 3 forward passes for 4 new tokens"):
         opanatomy.profile(module, ids, generate=4)
 
 

@@ -290,10 +290,13 @@ def test_models_that_cannot_are_refused(name: str, options: dict[str, Any], said
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ("embedings", "'embedings' is not a part - did you mean embeddings? Use one of embeddings, layers, all-but-"),
-        ("layers:few", "'layers:few' is not a part - write layers:N for the lowest N"),
+        (
+            "embedings",
+            "'embedings' is not a part of the model - did you mean embeddings? Use one of embeddings, layers",
+        ),
+        ("layers:few", "'layers:few' is not valid - write layers:N for the lowest N"),
         ("layers:0", "'layers:0' freezes nothing - use 1 or more"),
-        ("", "names no part - use one of embeddings, layers, all-but-biases, all-but-head"),
+        ("", "empty - use one of embeddings, layers, all-but-biases, all-but-head"),
         ("all-but-biases,all-but-head", "all-but-biases and all-but-head are mutually exclusive - leave one out"),
     ],
 )

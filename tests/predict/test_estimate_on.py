@@ -141,15 +141,15 @@ def test_a_device_is_found_by_its_name(name: str, device: str) -> None:
 
 @pytest.mark.parametrize("name", ["banana", "80GB", ""])
 def test_what_is_no_device_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="opanatomy has no data sheet for this device"):
+    with pytest.raises(UsageError, match="unknown device"):
         sheet_limit(name)
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("estimate", BERT), 2, "no device is given - use --on, for example --on H100"),
-        (("estimate", BERT, "--on", "banana"), 2, "--on banana: opanatomy has no data sheet for this device"),
+        (("estimate", BERT), 2, "no device - use --on, for example --on H100"),
+        (("estimate", BERT, "--on", "banana"), 2, "--on banana: unknown device"),
         (
             ("estimate", BERT, *SMALL, "--on", "V100", "--tf32"),
             2,

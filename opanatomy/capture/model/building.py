@@ -289,7 +289,7 @@ def checkpointing_warnings(module: torch.nn.Module) -> list[str]:
         return []
     layers = "the lowest layer, in which" if lowest == 1 else f"the {lowest} lowest layers, in which"
     return [
-        "checkpointing undoes freezing: with it, transformers makes the embedding output require a gradient, so"
+        "checkpointing undoes freezing: to checkpoint, transformers makes the embedding output require a gradient, so"
         f" backward recomputes {layers} nothing is trained, and computes gradients that nothing uses - checkpoint"
         " only the layers above, or use --checkpoint-every"
     ]

@@ -267,14 +267,14 @@ def check_fit(config: Any) -> None:
         heads, shared = getattr(part, "num_attention_heads", None), getattr(part, "num_key_value_heads", None)
         if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
             raise UsageError(
-                f"num_key_value_heads {shared}: it must divide the {heads} attention heads of {part.model_type} - set"
+                f"num_key_value_heads {shared}: it must divide the {heads} attention heads of {part.model_type} - use"
                 f" a divisor of {heads}"
             )
         used = getattr(part, "num_experts_per_tok", None)
         experts = getattr(part, "num_local_experts", None) or getattr(part, "num_experts", None)
         if isinstance(used, int) and isinstance(experts, int) and not 0 < used <= experts:
             raise UsageError(
-                f"num_experts_per_tok {used}: {part.model_type} has only {experts} experts - set 1 to {experts}"
+                f"num_experts_per_tok {used}: {part.model_type} has only {experts} experts - use 1 to {experts}"
             )
 
 
@@ -284,8 +284,11 @@ def _set(content: dict[str, Any], config: Any, path: str, value: Any) -> list[st
         below: Any = getattr(config, parent, None)
         if not hasattr(below, "to_dict"):
             names = _parts(config)
-            instead = f"its parts are {', '.join(names)}" if names else "it has no parts - leave out the dots"
-            raise UsageError(f"--set {path}={_text(value)}: {config.model_type} has no part {parent!r} - {instead}")
+            instead = f"use one of {', '.join(names)}" if names else "use a key without dots"
+            raise UsageError(
+                f"--set {path}={_text(value)}: the configuration of {config.model_type} contains no configuration"
+                f" {parent!r} - {instead}"
+            )
         if not isinstance(content.get(parent), dict):
             content[parent] = below.to_dict()
         content, config = content[parent], below

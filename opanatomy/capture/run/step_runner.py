@@ -213,8 +213,8 @@ class StepRunner:
         if self.compiled and not mode_keeps_compiled():
             active &= {Instrument.PROGRESS}
             self.warnings.append(
-                "the model has compiled parts, which this torch would run uncompiled under a dispatch mode, so its"
-                " calls are not counted a second time, and what forward keeps for backward is not measured"
+                "this torch would run the model's compiled parts uncompiled under a dispatch mode, so calls are not"
+                " counted a second time, and what forward keeps for backward is not measured"
             )
         return active
 
