@@ -202,8 +202,8 @@ def sheet_limit(name: str) -> Limit:
     sheet = fastest(called(name))
     if sheet is None:
         near = ", ".join(near_devices(name))
-        instead = f"did you mean {near}?" if near else "use cpu or a GPU such as H100, A100 or 4090"
-        raise UsageError(f"--on {name}: unknown device - {instead}")
+        instead = f"did you mean {near}?" if near else "use H100, A100, 4090, cpu, ..."
+        raise UsageError(f"--on {name}: opanatomy has no data sheet for this device - {instead}")
     return limit_of_sheet(sheet)
 
 

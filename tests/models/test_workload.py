@@ -215,7 +215,7 @@ def test_quantization_is_dropped_from_random_weights(tmp_path: Path) -> None:
         (BERT, {"settings": (("hiden_size", "4"),)}, "did you mean hidden_size"),
         (BERT, {"settings": (("hidden_size", "wide"),)}, "'wide' is not a number"),
         (BERT, {"settings": (("text_config.hidden_size", "4"),)}, "leave out the dots"),
-        ("clip-vit-base-patch32", {"settings": (("txt.hidden_size", "4"),)}, "use one of text_config, vision_"),
+        ("clip-vit-base-patch32", {"settings": (("txt.hidden_size", "4"),)}, "its parts are text_config, vision_"),
         (BERT, {"settings": (("model_type", "gpt2"),)}, "'model_type' of "),
         ("Qwen3-0.6B", {"settings": (("num_key_value_heads", "3"),)}, "num_key_value_heads 3"),
         (BERT, {"settings": (("hidden_size", "770"),)}, "hidden_size=770"),

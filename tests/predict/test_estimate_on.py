@@ -141,7 +141,7 @@ def test_a_device_is_found_by_its_name(name: str, device: str) -> None:
 
 @pytest.mark.parametrize("name", ["banana", "80GB", ""])
 def test_what_is_no_device_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="unknown device"):
+    with pytest.raises(UsageError, match="opanatomy has no data sheet for this device"):
         sheet_limit(name)
 
 
@@ -149,7 +149,7 @@ def test_what_is_no_device_is_refused(name: str) -> None:
     ("words", "code", "said"),
     [
         (("estimate", BERT), 2, "no device - use --on, for example --on H100"),
-        (("estimate", BERT, "--on", "banana"), 2, "--on banana: unknown device"),
+        (("estimate", BERT, "--on", "banana"), 2, "--on banana: opanatomy has no data sheet for this device"),
         (
             ("estimate", BERT, *SMALL, "--on", "V100", "--tf32"),
             2,

@@ -355,7 +355,7 @@ def test_how_accelerate_was_told_to_share(monkeypatch: pytest.MonkeyPatch) -> No
         ("--bucket-view", "--bucket-view needs several processes"),
         ("--processes 2 --parallel hsdp", "not possible with 2 processes"),
         ("--processes 2 --parallel fsdp2 --bucket-mb 1", "works only with DDP - leave out --parallel fsdp2"),
-        ("--processes 2 --device cuda:0", "--device cuda:0 would put all processes on one device"),
+        ("--processes 2 --device cuda:0", "--device cuda:0 would apply to all processes"),
         ("--processes 3 --device cpu", "--processes 3: a launcher has already started 2 processes - leave it out"),
     ],
 )

@@ -49,9 +49,7 @@ def launch(command: Sequence[str], processes: int, device: str) -> None:
             f"--processes {processes} needs accelerate, which is not installed - pip install accelerate"
         ) from error
     if device not in ("auto", "cpu", "cuda"):
-        raise UsageError(
-            f"--device {device} would put all processes on one device - leave it out, and each uses its own"
-        )
+        raise UsageError(f"--device {device} would apply to all processes - leave it out, so that each uses its own")
     on_host = choose_device(device) == "cpu"
     if not on_host:
         check_devices(processes)
@@ -309,7 +307,7 @@ def _join(options: RunOptions, place: Launched) -> RankGroup:
         ) from error
     if options.device not in ("auto", "cpu", "cuda"):
         raise UsageError(
-            f"--device {options.device} would put all ranks on one device - leave it out, and each uses its own"
+            f"--device {options.device} would apply to all ranks - leave it out, so that each uses its own"
         )
     parallel = parallel_of(options)
     on_host = choose_device(options.device) == "cpu"

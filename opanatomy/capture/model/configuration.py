@@ -284,11 +284,8 @@ def _set(content: dict[str, Any], config: Any, path: str, value: Any) -> list[st
         below: Any = getattr(config, parent, None)
         if not hasattr(below, "to_dict"):
             names = _parts(config)
-            instead = f"use one of {', '.join(names)}" if names else "use a key without dots"
-            raise UsageError(
-                f"--set {path}={_text(value)}: the configuration of {config.model_type} contains no configuration"
-                f" {parent!r} - {instead}"
-            )
+            instead = f"its parts are {', '.join(names)}" if names else "it has no parts - leave out the dots"
+            raise UsageError(f"--set {path}={_text(value)}: {config.model_type} has no part {parent!r} - {instead}")
         if not isinstance(content.get(parent), dict):
             content[parent] = below.to_dict()
         content, config = content[parent], below
