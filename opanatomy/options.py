@@ -705,8 +705,8 @@ REPORT: Final = (
            help="also write every table of the report to this folder, as CSV and, with pyarrow, as Parquet"),
     Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False,
            python=("profile", "record", "TrainerCallback"),
-           help="overwrite existing files (otherwise an existing file that you name is an error, and a default name is"
-           " numbered)"),
+           help="overwrite existing files (otherwise naming an existing file is an error, and a default name gets a"
+           " number)"),
     DEBUG,
     Option(name="peak", group=_CEILINGS, metavar="RATE",
            help="peak FLOP/s to use instead of the known peak: 312T, or bf16=312T,fp32=19.5T"),
@@ -719,9 +719,10 @@ LIMIT: Final = Option(
     flag="--for",
     group=_FITS,
     metavar="MEMORY",
-    help="don't run; predict peak memory and whether it fits into a size (80GB, 24GiB), a GPU (H100, 4090) or cpu (this"
-    " machine); counts weights in --dtype, gradients, activations, the state of --optimizer (default: adamw), the"
-    " allocator's rounding and the CUDA context; if it does not fit, suggest what would make it fit and exit 3",
+    help="don't run; predict peak memory and whether it fits in a size (80GB, 24GiB), on a GPU (H100, 4090) or on this"
+    " machine (cpu); the prediction includes weights in --dtype, gradients, activations, the state of --optimizer"
+    " (default: adamw), the allocator's rounding and the CUDA context; if it does not fit, suggest what would make it"
+    " fit and exit 3",
 )
 OOM: Final = Option(
     name="oom",
@@ -759,7 +760,7 @@ SCRIPT: Final = (
     Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=3, minimum=1, maximum=1000, metavar="N",
            help="steps to record (default: {default})"),
     Option(name="after", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N",
-           help="skip the first N steps (default: until the step time is steady, at least 4 and at most 15 steps; 5"
+           help="skip the first N steps (default: 4 to 15, until the step time is steady, then 4 or 5 to prepare; 5"
            " with several ranks)"),
     Option(name="stop", group=_STEP, kind=Kind.SWITCH, default=False,
            help="end the script when its steps are recorded (exit code 0)"),
@@ -986,7 +987,7 @@ CATALOG: Final = (
 )
 
 CEILINGS: Final = (
-    Option(name="device", default="auto", metavar="DEVICE", help=DEVICE.help),
+    Option(name="device", default="auto", metavar="DEVICE", help=DEVICE.help.replace("run on", "measure")),
     Option(name="dtype", metavar="TYPES", help="measure only these data types, such as float32,bf16"),
     Option(
         name="peak", metavar="RATE", help="use this peak FLOP/s instead of measuring it: 312T, or bf16=312T,fp32=19.5T"
