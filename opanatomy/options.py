@@ -987,7 +987,12 @@ CATALOG: Final = (
 )
 
 CEILINGS: Final = (
-    Option(name="device", default="auto", metavar="DEVICE", help=DEVICE.help.replace("run on", "measure")),
+    Option(
+        name="device",
+        default="auto",
+        metavar="DEVICE",
+        help="device to measure: auto, cpu, cuda or cuda:N (default: {default})",
+    ),
     Option(name="dtype", metavar="TYPES", help="measure only these data types, such as float32,bf16"),
     Option(
         name="peak", metavar="RATE", help="use this peak FLOP/s instead of measuring it: 312T, or bf16=312T,fp32=19.5T"

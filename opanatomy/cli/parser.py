@@ -291,7 +291,7 @@ def _bare(parser: argparse.ArgumentParser, option: Option) -> Callable[[str], An
             return from_text(option, text)
         except UsageError as error:
             raise UsageError(
-                f"{error} - put MODEL before the option: {parser.prog} {text} {option.flags[-1]}"
+                f"{error}; or put MODEL before the option: {parser.prog} {text} {option.flags[-1]}"
             ) from None
 
     return read

@@ -209,7 +209,7 @@ def test_calls_of_the_model_are_the_steps(code: str, end: str, forwards: int, tm
 def test_backwards_are_the_steps(code: str, tmp_path: Path) -> None:
     """Products and their FLOPs are those of a forward and a backward of the model on a batch of 32."""
     (anatomy,), _ = followed(code, tmp_path)
-    assert ends(anatomy) == "a backward"
+    assert ends(anatomy) == "a backward pass"
     assert len(anatomy.step.steps) == 3
     assert {Phase.FORWARD, Phase.BACKWARD} <= set(anatomy.step.phase_ns)
     assert not anatomy.workload.inference
@@ -262,7 +262,7 @@ def test_networks_in_long_turns_are_recorded_each(tmp_path: Path) -> None:
 
 def test_a_script_that_takes_over_its_process_is_followed_once(tmp_path: Path) -> None:
     (anatomy,), _ = followed(TAKES_OVER, tmp_path)
-    assert ends(anatomy) == "a backward"
+    assert ends(anatomy) == "a backward pass"
 
 
 def test_a_process_that_is_taken_over_by_something_else_is_said(tmp_path: Path) -> None:
