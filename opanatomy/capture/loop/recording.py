@@ -332,9 +332,9 @@ class LoopRecording:
             return None
         if isinstance(self._stage, CountCalls):
             what = "its calls were counted a second time"
-            remedy = f"use warmup={_COLD_STEPS}" if self.schedule.counts_before else "leave out the check"
+            remedy = f"use warmup={_COLD_STEPS}" if self.schedule.counts_before else "leave out check=True"
         elif isinstance(self._stage, TraceMemory):
-            what, remedy = "its memory was traced", "leave out memory"
+            what, remedy = "its memory was traced", "leave out memory=True"
         else:
             return None
         return f"a step failed while {what} - if the loop works without opanatomy, {remedy}"

@@ -491,8 +491,8 @@ class StepRunner:
             before = compilations()
             profiled, modules = self._profile_once(expected, ranges=False)
             self.warnings.append(
-                "torch.compile recompiled a part of the model because of the module ranges, so it is profiled without"
-                " them and has no module table"
+                "torch.compile recompiled a part of the model because of the module ranges, so the step is profiled"
+                " without them, and the report has no module table"
             )
             compiled_again = profiled.compilations > before
         if compiled_again:

@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> None:
             experiment.predict()
         if not settings.predict_only:
             note(
-                f"measuring takes about {duration(experiment.budget_ns())} - Ctrl-C ends it and keeps what is measured,"
-                " --resume continues"
+                f"measuring takes about {duration(experiment.budget_ns())} (Ctrl-C ends it and keeps the results so"
+                " far; --resume continues)"
             )
             _measure(experiment, progress)
         show(experiment.result(), where)
