@@ -159,8 +159,8 @@ def _in_folder(folder: Path) -> list[Source]:
                 return [Source(path, path.relative_to(folder).as_posix()) for path in sorted(files, key=_natural)]
     other = next((what for path in sorted(folder.iterdir()) if (what := other_tool(path)) is not None), None)
     raise TraceError(
-        f"no trace in the folder {folder}: none of its files ends in .json or .json.gz -"
-        f" {'choose another one' if other is None else f'it contains {other}'}"
+        f"no trace in the folder {folder}: none of its files ends in .json or .json.gz"
+        + (" - choose another one" if other is None else f", but it contains {other}")
     )
 
 

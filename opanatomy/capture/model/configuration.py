@@ -340,7 +340,9 @@ def _keep_layers(content: dict[str, Any], config: Any, layers: int) -> list[str]
         raise UsageError(f"--layers {layers}: a model needs at least one layer - use 1 or more")
     counts = list(_layer_counts(content, config, ""))
     if not counts:
-        raise UsageError(f"--layers {layers}: the configuration of {config.model_type} has no layer count - use --set")
+        raise UsageError(
+            f"--layers {layers}: the configuration of {config.model_type} has no layer count - use --set KEY=VALUE instead"
+        )
     maximum = max(max(count) if isinstance(count, list) else count for _, _, _, count in counts)
     if layers > maximum:
         raise UsageError(
