@@ -341,7 +341,8 @@ def _keep_layers(content: dict[str, Any], config: Any, layers: int) -> list[str]
     counts = list(_layer_counts(content, config, ""))
     if not counts:
         raise UsageError(
-            f"--layers {layers}: the configuration of {config.model_type} has no layer count - use --set KEY=VALUE instead"
+            f"--layers {layers}: the configuration of {config.model_type} has no layer count - use --set"
+            " KEY=VALUE instead"
         )
     maximum = max(max(count) if isinstance(count, list) else count for _, _, _, count in counts)
     if layers > maximum:
