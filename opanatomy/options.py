@@ -296,7 +296,7 @@ CHECKPOINT_EVERY: Final = Option(
     minimum=1,
     metavar="N",
     recorded="checkpoint_every",
-    help="checkpoint segments of N layers, of which only the first layer's input is kept",
+    help="checkpoint in segments of N layers, and keep only the input of each segment's first layer",
 )
 CHECKPOINT_LAYERS: Final = Option(
     name="checkpoint_layers",
@@ -408,16 +408,16 @@ def frozen_parts(text: str) -> str:
         name = choice_of(part, map(Choice, FROZEN_PARTS))
         if name is None:
             meant = tuple(each + (colon + number) * (each == "layers") for each in FROZEN_PARTS)
-            raise ValueError(f"{word.strip()!r} is not a part - {instead_of(word.strip(), meant)}")
+            raise ValueError(f"{word.strip()!r} is not a part of the model - {instead_of(word.strip(), meant)}")
         if (name == "layers") is not bool(colon) or (colon and not number.strip().isdecimal()):
             raise ValueError(
-                f"{word.strip()!r} is not a part - write {name}{':N for the lowest N' if name == 'layers' else ''}"
+                f"{word.strip()!r} is not valid - write {name}{':N for the lowest N' if name == 'layers' else ''}"
             )
         if colon and not int(number):
             raise ValueError(f"{word.strip()!r} freezes nothing - use 1 or more")
         parts.append(f"{name}:{int(number)}" if colon else name)
     if not parts:
-        raise ValueError(f"names no part - use one of {', '.join(FROZEN_PARTS)}")
+        raise ValueError(f"empty - use one of {', '.join(FROZEN_PARTS)}")
     if {"all-but-biases", "all-but-head"} <= set(parts):
         raise ValueError("all-but-biases and all-but-head are mutually exclusive - leave one out")
     return ",".join(dict.fromkeys(parts))
@@ -529,7 +529,7 @@ JOBS: Final = Option(
     minimum=1,
     metavar="N",
     python=("analyze",),
-    help="number of processes that read the ranks (default: one per core; little data is read without extra processes)",
+    help="number of processes that read the ranks (default: one per core, fewer for small traces)",
 )
 PROCESSES: Final = Option(
     name="processes",
@@ -596,7 +596,7 @@ RUN: Final = (
     Option(name="batch", group=_BATCH, kind=Kind.NUMBER, minimum=1, metavar="N",
            help="batch size in samples (default: 8)"),
     Option(name="seq", group=_BATCH, kind=Kind.NUMBER, minimum=1, metavar="N",
-           help="sequence length in tokens, for raw audio in samples (default: 512, or the model's own)"),
+           help="sequence length in tokens, or in samples for raw audio (default: 512, or the model's own)"),
     TASK,
     Option(name="seed", group=_BATCH, kind=Kind.NUMBER, default=0, maximum=2**32 - 1, metavar="N",
            help="random seed for weights and batch (default: {default})"),
@@ -699,14 +699,14 @@ REPORT: Final = (
            help="report format: {formats} (default: from the extension of -o, else terminal)"),
     Option(name="chart", group=_REPORT, metavar="NAME",
            help="chart to draw with -o FILE.svg or FILE.png: step, advice, lanes, steps, run, classes, roofline,"
-           " modules, lines, memory, segments, components, ranks; the only chart of compare is difference, that of"
-           " techniques is techniques"),
+           " modules, lines, memory, segments, components, ranks; compare draws only difference, and techniques"
+           " only techniques"),
     Option(name="tables", group=_REPORT, metavar="DIR",
            help="also write every table of the report to this folder, as CSV and, with pyarrow, as Parquet"),
     Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False,
            python=("profile", "record", "TrainerCallback"),
-           help="overwrite existing files (otherwise an existing file that you name is an error, and a default name is"
-           " numbered)"),
+           help="overwrite existing files (otherwise naming an existing file is an error, and a default name gets a"
+           " number)"),
     DEBUG,
     Option(name="peak", group=_CEILINGS, metavar="RATE",
            help="peak FLOP/s to use instead of the known peak: 312T, or bf16=312T,fp32=19.5T"),
@@ -719,9 +719,10 @@ LIMIT: Final = Option(
     flag="--for",
     group=_FITS,
     metavar="MEMORY",
-    help="don't run; predict peak memory and whether it fits into a size (80GB, 24GiB), a GPU (H100, 4090) or cpu (this"
-    " machine); counts weights in --dtype, gradients, activations, the state of --optimizer (default: adamw), the"
-    " allocator's rounding and the CUDA context; if it does not fit, suggest what would make it fit and exit 3",
+    help="don't run; predict peak memory and whether it fits in a size (80GB, 24GiB), on a GPU (H100, 4090) or on this"
+    " machine (cpu); the prediction includes weights in --dtype, gradients, activations, the state of --optimizer"
+    " (default: adamw), the allocator's rounding and the CUDA context; if it does not fit, suggest what would make it"
+    " fit and exit 3",
 )
 OOM: Final = Option(
     name="oom",
@@ -738,8 +739,8 @@ FIND: Final = Option(
     group=_FITS,
     metavar="WHAT",
     choices=(Choice("batch"), Choice("seq", ("length",)), Choice("checkpointing")),
-    help="with --for: find the largest batch or seq that fits even at the upper end of the prediction, or with"
-    " checkpointing the fewest layers to recompute",
+    help="with --for: find what fits even at the upper end of the prediction: the largest batch or seq, or with"
+    " checkpointing the fewest recomputed layers",
 )
 
 FAIL_IF: Final = Option(
@@ -759,7 +760,7 @@ SCRIPT: Final = (
     Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=3, minimum=1, maximum=1000, metavar="N",
            help="steps to record (default: {default})"),
     Option(name="after", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N",
-           help="skip the first N steps (default: until the step time is steady, at least 4 and at most 15 steps; 5"
+           help="skip the first N steps (default: 4 to 15, until the step time is steady, then 4 or 5 to prepare; 5"
            " with several ranks)"),
     Option(name="stop", group=_STEP, kind=Kind.SWITCH, default=False,
            help="end the script when its steps are recorded (exit code 0)"),
@@ -821,7 +822,7 @@ TIMES: Final = Option(
     default=5,
     minimum=1,
     metavar="N",
-    help="how often to run each --run (default: {default})",
+    help="how many times to run each side (default: {default})",
 )
 TURNS_SEED: Final = Option(
     name="seed",
@@ -871,9 +872,9 @@ TECHNIQUES: Final = (
     Option(name="predict_only", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
            help="run only the baseline, and rank the techniques by predicted savings"),
     Option(name="repetitions", group=_EXPERIMENT, kind=Kind.NUMBER, minimum=1, metavar="N",
-           help="how often to time each technique, interleaved (default: 3; up to 10 for steps below 0.3 s)"),
+           help="how many times to time each technique, interleaved (default: 3; up to 10 for steps below 0.3 s)"),
     Option(name="loss_steps", group=_EXPERIMENT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
-           help="number of steps over which to compare losses, for techniques that change the training (default:"
+           help="number of training steps whose losses are compared, for techniques that change the training (default:"
            " {default})"),
     Option(name="folder", group=_EXPERIMENT, metavar="DIR",
            help="folder for the traces and reports of all runs (default: MODEL.techniques; numbered if it exists)"),
@@ -896,7 +897,7 @@ DEVICES: Final = Option(
     default=1,
     minimum=1,
     metavar="N",
-    help="train on N equal devices; --batch is per device (default: {default})",
+    help="train on N identical devices; --batch is per device (default: {default})",
 )
 LINK: Final = Option(
     name="link",
@@ -940,7 +941,9 @@ EXPLAIN: Final = (
         " names may be shortened",
     ),
     Option(
-        name="report", metavar="REPORT", help="a saved JSON report: show its numbers too; TERM may be any name in it"
+        name="report",
+        metavar="REPORT",
+        help="a saved JSON report: show its numbers too; TERM may also be any name in that report",
     ),
     Option(name="unknown", metavar="REPORT", help="list what a saved JSON report could not classify or count"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
@@ -974,17 +977,31 @@ _TABLE_OR_JSON: Final = Option(
 
 CATALOG: Final = (
     Option(
-        name="word", positional="*", metavar="WORD", help="list only models with this word in their name, kind or task"
+        name="word",
+        positional="*",
+        metavar="WORD",
+        help="list only models with every WORD in their name, kind, class or task",
     ),
     _TABLE_OR_JSON,
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )
 
 CEILINGS: Final = (
-    Option(name="device", default="auto", metavar="DEVICE", help=DEVICE.help),
+    Option(
+        name="device",
+        default="auto",
+        metavar="DEVICE",
+        help="device to measure: auto, cpu, cuda or cuda:N (default: {default})",
+    ),
     Option(name="dtype", metavar="TYPES", help="measure only these data types, such as float32,bf16"),
-    Option(name="peak", metavar="RATE", help="use this peak instead of measuring it: 312T, or bf16=312T,fp32=19.5T"),
-    Option(name="bandwidth", metavar="RATE", help="use this bandwidth instead of measuring it: 2.04T, 900G"),
+    Option(
+        name="peak", metavar="RATE", help="use this peak FLOP/s instead of measuring it: 312T, or bf16=312T,fp32=19.5T"
+    ),
+    Option(
+        name="bandwidth",
+        metavar="RATE",
+        help="use this memory bandwidth in bytes/s instead of measuring it: 2.04T, 900G",
+    ),
     _TABLE_OR_JSON,
     Option(name="refresh", kind=Kind.SWITCH, default=False, help="measure again instead of using stored results"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
@@ -1001,32 +1018,32 @@ def check_together(options: Any, spelled: Spelling) -> None:
         for option in OF_BACKWARD:
             value = getattr(options, option.name)
             if value != option.default:
-                raise UsageError(f"{forward_only} runs no backward: leave out {spelled(option, value)}")
+                raise UsageError(f"{forward_only} runs no backward - leave out {spelled(option, value)}")
 
     texts = getattr(options, TEXTS.name, None)
     if texts is not None and options.generate is not None:
         raise UsageError(
-            f"{spelled(GENERATE, options.generate)} needs prompts of equal length: leave out {spelled(TEXTS, texts)}"
+            f"{spelled(GENERATE, options.generate)} needs prompts of equal length - leave out {spelled(TEXTS, texts)}"
         )
     for option in OF_TEXTS:
         value = getattr(options, option.name, None)
         if texts is None and value is not None:
-            raise UsageError(f"{spelled(option, value)} needs texts: add {spelled(TEXTS, SAMPLE)}")
+            raise UsageError(f"{spelled(option, value)} needs texts - add {spelled(TEXTS, SAMPLE)}")
 
     if options.generate is None and options.beams is not None:
         needed = spelled(GENERATE, 32)
-        raise UsageError(f"{spelled(BEAMS, options.beams)} works only with generation: add {needed}")
+        raise UsageError(f"{spelled(BEAMS, options.beams)} works only with generation - add {needed}")
     if options.generate is not None and options.compile:
         raise UsageError(
-            f"{spelled(GENERATE, options.generate)} runs the uncompiled model: leave out {spelled(COMPILE, True)}"
+            f"{spelled(GENERATE, options.generate)} runs the uncompiled model - leave out {spelled(COMPILE, True)}"
         )
 
     _check_ranks(options, spelled)
     if options.compile_mode is not None and not options.compile:
-        raise UsageError(f"{spelled(COMPILE_MODE, options.compile_mode)} needs {spelled(COMPILE, True)}: add it")
+        raise UsageError(f"{spelled(COMPILE_MODE, options.compile_mode)} needs {spelled(COMPILE, True)} - add it")
     if options.lora is not None and options.freeze is not None:
         raise UsageError(
-            f"{spelled(LORA, options.lora)} freezes everything but the adapters: leave out"
+            f"{spelled(LORA, options.lora)} freezes everything but the adapters - leave out"
             f" {spelled(FREEZE, options.freeze)}"
         )
     if options.clip is not None and options.optimizer is None:
@@ -1052,12 +1069,12 @@ def _check_ranks(options: Any, spelled: Spelling) -> None:
             )
     if options.generate is not None:
         raise UsageError(
-            f"{spelled(GENERATE, options.generate)} runs on each rank separately: leave out"
+            f"{spelled(GENERATE, options.generate)} runs on each rank separately - leave out"
             f" {spelled(PARALLEL, parallel)}"
         )
     if parallel == CHECKPOINTED and options.checkpointing is not None:
         raise UsageError(
-            f"{spelled(PARALLEL, parallel)} recomputes activations already: leave out"
+            f"{spelled(PARALLEL, parallel)} recomputes activations already - leave out"
             f" {spelled(CHECKPOINTING, options.checkpointing)}"
         )
 
@@ -1066,16 +1083,16 @@ def check_fit(options: Any, spelled: Spelling) -> None:
     """Raise `UsageError` for an option that needs a run if none is run, and for `--find` without a limit."""
     if options.limit is None:
         if options.find is not None:
-            raise UsageError(f"{spelled(FIND, options.find)} needs a limit: add {spelled(LIMIT, '80GB')}")
+            raise UsageError(f"{spelled(FIND, options.find)} needs a limit - add {spelled(LIMIT, '80GB')}")
         return
     for option in OF_A_RUN:
         value = getattr(options, option.name)
         if value:
             given = value[0] if option.kind is Kind.TEXTS else value
-            raise UsageError(f"{spelled(LIMIT, options.limit)} runs nothing: leave out {spelled(option, given)}")
+            raise UsageError(f"{spelled(LIMIT, options.limit)} runs nothing - leave out {spelled(option, given)}")
     if options.find is not None and options.texts is not None:
         raise UsageError(
-            f"{spelled(FIND, options.find)} needs batches of fixed length: leave out {spelled(TEXTS, options.texts)}"
+            f"{spelled(FIND, options.find)} needs batches of fixed length - leave out {spelled(TEXTS, options.texts)}"
         )
 
 
@@ -1084,15 +1101,15 @@ def check_estimate(options: Any, spelled: Spelling) -> None:
     for option in (*OF_RANKS, LINK):
         value = getattr(options, option.name)
         if value != option.default and options.devices == 1:
-            raise UsageError(f"{spelled(option, value)} needs several devices: add {spelled(DEVICES, 8)}")
+            raise UsageError(f"{spelled(option, value)} needs several devices - add {spelled(DEVICES, 8)}")
     if options.parallel == HSDP:
-        raise UsageError(f"{spelled(PARALLEL, HSDP)} cannot be estimated: use {spelled(PARALLEL, FSDP2)}")
+        raise UsageError(f"{spelled(PARALLEL, HSDP)} cannot be estimated - use {spelled(PARALLEL, FSDP2)}")
     on_cpu = any("cpu" in names.casefold().split(",") for names in options.on or ())
     if on_cpu and options.devices > 1:
-        raise UsageError(f"{spelled(DEVICES, options.devices)} works only for GPUs: leave it out")
+        raise UsageError(f"{spelled(DEVICES, options.devices)} works only for GPUs - leave it out")
     if options.sweep is not None and options.texts is not None:
         raise UsageError(
-            f"{spelled(SWEEP, options.sweep)} needs batches of fixed length: leave out {spelled(TEXTS, options.texts)}"
+            f"{spelled(SWEEP, options.sweep)} needs batches of fixed length - leave out {spelled(TEXTS, options.texts)}"
         )
 
 
@@ -1102,7 +1119,7 @@ def check_several(options: Any, processes: int, spelled: Spelling) -> None:
         value = getattr(options, option.name)
         if value != option.default and processes == 1:
             raise UsageError(
-                f"{spelled(option, value)} needs several processes: add {spelled(PROCESSES, 2)}, or start them with"
+                f"{spelled(option, value)} needs several processes - add {spelled(PROCESSES, 2)}, or start them with"
                 " torchrun or accelerate launch"
             )
     if options.parallel == HSDP and (processes < 4 or processes % 2):

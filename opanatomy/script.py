@@ -195,7 +195,7 @@ class Script:
             return env
         if self._settings.replaced or not _is_python(path):
             what = f"file {path}" if isinstance(path, int) else os.fsdecode(path)
-            say(f"nothing is recorded: the script replaced itself with {what}, which is not followed")
+            say(f"nothing is recorded: the script replaced itself with {what}, which opanatomy does not follow")
             return env
         start = os.path.join(os.path.dirname(os.path.abspath(__file__)), "capture", "loop", "start")
         paths = os.pathsep.join(filter(None, (start, env.get("PYTHONPATH"))))
@@ -238,12 +238,12 @@ class Script:
             )
         elif profiler.on_trace_ready is None:
             advice = (
-                "pass on_trace_ready=opanatomy.trace_handler('runs/') to its profile(...), or pass the trace that it"
-                " exports to opanatomy analyze"
+                "pass on_trace_ready=opanatomy.trace_handler('runs/') to its profile(...), or, if it exports"
+                " a trace, pass that file to opanatomy analyze"
             )
         else:
             advice = (
-                "pass the traces that its on_trace_ready=... writes to opanatomy analyze, or use"
+                "run opanatomy analyze on the traces that its on_trace_ready=... writes, or use"
                 " opanatomy.trace_handler('runs/') instead"
             )
         self._give_up(
@@ -385,7 +385,7 @@ class Script:
         )
         if not plain:
             where = "torch.func runs the backward" if self._calls.is_transformed else "the optimizer's step is compiled"
-            self._warning = f"{where}, so no step's calls are counted a second time"
+            self._warning = f"{where}, so calls are not counted a second time"
         recorder = StepRecorder(
             {},
             options,

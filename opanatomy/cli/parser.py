@@ -176,7 +176,7 @@ class Parser(argparse.ArgumentParser):
             return " - opanatomy compare --run 'profile ...' --run 'profile ...' --times N runs two sides, interleaved"
         verbs = [verb for verb in VERBS if any(wrong in option.flags for option in verb_named(verb).OPTIONS)]
         if verbs:
-            return f" - write it after {verb}" if verb in verbs else f" - it is an option of {', '.join(verbs)}"
+            return f" - put it after {verb}" if verb in verbs else f" - it is an option of {', '.join(verbs)}"
         near = get_close_matches(wrong, self._option_string_actions, n=1, cutoff=0.6)
         return f" - did you mean {near[0]}?" if near else ""
 
@@ -291,7 +291,7 @@ def _bare(parser: argparse.ArgumentParser, option: Option) -> Callable[[str], An
             return from_text(option, text)
         except UsageError as error:
             raise UsageError(
-                f"{error} - put MODEL before the option: {parser.prog} {text} {option.flags[-1]}"
+                f"{error}; or put MODEL before the option: {parser.prog} {text} {option.flags[-1]}"
             ) from None
 
     return read
@@ -319,7 +319,7 @@ def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
     if shell not in shtab.SUPPORTED_SHELLS:
         known = ", ".join(shtab.SUPPORTED_SHELLS)
         raise OpanatomyError(
-            f"--print-completion {shell}: this shtab supports only {known} - pip install --upgrade shtab"
+            f"--print-completion {shell}: the installed shtab supports only {known} - pip install --upgrade shtab"
         )
     for commands in parser._actions:
         if isinstance(commands, argparse._SubParsersAction):

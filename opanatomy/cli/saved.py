@@ -67,12 +67,12 @@ def saved_report_among(
     alone = next((report for report in reports if not isinstance(report.report, Anatomy)), None)
     if alone is not None:
         raise UsageError(
-            f"analyze: {alone.name} is {alone.what}, which can only be shown by itself - leave out the other names"
+            f"analyze: {alone.name} is {alone.what}, which can only be shown by itself - leave out the other files"
         )
     compare = shlex.join(["opanatomy", "compare", *names[:_MAX_NAMES]]) + (" ..." if len(names) > _MAX_NAMES else "")
     if len(reports) == len(names):
         raise UsageError(
-            f"analyze: {len(reports)} reports are given, but it shows only one at a time - to see what changed, run"
+            f"analyze: {len(reports)} reports were passed, but only one can be shown - to see what changed, run"
             f" {compare}"
         )
     raise UsageError(

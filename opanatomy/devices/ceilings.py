@@ -44,7 +44,7 @@ def measured_ceilings(measured: Measured, sheet: Ceilings | None = None) -> Ceil
     disturbed = [name for name, rate in measured.peaks.items() if rate.disturbed]
     disturbed += [BANDWIDTH] if best and best.disturbed else []
     vectors = [f"{VECTOR}{name}" for name in disturbed if name in vector] if machine.kind == "cpu" else []
-    conditions += [f"{' and '.join(disturbed)} while other work was running on it"] if disturbed else []
+    conditions += [f"{' and '.join(disturbed)} while other work was running"] if disturbed else []
     return Ceilings(
         device=machine.device,
         source=", ".join((f"measured {measured.date}", *conditions))
@@ -128,7 +128,15 @@ def age(measured: str) -> str:
     return "today" if days < 1 else f"{days} day{'s' if days > 1 else ''}"
 
 
-HOW_TO_GET_THEM: Final = "run `opanatomy peaks` on the device, or use --peak and --bandwidth"
+_GIVE_THEM: Final = "use --peak and --bandwidth"
+
+
+def _how_to_get_them(machine: Machine | None) -> str:
+    """Return what to do about unknown peaks: only those of a known machine can be measured."""
+    if machine is None:
+        return _GIVE_THEM
+    command = f"OMP_NUM_THREADS={machine.threads} opanatomy peaks" if machine.threads else "opanatomy peaks"
+    return f"run `{command}` on the device and analyze the trace there, or {_GIVE_THEM}"
 
 
 class KnownCeilings(Struct, frozen=True):
@@ -164,11 +172,18 @@ def ceilings_for(
 def _on_cpu(environment: Environment, folder: Path | None) -> KnownCeilings:
     machine = machine_of(environment)
     if machine is None:
-        return KnownCeilings(None, f"the trace does not name its processor - {HOW_TO_GET_THEM}")
+        missing = ["the processor"] if None in (environment.device, environment.device_kind) else []
+        missing += ["the torch version"] if environment.torch is None else []
+        missing += ["the number of threads"] if environment.host_threads is None else []
+        listed = " or ".join(filter(None, (", ".join(missing[:-1]), *missing[-1:])))
+        return KnownCeilings(None, f"the trace does not record {listed} - {_how_to_get_them(None)}")
     measured = load(machine, folder)
     if measured is None:
         threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
-        return KnownCeilings(None, f"{machine.device} with {threads} was not measured - {HOW_TO_GET_THEM}")
+        conditions = f"{threads} and torch {machine.torch}"
+        return KnownCeilings(
+            None, f"{machine.device} with {conditions} has not been measured - {_how_to_get_them(machine)}"
+        )
     return KnownCeilings(measured_ceilings(measured))
 
 
@@ -179,4 +194,4 @@ def _on_accelerator(environment: Environment, multiprocessors: int | None, folde
     measured = load(machine, folder) if machine else None
     if measured is not None and measured.peaks and measured.bandwidths:
         return KnownCeilings(measured_ceilings(measured, sheet))
-    return KnownCeilings(sheet, None if sheet else f"{matched.why} - {HOW_TO_GET_THEM}")
+    return KnownCeilings(sheet, None if sheet else f"{matched.why} - {_how_to_get_them(machine)}")

@@ -98,7 +98,7 @@ def parse_peaks(text: str) -> dict[str, float]:
         name, equals, quantity = (word.strip() for word in part.rpartition("="))
         dtype = data_type(name, f"--peak {text}") if equals else "any"
         if dtype in peaks:
-            raise UsageError(f"--peak {text}: {name or 'a peak of all types'} appears twice - specify it once")
+            raise UsageError(f"--peak {text}: {name or 'a peak without a data type'} appears twice - leave one out")
         peaks[dtype] = _quantity(quantity, "--peak", text, _FLOPS_UNITS, "989T, or bf16=989T,fp32=67T")
     return peaks
 
@@ -122,5 +122,5 @@ def _quantity(text: str, option: str, whole: str, units: tuple[str, ...], exampl
         raise UsageError(f"{option} {whole}: {text!r} is not a number with k, M, G, T or P - write {example}")
     value = float(quantity["number"]) * _PREFIXES[quantity["prefix"]]
     if not (math.isfinite(value) and _MIN_RATE <= value <= _MAX_RATE):
-        raise UsageError(f"{option} {whole}: {value:g} per second is not plausible for a device - write {example}")
+        raise UsageError(f"{option} {whole}: {value:g} per second is not plausible for any device - write {example}")
     return value

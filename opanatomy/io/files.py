@@ -96,7 +96,7 @@ class OutputFile(Struct, kw_only=True):
                 self.target = self.target.with_name(self.path.name)
         if number > 1 and not self.numbered:
             raise OutputError(
-                f"cannot write {wanted}: something else created it during this run - the contents are in {self.target}"
+                f"cannot write {wanted}: another process created it during this run - the contents are in {self.target}"
             )
 
     def _is_about(self, error: OSError, own: Path) -> bool:

@@ -159,8 +159,8 @@ def _in_folder(folder: Path) -> list[Source]:
                 return [Source(path, path.relative_to(folder).as_posix()) for path in sorted(files, key=_natural)]
     other = next((what for path in sorted(folder.iterdir()) if (what := other_tool(path)) is not None), None)
     raise TraceError(
-        f"no trace in the folder {folder}: none of its files ends in .json or .json.gz -"
-        f" {'choose another one' if other is None else f'it contains {other}'}"
+        f"no trace in the folder {folder}: none of its files ends in .json or .json.gz"
+        + (" - choose another one" if other is None else f", but it contains {other}")
     )
 
 
@@ -244,7 +244,8 @@ def _unzipped(path: Path, member: str, folder: Path) -> Path:
                 )
             if info.file_size > shutil.disk_usage(folder).free // 2:
                 raise TraceError(
-                    f"cannot unpack {info.filename}: {info.file_size / 1e6:.0f} MB are needed in {folder.parent}"
+                    f"cannot unpack {info.filename}: its {info.file_size / 1e6:.0f} MB would take more than half of the"
+                    f" free space in {folder.parent} - free some space or set TMPDIR to another folder"
                 )
             target = folder / ("trace.json.gz" if info.filename.lower().endswith(".gz") else "trace.json")
             with archive.open(info) as packed, target.open("wb") as file:
@@ -277,7 +278,7 @@ def _as_gzip(raw: BinaryIO, info: zipfile.ZipInfo, target: BinaryIO) -> None:
 
 STDIN: Final = "-"
 _CHUNK: Final = 1 << 20
-_EXAMPLE: Final = "pipe one into it: zcat trace.json.gz | opanatomy analyze -"
+_EXAMPLE: Final = "pipe a trace into opanatomy: zcat trace.json.gz | opanatomy analyze -"
 #: The first bytes of a trace: an object, an array, gzip, zip; white space and a byte order mark may precede them.
 _BEGINNINGS: Final = (b"{", b"[", b"\x1f\x8b", b"PK")
 
@@ -323,7 +324,7 @@ def _opened(path: Path, name: str) -> nullcontext[BinaryIO] | BinaryIO:
     if str(path) == STDIN:
         buffer = getattr(sys.stdin, "buffer", None)
         if buffer is None:
-            raise TraceError(f"cannot read {name}: it is closed - pass a trace, or {_EXAMPLE}")
+            raise TraceError(f"cannot read {name}: it is closed - pass a file, or {_EXAMPLE}")
         return nullcontext(buffer)
     try:
         return path.open("rb")

@@ -153,7 +153,7 @@ def _answer_autograd() -> None:
 
 _NOT_ANSWERED: Final = (
     "this torch cannot simulate a step for a GPU that is not present - use torch 2.6 or later on Linux or macOS, a"
-    " machine with a GPU, or --for cpu"
+    " machine with a GPU, or cpu instead of the GPU"
 )
 
 

@@ -227,7 +227,7 @@ def link_of(text: str | None, limit: Limit) -> float:
     rate = known[name]
     if rate is None:
         raise UsageError(
-            f"the speed of {limit.device}'s {name or 'link'} is unknown - specify its bytes/s in each direction,"
+            f"the speed of {limit.device}'s {name or 'link'} is unknown - use its bytes/s in each direction,"
             " such as --link 32G"
         )
     return rate
@@ -249,7 +249,7 @@ def _rates_of(limit: Limit, *, compiled: bool, tf32: bool) -> _Rates:
     if limit.name == CPU:
         known = ceilings_for(environment_of(CPU))
         if known.ceilings is None:
-            raise EstimateError("--on cpu: this processor's speed was not measured - run `opanatomy peaks` first")
+            raise EstimateError("--on cpu: this processor's peaks have not been measured - run `opanatomy peaks` first")
         return _Rates(ceilings=known.ceilings, efficiency=_WIDE_EFFICIENCY, compiled=compiled)
     ceilings = ceilings_of(next(sheet for sheet in SHEETS if sheet.device == limit.device))
     if tf32 and TF32 not in ceilings.matrix_flops_per_second:

@@ -815,7 +815,7 @@ class Experiment:
         warnings = []
         if self.prediction.anatomy.environment.device_kind == "cpu":
             half = any(variant.options.amp == "fp16" for variant in self.variants)
-            float16 = ", least of all in float16, in which few processors can compute" if half else ""
+            float16 = ", least of all for float16, which few CPUs support" if half else ""
             warnings.append(f"mixed-precision times on a CPU say nothing about a GPU{float16}")
         predicted = [(row.name, row.predicted) for row in self.rows.values()]
         names = [name for name, figures in predicted if figures is not None and figures.step_ns is None]

@@ -81,7 +81,9 @@ def limit_of(text: str) -> Limit:
     """
     if text.strip().casefold() == CPU:
         if not hasattr(os, "sysconf"):
-            raise UsageError("--for cpu: this system's memory size is unknown - specify it: --for 16GB --device cpu")
+            raise UsageError(
+                "--for cpu: this system's memory size is unknown - use the size itself, such as --for 16GB --device cpu"
+            )
         return Limit(name=CPU, bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     sheets = called(text)
     number = None if sheets else _SIZE.fullmatch(text)
@@ -95,11 +97,11 @@ def limit_of(text: str) -> Limit:
     if not sheets:
         near = ", ".join(near_devices(text))
         instead = f"did you mean {near}?" if near else "write 80GB, 24GiB, H100 or cpu"
-        raise UsageError(f"--for {text}: neither a size nor a device with a known data sheet - {instead}")
+        raise UsageError(f"--for {text}: neither a memory size nor a known device - {instead}")
     sheet = smallest(sheets)
     if sheet is None:
         names = ", ".join(sorted(each.device for each in sheets))
-        raise UsageError(f"--for {text}: this could be one of {names} - name one, or use its memory size, such as 80GB")
+        raise UsageError(f"--for {text}: this could be {names} - use one of these names or a memory size, such as 80GB")
     limit = limit_of_sheet(sheet)
     return limit if len(sheets) == 1 else replace(limit, name=text.strip())
 
@@ -251,7 +253,9 @@ class Fit(Struct, kw_only=True):
             raise UsageError(f"{spelled(FIND, _CHECKPOINTING)}: inference keeps nothing for backward - leave it out")
         layers = first.layers
         if not layers:
-            raise UsageError(f"{spelled(FIND, _CHECKPOINTING)}: this model has no stack of equal layers - leave it out")
+            raise UsageError(
+                f"{spelled(FIND, _CHECKPOINTING)}: this model has no stack of similar layers - leave it out"
+            )
         plain = replace(self.options, checkpointing=None, checkpoint_every=None, checkpoint_layers=None)
         found = Found(what=_CHECKPOINTING, value=None)
         for choice, figures in run_jobs(choices_tried, plain, layers, self.limit, self.gpu):

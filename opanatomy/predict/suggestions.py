@@ -104,7 +104,7 @@ def _advice(
         if after.is_known:
             low, high = after.low_ns / before, after.high_ns / before
             figures |= {"low": Evidence(value=low, unit="ratio"), "high": Evidence(value=high, unit="ratio")}
-            why += ", and the step takes {low} to {high} of its time"
+            why += ", and the step takes {low} to {high} times as long"
             gain_ns = round((1 - low) * before) if high < 1 - _MIN_SAVED_SHARE else None
             wall_ns = round(before)
     return Advice(

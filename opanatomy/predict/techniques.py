@@ -56,7 +56,7 @@ def variants_of(
         if technique not in skipped
     ]
     if not singles and not combine:
-        raise UsageError("--skip leaves out every technique to try - skip fewer, or name others with --only")
+        raise UsageError("--skip leaves out every technique to try - skip fewer, or select others with --only")
     kept = [variant for variant in singles if only or variant.blocked_because or variant.options != baseline.options]
     return (baseline, *kept, *(combination_of(text, context) for text in combine))
 
@@ -64,7 +64,7 @@ def variants_of(
 def baseline_of(context: Context) -> Variant:
     """Return the run that was given."""
     assert isinstance(context.run, RunOptions)
-    return Variant(name=BASELINE, title="unchanged", what="the given run", options=context.run)
+    return Variant(name=BASELINE, title="unchanged", what="the run as specified", options=context.run)
 
 
 def combination_of(text: str, context: Context) -> Variant:

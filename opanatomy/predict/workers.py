@@ -196,7 +196,7 @@ def followed(
     for index, options in enumerate(runs):
         begun = clock()
         if index > 1 and deadline is not None and begun + took * options.accumulate > deadline:
-            yield Followed(step="the time budget ran out before it could be simulated")
+            yield Followed(step="the time budget ran out before this step could be simulated")
             continue
         try:
             if sampling is None and gpu is None:

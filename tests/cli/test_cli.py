@@ -140,7 +140,7 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("analyze", "x.json", "--format=json", "--outptu=y"), 2, "unknown --outptu=y - did you mean --output?"),
     (("profile", "--checkpointing", "gpt2"), 2, "put MODEL before the option: opanatomy profile gpt2 --checkpointing"),
     (("profile",), 2, "the following arguments are required: MODEL"),
-    (("--full", "analyze", "x.json"), 2, "unknown --full - write it after analyze (see "),
+    (("--full", "analyze", "x.json"), 2, "unknown --full - put it after analyze (see "),
     (("--force", "catalog"), 2, "unknown --force - it is an option of profile, run, analyze, "),
     (
         ("profile", "gpt2", "--for", "-3GB"),

@@ -354,7 +354,7 @@ def test_ceilings_and_redaction_hold_for_a_report_as_for_its_trace(
         (["kept", "-o", "kept", "--force", "-f", "json"], "-o kept: this is the report to show"),
         (
             ["kept", "bert.json"],
-            "2 reports are given, but it shows only one at a time - to see what changed, run opanatomy compare kept",
+            "2 reports were passed, but only one can be shown - to see what changed, run opanatomy compare kept",
         ),
         (["trace.json.gz", "kept"], "kept is a report, but the others are not"),
     ],

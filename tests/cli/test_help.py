@@ -172,7 +172,7 @@ def test_without_shtab_or_with_an_old_one_it_is_said(
     with monkeypatch.context() as patch:
         patch.setattr("shtab.SUPPORTED_SHELLS", ["bash"])
         assert main(["--print-completion", "fish"]) == 1
-    assert "this shtab supports only bash - pip install --upgrade shtab" in capsys.readouterr().err
+    assert "the installed shtab supports only bash - pip install --upgrade shtab" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["--print-completion", "bash"]) == 1
     assert "needs shtab, which is not installed - pip install shtab" in capsys.readouterr().err

@@ -239,7 +239,7 @@ def test_a_flag_and_an_argument_are_refused_in_one_wording(name: str, value: Any
     ],
 )
 def test_inference_has_no_backward(other: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=r"^inference=True runs no backward: leave out \w+='?[\w.]+'?$"):
+    with pytest.raises(UsageError, match=r"^inference=True runs no backward - leave out \w+='?[\w.]+'?$"):
         RunOptions(inference=True, **other)
 
 

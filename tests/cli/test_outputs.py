@@ -66,7 +66,7 @@ def test_nothing_is_written_over_and_what_is_there_is_whole(
     assert make(Path("t.json"), numbered=True) == Path("t-2.json")
     # Something else makes the file meanwhile: its own stays, and ours has a number.
     fill(output_file(Path("d.json"), numbered=True), lambda: Path("d.json").write_text("another's"))
-    said = r"cannot write e\.json: something else created it .*/here/e-2\.json$"
+    said = r"cannot write e\.json: another process created it .*/here/e-2\.json$"
     with pytest.raises(OutputError, match=said):
         fill(output_file(Path("e.json")), lambda: Path("e.json").write_text("another's"))
     assert {name: Path(name).read_text() for name in left_in(here)} == {
@@ -290,7 +290,7 @@ def test_what_the_other_process_cannot_write_is_said_here(here: Path, monkeypatc
     Path("t.json").write_text("made meanwhile")
     writer = TraceWriter(Exporting(), capture, output, everything=False)
     for _ in range(2):
-        with pytest.raises(OutputError, match="something else created it during this run"):
+        with pytest.raises(OutputError, match="another process created it during this run"):
             writer.wait()
 
 

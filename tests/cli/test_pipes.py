@@ -111,7 +111,7 @@ def test_a_side_of_a_comparison_on_stdin(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "cannot read a trace from stdin: it is empty - pipe one into it: zcat trace.json.gz | opanatomy"),
+        (b"", "cannot read a trace from stdin: it is empty - pipe a trace into opanatomy: zcat trace.json.gz"),
         (b"curl: (22) The requested URL returned error: 404\n", "stdin is not a trace: it starts with 'curl: (2'"),
         (b'{"a": 1}', 'it has no "traceEvents" - pass a torch.profiler trace'),
         (gzip.compress(b"{}" * 50)[:12], "stdin"),
@@ -139,7 +139,7 @@ def test_stdin_that_is_a_terminal_or_nothing_or_read_twice(
         monkeypatch.setattr(sys, "stdin", stdin)
         assert main(["analyze", "-"]) == 1
     os.close(owner)
-    assert "cannot read a trace from stdin: it is a terminal - pipe one into it" in capsys.readouterr().err
+    assert "cannot read a trace from stdin: it is a terminal - pipe a trace into opanatomy" in capsys.readouterr().err
     monkeypatch.setattr(sys, "stdin", None)
     for words, code, said in (
         (["analyze", "-"], 1, "cannot read a trace from stdin: it is empty"),

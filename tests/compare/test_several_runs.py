@@ -161,9 +161,9 @@ def test_every_recorder_writes_where_a_comparison_collects(here: Path, monkeypat
         (["--run", "profile gpt2"], "--run 'profile gpt2': only one side - use --run twice"),
         (
             ["a.json", "--run", "profile gpt2"],
-            "compare a.json --run ...: sides are either files or runs - use SIDEs or --run",
+            "compare a.json --run ...: sides are either files or runs - pass files or use --run",
         ),
-        ([], "compare: no sides are given - pass at least two (compare BEFORE AFTER), or use --run CMD twice"),
+        ([], "compare: no sides - pass at least two (compare BEFORE AFTER), or use --run CMD twice"),
         (["a.json", "b.json", "--times", "3"], "--times 3 needs --run - use --run 'profile MODEL ...' twice"),
         (["a.json", "b.json", "--folder", "runs"], "--folder runs needs --run"),
         (["--run", "gpt2"], "--run 'gpt2': neither a profile command nor a script - write 'profile MODEL ...' or '-- "),

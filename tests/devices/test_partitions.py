@@ -144,6 +144,6 @@ def test_a_report_of_a_slice_says_so(tmp_path: Path) -> None:
     )
     virtual = ceilings_for(Environment(device="GRID A100D-80C", device_kind="cuda"), folder=tmp_path)
     assert virtual.why_not == (
-        "GRID A100D-80C is a virtual GPU, and no data sheet says which share of a device it gets - run"
-        " `opanatomy peaks` on the device, or use --peak and --bandwidth"
+        "GRID A100D-80C is a virtual GPU, and no data sheet says which share of a device it gets - use"
+        " --peak and --bandwidth"
     )

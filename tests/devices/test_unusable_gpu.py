@@ -148,7 +148,8 @@ UNUSED = {
     "hidden by a wrong number": (
         FakeMachine(gpus=TWO, cuda_order=()),
         "2,0",
-        "CUDA_VISIBLE_DEVICES=2,0 names no existing GPU, which hides the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
+        "the first entry of CUDA_VISIBLE_DEVICES=2,0 is no existing GPU, which hides the 2 GPUs (NVIDIA H100 80GB HBM3,"
+        " NVIDIA T400)",
         "unset it, or number the GPUs from 0",
     ),
     "hidden by nothing": (

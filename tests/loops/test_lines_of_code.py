@@ -1091,7 +1091,7 @@ def test_lines_that_could_not_be_told_are_missed_aloud(tmp_path: Path) -> None:
     finally:
         sys.settrace(before)
     assert traced.lines == ()
-    assert [warning for warning in traced.warnings if "something else traces Python" in warning]
+    assert [warning for warning in traced.warnings if "is tracing Python in this process" in warning]
 
 
 def test_a_step_without_a_line_of_the_users_says_so(tmp_path: Path) -> None:

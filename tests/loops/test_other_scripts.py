@@ -209,7 +209,7 @@ def test_calls_of_the_model_are_the_steps(code: str, end: str, forwards: int, tm
 def test_backwards_are_the_steps(code: str, tmp_path: Path) -> None:
     """Products and their FLOPs are those of a forward and a backward of the model on a batch of 32."""
     (anatomy,), _ = followed(code, tmp_path)
-    assert ends(anatomy) == "a backward"
+    assert ends(anatomy) == "a backward pass"
     assert len(anatomy.step.steps) == 3
     assert {Phase.FORWARD, Phase.BACKWARD} <= set(anatomy.step.phase_ns)
     assert not anatomy.workload.inference
@@ -262,14 +262,14 @@ def test_networks_in_long_turns_are_recorded_each(tmp_path: Path) -> None:
 
 def test_a_script_that_takes_over_its_process_is_followed_once(tmp_path: Path) -> None:
     (anatomy,), _ = followed(TAKES_OVER, tmp_path)
-    assert ends(anatomy) == "a backward"
+    assert ends(anatomy) == "a backward pass"
 
 
 def test_a_process_that_is_taken_over_by_something_else_is_said(tmp_path: Path) -> None:
     code = "import os\nos.execv('/bin/echo', ['echo', 'other'])\n"
     anatomies, said = followed(code, tmp_path)
     assert not anatomies
-    assert "nothing is recorded: the script replaced itself with /bin/echo, which is not followed" in said
+    assert "nothing is recorded: the script replaced itself with /bin/echo, which opanatomy does not follow" in said
 
 
 def test_a_recorder_needs_no_block(tmp_path: Path) -> None:

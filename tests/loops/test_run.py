@@ -281,7 +281,7 @@ def test_steps_are_cycles_of_updates(keys: str, known: int, steps: list[int]) ->
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "run: no script is given - write opanatomy run [options] train.py"),
+        ((), "run: no script - write opanatomy run [options] train.py"),
         (("none.py",), "run: no script none.py - put the script's options after its name"),
         (("--trace", "step.txt", "train.py"), "the name must end in .json or .json.gz"),
         (("-o", "taken.json", "train.py"), "cannot write taken.json: it already exists"),
@@ -338,7 +338,10 @@ with {profiler} as profiler:
     ("profiler", "said"),
     [
         ("torch.profiler.profile()", "pass on_trace_ready=opanatomy.trace_handler('runs/') to its profile(...), or"),
-        ("torch.profiler.profile(on_trace_ready=print)", "pass the traces that its on_trace_ready="),
+        (
+            "torch.profiler.profile(on_trace_ready=print)",
+            "run opanatomy analyze on the traces that its on_trace_ready=",
+        ),
         ("torch.autograd.profiler.profile()", "torch.autograd.profiler.profile call export_chrome_trace('trace.json')"),
         ("torch.autograd.profiler.profile(enabled=False)", "no torch optimizer step ran"),
     ],

@@ -308,7 +308,7 @@ def test_a_module_that_does_not_generate_so_is_refused() -> None:
     with pytest.raises(UsageError, match=r"^generate=2: Linear cannot generate - leave it out, or use a model"):
         opanatomy.profile(torch.nn.Linear(2, 2), torch.ones(2, 2), generate=2)
     module.generate = lambda **settings: plain(**{**settings, "max_new_tokens": 3})
-    with pytest.raises(opanatomy.CaptureError, match="ran 3 forwards for 4 new tokens"):
+    with pytest.raises(opanatomy.CaptureError, match="ran 3 forward passes for 4 new tokens"):
         opanatomy.profile(module, ids, generate=4)
 
 
@@ -318,11 +318,11 @@ def test_a_module_that_does_not_generate_so_is_refused() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--beams 4", "--beams 4 works only with generation: add --generate 32"),
-        ("--generate 8 --optimizer sgd", "--generate 8 runs no backward: leave out --optimizer sgd"),
+        ("--beams 4", "--beams 4 works only with generation - add --generate 32"),
+        ("--generate 8 --optimizer sgd", "--generate 8 runs no backward - leave out --optimizer sgd"),
         (
             "--generate 8 --compile",
-            "--generate 8 runs the uncompiled model: leave out --compile",
+            "--generate 8 runs the uncompiled model - leave out --compile",
         ),
     ],
 )

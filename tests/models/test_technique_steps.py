@@ -204,7 +204,7 @@ def test_layers_that_make_no_segments_are_refused() -> None:
         prepared.module(**prepared.inputs)
     assert message_of(tiny_request(BERT, checkpoint_every=3), UsageError).startswith("--checkpoint-every 3")
     assert RunOptions(checkpoint_every=2).checkpointing == "non-reentrant"
-    with pytest.raises(UsageError, match=r"^inference=True runs no backward: leave out checkpoint_every=2$"):
+    with pytest.raises(UsageError, match=r"^inference=True runs no backward - leave out checkpoint_every=2$"):
         RunOptions(inference=True, checkpoint_every=2)
 
 
@@ -290,10 +290,13 @@ def test_models_that_cannot_are_refused(name: str, options: dict[str, Any], said
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ("embedings", "'embedings' is not a part - did you mean embeddings? Use one of embeddings, layers, all-but-"),
-        ("layers:few", "'layers:few' is not a part - write layers:N for the lowest N"),
+        (
+            "embedings",
+            "'embedings' is not a part of the model - did you mean embeddings? Use one of embeddings, layers",
+        ),
+        ("layers:few", "'layers:few' is not valid - write layers:N for the lowest N"),
         ("layers:0", "'layers:0' freezes nothing - use 1 or more"),
-        ("", "names no part - use one of embeddings, layers, all-but-biases, all-but-head"),
+        ("", "empty - use one of embeddings, layers, all-but-biases, all-but-head"),
         ("all-but-biases,all-but-head", "all-but-biases and all-but-head are mutually exclusive - leave one out"),
     ],
 )
@@ -364,7 +367,7 @@ def test_only_adapters_and_the_head_of_a_classifier_are_trained(name: str) -> No
         prepared = prepare(tiny_request(name, lora=RANK, checkpointing=kind))
         assert gradients_of(prepared).keys() == names
     with pytest.raises(
-        UsageError, match=r"^lora=4 freezes everything but the adapters: leave out freeze='embeddings'$"
+        UsageError, match=r"^lora=4 freezes everything but the adapters - leave out freeze='embeddings'$"
     ):
         RunOptions(lora=RANK, freeze="embeddings")
 

@@ -330,7 +330,7 @@ def test_texts_that_fit_no_model_are_refused(name: str, others: dict[str, Any], 
     [
         ({"padding": "sorted"}, "padding='sorted' needs texts: add texts='sample'"),
         ({"tokenizer": "slow"}, "tokenizer='slow' needs texts: add texts='sample'"),
-        ({"generate": 2, "texts": "sample"}, "generate=2 needs prompts of equal length: leave out texts='sample'"),
+        ({"generate": 2, "texts": "sample"}, "generate=2 needs prompts of equal length - leave out texts='sample'"),
     ],
 )
 def test_options_that_make_no_sense_together(options: dict[str, Any], said: str) -> None:

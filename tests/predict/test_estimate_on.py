@@ -148,7 +148,7 @@ def test_what_is_no_device_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("estimate", BERT), 2, "no device is given - use --on, for example --on H100"),
+        (("estimate", BERT), 2, "no device - use --on, for example --on H100"),
         (("estimate", BERT, "--on", "banana"), 2, "--on banana: opanatomy has no data sheet for this device"),
         (
             ("estimate", BERT, *SMALL, "--on", "V100", "--tf32"),
@@ -161,7 +161,7 @@ def test_what_is_no_device_is_refused(name: str) -> None:
             "--sweep layers=1..4: not understood",
         ),
         (("estimate", BERT, "--on", "H100", "--sweep", "batch=8..1"), 2, "--sweep batch=8..1: not understood"),
-        (("estimate", BERT, "--on", "cpu", "--devices", "2"), 2, "--devices 2 works only for GPUs: leave it out"),
+        (("estimate", BERT, "--on", "cpu", "--devices", "2"), 2, "--devices 2 works only for GPUs - leave it out"),
         (
             ("estimate", BERT, *SMALL, "--dtype", "bfloat16", "--on", "T4"),
             1,

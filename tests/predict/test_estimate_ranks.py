@@ -124,9 +124,9 @@ def test_links(link: str | None, device: str, rate: float) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--parallel fsdp2", "needs several devices: add --devices 8"),
-        ("--link nvlink", "needs several devices: add --devices 8"),
-        ("--devices 4 --parallel hsdp", "--parallel hsdp cannot be estimated: use --parallel fsdp2"),
+        ("--parallel fsdp2", "needs several devices - add --devices 8"),
+        ("--link nvlink", "needs several devices - add --devices 8"),
+        ("--devices 4 --parallel hsdp", "--parallel hsdp cannot be estimated - use --parallel fsdp2"),
         ("--devices 4 --parallel pp", "--parallel pp: unknown"),
         ("--devices 4 --parallel ep", "--parallel ep: unknown"),
         ("--devices 4 --link banana", "--link banana: 'banana' is not a number"),

@@ -106,9 +106,9 @@ def test_a_device_has_the_memory_of_its_data_sheet(text: str, device: str, gib: 
     ("text", "said"),
     [
         ("80", "80 bytes is not a plausible device memory"),
-        ("banana", "neither a size nor a device"),
+        ("banana", "neither a memory size nor a known device"),
         ("", "neither"),
-        ("P100", "name one, or use its memory"),
+        ("P100", "use one of these names or a memory size"),
         ("A100", "A100 PCIe 40 GB"),
         ("4091", "4091 bytes"),
         ("RTX 4091", "did you mean RTX 4090, RTX 4090 D"),
@@ -228,12 +228,12 @@ def test_not_even_one_sample_fits(here: Path, capfd: pytest.CaptureFixture[str])
     [
         ("--find batch", "--find batch needs a limit"),
         ("--for 1GB --trace x.json", "leave out --trace x.json"),
-        ("--for 1GB --fail-if 'time > 1ms'", "runs nothing: leave out --fail-if"),
+        ("--for 1GB --fail-if 'time > 1ms'", "runs nothing - leave out --fail-if"),
         ("--for 1GB --no-trace", "leave out --no-trace"),
         ("--for 1GB --processes 2", "leave out --processes 2"),
         ("--for 1GB --suggest 3", "leave out --suggest 3"),
         ("--for 1GB --find batch --texts", "leave out --texts"),
-        ("--for nothing", "neither a size nor a device"),
+        ("--for nothing", "neither a memory size nor a known device"),
     ],
 )
 def test_what_needs_a_run_is_refused(words: str, said: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -104,7 +104,10 @@ def test_nothing_is_followed_where_nothing_is_asked_or_trained(
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (KeyboardInterrupt(), "interrupted while predicting what would save most: the report does not include it"),
+        (
+            KeyboardInterrupt(),
+            "interrupted while predicting what would save most: the report does not include these predictions",
+        ),
         (EstimateError("the step reads values"), "cannot tell what would save most: the step reads values"),
     ],
     ids=["interrupt", "refused"],

@@ -367,7 +367,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "clip": (lambda: opanatomy.profile(LINEAR, X, clip=-1), "clip"),
     "inference": (
         lambda: opanatomy.profile(LINEAR, X, inference=True, optimizer="adamw"),
-        "inference=True runs no backward: leave out optimizer='adamw'",
+        "inference=True runs no backward - leave out optimizer='adamw'",
     ),
     "parallel": (lambda: opanatomy.profile(LINEAR, X, parallel="tp"), "parallel"),
     "hsdp": (lambda: opanatomy.profile(LINEAR, X, processes=2, parallel="hsdp"), "hsdp"),

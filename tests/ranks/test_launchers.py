@@ -351,10 +351,10 @@ def test_how_accelerate_was_told_to_share(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--parallel fsdp2", "--parallel fsdp2 needs several processes: add --processes 2, or start them with"),
+        ("--parallel fsdp2", "--parallel fsdp2 needs several processes - add --processes 2, or start them with"),
         ("--bucket-view", "--bucket-view needs several processes"),
         ("--processes 2 --parallel hsdp", "not possible with 2 processes"),
-        ("--processes 2 --parallel fsdp2 --bucket-mb 1", "works only with DDP: leave out --parallel fsdp2"),
+        ("--processes 2 --parallel fsdp2 --bucket-mb 1", "works only with DDP - leave out --parallel fsdp2"),
         ("--processes 2 --device cuda:0", "--device cuda:0 would apply to all processes"),
         ("--processes 3 --device cpu", "--processes 3: a launcher has already started 2 processes - leave it out"),
     ],

@@ -98,8 +98,8 @@ def check_measurable(device: str) -> None:
     """Raise an error for a device without measurements."""
     if is_accelerator(device) and not is_cuda(device):
         raise UsageError(
-            f"{_named(device)}: cannot measure the peaks of {kind_of(device)} devices - use cpu or cuda, or pass the"
-            f" values{as_asked(' with --peak and --bandwidth', '')}"
+            f"{_named(device)}: cannot measure the peaks of {kind_of(device)} devices - use cpu or cuda, or use"
+            " --peak and --bandwidth with profile or analyze"
         )
 
 

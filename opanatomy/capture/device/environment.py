@@ -129,7 +129,7 @@ def _hidden(count: int, there: str) -> str | None:
     if names[0].startswith(("GPU-", "MIG-")):
         names_none = nvml.knows(names[0]) is False
     if names_none:
-        return f"CUDA_VISIBLE_DEVICES={value} names no existing GPU, which hides {there}"
+        return f"the first entry of CUDA_VISIBLE_DEVICES={value} is no existing GPU, which hides {there}"
     if len(set(names)) < len(names):
         return f"CUDA_VISIBLE_DEVICES={value} lists a GPU twice, which hides {there}"
     return None

@@ -74,7 +74,7 @@ class Calls:
     def what(self) -> str | None:
         """Return what ends a step; `None` if nothing has yet, or optimizers do."""
         if self._backwards:
-            return "a backward"
+            return "a backward pass"
         if self._is_over:
             return None
         names = dict.fromkeys(self._names[key] for key in self._cycle.keys)

@@ -332,9 +332,9 @@ class LoopRecording:
             return None
         if isinstance(self._stage, CountCalls):
             what = "its calls were counted a second time"
-            remedy = f"use warmup={_COLD_STEPS}" if self.schedule.counts_before else "leave out the check"
+            remedy = f"use warmup={_COLD_STEPS}" if self.schedule.counts_before else "leave out check=True"
         elif isinstance(self._stage, TraceMemory):
-            what, remedy = "its memory was traced", "leave out memory"
+            what, remedy = "its memory was traced", "leave out memory=True"
         else:
             return None
         return f"a step failed while {what} - if the loop works without opanatomy, {remedy}"
@@ -512,7 +512,7 @@ class LoopRecording:
         if profiled.compiled_inside:
             yield "torch.compile compiled during the profiled steps, so their time includes compilation"
         if session.modules.given and not any(entry.startswith("forward") for log in profiled.logs for entry in log):
-            yield "no profiled step calls the given module"
+            yield "no profiled step calls the module that was passed to record"
         step_ns = median(session.unprofiled_ns or profiled.profiler.times_ns)
         if self.loading_ns and (loading_ns := median(self.loading_ns)) > _NOTED_LOADING_SHARE * step_ns:
             took = f"{loading_ns / 1e6:.1f} ms each time"

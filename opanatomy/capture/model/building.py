@@ -17,7 +17,7 @@ from opanatomy.capture.model.configuration import hub_answers
 from opanatomy.capture.model.parts import Stack, embeddings_of, head_of, is_bias, stacks_of
 from opanatomy.capture.silence import one_line, quiet_libraries
 from opanatomy.errors import CaptureError, ModelError, OutOfMemory, UsageError
-from opanatomy.options import CHECKPOINT_EVERY, CHECKPOINT_LAYERS, FREEZE, LORA, RunOptions, as_flag
+from opanatomy.options import CHECKPOINT_EVERY, CHECKPOINT_LAYERS, FREEZE, LORA, RunOptions, as_asked, as_flag
 from opanatomy.records.memory import is_out_of_memory
 
 if TYPE_CHECKING:
@@ -289,9 +289,9 @@ def checkpointing_warnings(module: torch.nn.Module) -> list[str]:
         return []
     layers = "the lowest layer, in which" if lowest == 1 else f"the {lowest} lowest layers, in which"
     return [
-        "checkpointing undoes freezing: with it, transformers makes the embedding output require a gradient, so"
-        f" backward recomputes {layers} nothing is trained, and computes gradients that nothing uses - checkpoint"
-        " only the layers above, or use --checkpoint-every"
+        "checkpointing undoes freezing: to checkpoint, transformers makes the embedding output require a gradient, so"
+        f" backward recomputes {layers} nothing is trained, and computes gradients that nothing uses -"
+        f" {as_asked('use --checkpoint-every, or ', '')}checkpoint only the layers above in the model's own code"
     ]
 
 

@@ -269,14 +269,14 @@ def check_fit(config: Any) -> None:
         heads, shared = getattr(part, "num_attention_heads", None), getattr(part, "num_key_value_heads", None)
         if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
             raise UsageError(
-                f"num_key_value_heads {shared}: it must divide the {heads} attention heads of {part.model_type} - set"
+                f"num_key_value_heads {shared}: it must divide the {heads} attention heads of {part.model_type} - use"
                 f" a divisor of {heads}"
             )
         used = getattr(part, "num_experts_per_tok", None)
         experts = getattr(part, "num_local_experts", None) or getattr(part, "num_experts", None)
         if isinstance(used, int) and isinstance(experts, int) and not 0 < used <= experts:
             raise UsageError(
-                f"num_experts_per_tok {used}: {part.model_type} has only {experts} experts - set 1 to {experts}"
+                f"num_experts_per_tok {used}: {part.model_type} has only {experts} experts - use 1 to {experts}"
             )
 
 
@@ -342,7 +342,10 @@ def _keep_layers(content: dict[str, Any], config: Any, layers: int) -> list[str]
         raise UsageError(f"--layers {layers}: a model needs at least one layer - use 1 or more")
     counts = list(_layer_counts(content, config, ""))
     if not counts:
-        raise UsageError(f"--layers {layers}: the configuration of {config.model_type} has no layer count - use --set")
+        raise UsageError(
+            f"--layers {layers}: the configuration of {config.model_type} has no layer count - use --set"
+            " KEY=VALUE instead"
+        )
     maximum = max(max(count) if isinstance(count, list) else count for _, _, _, count in counts)
     if layers > maximum:
         raise UsageError(

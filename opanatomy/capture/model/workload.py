@@ -262,7 +262,7 @@ def _readable(name: str, options: RunOptions) -> Iterator[None]:
             raise
         if given:
             raise ModelError(
-                f"cannot build {name} with {given}: {one_line(error)} - set values that fit together"
+                f"cannot build {name} with {given}: {one_line(error)} - use values that fit together"
             ) from error
         raise ModelError(
             f"cannot build {name}: {one_line(error)} - check its config.json, or use a newer transformers"

@@ -94,7 +94,7 @@ class StepProfiler:
         if not self._begun_by_line:
             return "no lines: they need one more step, but the recording ended before it"
         if self._traced_by_other:
-            return "no lines: something else traces Python in this process, such as a debugger or a coverage tool"
+            return "no lines: another tool, such as a debugger or coverage tool, is tracing Python in this process"
         return "no lines: the step runs no line of your code (compiled code has no lines)"
 
     def stop(self) -> None:

@@ -92,6 +92,6 @@ _HOPELESS: Final = (
 
 
 _UNSCALED: Final = (
-    "the weights are float16, whose gradients torch's GradScaler refuses to unscale, so the loss is not scaled,"
-    " and gradients and updates may underflow or overflow"
+    "the loss is not scaled, because torch's GradScaler does not support float16 weights, so gradients and updates may"
+    " underflow or overflow"
 )

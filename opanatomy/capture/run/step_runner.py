@@ -213,8 +213,8 @@ class StepRunner:
         if self.compiled and not mode_keeps_compiled():
             active &= {Instrument.PROGRESS}
             self.warnings.append(
-                "the model has compiled parts, which this torch would run uncompiled under a dispatch mode, so its"
-                " calls are not counted a second time, and what forward keeps for backward is not measured"
+                "this torch would run the model's compiled parts uncompiled under a dispatch mode, so calls are not"
+                " counted a second time, and what forward keeps for backward is not measured"
             )
         return active
 
@@ -491,8 +491,8 @@ class StepRunner:
             before = compilations()
             profiled, modules = self._profile_once(expected, ranges=False)
             self.warnings.append(
-                "torch.compile recompiled a part of the model because of the module ranges, so it is profiled without"
-                " them and has no module table"
+                "torch.compile recompiled a part of the model because of the module ranges, so the step is profiled"
+                " without them, and the report has no module table"
             )
             compiled_again = profiled.compilations > before
         if compiled_again:

@@ -72,8 +72,8 @@ class Generator:
             self.first_token_ns = time.perf_counter_ns() - begin
         if self.forwards != self.new_tokens:
             raise CaptureError(
-                f"{type(self.module).__name__}.generate ran {self.forwards} forwards for {self.new_tokens} new"
-                " tokens, not one forward per token - profile it with"
+                f"{type(self.module).__name__}.generate ran {self.forwards} forward passes for {self.new_tokens}"
+                " new tokens instead of one per token - profile it with"
                 f" {as_asked('--inference, without --generate', 'inference=True, without generate')}"
             )
 

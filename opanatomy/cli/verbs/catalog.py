@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from opanatomy.capture.model.catalog import Entry
     from opanatomy.report.formats import terminal
 
-DESCRIPTION: Final = "List the built-in models: each name can be given as MODEL, without network access."
+DESCRIPTION: Final = "List the built-in models. Each name can be passed as MODEL and needs no network access."
 OPTIONS: Final = CATALOG
 EXAMPLES: Final = (
     ("all of them, with their sizes", "opanatomy catalog"),
@@ -50,7 +50,9 @@ def entries_of(words: Sequence[str]) -> list[Entry]:
         known = {text for entry in entries for text in (entry.name.split("/")[-1], entry.kind, entry.task)}
         near = [match for word in words for match in get_close_matches(word.lower(), sorted(known), n=2)]
         instead = f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else "opanatomy catalog lists all"
-        raise OpanatomyError(f"catalog {' '.join(words)}: no built-in model has that in its name or task - {instead}")
+        raise OpanatomyError(
+            f"catalog {' '.join(words)}: no built-in model has this in its name, kind or task - {instead}"
+        )
     return matching
 
 

@@ -69,7 +69,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _check_sides(names: list[str], arguments: argparse.Namespace) -> None:
     if arguments.run and names:
-        raise UsageError(f"compare {names[0]} --run ...: sides are either files or runs - use SIDEs or --run, not both")
+        raise UsageError(
+            f"compare {names[0]} --run ...: sides are either files or runs - pass files or use --run, not both"
+        )
     if len(arguments.run) == 1:
         raise UsageError(
             f"--run {arguments.run[0]!r}: only one side - use --run twice, the second time with the change"
@@ -80,9 +82,7 @@ def _check_sides(names: list[str], arguments: argparse.Namespace) -> None:
         if (value := getattr(arguments, option.name)) != option.default:
             raise UsageError(f"{as_flag(option, value)} needs --run - use --run 'profile MODEL ...' twice")
     if not names:
-        raise UsageError(
-            "compare: no sides are given - pass at least two (compare BEFORE AFTER), or use --run CMD twice"
-        )
+        raise UsageError("compare: no sides - pass at least two (compare BEFORE AFTER), or use --run CMD twice")
     if "" in names:
         raise UsageError("compare: the name of a side is empty - pass a report, a trace or a folder")
     if len(names) < 2:
@@ -138,7 +138,7 @@ def _check_profile(command: Command, arguments: argparse.Namespace) -> None:
     for option in _NOT_OF_A_RUN:
         if getattr(given, option.name) not in (option.default, False, []):
             raise UsageError(
-                f"--run {command.text!r}: {option.flags[-1]} is not an option of a run - leave it out, or pass it to"
+                f"--run {command.text!r}: {option.flags[-1]} is not an option of a run - leave it out, or use it with"
                 " compare"
             )
     check_together(given, as_flag)

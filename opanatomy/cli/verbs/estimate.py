@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     check_estimate(arguments, as_flag)
     names = [name.strip() for given in arguments.on for name in given.split(",") if name.strip()]
     if not names:
-        raise UsageError("estimate: no device is given - use --on, for example --on H100")
+        raise UsageError("estimate: no device - use --on, for example --on H100")
     values = {option.name: getattr(arguments, option.name) for option in RUN if hasattr(arguments, option.name)}
     options = RunOptions(**{**values, "settings": tuple(arguments.settings)})
     check_no_address("MODEL", options.model)

@@ -10,9 +10,9 @@ from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.options import MCP
 
 DESCRIPTION: Final = (
-    "Serve nine tools of the Model Context Protocol over stdin and stdout: open a trace, ask what costs most, what to"
-    " try, any table, what ran in an interval, and what a word means. Only files in FOLDER are read; models are run"
-    " only with --allow-run."
+    "Serve nine Model Context Protocol (MCP) tools over stdin and stdout: they open a trace and answer what costs most,"
+    " what to try, what ran in an interval and what a term means, or return any table. Only files in FOLDER are read;"
+    " models are run only with --allow-run."
 )
 OPTIONS: Final = MCP
 EXAMPLES: Final = (
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
     folders = [Path(name) for name in arguments.folder or ["."]]
     for folder in folders:
         if not folder.is_dir():
-            raise UsageError(f"mcp {folder}: it is not a folder - pass the folders whose files may be read")
+            raise UsageError(f"mcp {folder}: not a folder - pass the folders whose files may be read")
     try:
         from opanatomy.mcp import serve
     except ModuleNotFoundError as error:

@@ -50,7 +50,8 @@ def run(arguments: argparse.Namespace) -> None:
     machine = machine_of(environment)
     if machine is None:
         raise CaptureError(
-            f"--device {device}: torch cannot tell which device this is - use --peak and --bandwidth instead"
+            f"--device {device}: torch cannot tell which device this is - use --peak and --bandwidth with profile or"
+            " analyze"
         )
     with kept_for_the_report():
         measured = _measured(machine, device, dtypes, given, refresh=arguments.refresh)
@@ -257,10 +258,10 @@ def _remarks(measured: Measured, matched: Match, moved: bool) -> list[str]:
         remarks.append(f"sheet: {matched.why}")
     if moved:
         remarks.append(
-            "memory: the bandwidth counts the bytes that the program reads and writes (copy and triad, a = b + s * c,"
-            " do both; read only reads); the highest bandwidth is the peak"
+            "memory: bytes read and written per second by copy (a = b), triad (a = b + s * c) and read (sum of a), the"
+            " highest of which is the peak"
         )
-    remarks.append("spread: how far the median burst was below the best burst, which is the one shown")
+    remarks.append("spread: how much slower the median burst was than the best burst, whose rate is shown")
     rates = [*measured.peaks.values(), *measured.bandwidths.values()]
     busy = measured.load is not None and measured.load.busy
     if busy or any(rate.disturbed for rate in rates):

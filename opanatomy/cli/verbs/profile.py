@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> None:
             if is_recordable():
                 stack.enter_context(oom_report("profile", trace.path if trace else None, "report"))
             else:
-                note("--oom-report: torch finds no CUDA device here, but only CUDA's allocator keeps a history")
+                note("--oom-report has no effect: it needs torch's CUDA allocator, and torch finds no CUDA device here")
         anatomy = _published_anatomy(trace, *take) if trace else _not_kept(*take)
     enforce_gates(anatomy, arguments)
     if trace is not None:
@@ -306,7 +306,7 @@ def _with_suggestions(anatomy: Anatomy, options: RunOptions, trace: Path, budget
         note(f"cannot tell what would save most: {error}")
         return anatomy
     except KeyboardInterrupt:
-        note("interrupted while predicting what would save most: the report does not include it")
+        note("interrupted while predicting what would save most: the report does not include these predictions")
         return anatomy
 
 
@@ -336,7 +336,7 @@ def _trace_file(
     if place is not None:
         default = name_of_rank(Path(default), place.rank).name
     if arguments.trace is None:
-        instead = "write the trace elsewhere with --trace FILE, or nowhere with --no-trace"
+        instead = "write the trace elsewhere with --trace FILE, or write none with --no-trace"
         yield output_file(Path(default), force=arguments.force, numbered=first is None, instead=instead)
         return
     if not arguments.trace:

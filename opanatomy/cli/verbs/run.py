@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     given = arguments.script[arguments.script[:1] == ["--"] :]
     if not given:
-        raise UsageError("run: no script is given - write opanatomy run [options] train.py [its arguments]")
+        raise UsageError("run: no script - write opanatomy run [options] train.py [its arguments]")
     if not arguments.module and not os.path.exists(given[0]):
         raise UsageError(f"run: no script {given[0]} - put the script's options after its name")
     if sys.flags.ignore_environment or sys.flags.no_site:

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     check_together(arguments, as_flag)
     if not arguments.model and not arguments.list:
-        raise UsageError("techniques: no model is given - pass MODEL, or use --list for all techniques")
+        raise UsageError("techniques: no model - pass MODEL, or use --list to see all techniques")
     options, settings = run_options(arguments), _settings(arguments)
     check_no_address("MODEL", options.model)
     if arguments.list:
@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> None:
             experiment.predict()
         if not settings.predict_only:
             note(
-                f"measuring takes about {duration(experiment.budget_ns())}: press Ctrl-C to keep what is measured so"
-                " far, and use --resume to continue"
+                f"measuring takes about {duration(experiment.budget_ns())} (Ctrl-C ends it and keeps the results so"
+                " far; --resume continues)"
             )
             _measure(experiment, progress)
         show(experiment.result(), where)
