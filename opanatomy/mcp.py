@@ -180,7 +180,9 @@ class Reports:
         """Return where the trace of a report is."""
         place = self._places.get(name)
         if place is None:
-            raise UsageError(f"id {name!r}: this report was not opened from a trace, so it has no events - open the trace")
+            raise UsageError(
+                f"id {name!r}: this report was not opened from a trace, so it has no events - open the trace"
+            )
         if not place.exists() or not self._is_inside(place):
             raise UsageError(f"{place.name}: the file is gone - open another one")
         return place

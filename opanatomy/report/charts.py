@@ -943,9 +943,7 @@ def _roofline(anatomy: Anatomy) -> Any:
         axis=alt.Axis(title=None, labelExpr=_si("FLOP/s"), values=_decades(lowest / 2, highest * 2)),
     )
     drawn = units.share(sum(point["ns"] for point in points) * steps, whole)
-    said = (
-        f"the points cover {drawn} of the time; other operators have no formula, few FLOPs per byte, or little time"
-    )
+    said = f"the points cover {drawn} of the time; other operators have no formula, few FLOPs per byte, or little time"
     roofs = (
         alt.Chart(_values(lines))
         .mark_line(color=_INK, opacity=0.6, strokeWidth=1.2, clip=True)

@@ -70,7 +70,7 @@ _KINDS: Final = (
             )
         ),
         ("schema", "peaks"),
-        refusal="measured peaks, not a report of a run - pass a file written by `opanatomy profile ... -f json`",
+        refusal="this file has measured peaks, not a report - pass a file written by `opanatomy profile ... -f json`",
     ),
 )
 
@@ -195,7 +195,7 @@ def _text(path: Path) -> bytes:
         text = unpacked.read(most + 1)
     if len(text) > most:
         raise OpanatomyError(
-            f"cannot read {path}: its {packed / 1e6:.2f} MB unpack to over {most / 1e6:.0f} MB, and no report is that large"
+            f"cannot read {path}: its {packed / 1e6:.2f} MB unpack to over {most / 1e6:.0f} MB, too much for a report"
             " - is it a gzip bomb?"
         )
     return _as_utf8(text)

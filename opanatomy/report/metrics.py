@@ -62,11 +62,11 @@ def _defined(name: str, unit: str, better: Better | None, meaning: str) -> Defin
 DEFINITIONS: Final = (
     _defined("step_time_ns", "ns", "lower", "`step_unprofiled_ns` where it was measured, else `step_profiled_ns`"),
     _defined("step_unprofiled_ns", "ns", "lower", "mean time of unprofiled steps, excluding steps with a pause"),
-    _defined("step_profiled_ns", "ns", "lower", "mean time of the profiled steps that the means include"),
-    _defined("steps", "steps", None, "number of profiled steps that the means include, summed over all ranks"),
+    _defined("step_profiled_ns", "ns", "lower", "mean time of profiled steps, without excluded ones"),
+    _defined("steps", "steps", None, "number of profiled steps, without excluded ones, summed over all ranks"),
     _defined("samples_per_second", "samples/s", "higher", "samples in a step divided by the mean time of"
         " unprofiled steps if there are any, else of profiled steps"),
-    _defined("joules_per_step", "J", "lower", "energy per step by the device's counter, averaged over the"
+    _defined("joules_per_step", "J", "lower", "energy per step from the device's counter, averaged over the"
         " unprofiled steps if they take at least a second in total, else over the entire run"),
     _defined("joules_per_sample", "J", "lower", "`joules_per_step` divided by the samples in a step"),
     _defined("clock_mhz", "MHz", "higher", "SM clock while steps were recorded (median of the readings)"),
@@ -89,7 +89,7 @@ DEFINITIONS: Final = (
         for phase in STEP_PHASES
     ),
     _defined("framework_ns", "ns", "lower", "CPU: wall time per step that no operator accounts for"),
-    _defined("framework_share", "fraction", "lower", "`framework_ns` as a share of the profiled step"),
+    _defined("framework_share", "fraction", "lower", "`framework_ns` / `step_profiled_ns`"),
     _defined("profiler_ns", "ns", None, "CPU: estimated time per step that the profiler adds"),
     _defined("window_ns", "ns", "lower", "accelerator: the window's wall time per step, `busy_ns` + `outside_ns` +"
         " `unrecorded_ns` + `idle_ns`"),
@@ -114,8 +114,8 @@ DEFINITIONS: Final = (
         " `outside_ns`)"),
     _defined("memcpy_ns", "ns", "lower", "time per step in which copies run"),
     _defined("exposed_memcpy_ns", "ns", "lower", "time per step in which copies run and no other work does"),
-    _defined("kernel_time_ns", "ns", "lower", "time of the window's device work per step, overlapping work counted in"
-        " full; on the CPU, self time of operators per step"),
+    _defined("kernel_time_ns", "ns", "lower", "sum per step of the durations of the window's device work; on the CPU,"
+        " of the operators' self times"),
     _defined("launches", "launches", "lower", "calls per step that launch kernels or graphs"),
     _defined("launch_time_ns", "ns", "lower", "host time per step in launch calls"),
     _defined("launch_delay_ns", "ns", None, "mean time from a launch call to its first kernel"),
@@ -151,7 +151,8 @@ DEFINITIONS: Final = (
     _defined("utilization", "fraction", "higher", "share of the steps' time in which any kernel runs"),
     _defined("sm_efficiency", "fraction", "higher", "Kineto's estimate of SM efficiency, averaged over the steps'"
         " time"),
-    _defined("occupancy", "fraction", "higher", "Kineto's estimate of occupancy, averaged over kernels by duration"),
+    _defined("occupancy", "fraction", "higher", "Kineto's estimate of occupancy, averaged over kernels, weighted"
+        " by duration"),
     _defined("tensor_core_ns", "ns", None, "time per step of kernels whose names show that they use tensor cores"),
     _defined("tensor_core_unknown_ns", "ns", None, "time per step of matmuls and unclassified kernels whose names"
         " do not show whether they use tensor cores"),
@@ -167,7 +168,8 @@ DEFINITIONS: Final = (
     _defined("memory.at_peak.{component}_bytes", "bytes", "lower", "the component's bytes that are live at the peak"),
     _defined("first_token_ns", "ns", "lower", "mean time to the first token, in unprofiled generations"),
     _defined("token_ns", "ns", "lower", "mean time from one token to the next"),
-    _defined("tokens_per_second", "tokens/s", "higher", "tokens generated per second during decoding, for all samples"),
+    _defined("tokens_per_second", "tokens/s", "higher", "tokens generated per second during decoding, over all"
+        " samples"),
     _defined("token_flops", "flop", "lower", "mean FLOPs of one forward pass during decoding"),
     _defined("token_read_bytes", "bytes", "lower", "mean bytes read by one forward pass during decoding"),
     _defined("token_written_bytes", "bytes", "lower", "mean bytes written by one forward pass during decoding"),

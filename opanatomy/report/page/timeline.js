@@ -216,7 +216,7 @@ window.opanatomy.shown = (async () => {
     rows.forEach((row) => { const { of } = lanes[numberOf(row)]; sums[of] = (sums[of] || 0) + length[row]; });
     found = new Set(rows);
     const parts = Object.entries(sums).map(([of, sum]) => `${time(sum)} in ${WHERE[of]}`).join(", ");
-    told.textContent = wanted && (rows.length ? `${rows.length} spans: ${parts}; Enter goes to the next` : "no span has this name");
+    told.textContent = wanted && (rows.length ? `${rows.length} spans: ${parts}; Enter goes to the next` : "no span matches");
     pick(-1);
   });
   search.addEventListener("keydown", (event) => {
