@@ -244,8 +244,8 @@ def _unzipped(path: Path, member: str, folder: Path) -> Path:
                 )
             if info.file_size > shutil.disk_usage(folder).free // 2:
                 raise TraceError(
-                    f"cannot unpack {info.filename}: its {info.file_size / 1e6:.0f} MB would fill over half of the free space in"
-                    f" {folder.parent} - free some space, or set TMPDIR to another folder"
+                    f"cannot unpack {info.filename}: its {info.file_size / 1e6:.0f} MB would fill over half of the free"
+                    f" space in {folder.parent} - free some space, or set TMPDIR to another folder"
                 )
             target = folder / ("trace.json.gz" if info.filename.lower().endswith(".gz") else "trace.json")
             with archive.open(info) as packed, target.open("wb") as file:

@@ -255,7 +255,7 @@ def test_findings_are_those_of_the_report() -> None:
         (
             "predict",
             {"id": None, "technique": "amp"},
-            "cannot be predicted, because no command can run this model again",
+            "cannot be predicted, because no command",
         ),
         ("compare", {"a": None, "b": "7"}, "no open report has this id"),
     ],
