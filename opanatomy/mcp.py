@@ -64,9 +64,9 @@ INSTRUCTIONS: Final = (
     "Reports on PyTorch training and inference steps. First open(path) a trace or report: it returns an id and a"
     " digest. findings(id) lists what costs most and what to try; table(id, name, filter, sort) returns the rows of"
     " any table (table metrics: the main numbers of one step, with their meaning); spans(id, from, to, filter) returns"
-    " the individual events of an interval; what_if(id, changes) predicts the step time after changes;"
-    " explain(id, name) explains a term or an operator. Numbers are per step where `per` says so. Times are in nanoseconds, sizes in"
-    " bytes, shares are fractions; null means unknown."
+    " the individual events of an interval; what_if(id, changes) predicts the step time after changes; explain(id,"
+    " name) explains a term or an operator. Numbers are per step where `per` says so. Times are in nanoseconds, sizes"
+    " in bytes, shares are fractions; null means unknown."
 )
 #: Default and maximum bytes of an answer: 25,000 tokens of two bytes.
 _ANSWER_BYTES: Final = 4_000
@@ -199,9 +199,9 @@ class Reports:
         command = experiment_of(self.anatomy(name))
         if command is None:
             raise UsageError(
-                f"technique {technique!r}, id {name!r}: cannot be predicted, because no command can run this model again as a"
-                " training step (a trace from elsewhere, inference, several ranks, texts, or changed settings) - profile"
-                " a training step of the model by its name"
+                f"technique {technique!r}, id {name!r}: cannot be predicted, because no command can run this training step"
+                " again (a trace from elsewhere, inference, several ranks, texts, or changed settings) - profile a training"
+                " step of the model by its name"
             )
         with tempfile.TemporaryDirectory() as folder:
             words = [*shlex.split(command)[2:], "--only", technique, "--predict-only", "--folder", f"{folder}/runs"]
