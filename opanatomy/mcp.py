@@ -199,9 +199,9 @@ class Reports:
         command = experiment_of(self.anatomy(name))
         if command is None:
             raise UsageError(
-                f"technique {technique!r}, id {name!r}: cannot be predicted, because no command can run this training step"
-                " again (a trace from elsewhere, inference, several ranks, texts, or changed settings) - profile a training"
-                " step of the model by its name"
+                f"technique {technique!r}, id {name!r}: cannot be predicted, because no command can run this training"
+                " step again (a trace from elsewhere, inference, several ranks, texts, or changed settings) - profile a"
+                " training step of the model by its name"
             )
         with tempfile.TemporaryDirectory() as folder:
             words = [*shlex.split(command)[2:], "--only", technique, "--predict-only", "--folder", f"{folder}/runs"]
