@@ -96,8 +96,8 @@ _UNITS: Final[Mapping[str, Mapping[str, Fraction]]] = {
 _NAMED_UNITS: Final = {
     "ns": "ns, us, ms, s, min or h",
     "bytes": "B, kB, MB, GB, TB, KiB, MiB, GiB or TiB",
-    "flop": "none, FLOP, kFLOP, MFLOP, GFLOP, TFLOP or PFLOP",
-    "fraction": "%, pp (percentage points) for a difference, or none for a fraction",
+    "flop": "FLOP, kFLOP, MFLOP, GFLOP, TFLOP, PFLOP or no unit",
+    "fraction": "%, pp (percentage points) for a difference, or no unit for a fraction",
 }
 
 
@@ -175,15 +175,15 @@ def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of
     if small == "%" and sign:
         return Of.CHANGE, number * _PERCENT
     if small == "%" and unit != "fraction":
-        _wrong(text, f"{figure} is not a share - for a change in %, add the sign, such as {name} > +{digits}%")
+        _wrong(text, f"{figure} is not a share - for a change in %, add a sign, such as {name} > +{digits}%")
     # A count takes its own name and prefixes.
     own = {f"{prefix}{ending}": factor for prefix, factor in _DECIMAL.items() for ending in ("", unit, f" {unit}")}
     known: Mapping[str, Fraction] = _UNITS.get(unit, own)
     if unit in ("ns", "bytes"):
         known = {"": Fraction(1), **known}
     if small not in known:
-        named = _NAMED_UNITS.get(unit, f"none, or {unit}")
-        _wrong(text, f"{written!r} is not a unit of {figure} - its units are {named}; a signed change may be in %")
+        named = _NAMED_UNITS.get(unit, f"{unit} or no unit")
+        _wrong(text, f"{written!r} is not a unit of {figure} - use {named}; for a signed change, % works too")
     if not small and number:
         # Refuse a number without a unit if it may be meant in another.
         if unit in ("ns", "bytes") and not re.search(rf"(?:^|[_.\s-]){unit}$", name.strip().casefold()):
