@@ -90,7 +90,7 @@ def analyze(
         raise UsageError(f"analyze: a trace is a path, not {kind_of(trace)} - pass the path of a file or folder")
     paths = [_trace(name) for name in names]
     if not paths:
-        raise UsageError("analyze: no trace is given - pass the path of a file or folder")
+        raise UsageError("analyze: the list of traces is empty - pass the path of a file or folder")
     check_switch("redact", redact)
     settings = _cluster_settings(summaries, dask, jobs)
     try:
@@ -376,8 +376,8 @@ def profiled_on(processes: int, subject: Subject, options: RunOptions, target: P
 
     if launched() is not None:
         raise UsageError(
-            f"profile: processes={processes}, but this process is already one of several - leave it out, and call"
-            " profile in each process"
+            f"profile: processes={processes}, but this process is already one of several - leave processes out, and"
+            " call profile in each process"
         )
     on_host = device_of(subject.module, subject.inputs) == "cpu"
     files: list[tuple[Path, str | None]]
@@ -519,7 +519,7 @@ def _modules(module: Any) -> dict[str, torch.nn.Module]:
         named[""] = module
         return named
     if not module:
-        raise UsageError("record: module contains no module - leave it out, or pass at least one")
+        raise UsageError("record: module is empty - leave it out, or pass at least one module")
     from opanatomy.capture.loop.modules import by_class
 
     if isinstance(module, Mapping):

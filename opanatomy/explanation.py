@@ -311,7 +311,7 @@ def as_operator(name: str) -> list[Fact]:
         return [Fact(label="operator", text=nothing), rule]
     facts = [Fact(label="operator", text=_classes(classification)), rule]
     if classification.delegates:
-        facts.append(Fact(label="", text="only if none of the operators that it calls does the work"))
+        facts.append(Fact(label="", text="has this class only if none of the operators that it calls does the work"))
     return [*facts, *_formula(name)]
 
 
@@ -390,9 +390,9 @@ def _operator(name: str, report: Report | None) -> Iterator[Fact]:
         scope = "in total, excluding its parts" if parts else "in total"
         said = phrase("{} in {}, {} {}", Count(row.calls, "call"), row.phase.value, Time(row.time_ns), scope)
         yield Fact(label="", text=said)
-        costs: str | Phrase = "not counted: its formula needs more than these arguments provide"
+        costs: str | Phrase = "FLOPs and bytes unknown: no formula fits these arguments"
         if row.part_of is not None:
-            costs = f"part of {row.part_of}, where its FLOPs and bytes are counted"
+            costs = f"part of {row.part_of}, which includes its FLOPs and bytes"
         elif row.flops is not None and row.read_bytes is not None and row.written_bytes is not None:
             figures = (row.flops, row.read_bytes, row.written_bytes)
             flops, read, written = (Count(value // row.calls) for value in figures)
@@ -436,7 +436,7 @@ def _sheet(sheet: Sheet) -> Iterator[Fact]:
     for label, peaks in (("matmuls", sheet.matrix), ("other", sheet.vector)):
         for index, (dtype, peak) in enumerate(peaks.items()):
             unit = "TOP/s" if dtype.startswith("int") else "TFLOP/s"
-            dense = " (peaks are dense)" if label == "matmuls" and not index else ""
+            dense = " (all peaks are dense)" if label == "matmuls" and not index else ""
             yield Fact(label="" if index else label, text=f"{peak:g} {unit} in {dtype}{dense}")
     if sheet.bandwidth is not None:
         yield Fact(label="bandwidth", text=f"{sheet.bandwidth:g} GB/s")

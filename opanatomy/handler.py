@@ -157,7 +157,7 @@ class TraceHandler:
         self._drop_usual()
         where = f"{ready.target}"
         if not ready.target.exists():
-            where = f"not kept (less than {self._slower:g} times the median step)"
+            where = f"not kept (less than {self._slower:g} times the median step time)"
         lines = [*said["lines"], f"trace: {where}; training was paused for {ready.held_s * 1e3:.0f} ms"]
         self._log("\n".join((f"step {ready.step}: {lines[0]}", *(f"  {line}" for line in lines[1:]))))
         if self._metrics is not None:

@@ -165,7 +165,7 @@ def is_wide(dtype: str | None) -> bool:
 
 
 def _has_wide_weights(context: Context) -> str | None:
-    return None if is_wide(context.run.dtype) else "the baseline's weights already take two bytes each"
+    return None if is_wide(context.run.dtype) else "the baseline's weights already take two bytes each or less"
 
 
 def _casts_help(context: Context) -> bool:

@@ -64,9 +64,9 @@ INSTRUCTIONS: Final = (
     "Reports on PyTorch training and inference steps. First open(path) a trace or report: it returns an id and a"
     " digest. findings(id) lists what costs most and what to try; table(id, name, filter, sort) returns the rows of"
     " any table (table metrics: the main numbers of one step, with their meaning); spans(id, from, to, filter) returns"
-    " the single events of an interval; what_if(id, changes) predicts the step time after changes; explain(id, name)"
-    " explains a term or an operator. Numbers are per step where `per` says so. Times are in nanoseconds, sizes in"
-    " bytes, shares are fractions; null means unknown."
+    " the individual events of an interval; what_if(id, changes) predicts the step time after changes; explain(id,"
+    " name) explains a term or an operator. Numbers are per step where `per` says so. Times are in nanoseconds, sizes"
+    " in bytes, shares are fractions; null means unknown."
 )
 #: Default and maximum bytes of an answer: 25,000 tokens of two bytes.
 _ANSWER_BYTES: Final = 4_000
@@ -180,7 +180,9 @@ class Reports:
         """Return where the trace of a report is."""
         place = self._places.get(name)
         if place is None:
-            raise UsageError(f"id {name!r}: not opened from a trace, so it has no events - open the trace")
+            raise UsageError(
+                f"id {name!r}: this report was not opened from a trace, so it has no events - open the trace"
+            )
         if not place.exists() or not self._is_inside(place):
             raise UsageError(f"{place.name}: the file is gone - open another one")
         return place
@@ -197,8 +199,9 @@ class Reports:
         command = experiment_of(self.anatomy(name))
         if command is None:
             raise UsageError(
-                f"technique {technique!r}, id {name!r}: cannot predict it, since no command can run this model again (a"
-                " trace from elsewhere, several ranks, or changed settings) - profile the model by its name"
+                f"technique {technique!r}, id {name!r}: cannot be predicted, because no command can run this training"
+                " step again (a trace from elsewhere, inference, several ranks, texts, or changed settings) - profile a"
+                " training step of the model by its name"
             )
         with tempfile.TemporaryDirectory() as folder:
             words = [*shlex.split(command)[2:], "--only", technique, "--predict-only", "--folder", f"{folder}/runs"]
@@ -314,12 +317,12 @@ def server_of(roots: Sequence[Path], *, allow_run: bool = False) -> MCPServer[An
         step: int | None = None,
         rank: int | None = None,
     ) -> str:
-        """Single events of an interval: what ran, when, how long, on which thread or stream, with which arguments.
+        """Individual events of an interval: what ran, when, how long, on which thread or stream, with which arguments.
 
         from, to: milliseconds since the start of the step (default: the entire step); step: its number (default: the
         first counted step). filter: part of a name; `*` matches anything, `|` separates alternatives. Returns the
         longest events in time order, at most three with the same name; `left_out` counts the others, `names` sums up
-        all: name, events, ms (on the host, excluding nested events). Python functions are included from 0.1 ms.
+        all: name, events, ms (on the host, excluding nested events). Python functions below 0.1 ms are left out.
         """
         return _interval(reports.events(id, rank, step, (from_, to), filter))
 
@@ -533,7 +536,7 @@ def _explained(report: Report, name: str) -> str:
     explanation = explain([mask_secrets(name)], report)
     if explanation.unknown and not explanation.text:
         near = ", ".join(explanation.unknown[0][1])
-        hint = f" - near: {near}" if near else ""
+        hint = f" - similar names: {near}" if near else ""
         raise UsageError(f"{name!r}: neither a term of the report nor an operator or kernel{hint}")
     return _within(explanation.text, _ANSWER_BYTES)
 

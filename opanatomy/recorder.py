@@ -371,7 +371,7 @@ class StepRecorder(Recorder):
 
         other = "another recorder is running" if running else "a torch profiler is already running"
         if running or _profiler_enabled():
-            raise CaptureError(f"{other}, and torch allows only one profiler at a time - give each its own steps")
+            raise CaptureError(f"{other}, and torch allows only one profiler at a time - use each on different steps")
 
     def _new_recording(self) -> LoopRecording:
         from opanatomy.capture.loop.recording import LoopRecording
@@ -430,7 +430,7 @@ def oom_report(function: str, target: Path | None, oom: str | bool) -> Iterator[
 def _tell_what_filled(snapshot_: Path) -> None:
     """Write the page of a snapshot, and report in a line where memory ran out; errors here are reported likewise."""
     page = snapshot_.with_suffix(".html")
-    with harmless(lambda reason: _say(f"memory ran out: {snapshot_} (no page for it: {reason})")):
+    with harmless(lambda reason: _say(f"memory ran out: {snapshot_} is the snapshot (no page was written: {reason})")):
         anatomy = as_public(analyze_traces([snapshot_]))
         anatomy.to_html(page, force=True)
         _say(f"{sentence(headline(anatomy)[0])} {page} shows the details; {snapshot_} is the snapshot")

@@ -84,8 +84,8 @@ class _Report:
     def chart(self, name: str) -> Any:
         """Return a picture of the report as an `altair` chart, which a notebook shows offline and `save` writes.
 
-        For an anatomy: step, advice, lanes, steps, classes, roofline, modules, lines, memory, segments, components,
-        ranks; for a comparison: difference; for an experiment: techniques.
+        For an anatomy: step, advice, steps, run, lanes, classes, roofline, modules, lines, memory, segments,
+        components, ranks; for a comparison: difference; for an experiment: techniques.
         Raises `UsageError` for any other name, and `OpanatomyError` with the reason if the report has no data for it.
         """
         from opanatomy.report.charts import chart_of, for_a_notebook
@@ -249,7 +249,7 @@ def texts_of(what: str, given: object) -> list[str]:
     several = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     texts = [text for text in several if isinstance(text, str)]
     if len(texts) < len(several):
-        raise UsageError(f"{what}: not all are strings - pass changes such as 'aten::mm x0.5'")
+        raise UsageError(f"{what}: not all changes are strings - pass changes such as 'aten::mm x0.5'")
     return texts
 
 

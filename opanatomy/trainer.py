@@ -129,7 +129,7 @@ def _format_of(path: Path) -> str:
         endings = ", ".join(format_named(known).ending for known in FORMATS)
         raise UsageError(
             f"TrainerCallback: output {path}: unknown report format - end the name in one of {endings}, or pass a"
-            " folder; the trace is written next to the report"
+            " folder (the trace is written next to the report)"
         )
     return name
 
@@ -219,7 +219,7 @@ def not_coming(steps: range, training: Training) -> str | None:
     reasons = []
     if steps[0] <= done:
         past = named(range(steps[0], min(steps[-1], done) + 1))
-        reasons.append(f"training continues after step {done}, so {past} will not be recorded")
+        reasons.append(f"training resumes after step {done}, so {past} will not be recorded")
     if end and steps[-1] > end:
         beyond = named(range(max(steps[0], end + 1), steps[-1] + 1))
         reasons.append(f"training ends with step {end}, so {beyond} will not be recorded")
@@ -492,7 +492,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
 
     def _end_recording(self, reason: str) -> None:
         self._give_up()
-        warnings.warn(f"recording ended, but training continues: {reason}", stacklevel=2)
+        warnings.warn(f"recording ended ({reason}), but training continues", stacklevel=2)
 
     def _give_up(self) -> None:
         """Release everything except memory monitoring until the end of training; files already written are kept."""

@@ -213,7 +213,7 @@ def temporary(name: str, what: str) -> Iterator[Path]:
         folder = tempfile.mkdtemp(prefix="opanatomy-")
     except OSError as error:
         raise OutputError(
-            f"no temporary folder for {what}: {error.strerror or error} - set TMPDIR to a writable folder"
+            f"cannot create a temporary folder for {what}: {error.strerror or error} - set TMPDIR to a writable folder"
         ) from error
     try:
         yield Path(folder) / name

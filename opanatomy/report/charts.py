@@ -336,7 +336,7 @@ _TITLE_OF_ADVICE: Final = "The step now, after each of the top changes, and afte
 _NOW, _REPLAYED, _RANGE, _BOUND = (
     "now",
     "after the change, by replaying the trace",
-    "up to this, by how much recording slows the host",
+    "up to here, depending on how much recording slows the host",
     "after the change, at least",
 )
 _OF_AFTER: Final = {_NOW: _GREY, _REPLAYED: "#0072b2", _RANGE: "#a8c8e0", _BOUND: "rgba(138, 138, 138, 0.1)"}
@@ -415,9 +415,9 @@ def _steps(anatomy: Anatomy) -> Any:
 
     steps = anatomy.step.steps
     if len(anatomy.ranks) > 1:
-        raise NoChart("the chart of ranks shows the steps of several ranks")
+        raise NoChart("steps of several ranks are in the chart of ranks")
     if len(steps) < 2:
-        raise NoChart("only one step was recorded" if steps else "the times of single steps are unknown")
+        raise NoChart("only one step was recorded" if steps else "the times of individual steps are unknown")
     rows: list[Datum] = []
     lines: list[Datum] = []
     longest = max(step.wall_ns for step in steps)
@@ -493,8 +493,8 @@ def _steps(anatomy: Anatomy) -> Any:
         x="end:Q", y=alt.Y("middle:Q", **down), text="says:N", tooltip=["label:N", "says:N"]
     )
     counted = sum(step.set_aside is None for step in steps)
-    said = f"{counted} of {len(steps)} steps are counted" + ("; hatched ones are excluded" if lines else "")
-    said += f"; the first {_MOST_STEPS_DRAWN} are drawn" if len(steps) > _MOST_STEPS_DRAWN else ""
+    said = f"the means include {counted} of {len(steps)} steps" + (" (hatched ones are excluded)" if lines else "")
+    said += f"; only the first {_MOST_STEPS_DRAWN} are drawn" if len(steps) > _MOST_STEPS_DRAWN else ""
     return (bars + hatch + names + ends).properties(width=_WIDTH - 400, height=high, title=said)
 
 
@@ -575,8 +575,12 @@ def _run(anatomy: Anatomy) -> Any:
             x=alt.X("from:Q", **x),
             x2="to:Q",
             y2=alt.datum(0),
-            y=alt.Y("usual:Q", axis=alt.Axis(**_time_axis("usual step", top)), scale=alt.Scale(domain=[0, top])),
-            tooltip=["steps:N", alt.Tooltip("text:N", title="usual step"), alt.Tooltip("most:N", title="longest step")],
+            y=alt.Y("usual:Q", axis=alt.Axis(**_time_axis("median step", top)), scale=alt.Scale(domain=[0, top])),
+            tooltip=[
+                "steps:N",
+                alt.Tooltip("text:N", title="median step"),
+                alt.Tooltip("most:N", title="longest step"),
+            ],
             description="steps:N",
         )
         .properties(width=_WIDTH - 200, height=140)
@@ -592,7 +596,7 @@ def _run(anatomy: Anatomy) -> Any:
                 x=alt.X("from:Q", **x),
                 x2="to:Q",
                 y2="high:Q",
-                y=alt.Y("low:Q", axis=alt.Axis(**_time_axis("added time", most)), scale=alt.Scale(domain=[0, most])),
+                y=alt.Y("low:Q", axis=alt.Axis(**_time_axis("mean per step", most)), scale=alt.Scale(domain=[0, most])),
                 color=_coloured("part", looks, symbolType="square"),
                 tooltip=["steps:N", "part:N", alt.Tooltip("text:N", title="per step")],
                 description="part:N",
@@ -613,7 +617,8 @@ def _run(anatomy: Anatomy) -> Any:
             )
             .properties(width=_WIDTH - 200, height=90)
         )
-    said = f"{sum(series.steps):,} steps outside the recording; below, the time added to the usual step"
+    said = f"{sum(series.steps):,} steps outside the recording"
+    said += ": median time above, mean time per step in each known part below" if parts else ""
     return alt.vconcat(*panels, spacing=14).resolve_scale(color="independent").properties(title=said)
 
 
@@ -698,7 +703,7 @@ def _lanes(anatomy: Anatomy, most: int = _MOST_DRAWN) -> Any:
 
 def _drawn(anatomy: Anatomy) -> Lanes:
     if anatomy.lanes is None or not len(anatomy.lanes.spans):
-        raise NoChart("the report has no events; analyze the trace again to draw them")
+        raise NoChart("the report has no events - analyze the trace again to draw them")
     return anatomy.lanes
 
 
@@ -712,13 +717,13 @@ def title_of_lanes(anatomy: Anatomy) -> str:
     clocks = None if anatomy.waiting is None else anatomy.waiting.clocks
     if len(anatomy.ranks) > 1:
         if not drawn.on_one_clock or clocks is None:
-            said.append("each rank from the start of its own step, since none of their collectives could be matched")
+            said.append("each rank is drawn from the start of its own step, because no collectives could be matched")
         else:
             how = "aligned by the ends of matched collectives" if clocks.was_set else "as recorded"
             good = "" if clocks.within_ns is None else f", accurate to within {units.duration(clocks.within_ns)}"
             said.append(f"all ranks on one clock, {how}{good}")
     if drawn.hidden:
-        said.append(f"{drawn.hidden} more lanes are not shown")
+        said.append(f"not shown: {units.noun(drawn.hidden, 'more lane')}")
     return "; ".join(said)
 
 
@@ -938,9 +943,7 @@ def _roofline(anatomy: Anatomy) -> Any:
         axis=alt.Axis(title=None, labelExpr=_si("FLOP/s"), values=_decades(lowest / 2, highest * 2)),
     )
     drawn = units.share(sum(point["ns"] for point in points) * steps, whole)
-    said = (
-        f"points cover {drawn} of the time; the other operators have hardly any FLOPs, no formula, or hardly any time"
-    )
+    said = f"the points cover {drawn} of the time; other operators have no formula, few FLOPs per byte, or little time"
     roofs = (
         alt.Chart(_values(lines))
         .mark_line(color=_INK, opacity=0.6, strokeWidth=1.2, clip=True)
@@ -1092,7 +1095,7 @@ def _modules(anatomy: Anatomy) -> Any:
 def _lines(anatomy: Anatomy) -> Any:
     """Return the call tree of user code lines, with width as time."""
     if not anatomy.lines:
-        raise NoChart("no line is known: profile with --lines, or record with with_stack=True")
+        raise NoChart("no lines of code are known - profile with --lines, or record with with_stack=True")
     return _icicle(anatomy, line_tree(anatomy.lines), "the step", "line")
 
 
@@ -1287,7 +1290,7 @@ def _memory(anatomy: Anatomy) -> Any:
 
     points = thinned(anatomy.memory.timeline, _MOST_POINTS_OF_CURVE)
     if len(points) < 2:
-        raise NoChart("allocations were not recorded: profile with --memory, or record with profile_memory=True")
+        raise NoChart("allocations were not recorded - profile with --memory, or record with profile_memory=True")
     looks = _looks_of_components(anatomy)
     found = {name for point in points for name, size in point.components.items() if size}
     components = [name for name in looks if name in found]
@@ -1392,7 +1395,7 @@ def _memory(anatomy: Anatomy) -> Any:
     said = f"{len(points)} of {every:,} points, the highest of each interval" if len(points) < every else ""
     layers = [areas, peak]
     if held:
-        said += f"{'; ' if said else ''}the dashed line is the memory that the allocator holds"
+        said += f"{'; ' if said else ''}the dashed line is the memory that the allocator has reserved"
         layers.append(
             alt.Chart(_values(held))
             .mark_line(
@@ -1567,7 +1570,7 @@ def _ranks(anatomy: Anatomy) -> Any:
                 {
                     "rank": name,
                     "step": "all",
-                    "figure": "other ranks wait for it",
+                    "figure": "waited for by other ranks",
                     "ns": rank.charged_ns,
                     "text": units.duration(rank.charged_ns),
                     "share": "",
@@ -1594,14 +1597,14 @@ def _ranks(anatomy: Anatomy) -> Any:
     steps = list(dict.fromkeys(row["step"] for row in rows if row["step"] != "all"))
     said = []
     if len(names) < len(anatomy.ranks):
-        said.append(f"{len(names)} of {len(anatomy.ranks):,} ranks: the slowest, and others evenly spread")
+        said.append(f"{len(names)} of {len(anatomy.ranks):,} ranks: the slowest, and an even sample of the others")
     if len(steps) == _MOST_STEPS:
         said.append(f"the first {_MOST_STEPS} steps")
     panels = []
     for figure, scheme in (
         ("step", "blues"),
         ("waiting for other ranks", "oranges"),
-        ("other ranks wait for it", "reds"),
+        ("waited for by other ranks", "reds"),
     ):
         own = [row for row in rows if row["figure"] == figure]
         if not own:
@@ -1816,7 +1819,7 @@ CHARTS: Final[Mapping[type[Report], Mapping[str, Picture]]] = {
         "components": Picture(_components, "Memory by component"),
         "ranks": Picture(_ranks, "Time of each rank and step"),
     },
-    Comparison: {"difference": Picture(_difference, "From the step before to the step after")},
+    Comparison: {"difference": Picture(_difference, "What changed from before to after")},
     Techniques: {"techniques": Picture(_techniques, "Peak memory and step time of each technique")},
 }
 

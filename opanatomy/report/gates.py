@@ -96,8 +96,8 @@ _UNITS: Final[Mapping[str, Mapping[str, Fraction]]] = {
 _NAMED_UNITS: Final = {
     "ns": "ns, us, ms, s, min or h",
     "bytes": "B, kB, MB, GB, TB, KiB, MiB, GiB or TiB",
-    "flop": "none, FLOP, kFLOP, MFLOP, GFLOP, TFLOP or PFLOP",
-    "fraction": "%, pp (percentage points) for a difference, or none for a fraction",
+    "flop": "FLOP, kFLOP, MFLOP, GFLOP, TFLOP, PFLOP or no unit",
+    "fraction": "%, pp (percentage points) for a difference, or no unit for a fraction",
 }
 
 
@@ -175,21 +175,23 @@ def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of
     if small == "%" and sign:
         return Of.CHANGE, number * _PERCENT
     if small == "%" and unit != "fraction":
-        _wrong(text, f"{figure} is not a share - for a change in %, write the sign, such as {name} > +{digits}%")
+        _wrong(text, f"{figure} is not a share - for a change in %, add a sign, such as {name} > +{digits}%")
     # A count takes its own name and prefixes.
     own = {f"{prefix}{ending}": factor for prefix, factor in _DECIMAL.items() for ending in ("", unit, f" {unit}")}
     known: Mapping[str, Fraction] = _UNITS.get(unit, own)
     if unit in ("ns", "bytes"):
         known = {"": Fraction(1), **known}
     if small not in known:
-        named = _NAMED_UNITS.get(unit, f"none, or {unit}")
-        _wrong(text, f"{written!r} is not a unit of {figure} - its units are {named}; a signed change may be in %")
+        named = _NAMED_UNITS.get(unit, f"{unit} or no unit")
+        _wrong(text, f"{written!r} is not a unit of {figure} - use {named}; for a signed change, % works too")
     if not small and number:
         # Refuse a number without a unit if it may be meant in another.
         if unit in ("ns", "bytes") and not re.search(rf"(?:^|[_.\s-]){unit}$", name.strip().casefold()):
             _wrong(text, f"{figure} needs a unit - use {_NAMED_UNITS[unit]}, or % for a change, such as {name} > +5%")
         if unit == "fraction" and abs(number) > 1:
-            _wrong(text, f"{figure} is a fraction and cannot exceed 1 - to give a percentage, add %")
+            _wrong(
+                text, f"{figure} is a fraction - for a percentage, add % (for a difference in percentage points, pp)"
+            )
     if small == "pp" and not sign:
         _wrong(
             text, f"percentage points are only for a difference - write +{digits}pp, or {digits}% for the share itself"
@@ -356,7 +358,7 @@ def _unlike(gate: Gate, figures: _Figures) -> str | None:
         return None
     without = figures.sides[plain.values.index(None)]
     return (
-        f"{without} was timed only under the profiler, but another side was timed without the profiler{_UNCHECKED}"
+        f"{without} was timed only under the profiler, but another side also without it{_UNCHECKED}"
         " - use the metric profiled"
     )
 
@@ -382,7 +384,7 @@ def _evidence(gate: Gate, row: FigureRow, figures: _Figures) -> str:
         parts.append(f"the ranges {relation} ({_range(first, row.unit)} and {_range(second, row.unit)})")
     claimed = _claim(row, figures)
     if claimed is None:
-        why = figures.no_claim or f"its value is unknown in some of the {RUNS_NEEDED} runs per side"
+        why = figures.no_claim or f"the metric is unknown in some of the {RUNS_NEEDED} runs per side"
         parts.append(f"not tested for significance: {why}")
     else:
         parts.append(f"{'significant' if claimed else 'not significant'} (p = {row.p:.2g})")

@@ -70,7 +70,7 @@ _KINDS: Final = (
             )
         ),
         ("schema", "peaks"),
-        refusal="measured peaks, not a report of a run - pass a file written by `opanatomy profile ... -f json`",
+        refusal="this file has measured peaks, not a report - pass a file written by `opanatomy profile ... -f json`",
     ),
 )
 
@@ -139,7 +139,7 @@ def _read(path: Path, text: bytes, kind: _Kind, *, certain: bool) -> Report | No
 
 
 def _damaged(path: Path, what: str) -> OpanatomyError:
-    return OpanatomyError(f"cannot read the report {path}: it is truncated or damaged ({what}) - write it again")
+    return OpanatomyError(f"cannot read the report {path}: it is truncated or damaged ({what}) - create it again")
 
 
 def _kind_of(keys: list[str]) -> _Kind | None:
@@ -195,8 +195,8 @@ def _text(path: Path) -> bytes:
         text = unpacked.read(most + 1)
     if len(text) > most:
         raise OpanatomyError(
-            f"cannot read {path}: its {packed / 1e6:.2f} MB unpack to over {most / 1e6:.0f} MB, more than any report -"
-            " is it a gzip bomb?"
+            f"cannot read {path}: its {packed / 1e6:.2f} MB unpack to over {most / 1e6:.0f} MB, too much for a report"
+            " - is it a gzip bomb?"
         )
     return _as_utf8(text)
 

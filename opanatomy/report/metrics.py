@@ -40,7 +40,7 @@ _PLACEHOLDER: Final = regex(r"\\\{(\w+)\\\}")
 class Definition(Struct, frozen=True, kw_only=True):
     """One metric, or one per class, phase, component or rank figure if the name has a placeholder in braces.
 
-    `meaning` gives its source in the JSON report; "/ step" means divided by the number of steps.
+    `meaning` gives its source in the JSON report; "per step" means divided by the number of steps.
     """
 
     name: str
@@ -62,96 +62,114 @@ def _defined(name: str, unit: str, better: Better | None, meaning: str) -> Defin
 DEFINITIONS: Final = (
     _defined("step_time_ns", "ns", "lower", "`step_unprofiled_ns` where it was measured, else `step_profiled_ns`"),
     _defined("step_unprofiled_ns", "ns", "lower", "mean time of unprofiled steps, excluding steps with a pause"),
-    _defined("step_profiled_ns", "ns", "lower", "mean time of profiled steps, over the counted steps"),
-    _defined("steps", "steps", None, "number of profiled steps included in the means, summed over all ranks"),
+    _defined("step_profiled_ns", "ns", "lower", "mean time of profiled steps, without excluded ones"),
+    _defined("steps", "steps", None, "number of profiled steps, without excluded ones, summed over all ranks"),
     _defined("samples_per_second", "samples/s", "higher", "samples in a step divided by the mean time of"
         " unprofiled steps if there are any, else of profiled steps"),
-    _defined("joules_per_step", "J", "lower", "energy per step from the device's counter, over unprofiled steps if"
-        " they take at least a second in all, else over the entire run"),
+    _defined("joules_per_step", "J", "lower", "energy per step from the device's counter, averaged over the"
+        " unprofiled steps if they take at least a second in total, else over the entire run"),
     _defined("joules_per_sample", "J", "lower", "`joules_per_step` divided by the samples in a step"),
     _defined("clock_mhz", "MHz", "higher", "SM clock while steps were recorded (median of the readings)"),
     _defined("clock_share", "fraction", "higher", "`clock_mhz` divided by the device's maximum clock"),
     _defined("power_w", "W", "lower", "power while steps were recorded (mean of the readings)"),
     _defined("temperature_c", "degrees", "lower", "highest temperature while steps were recorded"),
-    _defined("run.step_ns", "ns", "lower", "mean time of the run's unrecorded steps, including evaluations and"
-        " checkpoints"),
+    _defined("run.step_ns", "ns", "lower", "mean time of the run's unrecorded steps except the first, including"
+        " evaluations and checkpoints"),
     _defined("run.samples_per_second", "samples/s", "higher", "samples per second over the entire run"),
-    _defined("run.input_share", "fraction", "lower", "share of the run in which the loop waits for input"),
-    _defined("run.evaluation_share", "fraction", "lower", "share of the run spent in evaluations"),
-    _defined("run.checkpoint_share", "fraction", "lower", "share of the run spent saving checkpoints"),
-    _defined("run.drift", "fraction", "lower", "typical step time in the last tenth of the run over that in the"
-        " first tenth, minus one; only if the run drifts"),
+    _defined("run.input_share", "fraction", "lower", "share of the unrecorded steps' time in which the loop waits for"
+        " input"),
+    _defined("run.evaluation_share", "fraction", "lower", "share of the unrecorded steps' time spent in evaluations"),
+    _defined("run.checkpoint_share", "fraction", "lower", "share of the unrecorded steps' time spent saving"
+        " checkpoints"),
+    _defined("run.drift", "fraction", "lower", "relative change of the median step time from the first to the last"
+        " tenth of the run, if the run drifts"),
     *(
-        _defined(f"{phase}_time_ns", "ns", "lower", "wall time of the phase on the CPU, busy time on an accelerator")
+        _defined(f"{phase}_time_ns", "ns", "lower", "time of the phase per step: wall time on the CPU, busy time on an"
+            " accelerator")
         for phase in STEP_PHASES
     ),
-    _defined("framework_ns", "ns", "lower", "CPU: wall time of a step that no operator accounts for"),
-    _defined("framework_share", "fraction", "lower", "`framework_ns` as a share of the profiled step"),
-    _defined("profiler_ns", "ns", None, "CPU: estimated time that the profiler adds to a step"),
-    _defined("window_ns", "ns", "lower", "accelerator: window / step; window = busy + outside + unrecorded + idle"),
-    _defined("busy_ns", "ns", None, "accelerator: union of the window's work / step; CPU: time in operators per step"),
-    _defined("outside_ns", "ns", None, "accelerator: time in which only other steps' work runs / step"),
-    _defined("unrecorded_ns", "ns", None, "accelerator: time in which unrecorded work runs or may run / step"),
-    _defined("idle_ns", "ns", "lower", "accelerator: host_idle + stream_idle + other_idle / step"),
-    _defined("host_idle_ns", "ns", "lower", "host-bound idle time / step"),
-    _defined("stream_idle_ns", "ns", "lower", "idle time in stream waits / step"),
-    _defined("other_idle_ns", "ns", "lower", "other idle time / step"),
-    _defined("idle_share", "fraction", "lower", "idle time over the steps' time, excluding other steps' work"),
-    _defined("computation_ns", "ns", "lower", "union of all work except communication and copies / step"),
-    _defined("communication_ns", "ns", "lower", "union of the collectives / step"),
-    _defined("exposed_communication_ns", "ns", "lower", "time in which collectives run and no other work / step"),
-    _defined("exposed_communication_share", "fraction", "lower", "`exposed_communication_ns` over the steps' time,"
-        " excluding other steps' work"),
-    _defined("memcpy_ns", "ns", "lower", "union of the copies / step"),
-    _defined("exposed_memcpy_ns", "ns", "lower", "time in which copies run and no other work / step"),
-    _defined("kernel_time_ns", "ns", "lower", "sum of the window's device work / step; on the CPU, self time of"
-        " operators"),
-    _defined("launches", "launches", "lower", "calls that launch kernels or graphs / step"),
-    _defined("launch_time_ns", "ns", "lower", "host time in launch calls / step"),
-    _defined("launch_delay_ns", "ns", None, "mean time from a launch to its first kernel"),
-    _defined("synchronizing_ns", "ns", "lower", "host time in calls that wait for the device / step"),
-    _defined("kernels", "kernels", "lower", "kernels, excluding copies and fills / step"),
-    _defined("tiny_kernels", "kernels", "lower", "kernels shorter than 10 us / step"),
-    _defined("flops", "flop", "lower", "FLOPs of calls that have a formula / step"),
-    _defined("bytes", "bytes", "lower", "minimum bytes read and written by calls that have a formula / step"),
-    _defined("class.{class}.time_ns", "ns", "lower", "device work of the class, all phases / step"),
-    _defined("class.{class}.time_share", "fraction", None, "class's share of all device work"),
-    _defined("class.{class}.flops", "flop", "lower", "FLOPs of the class's calls that have a formula / step"),
-    _defined("class.{class}.bytes", "bytes", "lower", "minimum bytes of the class's calls that have a formula / step"),
-    _defined("class.{class}.headroom_ns", "ns", "lower", "time of the class's calls beyond their bound / step"),
-    _defined("phase.{phase}.time_ns", "ns", "lower", "device work of the phase, all classes / step"),
-    _defined("phase.{phase}.flops", "flop", "lower", "FLOPs of the phase's calls that have a formula / step"),
-    _defined("phase.{phase}.bytes", "bytes", "lower", "minimum bytes of the phase's calls that have a formula / step"),
+    _defined("framework_ns", "ns", "lower", "CPU: wall time per step that no operator accounts for"),
+    _defined("framework_share", "fraction", "lower", "`framework_ns` / `step_profiled_ns`"),
+    _defined("profiler_ns", "ns", None, "CPU: estimated time per step that the profiler adds"),
+    _defined("window_ns", "ns", "lower", "accelerator: the window's wall time per step, `busy_ns` + `outside_ns` +"
+        " `unrecorded_ns` + `idle_ns`"),
+    _defined("busy_ns", "ns", None, "accelerator: time per step in which the window's work runs; CPU: time per step"
+        " in operators"),
+    _defined("outside_ns", "ns", None, "accelerator: time per step in which only other steps' work runs"),
+    _defined("unrecorded_ns", "ns", None, "accelerator: time per step in which unrecorded work runs or may run"),
+    _defined("idle_ns", "ns", "lower", "accelerator: idle time per step, `host_idle_ns` + `stream_idle_ns` +"
+        " `other_idle_ns`"),
+    _defined("host_idle_ns", "ns", "lower", "idle time per step before work that the host launched only after the"
+        " device became idle"),
+    _defined("stream_idle_ns", "ns", "lower", "idle time per step in which the next work, already launched, waits for"
+        " another stream"),
+    _defined("other_idle_ns", "ns", "lower", "idle time per step of any other cause"),
+    _defined("idle_share", "fraction", "lower", "`idle_ns` / (`window_ns` - `outside_ns`)"),
+    _defined("computation_ns", "ns", "lower", "time per step in which work other than communication and copies"
+        " runs"),
+    _defined("communication_ns", "ns", "lower", "time per step in which collectives run"),
+    _defined("exposed_communication_ns", "ns", "lower", "time per step in which collectives run and no other"
+        " work does"),
+    _defined("exposed_communication_share", "fraction", "lower", "`exposed_communication_ns` / (`window_ns` -"
+        " `outside_ns`)"),
+    _defined("memcpy_ns", "ns", "lower", "time per step in which copies run"),
+    _defined("exposed_memcpy_ns", "ns", "lower", "time per step in which copies run and no other work does"),
+    _defined("kernel_time_ns", "ns", "lower", "sum per step of the durations of the window's device work; on the CPU,"
+        " of the operators' self times"),
+    _defined("launches", "launches", "lower", "calls per step that launch kernels or graphs"),
+    _defined("launch_time_ns", "ns", "lower", "host time per step in launch calls"),
+    _defined("launch_delay_ns", "ns", None, "mean time from a launch call to its first kernel"),
+    _defined("synchronizing_ns", "ns", "lower", "host time per step in calls that wait for the device"),
+    _defined("kernels", "kernels", "lower", "kernels per step, excluding copies and fills"),
+    _defined("tiny_kernels", "kernels", "lower", "kernels per step that are shorter than 10 us"),
+    _defined("flops", "flop", "lower", "FLOPs per step of the calls that have a formula"),
+    _defined("bytes", "bytes", "lower", "minimum bytes per step read and written by the calls that have a"
+        " formula"),
+    _defined("class.{class}.time_ns", "ns", "lower", "time per step of the class's device work in all phases; on the"
+        " CPU, self time"),
+    _defined("class.{class}.time_share", "fraction", None, "the class's share of the time of all device work"),
+    _defined("class.{class}.flops", "flop", "lower", "FLOPs per step of the class's calls that have a formula"),
+    _defined("class.{class}.bytes", "bytes", "lower", "minimum bytes per step of the class's calls that have a"
+        " formula"),
+    _defined("class.{class}.headroom_ns", "ns", "lower", "time per step that the class's calls take beyond their"
+        " bound"),
+    _defined("phase.{phase}.time_ns", "ns", "lower", "time per step of the phase's device work in all classes; on the"
+        " CPU, self time"),
+    _defined("phase.{phase}.flops", "flop", "lower", "FLOPs per step of the phase's calls that have a formula"),
+    _defined("phase.{phase}.bytes", "bytes", "lower", "minimum bytes per step of the phase's calls that have a"
+        " formula"),
     _defined("ratio.{class}.time", "ratio", None, "backward/forward ratio of the class's time"),
     _defined("ratio.{class}.flops", "ratio", None, "backward/forward ratio of the class's FLOPs"),
     _defined("ratio.{class}.bytes", "ratio", None, "backward/forward ratio of the class's bytes"),
-    _defined("mfu", "fraction", "higher", "model FLOPs utilization: contraction FLOPs, excluding recomputation, over"
-        " those that the peak allows"),
-    _defined("hfu", "fraction", "higher", "hardware FLOPs utilization: like MFU, but counting recomputation"),
-    _defined("mfu_covered", "fraction", "higher", "share of contraction time whose FLOPs are known; below 1, MFU and"
-        " HFU are lower bounds"),
-    _defined("headroom_ns", "ns", "lower", "time of all calls beyond their bound / step"),
-    _defined("bound_share", "fraction", "higher", "bound divided by time, over calls whose bound is known"),
+    _defined("mfu", "fraction", "higher", "model FLOPs utilization: contraction FLOPs, excluding recomputation,"
+        " divided by the FLOPs that the peak allows in the step's time"),
+    _defined("hfu", "fraction", "higher", "hardware FLOPs utilization: like MFU, but including recomputation"),
+    _defined("mfu_covered", "fraction", "higher", "share of the contractions' time that is in calls whose FLOPs are"
+        " known; below 1, MFU and HFU are lower bounds"),
+    _defined("headroom_ns", "ns", "lower", "time per step that calls take beyond their bound"),
+    _defined("bound_share", "fraction", "higher", "bound divided by time, for the calls whose bound is known"),
     _defined("utilization", "fraction", "higher", "share of the steps' time in which any kernel runs"),
     _defined("sm_efficiency", "fraction", "higher", "Kineto's estimate of SM efficiency, averaged over the steps'"
         " time"),
-    _defined("occupancy", "fraction", "higher", "Kineto's estimate of occupancy, averaged over kernels by duration"),
-    _defined("tensor_core_ns", "ns", None, "time of kernels whose names show that they use tensor cores / step"),
-    _defined("tensor_core_unknown_ns", "ns", None, "time of matmuls and unclassified kernels whose names do not"
-        " show whether they use tensor cores / step"),
+    _defined("occupancy", "fraction", "higher", "Kineto's estimate of occupancy, averaged over kernels, weighted"
+        " by duration"),
+    _defined("tensor_core_ns", "ns", None, "time per step of kernels whose names show that they use tensor cores"),
+    _defined("tensor_core_unknown_ns", "ns", None, "time per step of matmuls and unclassified kernels whose names"
+        " do not show whether they use tensor cores"),
     _defined("peak_memory_bytes", "bytes", "lower", "peak memory of the step: `allocator_peak_bytes` if known, else"
         " `process_peak_bytes`"),
     _defined("allocator_peak_bytes", "bytes", "lower", "most memory that the allocator had allocated at one time"),
     _defined("process_peak_bytes", "bytes", "lower", "CPU: largest resident set of the process, including Python"),
     _defined("reserved_memory_bytes", "bytes", "lower", "most device memory that the allocator had reserved at one"
         " time"),
-    _defined("needed_memory_bytes", "bytes", "lower", "memory that the step needs according to theory, excluding"
-        " temporary buffers"),
+    _defined("needed_memory_bytes", "bytes", "lower", "memory that the step needs in theory, excluding temporary"
+        " buffers"),
     _defined("memory.{component}_bytes", "bytes", "lower", "size of the component, measured or inferred"),
     _defined("memory.at_peak.{component}_bytes", "bytes", "lower", "the component's bytes that are live at the peak"),
     _defined("first_token_ns", "ns", "lower", "mean time to the first token, in unprofiled generations"),
     _defined("token_ns", "ns", "lower", "mean time from one token to the next"),
-    _defined("tokens_per_second", "tokens/s", "higher", "tokens per second of all samples during decoding"),
+    _defined("tokens_per_second", "tokens/s", "higher", "tokens generated per second during decoding, over all"
+        " samples"),
     _defined("token_flops", "flop", "lower", "mean FLOPs of one forward pass during decoding"),
     _defined("token_read_bytes", "bytes", "lower", "mean bytes read by one forward pass during decoding"),
     _defined("token_written_bytes", "bytes", "lower", "mean bytes written by one forward pass during decoding"),
@@ -165,31 +183,34 @@ DEFINITIONS: Final = (
         " texts"),
     _defined("texts.padding_flops", "flop", "lower", "contraction FLOPs spent on padding, in the profiled batch"),
     _defined("ranks", "ranks", None, "number of ranks in the report"),
-    _defined("ranks.{figure}_min_ns", "ns", "lower", "minimum over the ranks of the named time, per step (`spread`)"),
-    _defined("ranks.{figure}_median_ns", "ns", "lower", "median over the ranks of the named time, per step"),
-    _defined("ranks.{figure}_max_ns", "ns", "lower", "maximum over the ranks of the named time, per step"),
-    _defined("waiting_ns", "ns", "lower", "time in which only communication runs and waits for a rank, mean over"
-        " ranks and steps"),
-    _defined("transfer_ns", "ns", "lower", "time in which only communication runs and data can flow, mean over ranks"
-        " and steps"),
-    _defined("unmatched_ns", "ns", None, "time in which only unmatched communication runs, mean over ranks and steps"),
-    _defined("straggler_charged_ns", "ns", "lower", "time that all ranks wait for the straggler / step of a rank"),
-    _defined("straggler_share", "fraction", "lower", "share of all ranks' waiting that the straggler causes"),
+    _defined("ranks.{figure}_min_ns", "ns", "lower", "the named time per step (`spread`), minimum over the ranks"),
+    _defined("ranks.{figure}_median_ns", "ns", "lower", "the named time per step, median over the ranks"),
+    _defined("ranks.{figure}_max_ns", "ns", "lower", "the named time per step, maximum over the ranks"),
+    _defined("waiting_ns", "ns", "lower", "time in which only communication runs, waiting for another rank (mean over"
+        " ranks and steps)"),
+    _defined("transfer_ns", "ns", "lower", "time in which only communication runs and data can flow (mean over ranks"
+        " and steps)"),
+    _defined("unmatched_ns", "ns", None, "time in which only unmatched communication runs (mean over ranks and steps)"),
+    _defined("straggler_charged_ns", "ns", "lower", "time in which a rank waits for the straggler (mean over ranks and"
+        " steps)"),
+    _defined("straggler_share", "fraction", "lower", "share of all ranks' waiting time that the straggler causes"),
     _defined("straggler_lead_ns", "ns", "lower", "how much later the straggler enters a collective than the"
-        " next-to-last rank (median weighted by the waiting)"),
+        " next-to-last rank (median weighted by the waiting time)"),
     _defined("straggler_rank", "rank", None, "the straggler's rank"),
-    _defined("advice.{advice}.gain_ns", "ns", "lower", "the most time per step that this kind of advice could save; the"
-        " largest gain if there are several pieces of it"),
-    _defined("advice.{advice}.gain_bytes", "bytes", "lower", "the most peak memory that this kind of advice could"
+    _defined("advice.{advice}.gain_ns", "ns", "lower", "the most time per step that a single piece of this advice could"
         " save"),
-    _defined("ledger.linked_share", "fraction", None, "share of all device work that is linked to its launch"),
-    _defined("ledger.graph_launched_share", "fraction", None, "share of all device work that graphs launched"),
+    _defined("advice.{advice}.gain_bytes", "bytes", "lower", "the most peak memory that a single piece of this"
+        " advice could save"),
+    _defined("ledger.linked_share", "fraction", None, "share of all device work that is linked to the operator call"
+        " that launched it"),
+    _defined("ledger.graph_launched_share", "fraction", None, "share of all device work that was launched by graphs"),
     _defined("ledger.no_launch_record_share", "fraction", "lower", "share of all device work without a launch record"),
-    _defined("ledger.outside_window_share", "fraction", None, "share of all device work outside the window"),
+    _defined("ledger.outside_window_share", "fraction", None, "share of all device work that was launched outside the"
+        " window"),
     _defined("ledger.costed_share", "fraction", "higher", "share of the window's device work whose FLOPs and bytes"
         " are known"),
     _defined("ledger.unknown_share", "fraction", "lower", "share of the window's device work that no rule classifies"),
-    _defined("checks.unexplained", "differences", "lower", "numbers that a second source does not confirm, without a"
+    _defined("checks.unexplained", "differences", "lower", "number of differences from second sources that have no"
         " known cause"),
 )  # fmt: skip
 

@@ -165,14 +165,14 @@ def test_a_gate_is_a_figure_a_comparison_and_a_value(text: str, figure: str, of:
         ("tim > +5%", "did you mean time"),
         ("peak_memroy > 1GB", "did you mean peak_memory_bytes"),
         ("class.copies.time > 3ms", "metric 'class.copies.time': unknown"),
-        ("time > 5%", "for a change in %, write the sign, such as time > +5%"),
-        ("memory > 3 ms", "'ms' is not a unit of peak_memory_bytes - its units are B, kB, MB"),
+        ("time > 5%", "for a change in %, add a sign, such as time > +5%"),
+        ("memory > 3 ms", "'ms' is not a unit of peak_memory_bytes - use B, kB, MB"),
         ("flops > 3 TFLOP/s", "'TFLOP/s' is not a unit of flops"),
         ("kernels > 3 ms", "'ms' is not a unit of kernels"),
         ("time > +5pp", "'pp' is not a unit of step_time_ns"),
         ("time > 250", "step_time_ns needs a unit"),
         ("memory > +16", "peak_memory_bytes needs a unit"),
-        ("idle_share > 40", "cannot exceed 1 - to give a percentage, add %"),
+        ("idle_share > 40", "is a fraction - for a percentage, add %"),
         ("idle_share > 5pp", "write +5pp, or 5% for the share itself"),
         ("time == 5ms", "== is not a comparison operator - use one of >, >=, <, <="),
         ("time => +5%", "=> is not a comparison"),
@@ -534,7 +534,7 @@ def test_junit_has_a_case_for_each_gate() -> None:
     assert hostile[1].attrib["time"] == "0"
     none = junit(compared())
     assert (none.attrib["tests"], none.findall("testcase")) == ("0", [])
-    assert none.findtext("system-out") == "no gate was given: each --fail-if becomes a test case"
+    assert none.findtext("system-out") == "no gates - each --fail-if adds a test case"
     assert [format_of(name) for name in ("gates.xml", "a.benchmark.json", "a.json")] == ["junit", "benchmark", "json"]
 
 

@@ -116,7 +116,7 @@ def test_gates_hold_for_a_saved_comparison_as_they_do_for_its_sides(
             gzip.compress(b'{"schema": 1, "provenance": {}, "step":' + b" " * (17 << 20)), "gzip bomb", id="bomb"
         ),
         pytest.param(
-            json_report(experiment()).replace('"schema": ', '"schema": 7', 1), "this opanatomy reads only", id="old"
+            json_report(experiment()).replace('"schema": ', '"schema": 7', 1), "opanatomy reads only", id="old"
         ),
         pytest.param('{"comparison_schema": 2, "sides": []}', "not an opanatomy report", id="comparison"),
         pytest.param('{"comparison_schema": 1, "sides": 3}', "not an opanatomy report", id="type of comparison"),

@@ -252,7 +252,11 @@ def test_findings_are_those_of_the_report() -> None:
         ("table", {"id": None, "limit": 10**9}, "limit 1000000000: must be from 1 to 500"),
         ("table", {"id": None, "cursor": "x"}, "cursor 'x': not a cursor of this table"),
         ("table", {"id": None, "sort": "-tim"}, "sort '-tim': no such column"),
-        ("predict", {"id": None, "technique": "amp"}, "cannot predict it, since no command can run this model again"),
+        (
+            "predict",
+            {"id": None, "technique": "amp"},
+            "cannot be predicted, because no command",
+        ),
         ("compare", {"a": None, "b": "7"}, "no open report has this id"),
     ],
 )

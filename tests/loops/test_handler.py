@@ -66,7 +66,7 @@ def test_of_many_cycles_the_slow_one_is_kept(tmp_path: Path) -> None:
     assert "step9.trace.json.gz" in kept
     others = len(kept) - 1  # a busy machine may make another step slow
     assert others <= 2
-    assert 9 - others <= sum("not kept (less than 8 times the median step)" in text for text in told) <= 9
+    assert 9 - others <= sum("not kept (less than 8 times the median step time)" in text for text in told) <= 9
 
 
 def test_a_trace_that_cannot_be_written_or_read_is_a_line_and_the_training_goes_on(

@@ -764,7 +764,7 @@ def test_one_recorder_and_one_profiler_at_a_time() -> None:
         ({"memory": "yes"}, UsageError, "memory='yes': must be True or False"),
         ({"trace": "t.txt"}, UsageError, "record: trace t.txt: the name must end in .json or .json.gz"),
         ({"module": nn.Linear}, UsageError, "the class Linear - create an instance first"),
-        ({"module": []}, UsageError, "module contains no module"),
+        ({"module": []}, UsageError, "module is empty"),
         ({"module": nn.Linear(4, 4, device="meta")}, ModelError, "meta device"),
     ],
 )

@@ -313,7 +313,7 @@ def test_a_device_is_known_as_people_call_it(name: str, variants: int, on: str, 
     assert f"--on selects {on} --for {f'selects {fits}' if fits else 'needs one of these'}" in text
     assert f"{on} (data sheet) matmuls" in text
     assert peak in text
-    assert "peaks are dense" in text
+    assert "all peaks are dense" in text
     assert sheet_limit(name).device == on
     if fits is not None:
         assert limit_of(name).bytes == limit_of(fits).bytes

@@ -376,7 +376,7 @@ def test_older_json_shows_the_same_tables_and_pages(name: str) -> None:
         ('{"schema": 2}', "missing required field `classes`"),
         ('{"schema": 3, "kind": "anatomy"}', "missing required field `provenance`"),
         ('{"schema": 3, "kind": "trace"}', "Invalid value 'trace'"),
-        ('{"schema": 4, "kind": "anatomy"}', "the report has schema 4, but this opanatomy reads only schema 3"),
+        ('{"schema": 4, "kind": "anatomy"}', "has schema 4, but this version of opanatomy reads only schema 3"),
         (
             written("llama_on_gpu", "json").replace("tensor_contraction", "tensor_contradiction", 1),
             r"tensor_contradiction.*class_ns",

@@ -380,7 +380,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "trace folder": (lambda: opanatomy.profile(LINEAR, X, trace="no/such/t.json"), "create it first"),
     "no trace": (lambda: opanatomy.analyze("no such trace.json"), "no such trace.json"),
     "no path": (lambda: opanatomy.analyze(None), "a trace is a path, not None"),  # type: ignore[arg-type]
-    "no paths": (lambda: opanatomy.analyze([]), "no trace is given"),
+    "no paths": (lambda: opanatomy.analyze([]), "the list of traces is empty"),
     "empty folder": (lambda: opanatomy.analyze("."), "no trace in the folder ."),
     "no json": (lambda: opanatomy.analyze(ROOT / "README.md"), "README.md"),
     "report": (lambda: opanatomy.analyze(REPORT), "read it with opanatomy.read"),

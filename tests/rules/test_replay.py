@@ -296,7 +296,7 @@ def test_what_cannot_be_asked_from_python(tmp_path: Path) -> None:
     for wrong, says in (
         ("aten::nn 0", "did you mean aten::mm"),
         ("half", "not a change"),
-        (changed, "not all are strings"),
+        (changed, "not all changes are strings"),
     ):
         with pytest.raises(UsageError, match=says):
             anatomy.what_if(wrong)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from opanatomy.records.anatomy import FIRST, Anatomy
 from opanatomy.records.experiment import Techniques
 from opanatomy.records.reports import Report
+from opanatomy.report import units
 from opanatomy.report.markdown import markdown_cell, markdown_code
 from opanatomy.report.section import Fact, Format, Phrase, Section
 from opanatomy.report.sections.advice import commands_of, gain_of, label_of, tries_of, why_of
@@ -99,7 +100,7 @@ class _Block:
 
     @property
     def text(self) -> str:
-        more = [f"- and {self.dropped:,} more lines"] if self.dropped else []
+        more = [f"- and {units.noun(self.dropped, 'more line')}"] if self.dropped else []
         return "\n".join((f"## {self.title}", *(self.lines + more or [_NOTHING]))) + "\n"
 
 
@@ -153,7 +154,7 @@ def _advice(report: Anatomy, source: str | None, room: Room, line_bytes: int) ->
 def _command(command: str) -> str:
     """Return the command in full, for copying; a truncated one is useless."""
     text = markdown_code(command, in_cell=False)
-    return text if _size(text) <= _LINE_BYTES else "too long for a digest, see the terminal report"
+    return text if _size(text) <= _LINE_BYTES else "too long for the digest: see the terminal report"
 
 
 def _fitting(text: str | Phrase, most: int) -> str:
@@ -162,7 +163,7 @@ def _fitting(text: str | Phrase, most: int) -> str:
         line = markdown_cell(text, name=name, text=other)
         if _size(line) <= most:
             return line
-    return "too long for a digest"
+    return "too long for the digest"
 
 
 def _size(text: str) -> int:

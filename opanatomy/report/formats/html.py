@@ -289,10 +289,12 @@ def _figure(report: Report, name: str, specs: dict[str, Any]) -> _Figure:
     said = []
     if kept:
         said.append(
-            f"{', '.join(kept)}: more spans than this page holds, so sums over intervals of the step are drawn;"
-            " `opanatomy analyze TRACE --timeline full -o page.html` draws all spans"
+            f"{', '.join(kept)}: too many spans for this page, so sums over intervals of the step are drawn"
+            " (`opanatomy analyze TRACE --timeline full -o page.html` draws every span)"
         )
-    said.append("drag to move, Shift and the wheel to zoom, click to pin a span, arrow keys to go from span to span")
+    said.append(
+        "drag to move, hold Shift and scroll to zoom, click to pin a span, use the arrow keys to go from span to span"
+    )
     description = f"{picture.title}: {title_of_lanes(report)}"
     trace = report.provenance.trace if len(report.ranks) < 2 else None
     command = f"opanatomy analyze {shlex.quote(trace)} --trace annotated.json.gz" if trace else ""

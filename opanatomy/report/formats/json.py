@@ -70,7 +70,7 @@ def report_as_dict(report: Report) -> dict[str, Any]:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of reports of all kinds, with what each key means."""
-    schema = {"title": "Reports of opanatomy", **msgspec.json.schema(Report, schema_hook=_schema_of)}
+    schema = {"title": "opanatomy reports", **msgspec.json.schema(Report, schema_hook=_schema_of)}
     for definition in schema["$defs"].values():
         definition["description"] = inspect.cleandoc(definition["description"])  # as Python 3.13 does by itself
     return schema
@@ -134,8 +134,8 @@ def _decoded_report(text: str | bytes) -> Report:
     if schema is None:
         raise OpanatomyError("not an opanatomy report - pass a file written by `opanatomy ... -f json`")
     raise OpanatomyError(
-        f"the report has schema {schema}, but this opanatomy reads only schema {SCHEMA} and older -"
-        " use the opanatomy that wrote it, or create it again from its trace"
+        f"the report has schema {schema}, but this version of opanatomy reads only schema {SCHEMA} and older -"
+        " use the version that wrote it, or create it again from its trace"
     )
 
 

@@ -25,7 +25,7 @@ _STEP_TIME: Final = "step_time_ns"
 _EPOCH: Final = datetime(1970, 1, 1)
 #: A clock in 64 bits ends there.
 _LATEST_SECONDS: Final = 2**63 // 10**9
-_NO_GATES: Final = "no gate was given: each --fail-if becomes a test case"
+_NO_GATES: Final = "no gates - each --fail-if adds a test case"
 #: Characters forbidden in XML 1.0 documents, even as references.
 _NO_CHARACTER: Final = regex("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

@@ -26,9 +26,9 @@ _OUTSIDE: Final = {MODULES: "outside modules", LINES: "no line known"}
 def checked(report: Report, name: str) -> Anatomy:
     """Return the report of a run with times; raise `UsageError`, naming the format, for any other report."""
     if not isinstance(report, Anatomy):
-        raise UsageError(f"-f {name}: shows the modules of only one run - pass the report or trace of one run")
+        raise UsageError(f"-f {name}: supports only one run - pass the report or trace of one run")
     if report.memory.is_snapshot and not report.classes:
-        raise UsageError(f"-f {name}: shows times, but a memory snapshot has none - pass a trace")
+        raise UsageError(f"-f {name}: shows times, which a memory snapshot does not have - pass a trace")
     return report
 
 

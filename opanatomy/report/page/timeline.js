@@ -68,7 +68,7 @@ window.opanatomy.shown = (async () => {
   const describe = (row) => {
     const lane = lanes[numberOf(row)], name = text("name", row);
     const lines = [...new Set([name || word(row), word(row)]), `${time(length[row])}, from ${time(begin[row])}`];
-    if (lane.bin) return [...lines, `a sum: ${lane.count} spans of this lane are not on this page`];
+    if (lane.bin) return [...lines, `a sum over an interval: this lane's ${lane.count} spans are not on this page`];
     lines.push(...NAMED.filter((each) => text(each, row)).map((each) => `${each}: ${text(each, row)}`));
     if (cause[row] < 0 || causeAt[row] === null) return lines;
     const who = texts.cause[cause[row]], since = time(causeAt[row]), source = sourceOf(row);
@@ -216,7 +216,7 @@ window.opanatomy.shown = (async () => {
     rows.forEach((row) => { const { of } = lanes[numberOf(row)]; sums[of] = (sums[of] || 0) + length[row]; });
     found = new Set(rows);
     const parts = Object.entries(sums).map(([of, sum]) => `${time(sum)} in ${WHERE[of]}`).join(", ");
-    told.textContent = wanted && (rows.length ? `${rows.length} spans: ${parts}; Enter goes to the next` : "no span has this name");
+    told.textContent = wanted && (rows.length ? `${rows.length} spans: ${parts}; Enter goes to the next` : "no span matches");
     pick(-1);
   });
   search.addEventListener("keydown", (event) => {

@@ -181,7 +181,7 @@ def test_a_name_is_found(browser: Any, folder: Path) -> None:
         opened.page.keyboard.press("Enter")
         assert rows[opened.page.evaluate("opanatomy.timeline.picked()")] == wanted[0]
         opened.page.fill("[data-find]", "nothing has this name")
-        assert opened.page.text_content("#chart-lanes output") == "no span has this name"
+        assert opened.page.text_content("#chart-lanes output") == "no span matches"
         assert not opened.page.is_visible("#span")
         opened.page.fill("[data-find]", "forward")
         forward = [row for row in rows if row["kind"] == "forward"]
