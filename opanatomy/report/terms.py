@@ -314,7 +314,7 @@ OPERATORS: Final = Chapter(
         term(
             "operator | operators",
             "operators that take the most time, by phase",
-            "Each includes the operators it calls. A row sums all signatures in a phase. Where operators that compute"
+            "A row sums all signatures in a phase. Where operators that compute"
             " are nested, the outermost one is the call, and its class and cost cover everything that runs inside it:"
             " a copy inside aten::addmm is part of the addmm. `aten::` is dropped where space is short.",
             formula="operators[] grouped by phase and by part_of, else by operator",
@@ -580,7 +580,7 @@ RANKS: Final = Chapter(
         term("step", "mean step time of the rank", paths="ranks[].wall_ns"),
         term(
             "own",
-            "the step minus exposed communication",
+            "step time minus exposed communication",
             "The rank's own work, during which other ranks may be waiting for it.",
             formula="ranks[].wall_ns - (ranks[].exposed_communication_ns / ranks[].steps)",
             paths="ranks[].wall_ns, ranks[].exposed_communication_ns, ranks[].steps",
@@ -622,7 +622,7 @@ RANKS: Final = Chapter(
         term(
             "longest step | slowest",
             "rank with the longest step",
-            "Ranks that wait for each other in collectives have equally long steps. The section `waiting-steps` then"
+            "Ranks that wait for each other in collectives have equally long steps. The section `waiting` then"
             " shows which rank is slow; if no collective can be matched, the column `own` does.",
             formula="spread[figure = step].max_rank",
         ),
@@ -691,8 +691,7 @@ WAITING: Final = Chapter(
             " accrued before its step began (the waiting minus the extra time that the rank took, compared with the"
             " others, from the start of its step to launching the collective), and the rest, which accrued within the"
             " step. If the rest is a tenth of this waiting or more, the line gives the reason: the rank computes"
-            " longer (a slow device or more work) or is idle longer (a slow host), by more than 1 % and by more than"
-            " the clock error.",
+            " longer (a slow device or more work) or is idle longer (a slow host), by more than 1 % and the clock error.",
             formula="waiting.straggler.charged_ns / .waiting_ns",
             paths="waiting.straggler.charged_ns, waiting.straggler.waiting_ns",
         ),
@@ -703,7 +702,7 @@ WAITING: Final = Chapter(
         ),
         term(
             "collectives matched",
-            "how calls were matched: by sequence number, order or time",
+            "how calls were matched (by sequence number, order or time)",
             "By process group and sequence number if the trace has both (`Seq`, NCCL in torch 2.13). Otherwise by"
             " order in the group, at the offset at which all names and all message sizes that must be equal agree."
             " Kernels launched before the recording started are matched by collective, group, size and overlap in"
@@ -1171,7 +1170,7 @@ SAME: Final = Chapter(
         ),
         term(
             "apart at most",
-            "largest relative difference between a step's loss and the baseline's loss in that step",
+            "largest relative difference from the baseline's loss of the same step",
             formula="the largest of (|losses - baseline|) / (|baseline|), over the steps of rows[].losses",
         ),
     ),
@@ -1385,7 +1384,7 @@ LEDGER: Final = Chapter(
         term("multiply-add", "a multiplication and an addition count as 2 FLOPs", paths="conventions.multiply_add"),
         term(
             "causal",
-            "whether masked positions count toward attention FLOPs: they do, except with a sliding window",
+            "masked positions count toward attention FLOPs, except with a sliding window",
             "If the call's arguments record a sliding window, only the FLOPs within window and mask count.",
             formula="conventions.causal; operators[].causal_flops has the FLOPs under the mask",
             paths="conventions.causal, operators[].causal_flops",
@@ -1749,8 +1748,8 @@ SNAPSHOT: Final = Chapter(
         term(
             "line of code",
             "memory allocated by the innermost line of your own code inside a module",
-            "If there is none, the innermost line of a library's model stands for it. For two snapshots, the table"
-            " compares both peaks.",
+            "If there is none, the innermost line of a library's model, or else of any code. For two snapshots, the"
+            " table compares both peaks.",
             formula="memory.parts[]",
             paths="memory.parts[].name, memory.parts[].component",
         ),
@@ -1856,9 +1855,9 @@ RUN: Final = Chapter(
         term(
             "run unfused | (run unfused) | {} attention (run unfused) | unfused attention",
             "torch ran scaled_dot_product_attention as matrix multiplications and a softmax",
-            "The attention probabilities are stored, because no fused kernel supports this case. No fused CPU kernel"
-            " supports dropout: if that is the reason, turn attention dropout off, in many models with"
-            " `--set attention_probs_dropout_prob=0`.",
+            "No fused kernel ran, so the attention probabilities are stored. On the CPU, the usual reason is dropout,"
+            " which no fused CPU kernel supports; turn it off with `--set attention_probs_dropout_prob=0` (the name"
+            " differs between models).",
             paths="workload.attention, operators[].operator",
         ),
         term(
@@ -2050,7 +2049,7 @@ WHOLE_RUN: Final = Chapter(
             "host's time",
             "breakdown of the host's time in the timed steps; the remainder is not split further",
             "On an accelerator, backward and optimizer are host time, not device time. In a loop under `record`, the"
-            " optimizer is part of `forward, loss and all else`.",
+            " optimizer is part of `forward, loss and everything else`.",
             paths="run.series, run.input_ns, run.evaluating_ns, run.checkpointing_ns, run.compiling_ns",
         ),
         term(
@@ -2073,7 +2072,7 @@ WHOLE_RUN: Final = Chapter(
             "memory",
             "memory that grows steadily over the run, or a peak that rises while retained memory does not",
             "Memory grows if the minimum in each tenth rises from the second to the last tenth by 512 MiB or more,"
-            " and at least a quarter of that in the second half; growth below 1 GiB is called `a trend so far`. If"
+            " and at least a quarter of that in the second half; growth below 1 GiB is marked `only a trend so far`. If"
             " the peak rises by a tenth but the memory kept after a step does not, the peak varies with the batches.",
             formula="trends.growth[].last_bytes - .first_bytes over .steps; trends.peak",
             paths="trends.growth[].last_bytes, trends.growth[].first_bytes, trends.growth[].steps, trends.peak",
@@ -2306,7 +2305,7 @@ STEP: Final = Chapter(
             "idle time while the host is between operators",
             "The host is in user ranges, or records nothing for up to 1 ms.",
         ),
-        term("another stream", "stream waits, once the launch has returned"),
+        term("another stream", "stream waits after the launch has returned"),
         term("between kernels", "idle time before work already launched on the stream that worked last"),
         term("unknown cause", "idle time that no record explains"),
         term(
@@ -2440,7 +2439,7 @@ STEP: Final = Chapter(
         ),
         term(
             "reached",
-            "MFU and HFU: the shares of peak that contractions reach",
+            "MFU and HFU, the shares of peak that contractions reach",
             "Above 100 %, the line adds an explanation: the share under the causal mask, or that the mask was not"
             " recorded. With several data types, it also shows the MFU of each against its own peak.",
             paths="device.mfu, device.hfu, device.causal_mfu, device.causal_hfu, device.own_peaks_mfu,"
@@ -2455,7 +2454,7 @@ STEP: Final = Chapter(
         ),
         term(
             "MFU | model FLOPs utilization",
-            "contraction FLOPs, excluding recomputation, divided by those that the peak allows per step",
+            "contraction FLOPs per step, excluding recomputation, divided by those that the peak allows",
             "The peak is that of the data type with most of these FLOPs; the step is the unprofiled one if it was"
             " measured. ≥ marks a lower bound, from the part of the contractions' time whose FLOPs are known; if that"
             " is below half, no value is shown.",
@@ -2467,7 +2466,7 @@ STEP: Final = Chapter(
         ),
         term(
             "HFU | hardware FLOPs utilization",
-            "like MFU, but counting recomputation",
+            "like MFU, but including recomputation",
             formula="(sum of"
             " operators[].flops of tensor_contraction) / (step.count x step.unprofiled_wall_ns (else wall_ns) x"
             " device.peak_flops_per_second[device.mfu_dtype] x devices with kernels)",
