@@ -286,8 +286,8 @@ RATIOS: Final = Chapter(
             "FLOP theory | bytes theory | theory",
             "ratio that theory predicts for this step",
             "FLOPs of contractions: 2 if all weights and inputs need gradients (3 with checkpointing). Bytes of"
-            " element-wise operators and norms: 1.5. Each forward matmul adds its backward matmuls: one for the weight's"
-            " gradient and one for the input's, where these are needed.",
+            " element-wise operators and norms: 1.5. Each forward matmul adds its backward matmuls: one for the"
+            " weight's gradient and one for the input's, where these are needed.",
             paths="ratios[].theory_flops, ratios[].theory_bytes",
         ),
         term("-", "some work has no cost formula, or forward is less than 1 % of backward"),
@@ -691,7 +691,8 @@ WAITING: Final = Chapter(
             " accrued before its step began (the waiting minus the extra time that the rank took, compared with the"
             " others, from the start of its step to launching the collective), and the rest, which accrued within the"
             " step. If the rest is a tenth of this waiting or more, the line gives the reason: the rank computes"
-            " longer (a slow device or more work) or is idle longer (a slow host), by more than 1 % and the clock error.",
+            " longer (a slow device or more work) or is idle longer (a slow host), by more than 1 % and more than the"
+            " clock error.",
             formula="waiting.straggler.charged_ns / .waiting_ns",
             paths="waiting.straggler.charged_ns, waiting.straggler.waiting_ns",
         ),
@@ -875,7 +876,7 @@ ESTIMATES: Final = Chapter(
             ' below "attained".',
             formula="max(as_is_ns / 1.26, attained_ns) to as_is_ns x 1.26",
             paths="estimated.devices[].low_ns, estimated.devices[].high_ns, estimated.devices[].as_is_ns",
-            note="time assumes typical shares of peak, fitted to published runs of dense decoders (errors: docs/estimate.md)",
+            note="time assumes typical shares of peak, fitted to published runs of dense decoders (see docs/estimate.md)",
         ),
         term(
             "attained",
@@ -1476,9 +1477,9 @@ CHECKS: Final = Chapter(
             "may be wrong | disagreements",
             "numbers that a second source does not confirm, without a known cause",
             "For each check, shows the difference that affects the most work, if the check's differences together"
-            " affect 1 % of the work or more; `--check` then fails with exit code 3. The share is the fraction of device"
-            " work (on the CPU, of operator time) in calls that a difference affects; for a difference without a time,"
-            " it is the relative difference of the two numbers.",
+            " affect 1 % of the work or more; `--check` then fails with exit code 3. The share is the fraction of"
+            " device work (on the CPU, of operator time) in calls that a difference affects; for a difference without"
+            " a time, it is the relative difference of the two numbers.",
             formula="checks[].differences where cause is null",
             paths="checks[].differences[].operator, checks[].differences[].ours, checks[].differences[].other",
         ),
@@ -2143,9 +2144,9 @@ STEP: Final = Chapter(
         term(
             "torch.compile",
             "compile time, and step times with and without torch.compile",
-            "The compile time comes from torch's own record; compiled and uncompiled steps alternate. Compiling pays off once the time"
-            " saved in the steps exceeds the compile time; the difference is clear if every uncompiled step is longer"
-            " than every compiled one.",
+            "The compile time comes from torch's own record; compiled and uncompiled steps alternate. Compiling"
+            " pays off once the time saved in the steps exceeds the compile time; the difference is clear if every"
+            " uncompiled step is longer than every compiled one.",
             formula="compilation.compiling_ns / (median of .uncompiled_step_ns - median of .compiled_step_ns)",
             paths="compilation.compiling_ns, compilation.uncompiled_step_ns, compilation.compiled_step_ns",
         ),
@@ -2342,8 +2343,8 @@ STEP: Final = Chapter(
             "what if",
             "replayed step time after a change",
             "The option `--what-if 'aten::mm x0.5'` scales the time of a class, an operator, a kernel, `device`,"
-            " `copies`, `host` or a kind of host time. Without an unprofiled step, a second value is for a host that recording does not slow"
-            " down, assuming that recording costs 2 us per event.",
+            " `copies`, `host` or a kind of host time. Without an unprofiled step, a second value"
+            " is for a host that recording does not slow down (assuming 2 us per recorded event).",
             paths="replay.answers",
         ),
         term(
