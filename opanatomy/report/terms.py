@@ -151,7 +151,7 @@ COLUMNS: Final = Chapter(
         term(
             "ranks",
             "number of ranks in the group; ~ if the trace names no group",
-            "If the trace does not name the group, it is assumed to contain all ranks.",
+            "Such a group is assumed to contain all ranks.",
         ),
         term(
             "formula",
@@ -316,7 +316,7 @@ OPERATORS: Final = Chapter(
             "operators that take the most time, by phase",
             "A row sums all signatures in a phase. Where operators that compute"
             " are nested, the outermost one is the call, and its class and cost cover everything that runs inside it:"
-            " a copy inside aten::addmm is part of the addmm. `aten::` is dropped where space is short.",
+            " a copy inside `aten::addmm` is part of the addmm. `aten::` is dropped where space is short.",
             formula="operators[] grouped by phase and by part_of, else by operator",
             paths="operators[].operator",
         ),
@@ -369,8 +369,8 @@ OPERATORS: Final = Chapter(
         term(
             "launched by graphs",
             "device work that graphs launched rather than operators",
-            formula="the lesser of ledger.graph_launched_ns and ((sum of classes[].time_ns) - (sum of"
-            " operators[].time_ns) - ledger.no_launch_record_ns), / step.count",
+            formula="(the lesser of ledger.graph_launched_ns and ((sum of classes[].time_ns) - (sum of"
+            " operators[].time_ns) - ledger.no_launch_record_ns)) / step.count",
             paths="ledger.graph_launched_ns, classes[].time_ns, operators[].time_ns, ledger.no_launch_record_ns,"
             " step.count",
         ),
@@ -748,7 +748,6 @@ WAITING: Final = Chapter(
         term(
             "bus in transfer",
             "bus bandwidth after all ranks have entered the collective",
-            "Data can flow only then.",
             paths="waiting.collectives[].transfer_bus_bytes_per_second",
         ),
     ),
@@ -876,7 +875,7 @@ ESTIMATES: Final = Chapter(
             ' below "attained".',
             formula="max(as_is_ns / 1.26, attained_ns) to as_is_ns x 1.26",
             paths="estimated.devices[].low_ns, estimated.devices[].high_ns, estimated.devices[].as_is_ns",
-            note="time assumes typical shares of peak, fitted to published runs of dense decoders (see docs/estimate.md)",
+            note="time assumes typical shares of peak, fitted to published runs of dense decoders (docs/estimate.md)",
         ),
         term(
             "attained",
@@ -1912,7 +1911,7 @@ RUN: Final = Chapter(
             " their share of the counted steps' wall time, excluding other steps' work; all shares in the sentence"
             " are relative to that time. `of peak` in the sentence is bound / time, as in the roofline. The largest"
             " idle cause is named if it takes half of the idle time; otherwise, each of the two largest is named if it"
-            " takes 30 % or more. Parts below 2 % are left out; memory that is 90 % full is named second.",
+            " takes 30 % or more. Parts below 2 % are left out; device memory that is 90 % full is named second.",
         ),
     ),
 )
@@ -2171,7 +2170,7 @@ STEP: Final = Chapter(
             "wall time on the CPU that no operator accounts for (dispatch, autograd, Python)",
             "step = operators + framework + profiler, exactly. Framework includes the profiler's part if that cannot"
             " be separated from noise. CPU time that an unprofiled step spent in the OS kernel (providing memory and"
-            " so on) is in step.system_ns, the memory pages that it provided in step.page_faults.",
+            " so on) is in `step.system_ns`, the memory pages that it provided in `step.page_faults`.",
             formula="step.framework_ns = step.wall_ns - step.busy_ns - step.profiler_ns",
             paths="step.framework_ns, step.wall_ns, step.busy_ns, step.profiler_ns, step.system_ns, step.page_faults",
         ),
@@ -2191,7 +2190,7 @@ STEP: Final = Chapter(
             " update of the last one. The first step starts with the trace; what follows the last update belongs to"
             " no step. If updates follow no regular order, the entire trace is one step. With several devices, times"
             " are means over those that ran kernels.",
-            formula="timeline.window_ns / step.count (for several ranks, / the steps of one); window = busy + outside"
+            formula="timeline.window_ns / step.count (for several ranks, divided by the steps of one); window = busy + outside"
             " + unrecorded + idle, idle = host-bound + stream waits + other, exactly",
             paths="timeline.window_ns, step.count",
         ),
@@ -2204,7 +2203,7 @@ STEP: Final = Chapter(
         term(
             "from the first to the last device work",
             "used as the step if the trace has no steps",
-            "timeline.around_ns is the time before and after all device work.",
+            "`timeline.around_ns` is the time before and after all device work.",
             formula="timeline.window_ns - .outside_ns",
             paths="timeline.window_ns, timeline.outside_ns",
         ),
@@ -2257,7 +2256,7 @@ STEP: Final = Chapter(
         term(
             "of it exposed | exposed communication",
             "communication time without other work on the device",
-            "timeline.computation_ns is the union of all work except communication and copies, so busy -"
+            "`timeline.computation_ns` is the union of all work except communication and copies, so busy -"
             " computation - exposed memcpy is the communication that no computation hides.",
             formula=f"timeline.exposed_communication_ns / {_OF_STEP}",
             paths="timeline.exposed_communication_ns, timeline.window_ns, timeline.outside_ns",
@@ -2312,7 +2311,7 @@ STEP: Final = Chapter(
         term(
             "drained",
             "idle time in gaps that begin while the host waits for the device",
-            "The host waits, so nothing is queued.",
+            "Nothing is queued then.",
             formula="timeline.drained_ns / timeline.idle_ns",
             paths="timeline.drained_ns, timeline.idle_ns",
         ),
@@ -2390,7 +2389,7 @@ STEP: Final = Chapter(
         term(
             "tiny kernels | of the kernels below",
             "kernels shorter than 10 us",
-            "They take as long to launch as to run.",
+            "They take about as long to launch as to run.",
             formula="timeline.launching.tiny_kernels / .kernels, .tiny_kernel_ns / .kernel_ns",
             paths="timeline.launching.tiny_kernels, timeline.launching.kernels, timeline.launching.tiny_kernel_ns,"
             " timeline.launching.kernel_ns",
@@ -2423,7 +2422,7 @@ STEP: Final = Chapter(
         term(
             "tensor cores | tensor-core time",
             "share of kernel time on tensor cores, according to kernel names",
-            'On AMD, matrix cores. The rules are in classification/kernels.py. "(12 % unknown)" is the share of'
+            'On AMD, matrix cores. The rules are in `classification/kernels.py`. "(12 % unknown)" is the share of'
             " kernel time in matmuls and unclassified kernels whose names do not show this. Not shown for devices"
             " without tensor cores.",
             formula="device.tensor_core_ns / timeline.launching.kernel_ns",
@@ -2441,7 +2440,7 @@ STEP: Final = Chapter(
         term(
             "reached",
             "MFU and HFU, the shares of peak that contractions reach",
-            "Above 100 %, the line adds an explanation: the share under the causal mask, or that the mask was not"
+            "Values above 100 % come with an explanation: the share under the causal mask, or that the mask was not"
             " recorded. With several data types, it also shows the MFU of each against its own peak.",
             paths="device.mfu, device.hfu, device.causal_mfu, device.causal_hfu, device.own_peaks_mfu,"
             " device.unmasked_share",
@@ -2450,7 +2449,7 @@ STEP: Final = Chapter(
             "attention | a window of {} tokens needs {} of the FLOPs",
             "part of attention's FLOPs that a sliding window needs",
             "The kernel multiplies all queries by all keys, and FLOPs count what it computes.",
-            formula="pairs of tokens within window and causal mask / all pairs, in layers with a window",
+            formula="(pairs of tokens within window and causal mask) / (all pairs), in layers with a window",
             paths="workload.within_windows, workload.windows",
         ),
         term(
