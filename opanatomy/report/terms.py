@@ -450,6 +450,7 @@ ROOFLINE: Final = Chapter(
             " quantity `ceiling`.",
             formula="(sum of bound_ns) / (sum of bounded_ns; for operators time_ns - uncosted_ns)",
             paths="classes[].bound_ns, classes[].bounded_ns, classes[].time_ns, classes[].uncosted_ns, device.above",
+            note="of peak: bound / time",
         ),
         term(
             "headroom",
@@ -518,7 +519,7 @@ COMMUNICATION: Final = Chapter(
         term(
             "communication",
             "phase in which the collectives run",
-            "Only the steps' own collectives count; other steps' work is excluded.",
+            "Only the steps' own collectives count.",
             paths="communication.phases[].running_ns",
         ),
         term(
@@ -964,7 +965,7 @@ TECHNIQUES: Final = Chapter(
         ),
         term(
             "memory",
-            "bytes that the tensors take, in entire blocks, and bytes that the allocator reserves for them",
+            "bytes of the tensors in entire blocks, and bytes that the allocator reserves for them",
             "The allocation requests of the first two steps go through a model of torch's caching allocator (blocks"
             " of 512 bytes, segments of 2 and 20 MiB), including cuBLAS workspaces. With"
             " `PYTORCH_ALLOC_CONF=expandable_segments:True`, the model uses expandable segments.",
@@ -1007,7 +1008,7 @@ TECHNIQUES: Final = Chapter(
             "device memory in use besides tensors",
             "The driver and loaded kernels hold it; on an H100 we measured 0.54 GB at the start and 0.78 GB after a"
             " step.",
-            note="the size of the device's context is assumed; convolution workspaces come on top",
+            note="the size of the device's context is assumed, and convolution workspaces are not included",
         ),
         term(
             "technique",
@@ -1076,7 +1077,7 @@ TECHNIQUES: Final = Chapter(
             formula="(sum of flops) / (the baseline's)",
             paths="rows[].measured.flops",
         ),
-        term("~", "no difference beyond the variation between repetitions"),
+        term("~", "no difference beyond the repetitions' variation, or a busy machine"),
         term(
             "!",
             "the prediction disagrees with the measurement (see the table of predictions)",
@@ -1536,7 +1537,7 @@ _OF_COMPONENT: Final = {
     "held_by_model": "tensors that the module or the loop keeps alive through backward",
     "blas_workspace": "cuBLAS workspaces",
     "communication_buffers": "buffers of torch.distributed",
-    "held_before": "memory allocated before the step that belongs to no other component",
+    "held_before": "memory that was allocated before the step and belongs to no other component",
     "allocator_rounding": "bytes added by rounding requests up",
     "pending_free": "freed blocks that another stream may still use",
     "temporary_buffers": "tensors that live within one operator or one phase",
@@ -1659,7 +1660,7 @@ SNAPSHOTS: Final = Chapter(
     terms=(
         term(
             "memory at each stage",
-            "memory in use at stages of the run",
+            "memory in use at each stage of the run",
             formula="memory.snapshots[]",
             paths="memory.snapshots[].allocated_bytes",
         ),
@@ -2190,8 +2191,8 @@ STEP: Final = Chapter(
             " update of the last one. The first step starts with the trace; what follows the last update belongs to"
             " no step. If updates follow no regular order, the entire trace is one step. With several devices, times"
             " are means over those that ran kernels.",
-            formula="timeline.window_ns / step.count (for several ranks, divided by the steps of one); window = busy + outside"
-            " + unrecorded + idle, idle = host-bound + stream waits + other, exactly",
+            formula="timeline.window_ns / step.count (for several ranks, divided by the steps of one); window = busy +"
+            " outside + unrecorded + idle, idle = host-bound + stream waits + other, exactly",
             paths="timeline.window_ns, step.count",
         ),
         term(
