@@ -582,7 +582,7 @@ RANKS: Final = Chapter(
         term(
             "own",
             "step time minus exposed communication",
-            "The rank's own work, during which other ranks may be waiting for it.",
+            "Other ranks may be waiting during this time.",
             formula="ranks[].wall_ns - (ranks[].exposed_communication_ns / ranks[].steps)",
             paths="ranks[].wall_ns, ranks[].exposed_communication_ns, ranks[].steps",
         ),
@@ -595,7 +595,7 @@ RANKS: Final = Chapter(
         term(
             "kernels",
             "total time of the rank's device work",
-            "Work that overlaps counts more than once.",
+            "Overlapping work counts more than once.",
             formula="ranks[].kernel_time_ns / ranks[].steps",
             paths="ranks[].kernel_time_ns, ranks[].steps",
         ),
@@ -1286,7 +1286,7 @@ COMPARISON: Final = Chapter(
         term(
             "of all steps",
             "value for the entire report, including other kinds of steps",
-            "No value is known for the similar steps by themselves.",
+            "No value is known for the similar steps alone.",
         ),
         term("signature", "shapes and types of the arguments"),
         term("samples", "samples per second"),
@@ -2238,7 +2238,7 @@ STEP: Final = Chapter(
         term(
             "kernel time",
             "total time of device work on all streams",
-            "It may exceed the step time.",
+            "Can exceed the step time.",
             paths="step.kernel_time_ns",
         ),
         term(
