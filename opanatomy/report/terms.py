@@ -112,7 +112,7 @@ COLUMNS: Final = Chapter(
         ),
         term(
             "bytes",
-            "minimum data movement, each distinct input read and each output written once",
+            "minimum data movement, with each distinct input read and each output written once",
             "For a collective, the size of its messages; for memory, the allocated bytes.",
             formula="read_bytes + written_bytes",
             paths="classes[].read_bytes, classes[].written_bytes",
@@ -151,14 +151,14 @@ COLUMNS: Final = Chapter(
         term(
             "ranks",
             "number of ranks in the group; ~ if the trace names no group",
-            "If the trace does not name the group, it is assumed to contain all ranks.",
+            "Such a group is assumed to contain all ranks.",
         ),
         term(
             "formula",
             "how theory computes the size",
             "In the literature's notation: b batch, s sequence length, h hidden size, a heads, L layers, V vocabulary.",
         ),
-        term("and {} more", "sum of the unlisted rows; --top lists more, -f json all"),
+        term("and {} more", "sum of the unlisted rows; `--top` lists more, `-f json` all"),
         term(
             "≥",
             "lower bound, since some work has no cost formula",
@@ -170,8 +170,8 @@ COLUMNS: Final = Chapter(
         term(
             "(n %)",
             "the bound is known for n % of the time",
-            "`61.2 % (84 %)`: 61.2 % of peak, known for 84 % of the time. Omitted if known for less than half of the"
-            " time.",
+            "`61.2 % (84 %)`: 61.2 % of peak, known for 84 % of the time. Left out if the bound is known for less than"
+            " half of the time.",
             formula="(sum of classes[].bounded_ns) / (sum of classes[].time_ns)",
             paths="classes[].bounded_ns, classes[].time_ns",
         ),
@@ -239,8 +239,8 @@ _OF_PHASE: Final = {
     Phase.BACKWARD: "gradients of weights and activations, computed by autograd",
     Phase.RECOMPUTE: "forward work that checkpointing repeats inside backward",
     Phase.OPTIMIZER: "the weight update, including gradient clipping and unscaling",
-    Phase.PREFILL: "in a generation, everything up to the first new token",
-    Phase.DECODING: "in a generation, everything after the first new token",
+    Phase.PREFILL: "everything up to the first new token of a generation",
+    Phase.DECODING: "everything after the first new token of a generation",
     Phase.OTHER: "everything else, such as data loading, metrics, evaluation under no_grad",
 }
 
@@ -274,7 +274,7 @@ RATIOS: Final = Chapter(
     terms=(
         term(
             "backward / forward | backward over forward",
-            "a class's backward time, including recompute, over its forward time",
+            "a class's backward values, including recompute, divided by its forward values",
             "The ratio of FLOPs or bytes is omitted if any call in either phase has no cost formula, and every ratio"
             " if its forward value is below 1 % of its backward value. Classes that take less than 1 % of the time of"
             " all classes are left out, as a note under the table says.",
@@ -285,9 +285,9 @@ RATIOS: Final = Chapter(
         term(
             "FLOP theory | bytes theory | theory",
             "ratio that theory predicts for this step",
-            "For contractions, 2 if all weights and inputs need gradients (3 with checkpointing); for element-wise"
-            " operators and norms, 1.5 for bytes. Each forward matmul adds its backward matmuls: one for the weight's"
-            " gradient and one for the input's, where these are needed.",
+            "FLOPs of contractions: 2 if all weights and inputs need gradients (3 with checkpointing). Bytes of"
+            " element-wise operators and norms: 1.5. Each forward matmul adds its backward matmuls: one for the"
+            " weight's gradient and one for the input's, where these are needed.",
             paths="ratios[].theory_flops, ratios[].theory_bytes",
         ),
         term("-", "some work has no cost formula, or forward is less than 1 % of backward"),
@@ -314,9 +314,9 @@ OPERATORS: Final = Chapter(
         term(
             "operator | operators",
             "operators that take the most time, by phase",
-            "Each includes the operators it calls. A row sums all signatures in a phase. Where operators that compute"
+            "A row sums all signatures in a phase. Where operators that compute"
             " are nested, the outermost one is the call, and its class and cost cover everything that runs inside it:"
-            " a copy inside aten::addmm is part of the addmm. `aten::` is dropped where space is short.",
+            " a copy inside `aten::addmm` is part of the addmm. `aten::` is dropped where space is short.",
             formula="operators[] grouped by phase and by part_of, else by operator",
             paths="operators[].operator",
         ),
@@ -337,8 +337,8 @@ OPERATORS: Final = Chapter(
             "line | lines",
             "line of your code that caused the work",
             "Backward work is assigned to the line of its forward operator, library work to the line that calls the"
-            " library. --lines measures one extra step line by line; a trace with Python stacks only has the lines on"
-            " which functions start.",
+            " library. With `--lines`, one extra step is measured line by line; a trace with Python stacks has only the"
+            " lines on which functions start.",
             formula="lines[].time_ns grouped by the last line of stack",
             paths="lines[].stack, lines[].time_ns",
         ),
@@ -369,8 +369,8 @@ OPERATORS: Final = Chapter(
         term(
             "launched by graphs",
             "device work that graphs launched rather than operators",
-            formula="the lesser of ledger.graph_launched_ns and ((sum of classes[].time_ns) - (sum of"
-            " operators[].time_ns) - ledger.no_launch_record_ns), / step.count",
+            formula="(the lesser of ledger.graph_launched_ns and ((sum of classes[].time_ns) - (sum of"
+            " operators[].time_ns) - ledger.no_launch_record_ns)) / step.count",
             paths="ledger.graph_launched_ns, classes[].time_ns, operators[].time_ns, ledger.no_launch_record_ns,"
             " step.count",
         ),
@@ -443,13 +443,14 @@ ROOFLINE: Final = Chapter(
         ),
         term(
             "of peak",
-            "bound / time; for memory-bound work, the paper's MUE",
+            "bound / time (MUE for memory-bound work)",
             "Covers only calls whose bound is known. Only hardware counters could distinguish unnecessary traffic"
-            " from unused bandwidth. Above 100 %, the note gives the reason, such as the share under a causal mask or"
+            " from unused bandwidth. If the value exceeds 100 %, a note gives the reason, such as a causal mask or"
             " tensors that the last-level cache may serve. The JSON report also lists such operators in `checks`,"
             " quantity `ceiling`.",
             formula="(sum of bound_ns) / (sum of bounded_ns; for operators time_ns - uncosted_ns)",
             paths="classes[].bound_ns, classes[].bounded_ns, classes[].time_ns, classes[].uncosted_ns, device.above",
+            note="of peak: bound / time",
         ),
         term(
             "headroom",
@@ -517,8 +518,8 @@ COMMUNICATION: Final = Chapter(
         ),
         term(
             "communication",
-            "time in which the phase's collectives run",
-            "Only the steps' own collectives count; other steps' work is excluded.",
+            "phase in which the collectives run",
+            "Only the steps' own collectives count.",
             paths="communication.phases[].running_ns",
         ),
         term(
@@ -546,13 +547,13 @@ COMMUNICATION: Final = Chapter(
         term("(the model)", "work outside the model's submodules, or outside every module's range"),
         term(
             "host time of launching | the host took {} to launch them",
-            "host time spent launching collectives",
+            "time the host spends launching collectives",
             formula="sum of communication.phases[].launching_ns",
             paths="communication.phases[].launching_ns",
         ),
         term(
             "messages by theory | messages of a step of a rank by theory",
-            "bytes that a step must exchange, next to the measured bytes",
+            "bytes that a rank must exchange per step, next to those measured",
             "DDP must reduce each gradient once, in the last micro-step. FSDP2 must gather each module's weights for"
             " forward and, unless it keeps them, for backward, and reduce-scatter their gradients, padded to equal"
             " parts. The links carry 2 (n - 1) / n of DDP's bytes and (n - 1) / n of FSDP2's. The check `communicated"
@@ -580,8 +581,8 @@ RANKS: Final = Chapter(
         term("step", "mean step time of the rank", paths="ranks[].wall_ns"),
         term(
             "own",
-            "the step minus exposed communication",
-            "The rank's own work, during which other ranks may be waiting for it.",
+            "step time minus exposed communication",
+            "Other ranks may be waiting during this time.",
             formula="ranks[].wall_ns - (ranks[].exposed_communication_ns / ranks[].steps)",
             paths="ranks[].wall_ns, ranks[].exposed_communication_ns, ranks[].steps",
         ),
@@ -594,7 +595,7 @@ RANKS: Final = Chapter(
         term(
             "kernels",
             "total time of the rank's device work",
-            "Work that overlaps counts more than once.",
+            "Overlapping work counts more than once.",
             formula="ranks[].kernel_time_ns / ranks[].steps",
             paths="ranks[].kernel_time_ns, ranks[].steps",
         ),
@@ -606,7 +607,7 @@ RANKS: Final = Chapter(
         ),
         term(
             "exposed",
-            "communication time that no other work hides",
+            "communication time without other work on the rank",
             formula="ranks[].exposed_communication_ns / ranks[].steps",
             paths="ranks[].exposed_communication_ns, ranks[].steps",
         ),
@@ -622,8 +623,8 @@ RANKS: Final = Chapter(
         term(
             "longest step | slowest",
             "rank with the longest step",
-            "If ranks wait for each other in collectives, their steps take equally long; the section waiting then"
-            " shows which rank is slow, or the column own if no collective can be matched.",
+            "Ranks that wait for each other in collectives have equally long steps. The section `waiting` then"
+            " shows which rank is slow; if no collective can be matched, the column `own` does.",
             formula="spread[figure = step].max_rank",
         ),
     ),
@@ -661,7 +662,7 @@ WAITING: Final = Chapter(
             formula="waiting_ns",
             paths="waiting.each[].steps[].waiting_ns",
         ),
-        term("transfer and waiting", "not hidden by other work"),
+        term("transfer and waiting", "time that no other work hides"),
         term(
             "unmatched",
             "communication not matched across ranks",
@@ -671,13 +672,13 @@ WAITING: Final = Chapter(
         ),
         term(
             "idle",
-            "time without any work; on the CPU, framework time too",
+            "time without any work (on the CPU, including framework time)",
             formula="idle_ns",
             paths="waiting.each[].steps[].idle_ns",
         ),
         term(
             "waited for",
-            "time that other ranks wait for this one",
+            "total time that other ranks wait for this one",
             "All waiting in a collective is charged to the rank that enters it last.",
             formula="waiting.each[].charged_ns / number of steps",
             paths="waiting.each[].charged_ns, waiting.each[].steps[].number",
@@ -691,21 +692,21 @@ WAITING: Final = Chapter(
             " accrued before its step began (the waiting minus the extra time that the rank took, compared with the"
             " others, from the start of its step to launching the collective), and the rest, which accrued within the"
             " step. If the rest is a tenth of this waiting or more, the line gives the reason: the rank computes"
-            " longer (a slow device or more work) or is idle longer (a slow host), by more than 1 % and by more than"
-            " the clock error.",
+            " longer (a slow device or more work) or is idle longer (a slow host), by more than 1 % and more than the"
+            " clock error.",
             formula="waiting.straggler.charged_ns / .waiting_ns",
             paths="waiting.straggler.charged_ns, waiting.straggler.waiting_ns",
         ),
         term(
             "lower bound",
-            "some ranks are missing, and one of them may be even later",
+            "some ranks are missing and may be even later",
             paths="waiting.is_lower_bound",
         ),
         term(
             "collectives matched",
-            "whether calls were matched by sequence number, by order or by time",
+            "how calls were matched (by sequence number, order or time)",
             "By process group and sequence number if the trace has both (`Seq`, NCCL in torch 2.13). Otherwise by"
-            " order in the group, at the offset at which all names agree, and all message sizes that must be equal."
+            " order in the group, at the offset at which all names and all message sizes that must be equal agree."
             " Kernels launched before the recording started are matched by collective, group, size and overlap in"
             " time.",
             formula="waiting.by_number, .by_order, .by_time",
@@ -733,7 +734,11 @@ WAITING: Final = Chapter(
             paths="waiting.collectives[].duration_ns, waiting.collectives[].transferring_ns,"
             " waiting.collectives[].waiting_ns",
         ),
-        term("time and waiting", "sums over all ranks", note="time, waiting and bytes are sums over all ranks"),
+        term(
+            "time and waiting",
+            "total over all ranks, and waiting as its share",
+            note="time and bytes are summed over all ranks; waiting: share of the time",
+        ),
         term(
             "bytes",
             "message sizes, summed over all ranks",
@@ -744,7 +749,6 @@ WAITING: Final = Chapter(
         term(
             "bus in transfer",
             "bus bandwidth after all ranks have entered the collective",
-            "Data can flow only then.",
             paths="waiting.collectives[].transfer_bus_bytes_per_second",
         ),
     ),
@@ -772,8 +776,8 @@ ADVICE: Final = Chapter(
         term(
             "advice | what to try | try",
             "suggested changes, the largest gain first",
-            "Each piece of advice comes from a rule on the report's numbers and says how much it could save at most,"
-            " why, and what to try. `up to` is the most that a change could save per step, counting only time that no"
+            "Each piece of advice follows from the report's numbers and gives the most that it could save, the reason"
+            " and what to try. `up to` is the most that a change could save per step, counting only time that no"
             " other rule covers. `replayed` is what a replay of the trace predicts; if there are two values, one is"
             " for the host as recorded, the other for a host that recording does not slow down. The first screen"
             " shows three pieces, each with its first remedy; the full report shows all reasons and remedies.",
@@ -795,8 +799,8 @@ ADVICE: Final = Chapter(
         term(
             "together",
             "combined gain of the first three pieces of advice",
-            "Predicted by a replay if the replay covers all three, but at most the sum of their gains. Otherwise that"
-            " sum, but at most the step.",
+            "If a replay covers all three, its prediction, but no more than the sum of their gains. Otherwise, this"
+            " sum, but no more than the step time.",
             paths="replay.together, advice[].gain_ns, advice[].step_ns",
         ),
         term(
@@ -810,8 +814,8 @@ ADVICE: Final = Chapter(
             "technique",
             "change, such as checkpointing, that a prediction recommends",
             "Covers techniques that leave the training unchanged, or nearly so. The peak includes all allocations; the"
-            " time gain is the one at the fast end of the predicted range. `--suggest SECONDS` limits the time spent"
-            " on predictions (default: a tenth of the run's time, at least 10 s).",
+            " time gain is the one at the fast end of the predicted range. The option `--suggest SECONDS` limits the"
+            " time spent on predictions (default: a tenth of the run's time, at least 10 s).",
             paths="advice[].technique, advice[].gain_bytes, advice[].gain_ns",
         ),
     ),
@@ -831,7 +835,7 @@ HOST: Final = Chapter(
         term(
             "what",
             "kind of event",
-            "Operator, range, runtime call, Python, or others, which sums all names with less than 0.1 % of the time.",
+            "Operator, range, runtime call, Python, or `others` (all names with less than 0.1 % of the time).",
             paths="host[].kind",
         ),
         term("events", "number of events per step", paths="host[].calls"),
@@ -844,13 +848,13 @@ HOST: Final = Chapter(
         term("with parts", "time including nested events", paths="host[].total_ns"),
         term(
             "share",
-            "self time as a share of the launching threads' time",
+            "fraction of the launching threads' time",
             formula="self_ns / (sum of host[].self_ns)",
             paths="host[].self_ns",
         ),
         term(
             "between recorded events",
-            "time in Python, when no launching thread has an event",
+            "time in Python, outside all events",
             paths="host[].self_ns",
             note="between recorded events: time in Python",
         ),
@@ -872,7 +876,7 @@ ESTIMATES: Final = Chapter(
             ' below "attained".',
             formula="max(as_is_ns / 1.26, attained_ns) to as_is_ns x 1.26",
             paths="estimated.devices[].low_ns, estimated.devices[].high_ns, estimated.devices[].as_is_ns",
-            note="the shares of peak are fitted to published runs of dense decoders; docs/estimate.md has the errors",
+            note="time assumes typical shares of peak, fitted to published runs of dense decoders (docs/estimate.md)",
         ),
         term(
             "attained",
@@ -901,7 +905,7 @@ ESTIMATES: Final = Chapter(
             "formula",
             "training FLOPs per token, by a project's formula or as counted here",
             "Forward and backward without recomputation. `counted` sums the matmuls of the step's calls, with"
-            " attention counted in full or only what a causal mask leaves; the backward of fused attention computes"
+            " attention in full or only the part that a causal mask leaves; the backward of fused attention computes"
             " its scores again. The other formulas are those of nanoGPT, PaLM (appendix B), llm-foundry, torchtitan,"
             " Megatron-LM, and the Trainer's `total_flos`.",
             paths="estimated.conventions[].name, estimated.conventions[].mfu",
@@ -924,7 +928,7 @@ ESTIMATES: Final = Chapter(
         term(
             "together",
             "training on several identical devices, with the time of their collectives",
-            "At the lower end of the range, other work hides all of that time, at the upper end none; tensor-parallel"
+            "At the lower end of the range, other work hides all of that time; at the upper end, none. Tensor-parallel"
             " layers wait for each collective.",
             paths="estimated.devices[].ranks, estimated.devices[].transfer_ns",
         ),
@@ -940,7 +944,7 @@ ESTIMATES: Final = Chapter(
         term("to", "upper end of the step time's range", paths="estimated.devices[].high_ns"),
         term(
             "takes",
-            "upper estimate of the device memory that the process takes",
+            "upper estimate of the device memory that the process needs",
             paths="estimated.devices[].occupied.high_bytes",
         ),
     ),
@@ -961,7 +965,7 @@ TECHNIQUES: Final = Chapter(
         ),
         term(
             "memory",
-            "bytes that the tensors take, in entire blocks, and bytes that the allocator reserves for them",
+            "bytes of the tensors in entire blocks, and bytes that the allocator reserves for them",
             "The allocation requests of the first two steps go through a model of torch's caching allocator (blocks"
             " of 512 bytes, segments of 2 and 20 MiB), including cuBLAS workspaces. With"
             " `PYTORCH_ALLOC_CONF=expandable_segments:True`, the model uses expandable segments.",
@@ -969,7 +973,7 @@ TECHNIQUES: Final = Chapter(
         ),
         term(
             "takes",
-            "upper estimate of the device memory that the process takes",
+            "upper estimate of the device memory that the process needs",
             paths="rows[].predicted.occupied.high_bytes",
         ),
         term("assumed", "defaults used for values that you did not specify", paths="limit.assumed"),
@@ -994,9 +998,9 @@ TECHNIQUES: Final = Chapter(
         term(
             "recompute",
             "the fewest layers to recompute so that the step fits",
-            "`--find checkpointing` simulates the step with the first 1, 2, 3, ... layers of each stack recomputed,"
-            " then with all layers in segments, until one fits. It tries every number, since the peak may rise"
-            " from one to the next.",
+            "With `--find checkpointing`, the step is simulated with the first 1, 2, 3, ... layers of each stack"
+            " recomputed, then with all layers in segments, until it fits. Every number is tried, since the peak may"
+            " rise from one to the next.",
             paths="limit.found.option, limit.found.recomputed, limit.found.tried",
         ),
         term(
@@ -1004,7 +1008,7 @@ TECHNIQUES: Final = Chapter(
             "device memory in use besides tensors",
             "The driver and loaded kernels hold it; on an H100 we measured 0.54 GB at the start and 0.78 GB after a"
             " step.",
-            note="the size of the device's context is assumed; convolution workspaces come on top",
+            note="the size of the device's context is assumed, and convolution workspaces are not included",
         ),
         term(
             "technique",
@@ -1025,14 +1029,14 @@ TECHNIQUES: Final = Chapter(
         ),
         term(
             "d.peak",
-            "change in peak, relative to the baseline's",
+            "change in peak from the baseline, in percent",
             formula="(peak_bytes - baseline's) / baseline's",
             paths="rows[].measured.peak_bytes",
         ),
         term("step", "median unprofiled step time", paths="rows[].measured.step_ns"),
         term(
             "d.step",
-            "change in step time, relative to the baseline's; ~ if the repetitions' ranges overlap, or the machine"
+            "change in step time from the baseline, in percent; ~ if the repetitions' ranges overlap or the machine"
             " was busy",
             formula="(step_ns - baseline's) / baseline's",
             paths="rows[].measured.step_ns",
@@ -1053,7 +1057,7 @@ TECHNIQUES: Final = Chapter(
         term("figures", "whether the numbers were measured, or predicted without a run", paths="predicted_only"),
         term("repetitions", "how often each technique was timed, in random order", paths="repetitions, order"),
         term("seed", "random seed of the order and the weights", paths="seed"),
-        term("d.", "change relative to the baseline"),
+        term("d.", "change from the baseline"),
         term(
             "samples/s",
             "samples in the batch, divided by the step time",
@@ -1073,7 +1077,7 @@ TECHNIQUES: Final = Chapter(
             formula="(sum of flops) / (the baseline's)",
             paths="rows[].measured.flops",
         ),
-        term("~", "no difference beyond the variation between repetitions"),
+        term("~", "no difference beyond the repetitions' variation, or a busy machine"),
         term(
             "!",
             "the prediction disagrees with the measurement (see the table of predictions)",
@@ -1088,9 +1092,9 @@ TECHNIQUES: Final = Chapter(
         ),
         term(
             "off by",
-            "predicted value relative to the measured one",
-            "For memory, the predicted over the measured peak, minus one. For time, the predicted over the measured"
-            " ratio to the baseline, minus one, which cancels the machine's drift.",
+            "relative error of the prediction",
+            "For memory, that of the peak. For time, that of the ratio to the baseline's step, in which the machine's"
+            " drift cancels out.",
             formula="(predicted.peak_bytes / measured.peak_bytes) - 1; ((predicted step / baseline's predicted) /"
             " (measured step / baseline's measured)) - 1",
             paths="rows[].predicted.peak_bytes, rows[].measured.peak_bytes, rows[].predicted.step_ns,"
@@ -1167,7 +1171,7 @@ SAME: Final = Chapter(
         ),
         term(
             "apart at most",
-            "largest difference between the two losses of a step, relative to the baseline's loss",
+            "largest relative difference from the baseline's loss of the same step",
             formula="the largest of (|losses - baseline|) / (|baseline|), over the steps of rows[].losses",
         ),
     ),
@@ -1186,8 +1190,8 @@ UNDERFLOW: Final = Chapter(
         ),
         term(
             "zero",
-            "share of elements that are exactly zero, among those that are nonzero without autocast (both steps"
-            " without dropout)",
+            "share of elements that become exactly zero, among those that are nonzero without autocast (neither step"
+            " uses dropout)",
             formula="rows[].underflow.scaled.zeros / rows[].underflow.nonzero",
             paths="rows[].underflow.scaled.zeros, rows[].underflow.nonzero",
         ),
@@ -1205,8 +1209,8 @@ COMPARISON: Final = Chapter(
     sections=("changed", "sides", "causes", "changes", "kernels-changed", "steps", "figures", "gates", "classes"),
     page="comparing.md",
     terms=(
-        term("before", "the first side's value, for its mean step"),
-        term("after", "the second side's value, for its mean step"),
+        term("before", "the first side's value, averaged over its similar steps"),
+        term("after", "the second side's value, averaged over its similar steps"),
         term(
             "change",
             "after minus before; all parts sum to the step's change, to the nanosecond",
@@ -1214,14 +1218,14 @@ COMPARISON: Final = Chapter(
         ),
         term(
             "steps",
-            "number of similar steps included in the means, and of steps set aside",
+            "numbers of the similar steps that the means cover, and how many steps are set aside",
             "`opanatomy explain 'set aside'` lists the rules.",
         ),
         term(
             "where the difference is from",
             "the difference in step time, split by cause and class",
-            "On an accelerator, step = other steps' work + idle time by cause + the time of all device events in the"
-            " step - overlaps; on the CPU, step = self times + framework + profiler.",
+            "On an accelerator, step = other steps' work + idle time by cause + time not recorded + the time of all"
+            " device events in the step - overlaps; on the CPU, step = self times + framework + profiler.",
         ),
         term("and {} smaller", "parts that change by less than a thousandth of the largest change"),
         term("without a difference", "parts that take equally long on both sides"),
@@ -1269,25 +1273,25 @@ COMPARISON: Final = Chapter(
         ),
         term("new | {}, new", "work that the first side lacks"),
         term("gone | {}, gone", "work that the second side lacks"),
-        term("idle, host-bound", "idle time in which the host has not yet launched the next work"),
-        term("idle, stream waits", "idle time in which the next work waits for another stream"),
-        term("idle, other", "idle time of any other cause"),
+        term("idle, host-bound", "idle time before work launched after the device became idle"),
+        term("idle, stream waits", "idle time in which the next work, already launched, waits for another stream"),
+        term("idle, other", "idle time between events of one stream, or before work without a launch record"),
         term("work of other steps", "time in which the device does only another step's work"),
         term(
             "framework",
-            "on the CPU, wall time that no operator accounts for",
+            "wall time on the CPU that no operator accounts for",
             "Excludes the profiler's part if it is known on both sides.",
         ),
         term("profiler", "the profiler's part of the step, if known on both sides"),
         term(
             "of all steps",
             "value for the entire report, including other kinds of steps",
-            "No value is known for the similar steps by themselves.",
+            "No value is known for the similar steps alone.",
         ),
         term("signature", "shapes and types of the arguments"),
         term("samples", "samples per second"),
         term("peak", "peak memory of the step"),
-        term("last to first", "the last run's value minus the first's, relative to the first's"),
+        term("last to first", "change from the first run's value to the last run's, in percent"),
         term("~", "no difference beyond chance (p >= 0.01)"),
         term(
             "overlap of {}",
@@ -1296,7 +1300,7 @@ COMPARISON: Final = Chapter(
         ),
         term(
             "gate",
-            "result of a --fail-if condition: passed, FAILED or UNKNOWN",
+            "result of a `--fail-if` condition: passed, FAILED or UNKNOWN",
             formula="gates[].met, .unknown, .measured",
             paths="gates[].met, gates[].unknown, gates[].measured",
         ),
@@ -1358,7 +1362,7 @@ LEDGER: Final = Chapter(
         ),
         term(
             "costed",
-            "share of the window's work with a formula for its cost",
+            "share of the window's work with a cost formula",
             formula="ledger.costed_ns / (device_work_ns - outside_window_ns)",
             paths="ledger.costed_ns, ledger.device_work_ns, ledger.outside_window_ns",
         ),
@@ -1371,7 +1375,7 @@ LEDGER: Final = Chapter(
         ),
         term(
             "no formula",
-            "classified work without a formula for its cost",
+            "classified work without a cost formula",
             "Lists operators, graph work by kernel name, and work without an operator, with their shares of the time.",
             formula="operators[] where read_bytes is null, kernels[] where operators is empty, and the rest of"
             " device_work - outside_window - costed - unknown",
@@ -1381,7 +1385,7 @@ LEDGER: Final = Chapter(
         term("multiply-add", "a multiplication and an addition count as 2 FLOPs", paths="conventions.multiply_add"),
         term(
             "causal",
-            "whether masked positions count in attention FLOPs: they do, except with a sliding window",
+            "masked positions count toward attention FLOPs, except with a sliding window",
             "If the call's arguments record a sliding window, only the FLOPs within window and mask count.",
             formula="conventions.causal; operators[].causal_flops has the FLOPs under the mask",
             paths="conventions.causal, operators[].causal_flops",
@@ -1408,8 +1412,8 @@ _OF_CHECK: Final = {
     ),
     "annotated phases": (
         "phases against the trace's own annotations",
-        "Annotations are names such as `## forward ##`, `loss.backward()`, `optimizer.step`. --phase assigns a range"
-        " to a phase.",
+        "Annotations are names such as `## forward ##`, `loss.backward()`, `optimizer.step`. The option `--phase`"
+        " assigns a range to a phase.",
     ),
     "classes of kernels": (
         "a kernel's class, from its name, against its operator's class",
@@ -1462,32 +1466,32 @@ CHECKS: Final = Chapter(
         ),
         term(
             "given-peaks",
-            "--peak or --bandwidth values that the trace exceeds",
+            "`--peak` or `--bandwidth` values that the trace exceeds",
             "The option's value is most likely too low. It is your claim, not a second source, so the check `ceiling`"
             " uses the higher of the option and the peak known otherwise (measured, or from the data sheet), and"
-            " --check fails only above both. If nothing else is known about the device, the option counts as the"
-            " cause of a difference. To gate on the option, use --fail-if 'mfu > 100%'.",
+            " `--check` fails only if the trace exceeds both. If nothing else is known about the device, the option"
+            " counts as the cause of a difference. To gate on the option, use `--fail-if 'mfu > 100%'`.",
             paths="device.exceeded",
         ),
         term(
             "may be wrong | disagreements",
             "numbers that a second source does not confirm, without a known cause",
             "For each check, shows the difference that affects the most work, if the check's differences together"
-            " affect 1 % of the work or more; --check then fails with exit code 3. The share is the fraction of device"
-            " work (on the CPU, of operator time) in calls that a difference affects; for a difference without a time,"
-            " it is the relative difference of the two numbers.",
+            " affect 1 % of the work or more; `--check` then fails with exit code 3. The share is the fraction of"
+            " device work (on the CPU, of operator time) in calls that a difference affects; for a difference without"
+            " a time, it is the relative difference of the two numbers.",
             formula="checks[].differences where cause is null",
             paths="checks[].differences[].operator, checks[].differences[].ours, checks[].differences[].other",
         ),
         term(
             "below 1 %",
-            "differences that affect less than 1 % of the work; --check does not fail",
+            "differences that affect less than 1 % of the work; `--check` does not fail",
             formula="checks[].differences where cause is null",
             paths="checks[].differences[].operator, checks[].differences[].ours, checks[].differences[].other",
         ),
         term(
             "uncertain",
-            "unexplained differences in checks that may be wrong, with evidence",
+            "unexplained differences behind `may be wrong`, with evidence",
             formula="checks[].differences[].time_ns, .evidence",
             paths="checks[].differences[].time_ns, checks[].differences[].evidence",
         ),
@@ -1500,7 +1504,7 @@ CHECKS: Final = Chapter(
         term(
             "explained",
             "differences with a known cause, and the operators concerned",
-            "Shown with --section ledger.",
+            "Shown with `--section ledger`.",
             formula="checks[].differences where cause is not null",
             paths="checks[].differences[].operator, checks[].differences[].cause",
         ),
@@ -1527,20 +1531,20 @@ _OF_COMPONENT: Final = {
     "rng_states": "random generator states that checkpointing saves",
     "checkpoint_arguments": "inputs of checkpointed layers",
     "recomputed_activations": "activations recomputed, then freed in the same backward",
-    "key_value_cache": "in a generation, keys and values of all tokens so far",
-    "beam_copies": "in a generation, copies of the cache and inputs for each beam",
+    "key_value_cache": "keys and values of all tokens so far, in a generation",
+    "beam_copies": "copies of the cache and inputs for each beam, in a generation",
     "outputs": "results of forward",
     "held_by_model": "tensors that the module or the loop keeps alive through backward",
     "blas_workspace": "cuBLAS workspaces",
     "communication_buffers": "buffers of torch.distributed",
-    "held_before": "memory allocated before the step that belongs to no other component",
+    "held_before": "memory that was allocated before the step and belongs to no other component",
     "allocator_rounding": "bytes added by rounding requests up",
-    "pending_free": "freed blocks that another stream may still use, so neither allocated nor free",
+    "pending_free": "freed blocks that another stream may still use",
     "temporary_buffers": "tensors that live within one operator or one phase",
     "device_context": "memory of the driver and loaded kernels, outside the allocator",
     "allocator_cache": "reserved device memory that nothing uses",
-    "before_window": "in a trace, everything allocated before recording started",
-    "other": "in a trace, blocks that no rule assigns to a component",
+    "before_window": "everything that was allocated before recording started",
+    "other": "blocks of a trace that no rule assigns to a component",
 }
 
 
@@ -1586,7 +1590,7 @@ COMPONENTS: Final = Chapter(
         term("theory", "size according to the row's formula", paths="memory.components[].theory_bytes"),
         term(
             "off",
-            "measured minus theory, relative to theory",
+            "measured minus theory, in percent of theory",
             formula="(measured_bytes - theory_bytes) / theory_bytes",
             paths="memory.components[].measured_bytes, memory.components[].theory_bytes",
         ),
@@ -1599,7 +1603,7 @@ COMPONENTS: Final = Chapter(
         term(
             "peak of the process",
             "largest resident set of the process, including Python",
-            "Used on the CPU if allocations were not tracked; --memory tracks them.",
+            "Used on the CPU if allocations were not tracked; `--memory` tracks them.",
             paths="memory.process_peak_bytes",
         ),
         term(
@@ -1745,15 +1749,15 @@ SNAPSHOT: Final = Chapter(
         term(
             "line of code",
             "memory allocated by the innermost line of your own code inside a module",
-            "If there is none, memory allocated by the innermost line of a library's model. For two snapshots, the"
-            " memory at both peaks.",
+            "If there is none, the innermost line of a library's model, or else of any code. For two snapshots, the"
+            " table compares both peaks.",
             formula="memory.parts[]",
             paths="memory.parts[].name, memory.parts[].component",
         ),
         term(
             "module, by the lines that call it",
             "memory allocated by modules, identified by the lines that call them",
-            "With opanatomy.snapshot(module=...), modules are identified by their paths.",
+            "With `opanatomy.snapshot(module=...)`, modules are identified by their paths.",
             paths="memory.parts[].name",
         ),
         term("operator class", "memory allocated by operators of the class", paths="memory.parts[].name"),
@@ -1768,7 +1772,7 @@ SNAPSHOT: Final = Chapter(
         ),
         term(
             "at the end | when memory ran out | at {} ms",
-            "memory allocated at the moment shown (--at)",
+            "memory allocated at the moment shown (`--at`)",
             "The peak has its own column.",
             paths="memory.components[].shown_bytes",
         ),
@@ -1787,7 +1791,7 @@ SNAPSHOT: Final = Chapter(
         term(
             "requested at one time",
             "largest sum of requested sizes at one time; the peak counts entire blocks",
-            "Like torch's requested_bytes, but blocks count until they are freed, not until other streams are done"
+            "Like torch's `requested_bytes`, but blocks count until they are freed, not until other streams are done"
             " with them.",
             paths="memory.requested_peak_bytes",
         ),
@@ -1800,7 +1804,7 @@ SNAPSHOT: Final = Chapter(
         ),
         term("segments", "number of segments that the allocator got from the device", paths="memory.pools[].segments"),
         term("reserved", "total size of the segments", paths="memory.pools[].reserved_bytes"),
-        term("in use", "bytes requested and not freed", paths="memory.pools[].requested_bytes"),
+        term("in use", "bytes requested and not yet freed", paths="memory.pools[].requested_bytes"),
         term(
             "rounding",
             "bytes added by rounding requests up",
@@ -1852,9 +1856,9 @@ RUN: Final = Chapter(
         term(
             "run unfused | (run unfused) | {} attention (run unfused) | unfused attention",
             "torch ran scaled_dot_product_attention as matrix multiplications and a softmax",
-            "The attention probabilities are stored, because no fused kernel supports this case; on the CPU, no fused"
-            " kernel supports dropout. --set attention_probs_dropout_prob=0 (or the model's own name for it) makes a"
-            " fused kernel available.",
+            "No fused kernel ran, so the attention probabilities are stored. On the CPU, the usual reason is dropout,"
+            " which no fused CPU kernel supports; turn it off with `--set attention_probs_dropout_prob=0` (the name"
+            " differs between models).",
             paths="workload.attention, operators[].operator",
         ),
         term(
@@ -1869,7 +1873,7 @@ RUN: Final = Chapter(
             "The loss; otherwise the only scalar output; otherwise all outputs, with gradients of one.",
             paths="workload.backward_from",
         ),
-        term("changed", "settings changed by --layers and --set", paths="workload.changes"),
+        term("changed", "settings changed by `--layers` and `--set`", paths="workload.changes"),
         term(
             "device",
             "hardware that ran the step",
@@ -1906,9 +1910,9 @@ RUN: Final = Chapter(
             " separate), on the CPU the framework, and classes, which share the rest in proportion to their kernel"
             " time. Optimizer, recompute and decoding are taken from the same time, by phase. Parts are ranked by"
             " their share of the counted steps' wall time, excluding other steps' work; all shares in the sentence"
-            " are relative to that time. `peak` in the sentence is the roofline, bound / time. An idle cause is named"
-            " if it takes half of the idle time, otherwise the two largest, each if it takes 30 % of the idle time or"
-            " more. Parts below 2 % are left out; a step that fills 90 % of the device's memory is named second.",
+            " are relative to that time. `of peak` in the sentence is bound / time, as in the roofline. The largest"
+            " idle cause is named if it takes half of the idle time; otherwise, each of the two largest is named if it"
+            " takes 30 % or more. Parts below 2 % are left out; device memory that is 90 % full is named second.",
         ),
     ),
 )
@@ -1964,8 +1968,8 @@ TEXTS: Final = Chapter(
             "wasted",
             "contraction FLOPs spent on padding, in the profiled batch",
             "Derived from shapes: in a matmul over all tokens, each token has an equal share; in a matmul of two"
-            " sequences (attention scores, and the sum over values), each pair of tokens has one. Matmuls whose"
-            " shapes do not tell (experts, convolutions) are named but not assigned.",
+            " sequences (attention scores, and the sum over values), each pair of tokens has one. Contractions whose"
+            " shapes do not show padding (experts, convolutions) are listed as unknown.",
             formula="texts.padding_flops.padding_flops / texts.padding_flops.flops",
             paths="texts.padding_flops.padding_flops, texts.padding_flops.flops",
         ),
@@ -1983,7 +1987,7 @@ TEXTS: Final = Chapter(
             formula="texts.mean_step_ns, .samples_per_second, .useful_tokens_per_second",
             paths="texts.mean_step_ns, texts.samples_per_second, texts.useful_tokens_per_second",
         ),
-        term("memory", "step memory on the longest batch", paths="texts.memory_length"),
+        term("memory", "memory of a step on the longest batch", paths="texts.memory_length"),
         term("batch", "number of the batch"),
         term("length", "padded length of the texts, in tokens", paths="texts.batches[].length"),
         term("tokens", "texts x length, including padding", paths="texts.batches[].tokens"),
@@ -2046,7 +2050,7 @@ WHOLE_RUN: Final = Chapter(
             "host's time",
             "breakdown of the host's time in the timed steps; the remainder is not split further",
             "On an accelerator, backward and optimizer are host time, not device time. In a loop under `record`, the"
-            " optimizer is part of `forward, loss and all else`.",
+            " optimizer is part of `forward, loss and everything else`.",
             paths="run.series, run.input_ns, run.evaluating_ns, run.checkpointing_ns, run.compiling_ns",
         ),
         term(
@@ -2060,7 +2064,7 @@ WHOLE_RUN: Final = Chapter(
             "drift",
             "typical step time in the last tenth of the run compared with the first tenth",
             "Reported if the change is at least 5 % and the run has at least 100 steps, if the tenths lie on a line"
-            " (t of 5) or on two levels (t of 7), and the first three are all above or all below the last three."
+            " (t of 5) or on two levels (t of 7), and if the first three are all above or all below the last three."
             " Evaluations, checkpoints and compiling are excluded.",
             formula="trends.drift.last_ns / .first_ns; trends.drift.parts",
             paths="trends.drift.last_ns, trends.drift.first_ns, trends.drift.parts",
@@ -2069,7 +2073,7 @@ WHOLE_RUN: Final = Chapter(
             "memory",
             "memory that grows steadily over the run, or a peak that rises while retained memory does not",
             "Memory grows if the minimum in each tenth rises from the second to the last tenth by 512 MiB or more,"
-            " and at least a quarter of that in the second half; growth below 1 GiB is called `a trend so far`. If"
+            " and at least a quarter of that in the second half; growth below 1 GiB is marked `only a trend so far`. If"
             " the peak rises by a tenth but the memory kept after a step does not, the peak varies with the batches.",
             formula="trends.growth[].last_bytes - .first_bytes over .steps; trends.peak",
             paths="trends.growth[].last_bytes, trends.growth[].first_bytes, trends.growth[].steps, trends.peak",
@@ -2140,9 +2144,9 @@ STEP: Final = Chapter(
         term(
             "torch.compile",
             "compile time, and step times with and without torch.compile",
-            "The compile time comes from torch's own record; the steps alternate. Compiling pays off once the time"
-            " saved in the steps exceeds the compile time; the difference is clear if every uncompiled step is longer"
-            " than every compiled one.",
+            "The compile time comes from torch's own record; compiled and uncompiled steps alternate. Compiling"
+            " pays off once the time saved in the steps exceeds the compile time; the difference is clear if every"
+            " uncompiled step is longer than every compiled one.",
             formula="compilation.compiling_ns / (median of .uncompiled_step_ns - median of .compiled_step_ns)",
             paths="compilation.compiling_ns, compilation.uncompiled_step_ns, compilation.compiled_step_ns",
         ),
@@ -2164,16 +2168,16 @@ STEP: Final = Chapter(
         ),
         term(
             "framework",
-            "on the CPU, wall time that no operator accounts for (dispatch, autograd, Python)",
+            "wall time on the CPU that no operator accounts for (dispatch, autograd, Python)",
             "step = operators + framework + profiler, exactly. Framework includes the profiler's part if that cannot"
             " be separated from noise. CPU time that an unprofiled step spent in the OS kernel (providing memory and"
-            " so on) is in step.system_ns, the memory pages that it provided in step.page_faults.",
+            " so on) is in `step.system_ns`, the memory pages that it provided in `step.page_faults`.",
             formula="step.framework_ns = step.wall_ns - step.busy_ns - step.profiler_ns",
             paths="step.framework_ns, step.wall_ns, step.busy_ns, step.profiler_ns, step.system_ns, step.page_faults",
         ),
         term(
             "profiler",
-            "on the CPU, estimated time taken by the profiler itself",
+            "estimated time that the profiler itself takes on the CPU",
             "The profiled minus the unprofiled step, multiplied by the fraction of event ends that lie outside"
             " operators.",
             formula="step.profiler_ns / step.wall_ns",
@@ -2187,8 +2191,8 @@ STEP: Final = Chapter(
             " update of the last one. The first step starts with the trace; what follows the last update belongs to"
             " no step. If updates follow no regular order, the entire trace is one step. With several devices, times"
             " are means over those that ran kernels.",
-            formula="timeline.window_ns / step.count (for several ranks, / the steps of one); window = busy + outside"
-            " + unrecorded + idle, idle = host-bound + stream waits + other, exactly",
+            formula="timeline.window_ns / step.count (for several ranks, divided by the steps of one); window = busy +"
+            " outside + unrecorded + idle, idle = host-bound + stream waits + other, exactly",
             paths="timeline.window_ns, step.count",
         ),
         term(
@@ -2200,7 +2204,7 @@ STEP: Final = Chapter(
         term(
             "from the first to the last device work",
             "used as the step if the trace has no steps",
-            "timeline.around_ns is the time before and after all device work.",
+            "`timeline.around_ns` is the time before and after all device work.",
             formula="timeline.window_ns - .outside_ns",
             paths="timeline.window_ns, timeline.outside_ns",
         ),
@@ -2220,7 +2224,7 @@ STEP: Final = Chapter(
         term(
             "compute and copies",
             "time in which the device computes or copies",
-            "Communication may overlap it.",
+            "Communication may overlap this time.",
             formula=f"(timeline.busy_ns - .exposed_communication_ns) / {_OF_STEP}",
             paths="timeline.busy_ns, timeline.exposed_communication_ns, timeline.window_ns, timeline.outside_ns",
         ),
@@ -2234,7 +2238,7 @@ STEP: Final = Chapter(
         term(
             "kernel time",
             "total time of device work on all streams",
-            "It may exceed the step time.",
+            "Can exceed the step time.",
             paths="step.kernel_time_ns",
         ),
         term(
@@ -2253,7 +2257,7 @@ STEP: Final = Chapter(
         term(
             "of it exposed | exposed communication",
             "communication time without other work on the device",
-            "timeline.computation_ns is the union of all work except communication and copies, so busy -"
+            "`timeline.computation_ns` is the union of all work except communication and copies, so busy -"
             " computation - exposed memcpy is the communication that no computation hides.",
             formula=f"timeline.exposed_communication_ns / {_OF_STEP}",
             paths="timeline.exposed_communication_ns, timeline.window_ns, timeline.outside_ns",
@@ -2279,36 +2283,36 @@ STEP: Final = Chapter(
         ),
         term(
             "profiler's records | recorded Python",
-            "idle while the profiler writes records",
+            "idle time while the profiler writes records",
             "Also while the profiler records Python stacks.",
         ),
-        term("compiling", "idle while Dynamo, Inductor or Triton compiles"),
+        term("compiling", "idle time while Dynamo, Inductor or Triton compiles"),
         term(
             "input wait",
-            "idle while the host loads or copies input",
+            "idle time while the host loads or copies input",
             "Covers ranges that load data, and copies whose calls block the host.",
         ),
-        term("allocator calls", "idle while device or pinned memory is allocated or freed"),
+        term("allocator calls", "idle time while device or pinned memory is allocated or freed"),
         term(
             "slow launches",
-            "idle during unusually long launches and calls that load kernels",
+            "idle time during unusually long launches and calls that load kernels",
             "A slow launch takes at least 0.2 ms and 20 times as long as the median launch.",
         ),
-        term("synchronizations", "idle during calls that wait for the device"),
-        term("collective calls", "idle while the host calls collectives"),
-        term("operator calls", "idle while the host runs operators and ordinary launches"),
+        term("synchronizations", "idle time during calls that wait for the device"),
+        term("collective calls", "idle time while the host calls collectives"),
+        term("operator calls", "idle time while the host runs operators and ordinary launches"),
         term(
             "Python",
-            "idle while the host is between operators",
+            "idle time while the host is between operators",
             "The host is in user ranges, or records nothing for up to 1 ms.",
         ),
-        term("another stream", "the same as stream waits"),
-        term("between kernels", "idle before work already launched, on the stream that worked last"),
-        term("unknown cause", "idle, with no record of what the host does"),
+        term("another stream", "stream waits after the launch has returned"),
+        term("between kernels", "idle time before work already launched on the stream that worked last"),
+        term("unknown cause", "idle time that no record explains"),
         term(
             "drained",
             "idle time in gaps that begin while the host waits for the device",
-            "The host waits, so nothing is queued.",
+            "Nothing is queued then.",
             formula="timeline.drained_ns / timeline.idle_ns",
             paths="timeline.drained_ns, timeline.idle_ns",
         ),
@@ -2330,22 +2334,22 @@ STEP: Final = Chapter(
         term(
             "replay",
             "how accurate a replay of the step is",
-            "The gains that it predicts are used if it is off by less than 5 % with typical delays, if unexplained"
-            " delays take less than 5 % of the step, if no work from before the trace delays it, and if no device work"
-            " is missing.",
+            "Its predicted gains are used if its error with typical delays, the unexplained delays and the work that"
+            " was launched before the trace are each below 5 % of the step time, and if less than 1 % of it lacks"
+            " device work.",
             paths="replay.error, replay.unexplained, replay.why_not, replay.host_factor, replay.least_ns",
         ),
         term(
             "what if",
             "replayed step time after a change",
-            "`--what-if 'aten::mm x0.5'` scales a class, an operator, a kernel, `device`, `copies`, `host` or a kind"
-            " of host time. Without an unprofiled step, a second value is for a host that recording does not slow"
-            " down, assuming that recording costs 2 us per event.",
+            "The option `--what-if 'aten::mm x0.5'` scales the time of a class, an operator, a kernel, `device`,"
+            " `copies`, `host` or a kind of host time. Without an unprofiled step, a second value"
+            " is for a host that recording does not slow down (assuming 2 us per recorded event).",
             paths="replay.answers",
         ),
         term(
             "host-bound | host bound",
-            "idle before work launched after the device became idle",
+            "idle time before work launched after the device became idle",
             "Idle time at the end, with no work after it, counts too. The host is late, so more work per launch or"
             " fewer launches help.",
             formula=f"timeline.host_idle_ns / {_OF_STEP}",
@@ -2353,13 +2357,13 @@ STEP: Final = Chapter(
         ),
         term(
             "stream waits | stream wait",
-            "idle before work already launched, if another stream worked last",
+            "idle time in which the next work, already launched, waits for another stream",
             formula=f"timeline.stream_idle_ns / {_OF_STEP}",
             paths="timeline.stream_idle_ns, timeline.window_ns, timeline.outside_ns",
         ),
         term(
             "other",
-            "idle between events of one stream, or before work without a launch record",
+            "idle time between events of one stream, or before work without a launch record",
             formula=f"timeline.other_idle_ns / {_OF_STEP}",
             paths="timeline.other_idle_ns, timeline.window_ns, timeline.outside_ns",
         ),
@@ -2386,7 +2390,7 @@ STEP: Final = Chapter(
         term(
             "tiny kernels | of the kernels below",
             "kernels shorter than 10 us",
-            "They take as long to launch as to run.",
+            "They take about as long to launch as to run.",
             formula="timeline.launching.tiny_kernels / .kernels, .tiny_kernel_ns / .kernel_ns",
             paths="timeline.launching.tiny_kernels, timeline.launching.kernels, timeline.launching.tiny_kernel_ns,"
             " timeline.launching.kernel_ns",
@@ -2419,7 +2423,7 @@ STEP: Final = Chapter(
         term(
             "tensor cores | tensor-core time",
             "share of kernel time on tensor cores, according to kernel names",
-            'On AMD, matrix cores. The rules are in classification/kernels.py. "(12 % unknown)" is the share of'
+            'On AMD, matrix cores. The rules are in `classification/kernels.py`. "(12 % unknown)" is the share of'
             " kernel time in matmuls and unclassified kernels whose names do not show this. Not shown for devices"
             " without tensor cores.",
             formula="device.tensor_core_ns / timeline.launching.kernel_ns",
@@ -2428,7 +2432,7 @@ STEP: Final = Chapter(
         term(
             "peaks",
             "dense peaks by data type, the peak of other arithmetic, bandwidth, and their source",
-            "Sources in order of precedence: --peak and --bandwidth; the measurements of `opanatomy peaks` on this"
+            "Sources in order of precedence: `--peak` and `--bandwidth`; the measurements of `opanatomy peaks` on this"
             " device; the vendor's data sheet. A device that none of them covers has no peaks.",
             formula="device.peak_flops_per_second, .vector_flops_per_second, .bandwidth_bytes_per_second, .source",
             paths="device.peak_flops_per_second, device.vector_flops_per_second,"
@@ -2436,8 +2440,8 @@ STEP: Final = Chapter(
         ),
         term(
             "reached",
-            "MFU and HFU, the share of peak that contractions reach",
-            "Above 100 %, the line adds an explanation: the share under the causal mask, or that the mask was not"
+            "MFU and HFU, the shares of peak that contractions reach",
+            "Values above 100 % come with an explanation: the share under the causal mask, or that the mask was not"
             " recorded. With several data types, it also shows the MFU of each against its own peak.",
             paths="device.mfu, device.hfu, device.causal_mfu, device.causal_hfu, device.own_peaks_mfu,"
             " device.unmasked_share",
@@ -2446,12 +2450,12 @@ STEP: Final = Chapter(
             "attention | a window of {} tokens needs {} of the FLOPs",
             "part of attention's FLOPs that a sliding window needs",
             "The kernel multiplies all queries by all keys, and FLOPs count what it computes.",
-            formula="pairs of tokens within window and causal mask / all pairs, in layers with a window",
+            formula="(pairs of tokens within window and causal mask) / (all pairs), in layers with a window",
             paths="workload.within_windows, workload.windows",
         ),
         term(
             "MFU | model FLOPs utilization",
-            "contraction FLOPs, excluding recomputation, divided by those that the peak allows per step",
+            "contraction FLOPs per step, excluding recomputation, divided by those that the peak allows",
             "The peak is that of the data type with most of these FLOPs; the step is the unprofiled one if it was"
             " measured. ≥ marks a lower bound, from the part of the contractions' time whose FLOPs are known; if that"
             " is below half, no value is shown.",
@@ -2463,7 +2467,7 @@ STEP: Final = Chapter(
         ),
         term(
             "HFU | hardware FLOPs utilization",
-            "like MFU, but counting recomputation",
+            "like MFU, but including recomputation",
             formula="(sum of"
             " operators[].flops of tensor_contraction) / (step.count x step.unprofiled_wall_ns (else wall_ns) x"
             " device.peak_flops_per_second[device.mfu_dtype] x devices with kernels)",
@@ -2485,7 +2489,7 @@ WORDS: Final = Chapter(
             "like steps | like step | steps of a kind | similar steps | similar step",
             "steps that make the same calls",
             "They run the same kernels (on the CPU, operators) with the same arguments, equally often. A run whose"
-            " steps alternate has several kinds of steps; `compare` takes the kinds that are most alike on both sides.",
+            " steps alternate has several kinds of steps; `compare` compares the kinds that are most alike.",
         ),
         term(
             "set aside | disturbed",
@@ -2537,8 +2541,8 @@ WORDS: Final = Chapter(
             " timeline.launching.synchronizing_ns / step.count",
             paths="timeline.launching.synchronizing_calls, step.count, timeline.launching.synchronizing_ns",
         ),
-        term("exposed", "running while the device does no other work, so it makes the step longer"),
-        term("hidden", "running while the device does other work, so it does not make the step longer"),
+        term("exposed", "running while the device does no other work, which makes the step longer"),
+        term("hidden", "running while the device does other work, which does not make the step longer"),
         term(
             "covered | known for",
             "share of the time for which FLOPs, bytes or a bound are known",
