@@ -230,7 +230,7 @@ def test_a_headline_does_not_rest_on_the_first_steps_of_a_run(steps: int, said: 
     text = " ".join(
         terminal_report(replace(anatomy, run=run, host=(loader,)), width=200, sections=("headline",)).split()
     )
-    assert ("Waiting for input takes 80.0 % of the step, over the entire run." in text) is said
+    assert ("Waiting for input takes 80.0 % of the step, averaged over the entire run." in text) is said
     assert "Waiting for input takes 1.0 %" not in text  # too little to say
 
 
@@ -279,6 +279,6 @@ def test_whether_it_fits_is_said_first_and_then_what_would() -> None:
     assert lines[1].startswith("does not fit   8.98 GB to 9.48 GB of 9.00 GB, 479 MB too much")
     first = next(index for index, line in enumerate(lines) if line.startswith("technique"))
     assert lines[first : first + 2] == [
-        "technique  checkpointing: 10.0 GB less memory (50.0 %), then it fits: predicted.",
+        "technique  checkpointing: 10.0 GB less memory (50.0 %), then the step fits: predicted.",
         "           Try `--checkpointing`.",
     ]

@@ -167,7 +167,7 @@ def _basis(anatomy: Anatomy) -> str | None:
         return "for the whole trace, as no step is annotated"
     steps, several = steps_of(anatomy), len(anatomy.ranks) > 1
     whose = "one step of one rank" if several else "one step"
-    return f"for {whose}" if steps == 1 else f"for {whose}, the mean of {steps:,}"
+    return f"for {whose}" if steps == 1 else f"for {whose}, averaged over {steps:,}"
 
 
 def _rank(anatomy: Anatomy) -> Phrase | None:

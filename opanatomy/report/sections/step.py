@@ -175,7 +175,7 @@ def idle(anatomy: Anatomy) -> Section | None:
     timeline, device, costs, steps = anatomy.timeline, anatomy.device, costs_of(anatomy), steps_of_window(anatomy)
     overlap = (
         ("communication", timeline.communication_ns),
-        ("of it exposed", timeline.exposed_communication_ns),
+        ("exposed communication", timeline.exposed_communication_ns),
         ("exposed memcpy", timeline.exposed_memcpy_ns),
     )
     kinds = (
@@ -364,7 +364,7 @@ def _whole_run(anatomy: Anatomy) -> Phrase | None:
         (sum(event.count for event in run.recompilations), "recompilation"),
     )
     shown = [
-        phrase("mean of {} {}", Count(run.steps, "other step"), Time(run.wall_ns / run.steps)),
+        phrase("{}: mean {}", Count(run.steps, "other step"), Time(run.wall_ns / run.steps)),
         phrase("median {}", Time(run.median_ns)),
         phrase("waiting for input {}", Share(run.input_ns, run.wall_ns)),
     ]
@@ -480,8 +480,8 @@ def _drift(drift: Drift) -> Phrase:
         if abs(ns := drift.parts.get(field, 0)) >= _MUCH_OF_DRIFT * abs(change)
     )
     return phrase(
-        "the usual step goes from {} in the first tenth of the run to {} in the last tenth ({});"
-        " on the host's clock, {}",
+        "the median step time changes from {} in the first tenth of the run to {} in the last tenth ({});"
+        " change in host time: {}",
         Time(drift.first_ns),
         Time(drift.last_ns),
         Change(drift.last_ns, drift.first_ns),
@@ -702,7 +702,7 @@ def within_windows(anatomy: Anatomy) -> Phrase | None:
         return None
     used = Counter(window for window in work.windows if 0 < window < (work.sequence_length or 0))
     return phrase(
-        "a window of {} tokens needs {} of the FLOPs in {}; {} computes all of them, and all are counted",
+        "a window of {} tokens needs {} of the FLOPs in {}; {} computes all of them, so all are included",
         joined((phrase("{}", Count(window)) for window in sorted(used)), " or ") or "",
         Share(work.within_windows, 1),
         Count(sum(used.values()), "layer"),

@@ -265,14 +265,15 @@ def _snapshot_finding(anatomy: Anatomy) -> Finding:
     by = phrase(", {} allocated by {}", Bytes(lines[0].bytes), lines[0].name) if lines and lines[0].name else ""
     share = Share(_shown(most), memory.allocated_then)
     name = most.component.replace("_", " ").capitalize().replace("Blas ", "BLAS ")
-    fills = phrase("{} {} {} of it{}.", name, "take" if name.endswith("s") else "takes", share, by)
+    whole = "it" if failure is None else "the allocated memory"
+    fills = phrase("{} {} {} of {}{}.", name, "take" if name.endswith("s") else "takes", share, whole, by)
     if most.component == "before_window":
-        fills = phrase("{} of it was allocated before recording began.", share)
+        fills = phrase("{} of {} was allocated before recording began.", share, whole)
     peak_bytes = memory.devices[0].peak_bytes if memory.devices else memory.peak_bytes
     if memory.moment is not None and peak_bytes is None and failure is None:
         text = phrase(
             "No history was recorded, so the peak is unknown; at the end, {} is live and {} is reserved."
-            " To record one, call torch.cuda.memory._record_memory_history(max_entries=500_000).{}",
+            " To record a history, call torch.cuda.memory._record_memory_history(max_entries=500_000).{}",
             Bytes(memory.shown_bytes),
             Bytes(sum(pool.reserved_bytes for pool in memory.pools if pool.device == memory.devices[0].device)),
             phrase(" {}", fills) if lines else "",
@@ -280,9 +281,9 @@ def _snapshot_finding(anatomy: Anatomy) -> Finding:
         return Finding(name="no-history", text=text)
     if (failure or not memory.is_at_peak) and memory.moment not in (None, "oom" if failure else None):
         then = memory.then.capitalize()
-        fills = phrase("{} {} is allocated. {}", then, Bytes(memory.allocated_then), fills)
+        fills = phrase("{}, {} is allocated. {}", then, Bytes(memory.allocated_then), fills)
         if not memory.allocated_then:
-            fills = phrase("{} nothing is allocated.", then)
+            fills = phrase("{}, nothing is allocated.", then)
     peak, phase = Bytes(peak_bytes), memory.peak_at or "?"
     is_least = any(device.peak_open_bytes != 0 for device in memory.devices[:1])
     if failure is None:
@@ -443,7 +444,7 @@ def _without_operator(step: Step) -> str:
 
 def _input(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     """Yield the wait for a loader: over the whole run where enough steps show it, else in the recorded steps."""
-    share, over, section = input_of_run(anatomy), ", over the entire run", "whole-run,host"
+    share, over, section = input_of_run(anatomy), ", averaged over the entire run", "whole-run,host"
     if share is None or (anatomy.run is not None and anatomy.run.steps < max(_MIN_RUN_STEPS, anatomy.step.count)):
         loaded = sum(row.total_ns for row in loading(anatomy)[:1])  # those below it are parts of it
         share, over, section = loaded / max(len(anatomy.ranks), 1) / costs.whole_ns, "", "host"
