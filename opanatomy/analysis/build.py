@@ -215,9 +215,9 @@ def _with_recompute(plain: float | None, workload: Workload) -> float | None:
 
 #: In alphabetical order, as in a report that is read back.
 CONVENTIONS: dict[str, str | int] = {
-    "backward": "recomputation included in the ratios",
-    "bytes": "each distinct input read once, each output written once",
-    "causal": "masked positions count in attention FLOPs, except in calls with a sliding window",
+    "backward": "the ratios include recomputation",
+    "bytes": "each distinct input is read once, each output written once",
+    "causal": "attention FLOPs include masked positions, except in calls with a sliding window",
     "multiply_add": 2,
 }
 #: Added if the steps of a trace are not annotated.

@@ -127,7 +127,7 @@ def test_the_line_and_the_headline_are_of_the_step(tmp_path: Path) -> None:
     """Of 1,000 us 400 are the product and 100 the addition: 80 % and 20 % of the device work, 40 % and 10 % of it."""
     lines = screen(three_kernels().analyze(tmp_path))
     assert lines[1] == "1.00 ms a step, H100 80GB HBM3, busy 50.0 %"
-    assert " ".join(lines[2:5]).startswith("The device is idle 50.0 % of the step")
+    assert " ".join(lines[2:5]).startswith("The device is idle for 50.0 % of the step")
     assert "Tensor contractions (all mm) take 40.0 % of the step." in " ".join(lines)
 
 

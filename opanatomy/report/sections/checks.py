@@ -62,7 +62,7 @@ _FIGURE: Final[Mapping[str, str]] = {
     "contraction FLOPs": "FLOPs of {}",
     "operator times": "The time of {}",
     "annotated phases": "The time {}",
-    "ceiling": "The time or the cost of {}",
+    "ceiling": "The time, FLOPs or bytes of {}",
     CLASSES: "The operator class of {}",
     ORDER: "The operators and phases of {}",
     CLOCKS: "The start and end times of {}, the idle time and its causes",

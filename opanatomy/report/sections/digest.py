@@ -539,7 +539,7 @@ def findings_of_comparison(comparison: Comparison, sides: Sequence[str | None] =
             name=group.name,
             text=said_of(group, comparison),
             evidence=phrase(
-                "{} before, {} after, {} of the step time before",
+                "{} before, {} after ({} of the step time before)",
                 Time(group.before_ns),
                 Time(group.after_ns),
                 Change(parts.before_ns + group.change_ns, parts.before_ns),

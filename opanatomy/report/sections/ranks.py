@@ -209,7 +209,7 @@ def _lines(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[tuple[str,
             notes.append(Note(text=f"{letter}: {group.members}", kind=NoteKind.REMARK))
     text = phrase(
         "similar ranks are grouped (no time differs from that of the group's most typical rank by more than {} of the"
-        " median step time); rows have the medians of a group; use -f json for all {} ranks",
+        " median step time); rows show the median of each group; use -f json for all {} ranks",
         Share(LIKE, 1, 0),
         Count(len(ranks)),
     )
@@ -228,7 +228,7 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
     sized = sorted((rank for rank in anatomy.ranks if rank.host_bytes), key=lambda rank: rank.host_bytes or 0)
     if len(sized) > 1:
         text = phrase(
-            "Host memory over the run is {} to {} per rank, highest on {}.",
+            "Peak host memory is {} to {} per rank, highest on {}.",
             Bytes(sized[0].host_bytes),
             Bytes(sized[-1].host_bytes),
             _name(sized[-1].rank, sized[-1].trace, "rank "),
@@ -253,7 +253,8 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
     if anatomy.waiting is None and own is not None and own.max_ns > own.min_ns:
         name = _name(own.max_rank, own.max_trace, "rank ")
         text = phrase(
-            "{} waits least in communication ({} of its own work per step): if other ranks wait, they wait for it.",
+            "{} waits least in communication ({} per step outside exposed communication): if other ranks wait, they wait"
+            " for it.",
             name,
             Time(own.max_ns),
         )

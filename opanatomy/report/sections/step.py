@@ -605,7 +605,7 @@ def _profiler(step: Step) -> Phrase | None:
         return phrase("{}: its estimated overhead outside operators, not included in framework{}", own, more)
     if step.wall_ns is None or step.profiler_ns is not None:
         return None
-    inside = "counted under framework" if step.framework_ns is not None else None
+    inside = "included in framework" if step.framework_ns is not None else None
     if step.unprofiled_wall_ns is None:
         why = "unknown without an unprofiled step" if inside else None
     elif step.unprofiled_count in (None, 1):

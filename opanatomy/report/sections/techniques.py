@@ -136,7 +136,7 @@ def title(report: Techniques) -> Section:
             Count(len(report.rows) - 1, "technique"),
             what,
         )
-        ran = f"{batch} on {report.environment.device or 'unknown device'}"
+        ran = f"{batch} on {report.environment.device or 'an unknown device'}"
     return Section(
         title="Experiment", notes=(Note(text=text, kind=NoteKind.TITLE), Note(text=ran, kind=NoteKind.PLAIN))
     )

@@ -265,11 +265,12 @@ def _snapshot_finding(anatomy: Anatomy) -> Finding:
     by = phrase(", {} allocated by {}", Bytes(lines[0].bytes), lines[0].name) if lines and lines[0].name else ""
     share = Share(_shown(most), memory.allocated_then)
     name = most.component.replace("_", " ").capitalize().replace("Blas ", "BLAS ")
-    whole = "it" if failure is None else "the allocated memory"
+    peak_bytes = memory.devices[0].peak_bytes if memory.devices else memory.peak_bytes
+    other_moment = bool(failure or not memory.is_at_peak) and memory.moment not in (None, "oom" if failure else None)
+    whole = "it" if other_moment or (failure is None and peak_bytes is not None) else "the allocated memory"
     fills = phrase("{} {} {} of {}{}.", name, "take" if name.endswith("s") else "takes", share, whole, by)
     if most.component == "before_window":
         fills = phrase("{} of {} was allocated before recording began.", share, whole)
-    peak_bytes = memory.devices[0].peak_bytes if memory.devices else memory.peak_bytes
     if memory.moment is not None and peak_bytes is None and failure is None:
         text = phrase(
             "No history was recorded, so the peak is unknown; at the end, {} is live and {} is reserved."
@@ -279,7 +280,7 @@ def _snapshot_finding(anatomy: Anatomy) -> Finding:
             phrase(" {}", fills) if lines else "",
         )
         return Finding(name="no-history", text=text)
-    if (failure or not memory.is_at_peak) and memory.moment not in (None, "oom" if failure else None):
+    if other_moment:
         then = memory.then.capitalize()
         fills = phrase("{}, {} is allocated. {}", then, Bytes(memory.allocated_then), fills)
         if not memory.allocated_then:
@@ -295,7 +296,7 @@ def _snapshot_finding(anatomy: Anatomy) -> Finding:
     elif peak_bytes == failure.allocated_bytes:
         was_peak = phrase(" That was the peak.")
     text = phrase(
-        "Memory ran out in {}: {} requested {} more, with {} allocated of {} reserved. {}{}",
+        "Memory ran out in {}: {} requested {} more when {} of the reserved {} was allocated. {}{}",
         failure.phase.value,
         "the program" if failure.line is None else failure.line,
         Bytes(failure.requested_bytes),
@@ -357,7 +358,7 @@ def _idle(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     if not costs.idle_ns:
         return
     share, slowed = costs.idle_ns / costs.whole_ns, _profilers_idle(anatomy, costs)
-    text = phrase("The device is idle {} of {}{}", Share(share, 1), whole_of(costs), _mostly(anatomy, costs))
+    text = phrase("The device is idle for {} of {}{}", Share(share, 1), whole_of(costs), _mostly(anatomy, costs))
     ends = phrase(", up to {} because of the profiler.", Share(slowed * share, 1)) if slowed >= _MIN_ITEM_SHARE else "."
     yield Finding(
         name="idle",
