@@ -253,8 +253,8 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
     if anatomy.waiting is None and own is not None and own.max_ns > own.min_ns:
         name = _name(own.max_rank, own.max_trace, "rank ")
         text = phrase(
-            "{} waits least in communication ({} per step outside exposed communication): if other ranks wait, they wait"
-            " for it.",
+            "{} waits least in communication ({} per step outside exposed communication): if other ranks wait,"
+            " they wait for it.",
             name,
             Time(own.max_ns),
         )
