@@ -189,7 +189,7 @@ def _step(anatomy: Anatomy, room: Room) -> Facts:
     step, wall_ns = anatomy.step, anatomy.step.wall_ns
     ends = ": not annotated, so each is assumed to end with Optimizer.step" if are_by_updates(anatomy) else ""
     yield "profiled steps", phrase("{}{}", Count(step.count), ends)
-    yield "excluded steps", joined(left_out(anatomy))
+    yield "excluded steps", joined(left_out(anatomy, ""))
     yield "step, profiled" if not is_whole_trace(anatomy) else "whole trace, counted as one step", _time(wall_ns)
     yield "step, without the profiler", _time(step.unprofiled_wall_ns)
     yield "samples", None if step.samples_per_second is None else phrase("{}", Rate(step.samples_per_second, "samples"))

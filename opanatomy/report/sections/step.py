@@ -165,7 +165,7 @@ def idle_description(row: IdleRow, steps: float, whole_ns: float) -> Phrase:
         return phrase("while one slow call launches or loads a kernel ({}, {})", name, Time(row.name_ns or 0))
     if row.cause in _COUNTED_CAUSES:
         return phrase("{} ({}, {})", words, name, calls)
-    return phrase("{} ({} {})", words, "all" if row.name_ns == row.time_ns else "mostly", name)
+    return phrase("{} ({} {})", words, "all in" if row.name_ns == row.time_ns else "mostly in", name)
 
 
 def idle(anatomy: Anatomy) -> Section | None:
@@ -646,8 +646,8 @@ def _span(low: int | None, high: int | None) -> tuple[Phrase, ...]:
     return phrase("shortest {}", Time(low)), phrase("longest {}", Time(high))
 
 
-def left_out(anatomy: Anatomy) -> tuple[Phrase, ...]:
-    """Return which steps do not count, by reason, and how long they are if they are few."""
+def left_out(anatomy: Anatomy, verb: str = " excluded") -> tuple[Phrase, ...]:
+    """Return which steps do not count, by reason, and how long they are if they are few; `verb` follows them."""
     kinds = () if anatomy.breakdown is None else anatomy.breakdown.kinds
     numbers: dict[str, dict[int | None, int]] = {}
     for step in (step for kind in kinds for step in kind.steps if step.left_out is not None):
@@ -656,14 +656,14 @@ def left_out(anatomy: Anatomy) -> tuple[Phrase, ...]:
     texts = []
     for reason, each in numbers.items():
         if len(each) > _MAX_LEFT_OUT_TIMES:
-            texts.append(phrase("{} excluded, each because {}", Count(len(each), "step"), reason))
+            texts.append(phrase("{}" + verb + ", each because {}", Count(len(each), "step"), reason))
         else:
             steps = (
                 phrase("{} ({})", "one" if number is None else f"step {number}", Time(ns))
                 for number, ns in each.items()
             )
             named = joined(steps, by=" and ")
-            texts.append(phrase("{} excluded: {}", named or "", reason))
+            texts.append(phrase("{}" + verb + ": {}", named or "", reason))
     return tuple(texts)
 
 
