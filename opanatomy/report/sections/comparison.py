@@ -210,7 +210,8 @@ def causes_table(parts: Decomposition, page: Page) -> Section:
             before, after = sum(group.before_ns for group in members), sum(group.after_ns for group in members)
             rows.append(Row(cells=cells_of(columns, (name, before, after))))
     rows.append(Row(cells=cells_of(columns, ("step", parts.before_ns, parts.after_ns)), summary=True))
-    notes = [Note(text="times are means over the similar steps")]
+    annotated = parts.before_steps or parts.after_steps  # else each side is a whole trace
+    notes = [Note(text="times are means over the similar steps")] if annotated else []
     if any(part.cause is Cause.OVERLAP for part in parts.parts):
         text = "overlapping work is included in each part, so the overlap rows subtract the excess"
         notes.append(Note(text=text))
