@@ -144,7 +144,7 @@ _WHY: Final = {
     ExcessCause.CAUSAL_MASK: "under the causal mask",
     ExcessCause.UNRECORDED_MASK: "flex attention's mask is not recorded, so its FLOPs are an upper bound",
     ExcessCause.FUSED: "fused kernels may touch only part of their tensors",
-    ExcessCause.LOOK_UPS: "lookups may read fewer distinct rows than assumed",
+    ExcessCause.LOOK_UPS: "look-ups may read fewer distinct rows than assumed",
     ExcessCause.WINOGRAD: "Winograd's algorithm needs fewer multiplications",
     ExcessCause.CACHE: "tensors may be read from the cache",
     ExcessCause.SEVERAL: "several reasons, see --section ledger",
