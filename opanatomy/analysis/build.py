@@ -216,7 +216,7 @@ def _with_recompute(plain: float | None, workload: Workload) -> float | None:
 #: In alphabetical order, as in a report that is read back.
 CONVENTIONS: dict[str, str | int] = {
     "backward": "the ratios include recomputation",
-    "bytes": "each distinct input is read once, each output is written once",
+    "bytes": "each distinct input is read once, each output written once",
     "causal": "attention FLOPs include masked positions, except in calls with a sliding window",
     "multiply_add": 2,
 }

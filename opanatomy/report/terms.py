@@ -450,7 +450,7 @@ ROOFLINE: Final = Chapter(
             " quantity `ceiling`.",
             formula="(sum of bound_ns) / (sum of bounded_ns; for operators time_ns - uncosted_ns)",
             paths="classes[].bound_ns, classes[].bounded_ns, classes[].time_ns, classes[].uncosted_ns, device.above",
-            note="of peak: bound / time",
+            note="of peak: bound / time (for memory-bound work, the paper's memory usage efficiency, MUE)",
         ),
         term(
             "headroom",
@@ -493,7 +493,7 @@ COMMUNICATION: Final = Chapter(
             "time of the collective's kernels; by phase, their union",
             formula="collectives[].time_ns; communication.phases[].running_ns",
             paths="collectives[].time_ns, communication.phases[].running_ns",
-            note="time includes waiting for the slowest rank",
+            note="time includes waiting for other ranks",
         ),
         term(
             "bytes",
@@ -1099,6 +1099,7 @@ TECHNIQUES: Final = Chapter(
             " (measured step / baseline's measured)) - 1",
             paths="rows[].predicted.peak_bytes, rows[].measured.peak_bytes, rows[].predicted.step_ns,"
             " rows[].measured.step_ns",
+            note="off by: relative error of the prediction (for the step, of its ratio to the baseline's step)",
         ),
         term(
             "step of a prediction",

@@ -118,7 +118,7 @@ def test_figures_are_of_one_step_and_say_so(tmp_path: Path) -> None:
 
     async def act(client: Any) -> None:
         opened = await called(client, "open", path="trace.json")
-        assert "- all numbers: for one step, the mean of 2" in opened
+        assert "- all numbers: for one step, averaged over 2" in opened
         assert "- operator: `aten::mm` forward: 15.0 us" in opened
         for table in ("operators", "kernels", "classes"):
             answer = json.loads(await called(client, "table", id=id_in(opened), name=table))

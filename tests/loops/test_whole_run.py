@@ -96,7 +96,10 @@ def test_a_slow_loader_is_the_first_cause(workers: int, tmp_path: Path, capsys: 
     assert run.input_ns / run.wall_ns > 0.5
     assert anatomy.advice[0].id == "input"
     text = said(anatomy, capsys, tmp_path)
-    assert f"Waiting for input takes {100 * run.input_ns / run.wall_ns:.1f} % of the step, over the entire run" in text
+    assert (
+        f"Waiting for input takes {100 * run.input_ns / run.wall_ns:.1f} % of the step, averaged over the entire run"
+        in text
+    )
     assert "DataLoader(num_workers=" in text if not workers else "more workers" in text
 
     alone = replace(anatomy, run=None)

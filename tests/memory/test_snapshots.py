@@ -185,7 +185,7 @@ def test_what_memory_ran_out_on_is_told() -> None:
     said = " ".join(
         terminal_report(opanatomy.analyze(SNAPSHOTS / "out_of_memory.pickle.gz", at="peak"), brief=True).split()
     )
-    assert "At the peak 307 MB is allocated. Forward activations take 31.3 % of it" in said
+    assert "At the peak, 307 MB is allocated. Forward activations take 31.3 % of it" in said
     found = by_component(memory)
     assert found[STATE] == known["optimizer"]
     assert found[ACTIVATIONS] > 80_000_000
@@ -481,7 +481,7 @@ def test_a_gate_is_on_the_peak_whatever_is_shown(tmp_path: Path, capsys: pytest.
     path = str(a_step().written(tmp_path / "s.pickle"))
     assert main(["analyze", path, "--at", "end", "--fail-if", "memory > 450 B"]) == 3
     said = " ".join(capsys.readouterr().out.split())
-    assert "Peak memory is 460 B, in backward. At the end 400 B is allocated." in said
+    assert "Peak memory is 460 B, in backward. At the end, 400 B is allocated." in said
     assert main(["analyze", path, "--at", "end", "--fail-if", "memory > 470 B"]) == 0
 
 

@@ -127,7 +127,7 @@ def test_the_line_and_the_headline_are_of_the_step(tmp_path: Path) -> None:
     """Of 1,000 us 400 are the product and 100 the addition: 80 % and 20 % of the device work, 40 % and 10 % of it."""
     lines = screen(three_kernels().analyze(tmp_path))
     assert lines[1] == "1.00 ms a step, H100 80GB HBM3, busy 50.0 %"
-    assert " ".join(lines[2:5]).startswith("The device is idle 50.0 % of the step")
+    assert " ".join(lines[2:5]).startswith("The device is idle for 50.0 % of the step")
     assert "Tensor contractions (all mm) take 40.0 % of the step." in " ".join(lines)
 
 
@@ -230,7 +230,7 @@ def test_a_headline_does_not_rest_on_the_first_steps_of_a_run(steps: int, said: 
     text = " ".join(
         terminal_report(replace(anatomy, run=run, host=(loader,)), width=200, sections=("headline",)).split()
     )
-    assert ("Waiting for input takes 80.0 % of the step, over the entire run." in text) is said
+    assert ("Waiting for input takes 80.0 % of the step, averaged over the entire run." in text) is said
     assert "Waiting for input takes 1.0 %" not in text  # too little to say
 
 
@@ -279,6 +279,6 @@ def test_whether_it_fits_is_said_first_and_then_what_would() -> None:
     assert lines[1].startswith("does not fit   8.98 GB to 9.48 GB of 9.00 GB, 479 MB too much")
     first = next(index for index, line in enumerate(lines) if line.startswith("technique"))
     assert lines[first : first + 2] == [
-        "technique  checkpointing: 10.0 GB less memory (50.0 %), then it fits: predicted.",
+        "technique  checkpointing: 10.0 GB less memory (50.0 %), then the step fits: predicted.",
         "           Try `--checkpointing`.",
     ]

@@ -335,7 +335,7 @@ def test_the_report_says_what_changed_what_disagrees_and_what_did_not_run() -> N
         "-50.0 %",
         "+30.0 %",
         "not run: out of memory",
-        "aten::mm (forward) took 9.00 ms, predicted 1.00 ms",
+        "aten::mm (forward) took 9.00 ms instead of the predicted 1.00 ms",
         "DIFFERS, first in aten.mm",
     ):
         assert said in text

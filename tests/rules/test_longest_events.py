@@ -114,7 +114,7 @@ def test_the_digest_says_them_and_what_its_figures_are_of(tmp_path: Path, capsys
     trace = steps()
     trace.metadata["distributedInfo"] = {"rank": 0, "world_size": 8}
     lines = digest_of(trace, tmp_path, capsys).splitlines()
-    assert "- all numbers: for one step, the mean of 2" in lines
+    assert "- all numbers: for one step, averaged over 2" in lines
     assert "- rank: 0 of 8" in lines  # it communicates nothing that waits
     assert "- copies between host and device: 1 copy, 2.00 us (3.8 %), 4.00 kB, 2.00 GB/s" in lines
     index = lines.index("## Longest gaps and events")

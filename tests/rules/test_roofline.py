@@ -607,10 +607,10 @@ def test_a_ceiling_of_the_users_own_that_the_trace_is_above(
     require_agreement(anatomy)
     text = page(anatomy)
     for _, option, _, _, name in above:
-        said = f"{option} is lower than a throughput measured in this trace: {name.removeprefix('aten::')}"
+        said = f"A throughput measured in this trace exceeds {option}: {name.removeprefix('aten::')}"
         assert text.count(said) == 1
         assert said in terminal_report(anatomy, width=200).split("\n\n")[0]
-    assert ("is lower than a throughput measured" in text) == bool(above)
+    assert ("A throughput measured in this trace exceeds" in text) == bool(above)
     assert "may be wrong" not in text
 
 
@@ -649,9 +649,7 @@ def test_a_low_peak_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> N
     trace = str(SHARED / "more_traces/compare/train_h100_compile_gpt_rank0of8_before.json.gz")
     assert main(["analyze", trace, "--peak", "100T", "--check"]) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines()[1].startswith(
-        "--peak 100T is lower than a throughput measured in this trace: _scaled_mm in"
-    )
+    assert out.splitlines()[1].startswith("A throughput measured in this trace exceeds --peak 100T: _scaled_mm in")
     assert "may be wrong" not in out
     assert "--peak 100T; otherwise data sheet of H100 SXM" in out
     assert err.count("check: --peak 100T is lower than the throughput reached in the trace") == 1
@@ -756,7 +754,7 @@ def test_what_the_cache_serves_is_said(tmp_path: Path) -> None:
     share = f"{100 * 3 * 4 * 1024**2 / H100_BANDWIDTH / 2e-6:.1f} %"
     text = page(small, brief=True)
     assert f"at {share} of peak (tensors may be read from the cache)" in text
-    assert "above 100 %, tensors may be read from the cache: element-wise, total" in text
+    assert "above 100 % (tensors may be read from the cache): element-wise, total" in text
     large = one_call("aten::add", [[10240, 10240], [10240, 10240], []], ["", "", "1"], 200, "float").analyze(tmp_path)
     assert large.device.above == ()
     assert "may be wrong" in page(large, brief=True)

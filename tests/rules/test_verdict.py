@@ -70,7 +70,7 @@ LATE = Straggler(
     computing_longer_ns=7,
     idle_longer_ns=2,
 )
-IDLE, LAUNCHING = "The device is idle", "while the host runs operators and launches kernels"
+IDLE, LAUNCHING = "The device is idle for", "while the host runs operators and launches kernels"
 NOT_KNOWN = "Framework and profiler overhead (not separable) takes 60.0 % of the step."
 BOTH = ((CONTRACTION, 90), (ELEMENTWISE, 10))
 HEADLINES: list[tuple[Anatomy, str, str]] = [

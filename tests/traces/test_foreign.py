@@ -119,7 +119,7 @@ def test_nothing_is_claimed_of_a_device_whose_rows_no_rule_reads(
     text = page(anatomy)
     assert main(["analyze", str(path), "-f", "digest"]) == 0
     digest = capsys.readouterr().out
-    assert f"{rows.split(' (')[0]}, but its events are not read: host times only" in text
+    assert f"{rows.split(' (')[0]}, but its events are not supported: host times only" in text
     assert f"before you read on: {said.partition(':')[0]}" in digest
     for claim in ("no GPU used", "device busy", "device idle", "device work"):
         assert claim not in text.partition(" ledger ")[0]

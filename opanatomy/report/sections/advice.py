@@ -69,11 +69,11 @@ def _no_advice(anatomy: Anatomy) -> Section | None:
     inside = ledger.device_work_ns - ledger.outside_window_ns
     if anatomy.advice or anatomy.environment.host_only or not inside:
         return None
-    text = phrase("no rule finds a change that could save {} or more of the step", Share(WORTH, 1, decimals=0))
+    text = phrase("No change found that could save {} or more of the step.", Share(WORTH, 1, decimals=0))
     if inside - ledger.costed_ns > WORTH * inside:
-        rest = "{}; FLOPs and bytes are unknown for {} of the device work"
+        rest = "{} FLOPs and bytes are unknown for {} of the device work."
         text = phrase(rest, text, Share(inside - ledger.costed_ns, inside))
-    return Section(title="What to try", notes=(Note(text=phrase("{}.", text)),))
+    return Section(title="What to try", notes=(Note(text=text),))
 
 
 def more_advice(anatomy: Anatomy, page: Page) -> Section | None:
@@ -139,7 +139,7 @@ def gain_of(advice: Advice) -> Phrase | None:
         parts.append(
             phrase("{} less memory ({})", Bytes(advice.gain_bytes), Share(advice.gain_bytes, advice.peak_bytes))
         )
-    fits = {True: "then it fits", False: "still does not fit", None: None}[advice.fits]
+    fits = {True: "then the step fits", False: "the step still does not fit", None: None}[advice.fits]
     return joined((*parts, fits))
 
 

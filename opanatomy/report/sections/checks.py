@@ -62,7 +62,7 @@ _FIGURE: Final[Mapping[str, str]] = {
     "contraction FLOPs": "FLOPs of {}",
     "operator times": "The time of {}",
     "annotated phases": "The time {}",
-    "ceiling": "The time or the cost of {}",
+    "ceiling": "The time, FLOPs or bytes of {}",
     CLASSES: "The operator class of {}",
     ORDER: "The operators and phases of {}",
     CLOCKS: "The start and end times of {}, the idle time and its causes",
@@ -93,8 +93,8 @@ def given_ceilings(anatomy: Anatomy) -> Section | None:
     for option, ceilings in options.items():
         of_products = any(one.ceiling != BANDWIDTH for one in ceilings)
         text = phrase(
-            "{} is lower than a throughput measured in this trace: {}. It is most likely too low, which makes bounds,"
-            " shares of peak{} and headroom wrong.",
+            "A throughput measured in this trace exceeds {}: {}. The given value is most likely too low, which"
+            " makes bounds, shares of peak{} and headroom wrong.",
             option,
             joined((_reached(one) for one in ceilings), "; ") or "",
             ", MFU" if of_products else "",
@@ -106,7 +106,7 @@ def given_ceilings(anatomy: Anatomy) -> Section | None:
 def exceeded_texts(anatomy: Anatomy) -> Iterator[Phrase]:
     """Yield a sentence for each of the user's ceilings that the trace exceeds, the furthest first."""
     for one in anatomy.device.exceeded:
-        yield phrase("{} is lower than a measured throughput: {}", one.option, _reached(one))
+        yield phrase("A measured throughput exceeds {}: {}.", one.option, _reached(one))
 
 
 def _reached(one: ExceededCeiling) -> Phrase:
@@ -173,7 +173,7 @@ def disagreements(anatomy: Anatomy) -> Section | None:
         return None
     if len(texts) > _MAX_SENTENCES:
         more = Count(len(texts) - _MAX_SENTENCES, "more disagreement")
-        texts[_MAX_SENTENCES:] = [phrase("see --section ledger for {}", more)]
+        texts[_MAX_SENTENCES:] = [phrase("{} (see --section ledger)", more)]
     notes = tuple(Note(text=text, kind=NoteKind.WARNING) for text in texts)
     return Section(title="What may be wrong", notes=notes)
 

@@ -129,11 +129,11 @@ def _notes(parts: list[Total]) -> tuple[Note, ...]:
     notes = []
     covered = [part for part in parts if part.flops_cover]
     if parts[-1].lacks_work:
-        notes.append(Note(text="≥ the trace lacks some of the device work", column="time"))
+        notes.append(Note(text="≥ lower bound, since the trace lacks some device work", column="time"))
     elif any(not part.flops_are_all or part.costed_ns < part.time_ns for part in covered if part.bytes_cover):
         notes.append(Note(text=note("classes", "≥"), column="FLOP"))
     if covered and any(part.flops is not None and not part.flops_cover for part in parts):
-        notes.append(Note(text="- most of the time has no formula", column="FLOP"))
+        notes.append(Note(text="- unknown, since work without a cost formula takes most of the time", column="FLOP"))
     if any(part.reached is not None and part.covered != 1 for part in parts):
         notes.append(Note(text=PARTLY, column="of peak"))
     return tuple(notes)
@@ -144,10 +144,10 @@ _WHY: Final = {
     ExcessCause.CAUSAL_MASK: "under the causal mask",
     ExcessCause.UNRECORDED_MASK: "flex attention's mask is not recorded, so its FLOPs are an upper bound",
     ExcessCause.FUSED: "fused kernels may touch only part of their tensors",
-    ExcessCause.LOOK_UPS: "look-ups may read fewer rows than counted",
+    ExcessCause.LOOK_UPS: "look-ups may read fewer distinct rows than assumed",
     ExcessCause.WINOGRAD: "Winograd's algorithm needs fewer multiplications",
     ExcessCause.CACHE: "tensors may be read from the cache",
-    ExcessCause.SEVERAL: "for several reasons (see --section ledger)",
+    ExcessCause.SEVERAL: "several reasons, see --section ledger",
 }
 #: Class, phase and operator of work; `None` matches all.
 Work: TypeAlias = tuple[OperatorClass | None, Phase | None, str | None]
@@ -177,7 +177,7 @@ def why_above(anatomy: Anatomy, lines: Iterable[tuple[OperatorClass | Phrase | s
     return tuple(
         Note(
             text=phrase(
-                "{}: {}" if cause is ExcessCause.CAUSAL_MASK else "above 100 %, {}: {}",
+                "{}: {}" if cause is ExcessCause.CAUSAL_MASK else "above 100 % ({}): {}",
                 _WHY[cause],
                 joined(names) or "",
             ),

@@ -103,13 +103,13 @@ def phases(anatomy: Anatomy) -> Section | None:
         needed, measured = sum(row.expected_bytes for row in known), sum(row.measured_bytes or 0 for row in known)
         wire = Bytes(sum(row.wire_bytes for row in communication.expected))
         if known:
-            said = "as measured" if needed == measured else "{} measured"
+            said = "{} in theory and as measured" if needed == measured else "{} in theory, {} measured"
             sizes = (Exact(needed, "B"),) if needed == measured else (Exact(needed, "B"), Exact(measured, "B"))
-            text = phrase(
-                "messages per step and rank: {} by theory, " + said + "; {} on the rank's links", *sizes, wire
-            )
+            text = phrase("messages per step and rank: " + said + ", {} over the rank's links", *sizes, wire)
         else:
-            text = phrase("a step must transfer {} over each rank's links; the trace has no message sizes", wire)
+            text = phrase(
+                "in theory, a step transfers {} over each rank's links (the trace has no message sizes)", wire
+            )
         notes.append(Note(text=text))
     return Section(
         title="Communication",
@@ -134,7 +134,7 @@ def modules(anatomy: Anatomy, page: Page) -> Section | None:
     ordered = sorted(communication.modules, key=lambda row: -row.running_ns)
     rows = tuple(Row(cells=cells_of(columns, row)) for row in ordered[: page.top])
     left = len(ordered) - len(rows)
-    notes = (Note(text=phrase("and {} more; use -f json for all", Count(left))),) if left else ()
+    notes = (Note(text=phrase("and {} more (use -f json for all)", Count(left))),) if left else ()
     return Section(
         title="Communication by module", scope=scope_per_step(anatomy), columns=tuple(columns), rows=rows, notes=notes
     )

@@ -181,7 +181,7 @@ def said_of(group: Group, comparison: Comparison) -> Phrase:
 
 
 _ELSEWHERE: Final = (
-    "calls with 0 ns ran on the device before or after the step: only the part of an event inside the step counts"
+    "calls with 0 ns ran on the device before or after the step (times include only what runs within the step)"
 )
 #: Causes that change less than this part of the largest change are one row.
 _MIN_CAUSE_SHARE: Final = 1e-3
@@ -210,9 +210,14 @@ def causes_table(parts: Decomposition, page: Page) -> Section:
             before, after = sum(group.before_ns for group in members), sum(group.after_ns for group in members)
             rows.append(Row(cells=cells_of(columns, (name, before, after))))
     rows.append(Row(cells=cells_of(columns, ("step", parts.before_ns, parts.after_ns)), summary=True))
-    text = "times are those of the mean step; overlapping work counts in each part and is subtracted once"
-    notes = (Note(text=text),)
-    return Section(title="Where the difference comes from", columns=tuple(columns), rows=tuple(rows), notes=notes)
+    annotated = parts.before_steps or parts.after_steps  # else each side is a whole trace
+    notes = [Note(text="times are means over the similar steps")] if annotated else []
+    if any(part.cause is Cause.OVERLAP for part in parts.parts):
+        text = "overlapping work is included in each part, so the overlap rows subtract the excess"
+        notes.append(Note(text=text))
+    return Section(
+        title="Where the difference comes from", columns=tuple(columns), rows=tuple(rows), notes=tuple(notes)
+    )
 
 
 def changes_table(parts: Decomposition, top: int) -> Section:
@@ -337,12 +342,12 @@ def steps_table(comparison: Comparison) -> Section | None:
         Column(header="step", holds=ColumnKind.NAMES): lambda item: item[1].label,
         Column(header="time"): lambda item: Time(item[1].value),
         Column(header="", holds=ColumnKind.NAMES, drop_order=1): lambda item: (
-            item[1].set_aside and f"set aside: {item[1].set_aside}"
+            item[1].set_aside and f"excluded: {item[1].set_aside}"
         ),
     }
     rows = tuple(Row(cells=cells_of(columns, (side, step))) for side in comparison.sides for step in side.steps)
     return Section(
-        title="Like steps",
+        title="Similar steps",
         columns=tuple(columns),
         rows=rows[:_MAX_STEP_ROWS],
         notes=_more_rows(len(rows) - _MAX_STEP_ROWS),
@@ -354,7 +359,7 @@ def figures_table(comparison: Comparison) -> Section:
     if len(comparison.sides) > 2:
         return _figures_of_many(comparison)
     section = _table(comparison, shown_figures(comparison), "Numbers per step", least=16)
-    note = Note(text="per step, under the names that --fail-if accepts; the JSON report has all of them")
+    note = Note(text="per step, under the names that --fail-if accepts; the JSON report has all numbers")
     return replace(section, notes=(*section.notes, note))
 
 
@@ -432,11 +437,13 @@ def _table(comparison: Comparison, rows: Sequence[FigureRow], title: str, *, lea
     changed = [row for row in rows if len(set(row.values)) > 1]
     notes = []
     if any(row.all_steps for row in changed):
-        notes.append(Note(text=f"{_ALL_STEPS}: includes steps of other kinds, since similar steps lack this number"))
+        notes.append(
+            Note(text=f"{_ALL_STEPS}: includes dissimilar steps, since there is no value for the similar ones alone")
+        )
     if any(row.p is not None and row.p >= SIGNIFICANT for row in changed):
         notes.append(Note(text=f"{_NOT_CLAIMED}: no difference beyond chance (p >= {SIGNIFICANT})"))
     if same := len(rows) - len(changed):
-        notes.append(Note(text=phrase("{} without a difference", Count(same, "number"))))
+        notes.append(Note(text=phrase("{} not shown (equal on both sides)", Count(same, "number"))))
     cells = tuple(Row(cells=cells_of(columns, row)) for row in changed)
     return Section(title=title, columns=tuple(columns), rows=cells, notes=tuple(notes))
 
@@ -545,7 +552,7 @@ def memory_changes(comparison: Comparison, top: int) -> Section | None:
         rest = BytesChange(sum(change.change_bytes for change in others))
         rows.append(Row(cells={"line of code": phrase("and {} more", Count(len(others))), "change": rest}))
     whole = BytesChange(sum(change.change_bytes for change in changed))
-    name = "all that is allocated then" if comparison.peak_moments else "the peak"
+    name = "total allocated" if comparison.peak_moments else "the peak"
     rows.append(Row(cells={"line of code": name, "change": whole}, summary=True))
     return Section(
         title="What changed in memory" if comparison.peak_moments else "What changed at the peak",
@@ -669,7 +676,7 @@ def sides(comparison: Comparison) -> Section:
         means = []
         for numbers, side in zip((parts.before_steps, parts.after_steps), comparison.sides, strict=True):
             count = sum(step.set_aside is not None for step in side.steps)
-            means.append(phrase("{}{}", _numbers(numbers), f" ({count} set aside)" if count else ""))
+            means.append(phrase("{}{}", _numbers(numbers), f" ({count} excluded)" if count else ""))
         others = joined(
             phrase(
                 "{} ({}) vs. {} ({})",

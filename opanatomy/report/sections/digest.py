@@ -167,7 +167,7 @@ def _basis(anatomy: Anatomy) -> str | None:
         return "for the whole trace, as no step is annotated"
     steps, several = steps_of(anatomy), len(anatomy.ranks) > 1
     whose = "one step of one rank" if several else "one step"
-    return f"for {whose}" if steps == 1 else f"for {whose}, the mean of {steps:,}"
+    return f"for {whose}" if steps == 1 else f"for {whose}, averaged over {steps:,}"
 
 
 def _rank(anatomy: Anatomy) -> Phrase | None:
@@ -189,7 +189,7 @@ def _step(anatomy: Anatomy, room: Room) -> Facts:
     step, wall_ns = anatomy.step, anatomy.step.wall_ns
     ends = ": not annotated, so each is assumed to end with Optimizer.step" if are_by_updates(anatomy) else ""
     yield "profiled steps", phrase("{}{}", Count(step.count), ends)
-    yield "excluded steps", joined(left_out(anatomy))
+    yield "excluded steps", joined(left_out(anatomy, ""))
     yield "step, profiled" if not is_whole_trace(anatomy) else "whole trace, counted as one step", _time(wall_ns)
     yield "step, without the profiler", _time(step.unprofiled_wall_ns)
     yield "samples", None if step.samples_per_second is None else phrase("{}", Rate(step.samples_per_second, "samples"))
@@ -539,7 +539,7 @@ def findings_of_comparison(comparison: Comparison, sides: Sequence[str | None] =
             name=group.name,
             text=said_of(group, comparison),
             evidence=phrase(
-                "{} before, {} after, {} of the step time before",
+                "{} before, {} after ({} of the step time before)",
                 Time(group.before_ns),
                 Time(group.after_ns),
                 Change(parts.before_ns + group.change_ns, parts.before_ns),

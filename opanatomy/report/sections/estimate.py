@@ -40,12 +40,12 @@ def estimate(anatomy: Anatomy) -> Section | None:
     first, workload = estimated.devices[0], anatomy.workload
     occupied = first.occupied
     memory = phrase(
-        "{} to {} of {}: {} allocated, {} reserved, the rest is the device's context",
+        "{} to {} of {}: {} reserved ({} allocated), plus the device's context",
         Bytes(occupied.low_bytes),
         Bytes(occupied.high_bytes),
         Bytes(first.usable_bytes),
-        Bytes(occupied.allocated_bytes),
         Bytes(occupied.reserved_bytes),
+        Bytes(occupied.allocated_bytes),
     )
     length = f", length {workload.sequence_length}" if workload.sequence_length else ""
     optimizer = f", {workload.optimizer}" if workload.optimizer else ""
@@ -72,7 +72,7 @@ def estimate(anatomy: Anatomy) -> Section | None:
     together = None
     if first.ranks > 1 and first.link_bytes_per_second:
         together = phrase(
-            "{} devices, {}: collectives take {} over a link of {}, hidden or exposed",
+            "{} devices, {}: collectives, hidden and exposed, take {} over a link of {}",
             str(first.ranks),
             workload.parallel or "",
             Time(first.transfer_ns),
@@ -95,7 +95,7 @@ def estimate(anatomy: Anatomy) -> Section | None:
             ("time", phrase("{} to {} per step", Time(first.low_ns), Time(first.high_ns))),
             (
                 "attained",
-                phrase("{} at the highest throughputs that anyone measured on this device", Time(first.attained_ns)),
+                phrase("{} at the highest throughputs anyone has measured on this device", Time(first.attained_ns)),
             ),
             ("host", host),
             ("together", together),

@@ -101,10 +101,10 @@ def lines(anatomy: Anatomy, page: Page) -> Section | None:
         if ns > 0:
             rows.append(Row(cells={"line": text, "time": Time(ns / steps), "share": Share(ns, whole)}))
     notes = [
-        Note(text="backward counts toward the line of its forward, library functions toward the line that calls them")
+        Note(text="backward counts toward the line of its forward, a library function toward the line that calls it")
     ]
     if anatomy.step.by_line_ns is not None and anatomy.step.wall_ns is not None:
-        words = "the step traced line by line took {}, an untraced step {}; tracing only assigns work to lines"
+        words = "the step traced line by line took {}, an untraced step {} (tracing only assigns work to lines)"
         notes.append(Note(text=phrase(words, Time(anatomy.step.by_line_ns), Time(anatomy.step.wall_ns))))
     else:
         notes.append(

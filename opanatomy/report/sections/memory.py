@@ -108,8 +108,8 @@ def _known(size: int | None) -> Bytes | None:
 
 
 def _how_it_is_known(memory: Memory) -> tuple[Note, ...]:
-    by = "allocated" if memory.peak_bytes is None else "peak"
-    texts: list[str | Phrase] = [f"{by}: {memory.measured_by}"] if memory.measured_by else []
+    what = "sizes" if memory.peak_bytes is None else "peak"
+    texts: list[str | Phrase] = [f"source of the {what}: {memory.measured_by}"] if memory.measured_by else []
     if memory.requested_peak_bytes is not None:
         texts.append(phrase("at most {} requested at one time", Bytes(memory.requested_peak_bytes)))
     texts += dict.fromkeys(f"{_words(item.component)} (inferred): {item.rule}" for item in memory.inferences)

@@ -206,8 +206,10 @@ def modules(anatomy: Anatomy, page: Page) -> Section | None:
     ]
     if (left := whole - root.whole.time_ns) > 0:
         rows.append(Row(cells={"module": "outside modules", "time": Time(left / steps), "share": Share(left, whole)}))
-    text = "a module includes its submodules; only the most expensive modules are expanded, use -f json for all"
-    notes = [Note(text=text)]
+    notes = [
+        Note(text="a module includes its submodules"),
+        Note(text="only the most expensive modules are expanded (use -f json for all)"),
+    ]
     if Phase.RECOMPUTE in root.phases:
         notes.append(Note(text="backward includes recompute", column="backward"))
     return Section(

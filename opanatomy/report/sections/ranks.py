@@ -208,14 +208,14 @@ def _lines(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[tuple[str,
         if not only:
             notes.append(Note(text=f"{letter}: {group.members}", kind=NoteKind.REMARK))
     text = phrase(
-        "similar ranks are grouped: no time differs from the most typical rank's by more than {} of the median step;"
-        " rows are medians; use -f json for all {} ranks",
+        "similar ranks are grouped (no time differs from that of the group's most typical rank by more than {} of the"
+        " median step time); rows show the median of each group; use -f json for all {} ranks",
         Share(LIKE, 1, 0),
         Count(len(ranks)),
     )
     rest = sum(len(group.ranks) for group in groups[_MAX_RANKS:])
     more = phrase(
-        "not shown: {} in {}, none larger than those shown",
+        "not shown: {} in {} no larger than those shown",
         Count(rest, "more rank"),
         Count(len(groups) - _MAX_RANKS, "group"),
     )
@@ -228,7 +228,7 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
     sized = sorted((rank for rank in anatomy.ranks if rank.host_bytes), key=lambda rank: rank.host_bytes or 0)
     if len(sized) > 1:
         text = phrase(
-            "Host memory over the run is {} to {} per rank, highest on {}.",
+            "Peak host memory is {} to {} per rank, highest on {}.",
             Bytes(sized[0].host_bytes),
             Bytes(sized[-1].host_bytes),
             _name(sized[-1].rank, sized[-1].trace, "rank "),
@@ -238,7 +238,7 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
     if step is not None:
         # A rank that waits has a long step without being the slow one.
         text = phrase(
-            "The longest step is on {}: {}, {} relative to the median",
+            "The longest step is on {}: {} ({} vs. the median)",
             _name(step.max_rank, step.max_trace, "rank "),
             Time(step.max_ns),
             Change(step.max_ns, step.median_ns),
@@ -248,12 +248,13 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
         waits_ns = fmean(part.waiting_ns for row in slowest for part in row.steps or ()) if each else 0
         if waits_ns and anatomy.waiting is not None:
             least = "at least " if anatomy.waiting.is_lower_bound else ""
-            text = phrase("{}; " + least + "{} of that is waiting for other ranks", text, Time(waits_ns))
+            text = phrase("{}, including " + least + "{} of waiting for other ranks", text, Time(waits_ns))
         notes.append(Note(text=phrase("{}.", text), kind=NoteKind.CONCLUSION))
     if anatomy.waiting is None and own is not None and own.max_ns > own.min_ns:
         name = _name(own.max_rank, own.max_trace, "rank ")
         text = phrase(
-            "{} waits least in communication ({} of its own work per step): if other ranks wait, they wait for it.",
+            "{} waits least in communication ({} per step outside exposed communication): if other ranks wait,"
+            " they wait for it.",
             name,
             Time(own.max_ns),
         )
@@ -320,7 +321,7 @@ def steps(anatomy: Anatomy) -> Section | None:
             agree = phrase("{} to within {}", agree, Time(clocks.within_ns))
         if clocks.ended_too_early:
             agree = phrase(
-                "{}; {} ended before all ranks had started", agree, Count(clocks.ended_too_early, "collective")
+                "{} ({} ended before the last rank started)", agree, Count(clocks.ended_too_early, "collective")
             )
         texts.append(phrase("collectives matched: {}; clocks {}", matched, agree))
     notes = [Note(text=text) for text in texts]

@@ -23,11 +23,11 @@ def replay(anatomy: Anatomy) -> Section | None:
     # How far the replay is right, and whose host it has.
     host = None
     if made.host_factor is not None:
-        host = phrase("host time scaled to {}, to match the unprofiled step", Share(made.host_factor, 1, 0))
+        host = phrase("host time scaled to {} to match the unprofiled step", Share(made.host_factor, 1, 0))
     if made.why_not is not None:
         trust = joined((phrase("not trusted: {}", made.why_not), host), by="; ")
     else:
-        off = phrase("step time off by {} with typical delays", Share(made.error, 1))
+        off = phrase("step time off by {} when replayed with typical delays", Share(made.error, 1))
         trust = joined((off, phrase("no recorded cause for {} of the step", Share(made.unexplained, 1)), host))
     facts = [*facts_of(("decided by", joined(path)), ("replay", trust))]
     for answer in made.answers:
@@ -35,7 +35,7 @@ def replay(anatomy: Anatomy) -> Section | None:
         # A range where the host may be faster than it was recorded.
         if answer.least_ns is not None and made.least_ns:
             fast = phrase("{} ({})", Time(answer.least_ns), Change(answer.least_ns, made.least_ns))
-            takes = phrase("{}; {} if recording did not slow down the host", takes, fast)
+            takes = phrase("{}, or {} for a host not slowed down by recording", takes, fast)
         facts.append(Fact(label="what if", text=phrase("{}: {}", ", ".join(answer.changes), takes)))
     scope = f"per step, mean of {made.steps}" if made.steps > 1 else scope_per_step(anatomy)
     return Section(title="The step, replayed", scope=scope, facts=tuple(facts))

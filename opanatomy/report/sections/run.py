@@ -110,7 +110,7 @@ def what_ran(anatomy: Anatomy, page: Page) -> Section:
         together, bucket = workload.samples_together, workload.bucket_mb
         ranks = joined(
             (
-                phrase("{} over {}", workload.parallel or "shared", Count(workload.world_size, "rank")),
+                phrase("{} over {}", workload.parallel or "distributed", Count(workload.world_size, "rank")),
                 None if batch is None else phrase("{} per rank", Count(batch, "sample")),
                 None if together is None else phrase("{} in total", Count(together)),
                 f"buckets of {bucket:g} MiB" if bucket else None,
@@ -174,9 +174,9 @@ def _options(anatomy: Anatomy) -> tuple[str | Phrase | None, ...]:
     if workload.checkpointing:
         checkpointing, every = f"checkpointing {workload.checkpointing}", workload.checkpoint_every
         if every and every > 1:
-            checkpointing += f" of every {every} layers"
+            checkpointing += f" of groups of {every} layers"
         if workload.checkpoint_layers is not None:
-            checkpointing += f" of the first {noun(workload.checkpoint_layers, 'layer')}"
+            checkpointing += f" in the first {noun(workload.checkpoint_layers, 'layer')}"
 
     accumulated, parts, size = None, workload.accumulate or 1, workload.micro_batch
     if parts != 1 and size is not None:
@@ -193,7 +193,7 @@ def _options(anatomy: Anatomy) -> tuple[str | Phrase | None, ...]:
         accumulated,
         f"clipped to {workload.clip:g}" if workload.clip else None,
         "fused loss" if workload.fused_loss else None,
-        f"adapters of rank {workload.lora}" if workload.lora else None,
+        f"LoRA adapters of rank {workload.lora}" if workload.lora else None,
         workload.frozen and f"frozen {workload.frozen.replace(',', ' and ')}",
         workload.optimizer and f"optimizer {workload.optimizer}",
     )
@@ -213,7 +213,7 @@ def _device(anatomy: Anatomy) -> str | Phrase | None:
     environment = anatomy.environment
     if environment.host_only:
         if environment.device is not None:
-            return phrase("{}, but its events are not read: host times only", Name(environment.device))
+            return phrase("{}, but its events are not supported: host times only", Name(environment.device))
         return "a GPU without recorded work: host times only"
     if environment.device_kind == "cpu":
         threads = environment.host_threads
@@ -236,9 +236,9 @@ def _device(anatomy: Anatomy) -> str | Phrase | None:
 
 _PADDED: dict[str, str] = {
     "max-length": "all padded to one length",
-    "longest": "each batch to its longest text",
-    "sorted": "each batch to its longest text, the texts sorted by length",
-    "grouped": "each batch to its longest text, the texts grouped by length",
+    "longest": "each batch padded to its longest text",
+    "sorted": "each batch padded to its longest text, with texts sorted by length",
+    "grouped": "each batch padded to its longest text, with texts grouped by length",
 }
 
 
@@ -269,7 +269,7 @@ def texts(anatomy: Anatomy) -> Section | None:
         unassigned = Flops(padding.flops - padding.assigned_flops)
         unknown = phrase("; unknown for {} whose shapes do not show padding", unassigned)
         wasted = phrase(
-            "{} of the contractions ({}) are spent on padding in the profiled batch{}",
+            "{} ({} of the contraction FLOPs) are spent on padding in the profiled batch{}",
             Flops(padding.padding_flops),
             Share(padding.padding_flops, padding.flops),
             unknown if padding.assigned_flops < padding.flops else "",

@@ -165,7 +165,7 @@ def idle_description(row: IdleRow, steps: float, whole_ns: float) -> Phrase:
         return phrase("while one slow call launches or loads a kernel ({}, {})", name, Time(row.name_ns or 0))
     if row.cause in _COUNTED_CAUSES:
         return phrase("{} ({}, {})", words, name, calls)
-    return phrase("{} ({} {})", words, "all" if row.name_ns == row.time_ns else "mostly", name)
+    return phrase("{} ({} {})", words, "all in" if row.name_ns == row.time_ns else "mostly in", name)
 
 
 def idle(anatomy: Anatomy) -> Section | None:
@@ -175,7 +175,7 @@ def idle(anatomy: Anatomy) -> Section | None:
     timeline, device, costs, steps = anatomy.timeline, anatomy.device, costs_of(anatomy), steps_of_window(anatomy)
     overlap = (
         ("communication", timeline.communication_ns),
-        ("of it exposed", timeline.exposed_communication_ns),
+        ("exposed communication", timeline.exposed_communication_ns),
         ("exposed memcpy", timeline.exposed_memcpy_ns),
     )
     kinds = (
@@ -364,7 +364,7 @@ def _whole_run(anatomy: Anatomy) -> Phrase | None:
         (sum(event.count for event in run.recompilations), "recompilation"),
     )
     shown = [
-        phrase("mean of {} {}", Count(run.steps, "other step"), Time(run.wall_ns / run.steps)),
+        phrase("{}: mean {}", Count(run.steps, "other step"), Time(run.wall_ns / run.steps)),
         phrase("median {}", Time(run.median_ns)),
         phrase("waiting for input {}", Share(run.input_ns, run.wall_ns)),
     ]
@@ -480,8 +480,8 @@ def _drift(drift: Drift) -> Phrase:
         if abs(ns := drift.parts.get(field, 0)) >= _MUCH_OF_DRIFT * abs(change)
     )
     return phrase(
-        "the usual step goes from {} in the first tenth of the run to {} in the last tenth ({});"
-        " on the host's clock, {}",
+        "the median step time changes from {} in the first tenth of the run to {} in the last tenth ({});"
+        " change in host time: {}",
         Time(drift.first_ns),
         Time(drift.last_ns),
         Change(drift.last_ns, drift.first_ns),
@@ -605,7 +605,7 @@ def _profiler(step: Step) -> Phrase | None:
         return phrase("{}: its estimated overhead outside operators, not included in framework{}", own, more)
     if step.wall_ns is None or step.profiler_ns is not None:
         return None
-    inside = "counted under framework" if step.framework_ns is not None else None
+    inside = "included in framework" if step.framework_ns is not None else None
     if step.unprofiled_wall_ns is None:
         why = "unknown without an unprofiled step" if inside else None
     elif step.unprofiled_count in (None, 1):
@@ -646,8 +646,8 @@ def _span(low: int | None, high: int | None) -> tuple[Phrase, ...]:
     return phrase("shortest {}", Time(low)), phrase("longest {}", Time(high))
 
 
-def left_out(anatomy: Anatomy) -> tuple[Phrase, ...]:
-    """Return which steps do not count, by reason, and how long they are if they are few."""
+def left_out(anatomy: Anatomy, verb: str = " excluded") -> tuple[Phrase, ...]:
+    """Return which steps do not count, by reason, and how long they are if they are few; `verb` follows them."""
     kinds = () if anatomy.breakdown is None else anatomy.breakdown.kinds
     numbers: dict[str, dict[int | None, int]] = {}
     for step in (step for kind in kinds for step in kind.steps if step.left_out is not None):
@@ -656,14 +656,14 @@ def left_out(anatomy: Anatomy) -> tuple[Phrase, ...]:
     texts = []
     for reason, each in numbers.items():
         if len(each) > _MAX_LEFT_OUT_TIMES:
-            texts.append(phrase("{} excluded, each because {}", Count(len(each), "step"), reason))
+            texts.append(phrase("{}" + verb + ", each because {}", Count(len(each), "step"), reason))
         else:
             steps = (
                 phrase("{} ({})", "one" if number is None else f"step {number}", Time(ns))
                 for number, ns in each.items()
             )
             named = joined(steps, by=" and ")
-            texts.append(phrase("{} excluded: {}", named or "", reason))
+            texts.append(phrase("{}" + verb + ": {}", named or "", reason))
     return tuple(texts)
 
 
@@ -702,7 +702,7 @@ def within_windows(anatomy: Anatomy) -> Phrase | None:
         return None
     used = Counter(window for window in work.windows if 0 < window < (work.sequence_length or 0))
     return phrase(
-        "a window of {} tokens needs {} of the FLOPs in {}; {} computes all of them, and all are counted",
+        "a window of {} tokens needs {} of the FLOPs in {}; {} computes all of them, so all are included",
         joined((phrase("{}", Count(window)) for window in sorted(used)), " or ") or "",
         Share(work.within_windows, 1),
         Count(sum(used.values()), "layer"),

@@ -136,7 +136,7 @@ def title(report: Techniques) -> Section:
             Count(len(report.rows) - 1, "technique"),
             what,
         )
-        ran = f"{batch} on {report.environment.device or 'unknown device'}"
+        ran = f"{batch} on {report.environment.device or 'an unknown device'}"
     return Section(
         title="Experiment", notes=(Note(text=text, kind=NoteKind.TITLE), Note(text=ran, kind=NoteKind.PLAIN))
     )
@@ -159,9 +159,9 @@ def fits(report: Techniques) -> Section | None:
         None
         if occupied is None
         else phrase(
-            "{} allocated, {} reserved, the rest is the device's context",
-            Bytes(occupied.allocated_bytes),
+            "{} reserved ({} allocated), plus the device's context",
             Bytes(occupied.reserved_bytes),
+            Bytes(occupied.allocated_bytes),
         )
     )
     parts = sorted(base.at_peak.items(), key=lambda part: -part[1])[:_MAX_COMPONENTS]
@@ -201,7 +201,7 @@ def _found(found: Found | None) -> tuple[str, Phrase | None]:
         if not found.value:
             return "recompute", phrase("nothing: the step already fits")
         return "recompute", phrase(
-            "with {}: {} of the forward FLOPs are recomputed (up to {} in use; {} tried)",
+            "with {}: {} of the forward FLOPs are recomputed (up to {} in use, {} tried)",
             str(found.option),
             Share(found.recomputed, 1),
             Bytes(found.peak_bytes),
@@ -403,7 +403,7 @@ def offenders(report: Techniques) -> Section:
         if time_agrees(row, report.baseline) is False and row.offenders:
             words = [
                 phrase(
-                    "{} ({}) took {}, predicted {}",
+                    "{} ({}) took {} instead of the predicted {}",
                     error.operator,
                     str(error.phase),
                     Time(error.measured_ns),

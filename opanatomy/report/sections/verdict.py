@@ -265,24 +265,26 @@ def _snapshot_finding(anatomy: Anatomy) -> Finding:
     by = phrase(", {} allocated by {}", Bytes(lines[0].bytes), lines[0].name) if lines and lines[0].name else ""
     share = Share(_shown(most), memory.allocated_then)
     name = most.component.replace("_", " ").capitalize().replace("Blas ", "BLAS ")
-    fills = phrase("{} {} {} of it{}.", name, "take" if name.endswith("s") else "takes", share, by)
-    if most.component == "before_window":
-        fills = phrase("{} of it was allocated before recording began.", share)
     peak_bytes = memory.devices[0].peak_bytes if memory.devices else memory.peak_bytes
+    other_moment = bool(failure or not memory.is_at_peak) and memory.moment not in (None, "oom" if failure else None)
+    whole = "it" if other_moment or (failure is None and peak_bytes is not None) else "the allocated memory"
+    fills = phrase("{} {} {} of {}{}.", name, "take" if name.endswith("s") else "takes", share, whole, by)
+    if most.component == "before_window":
+        fills = phrase("{} of {} was allocated before recording began.", share, whole)
     if memory.moment is not None and peak_bytes is None and failure is None:
         text = phrase(
             "No history was recorded, so the peak is unknown; at the end, {} is live and {} is reserved."
-            " To record one, call torch.cuda.memory._record_memory_history(max_entries=500_000).{}",
+            " To record a history, call torch.cuda.memory._record_memory_history(max_entries=500_000).{}",
             Bytes(memory.shown_bytes),
             Bytes(sum(pool.reserved_bytes for pool in memory.pools if pool.device == memory.devices[0].device)),
             phrase(" {}", fills) if lines else "",
         )
         return Finding(name="no-history", text=text)
-    if (failure or not memory.is_at_peak) and memory.moment not in (None, "oom" if failure else None):
+    if other_moment:
         then = memory.then.capitalize()
-        fills = phrase("{} {} is allocated. {}", then, Bytes(memory.allocated_then), fills)
+        fills = phrase("{}, {} is allocated. {}", then, Bytes(memory.allocated_then), fills)
         if not memory.allocated_then:
-            fills = phrase("{} nothing is allocated.", then)
+            fills = phrase("{}, nothing is allocated.", then)
     peak, phase = Bytes(peak_bytes), memory.peak_at or "?"
     is_least = any(device.peak_open_bytes != 0 for device in memory.devices[:1])
     if failure is None:
@@ -294,7 +296,7 @@ def _snapshot_finding(anatomy: Anatomy) -> Finding:
     elif peak_bytes == failure.allocated_bytes:
         was_peak = phrase(" That was the peak.")
     text = phrase(
-        "Memory ran out in {}: {} requested {} more, with {} allocated of {} reserved. {}{}",
+        "Memory ran out in {}: {} requested {} more when {} of the reserved {} was allocated. {}{}",
         failure.phase.value,
         "the program" if failure.line is None else failure.line,
         Bytes(failure.requested_bytes),
@@ -356,7 +358,7 @@ def _idle(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     if not costs.idle_ns:
         return
     share, slowed = costs.idle_ns / costs.whole_ns, _profilers_idle(anatomy, costs)
-    text = phrase("The device is idle {} of {}{}", Share(share, 1), whole_of(costs), _mostly(anatomy, costs))
+    text = phrase("The device is idle for {} of {}{}", Share(share, 1), whole_of(costs), _mostly(anatomy, costs))
     ends = phrase(", up to {} because of the profiler.", Share(slowed * share, 1)) if slowed >= _MIN_ITEM_SHARE else "."
     yield Finding(
         name="idle",
@@ -443,7 +445,7 @@ def _without_operator(step: Step) -> str:
 
 def _input(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     """Yield the wait for a loader: over the whole run where enough steps show it, else in the recorded steps."""
-    share, over, section = input_of_run(anatomy), ", over the entire run", "whole-run,host"
+    share, over, section = input_of_run(anatomy), ", averaged over the entire run", "whole-run,host"
     if share is None or (anatomy.run is not None and anatomy.run.steps < max(_MIN_RUN_STEPS, anatomy.step.count)):
         loaded = sum(row.total_ns for row in loading(anatomy)[:1])  # those below it are parts of it
         share, over, section = loaded / max(len(anatomy.ranks), 1) / costs.whole_ns, "", "host"
