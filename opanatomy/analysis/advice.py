@@ -1389,11 +1389,13 @@ def _attention(view: View) -> Iterator[Advice]:
     if workload.attention is not None and workload.attention != "sdpa":
         tries: tuple[str, ...] = (f"Use fused attention, which keeps no score matrix: {LEVER['sdpa'].python}.",)
         pulled = view.lever("sdpa")
-    elif draws and situation.backward:
+    elif draws and situation.backward and view.on_cpu:  # GPUs have kernels for it
         dropout = _dropout_of(workload)
         named = "" if dropout else " (dropout_p=0)"
         tries = (f"Turn off attention dropout{named}, so that a fused kernel can run; this changes the training.",)
         pulled = {"option": f"--set {dropout}=0"} if dropout else {}
+    elif workload.attention == "sdpa" or any(row.operator == "aten::_safe_softmax" for row in rows):
+        tries = (_fuses_attention("_scaled_dot_product_attention_math"),)
     else:
         masked = ", with is_causal=True if the mask is causal" if situation.score_mask else ""
         tries = (f"Call torch.nn.functional.scaled_dot_product_attention{masked}.",)

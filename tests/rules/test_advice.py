@@ -508,7 +508,7 @@ def test_products_in_float32(tmp_path: Path) -> None:
     assert "float32" not in advised(product(4096, 4096, 4096, 400), tmp_path)
 
 
-def attending(*, written_out: bool) -> TraceBuilder:
+def attending(*, written_out: bool, softmax: str = "aten::_softmax") -> TraceBuilder:
     """Scores of 8 heads of 64 by 64: two products, a softmax of 100 us, dropout of 50; or one kernel."""
     trace = on_gpu()
     trace.step(0, 1000)
@@ -516,7 +516,7 @@ def attending(*, written_out: bool) -> TraceBuilder:
     if written_out:
         trace.host("aten::bmm", 0, 9, shapes=[[8, 64, 16], [8, 16, 64]], types=["float", "float"])
         busy(trace, 10, 100, 5, GEMM)
-        trace.host("aten::_softmax", 10, 9, **heads)
+        trace.host(softmax, 10, 9, **heads)
         busy(trace, 110, 100, 15)
         trace.host("aten::native_dropout", 20, 9, **heads)
         busy(trace, 210, 50, 25)
@@ -536,10 +536,16 @@ def test_attention_written_out(tmp_path: Path) -> None:
     advice = advised(attending(written_out=True), tmp_path)["attention"]
     products_us = 2 * (2 * 8 * 64 * 64 * 16) / (66.9e12 / 2) * 1e6
     assert advice.gain_ns == pytest.approx((150 + 150 - products_us) * US, abs=US)
-    assert not any("is_causal" in text for text in advice.tries)  # no mask is applied
+    assert advice.tries == ("Call torch.nn.functional.scaled_dot_product_attention.",)  # no mask is applied
     assert advice.figures["shape"].text == "2 x 4 x 64 x 64"
     assert advice.figures["dropped"].value == 50 * US
     assert "attention" not in advised(attending(written_out=False), tmp_path)
+
+
+def test_attention_that_torch_did_not_fuse(tmp_path: Path) -> None:
+    """A softmax that only `scaled_dot_product_attention` calls; dropout is no reason on a GPU."""
+    (tried,) = advised(attending(written_out=True, softmax="aten::_safe_softmax"), tmp_path)["attention"].tries
+    assert "sdpa_kernel" in tried
 
 
 def chained(*, between: bool) -> TraceBuilder:
