@@ -87,11 +87,11 @@ class Run(NamedTuple):
 
 
 class Result(NamedTuple):
-    """An estimate next to the run: shares of the published time, whether range and memory held."""
+    """An estimate next to the run: shares of the published time, whether range and memory (if checked) held."""
 
     ratio: float
     inside: bool
-    fits: bool
+    fits: bool | None
     #: By 6 FLOPs a parameter and token at the sheet's peak; `None` without tokens.
     at_peak: float | None
 
@@ -279,10 +279,11 @@ def table_of(found: dict[str, list[Result]]) -> str:
     for kind, each in found.items():
         ratios = sorted(result.ratio for result in each)
         ruled = [result.at_peak for result in each if result.at_peak is not None]
+        fits = [result.fits for result in each if result.fits is not None]
         rules = [f"{100 * median_off([times * ratio for ratio in ruled]):.0f} %" if ruled else "" for times in (1, 2)]
         lines.append(
             f"| {kind} | {len(each)} | {sum(result.inside for result in each)} | {100 * median_off(ratios):.0f} %"
-            f" | {ratios[0]:.2f} to {ratios[-1]:.2f} | {sum(result.fits for result in each)} of {len(each)}"
+            f" | {ratios[0]:.2f} to {ratios[-1]:.2f} | {f'{sum(fits)} of {len(fits)}' if fits else ''}"
             f" | {rules[0]} | {rules[1]} |"
         )
     return "\n".join(lines)
@@ -335,7 +336,7 @@ def main(public: Path, foundry: Path) -> None:
         result = Result(
             made.as_is_ns / run.step_ns,
             made.low_ns <= run.step_ns <= made.high_ns,
-            not run.fits or made.occupied.fits is not Fits.DOES_NOT_FIT,
+            made.occupied.fits is not Fits.DOES_NOT_FIT if run.fits else None,
             None if ruled is None else ruled / run.step_ns,
         )
         found.setdefault(run.kind, []).append(result)

@@ -19,8 +19,9 @@
 Times are integers in nanoseconds, sizes are in bytes, and each name includes its unit; `None` means unknown. All errors
 that you can fix are subclasses of `OpanatomyError`: `UsageError` (an invalid argument), `TraceError` (a trace that
 cannot be read), `ModelError` (a module that cannot be observed or called), `CaptureError` (a step that cannot be run or
-recorded; `OutOfMemory` if it does not fit), `OutputError` (a file that cannot be written), `GateError` (a check failed
-or a `fail_if` condition was true). `formula` declares the FLOPs and bytes of an operator.
+recorded; `OutOfMemory` if it does not fit), `EstimateError` (a step that cannot be predicted without running it),
+`OutputError` (a file that cannot be written), `GateError` (a check failed, or a `fail_if` condition was true or could
+not be checked). `formula` declares the FLOPs and bytes of an operator.
 
 A report contains records of the types `Step`, `StepRow`, `ClassRow`, `OperatorRow`, `KernelRow`, `ModuleRow`, `Memory`,
 `Workload`, `Environment`, `Advice` and `Check`. `Cost`, `Signature` and `Tensor` are for your own formulas, `Format`
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from opanatomy.cost.registry import formula
     from opanatomy.errors import (
         CaptureError,
+        EstimateError,
         GateError,
         ModelError,
         OpanatomyError,
@@ -78,7 +80,7 @@ __all__ = [
     "Anatomy", "Comparison", "Techniques", "Step", "StepRow", "ClassRow", "OperatorRow", "KernelRow", "ModuleRow",
     "Memory", "Workload", "Environment", "Advice", "Check", "formula", "Cost", "Signature", "Tensor", "Format",
     "Page", "OpanatomyError", "UsageError", "TraceError", "ModelError",
-    "CaptureError", "OutOfMemory", "OutputError", "GateError", "__version__",
+    "CaptureError", "EstimateError", "OutOfMemory", "OutputError", "GateError", "__version__",
 ]  # fmt: skip
 
 _HOMES = {
@@ -99,8 +101,8 @@ _HOMES = {
     **dict.fromkeys(("Workload", "Environment"), "opanatomy.records.workload"),
     "Memory": "opanatomy.records.memory",
     **dict.fromkeys(
-        ("OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError", "OutOfMemory", "OutputError",
-         "GateError"),
+        ("OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError", "EstimateError", "OutOfMemory",
+         "OutputError", "GateError"),
         "opanatomy.errors",
     ),
     "Anatomy": "opanatomy.results",

@@ -59,7 +59,7 @@ def trace_handler(
                 profiler.step()
 
     The trace of each cycle is written to the folder (`step12.trace.json.gz`; with several ranks, the rank follows the
-    step) and analyzed in a separate process at low priority while the training continues. A five-line digest goes to
+    step) and analyzed in a separate process at low priority while the training continues. A short digest goes to
     the logger `opanatomy`, or to `log`, along with how long the training was paused. `metrics` receives the headline
     numbers as one flat dictionary, and the profiler's step (`lambda figures, step: wandb.log(figures, step=step)`).
     With `keep="slow"`, traces are kept only if their mean step takes at least `slower` times as long as the median so

@@ -228,8 +228,9 @@ def not_coming(steps: range, training: Training) -> str | None:
         reasons.append(f"training ends with step {end}, but check and memory need {needed}")
     if not reasons:
         return None
-    last = f"{end - training.extra}" if end > training.extra else "..."
-    return f"TrainerCallback: {'; '.join(reasons)} - pass steps from {done + 1} to {last}"
+    last = end - training.extra
+    todo = f"pass steps from {done + 1} to {last if end else '...'}" if not end or last > done else "train longer"
+    return f"TrainerCallback: {'; '.join(reasons)} - {todo}"
 
 
 #: Figures for the Trainer's log, if they are known; `Anatomy.metrics()` has more.

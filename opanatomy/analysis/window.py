@@ -109,7 +109,8 @@ def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]
     shared = _repeated(launch) - _repeated(launch, device)
     if shared:
         lines.append(
-            f"{shared:,} launches also have kernels on a second device: these kernels belong to a process whose"
+            f"{shared:,} {'launch also has' if shared == 1 else 'launches also have'} kernels on a second device:"
+            " these kernels belong to a process whose"
             " launches the trace lacks, so their operators, phases and modules may be wrong"
         )
 

@@ -101,7 +101,9 @@ class Store:
         except FileNotFoundError:
             self._runs = {}
         except (msgspec.MsgspecError, OSError) as error:
-            raise UsageError(f"--folder {self.folder}: its {_INDEX} cannot be read: {error}") from error
+            raise UsageError(
+                f"--folder {self.folder}: its {_INDEX} cannot be read: {error} - use another folder"
+            ) from error
 
     @contextmanager
     def open(self) -> Iterator[None]:

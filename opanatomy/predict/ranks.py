@@ -97,7 +97,10 @@ def on_a_rank(subject: Subject, options: RunOptions, mesh: Any) -> Subject:
         for name in ("num_attention_heads", "num_key_value_heads"):
             heads = getattr(config, name, None)
             if isinstance(heads, int) and heads % ranks:
-                raise UsageError(f"{spelled(PARALLEL, TP)}: {name} is {heads}, which is not a multiple of {ranks}")
+                raise UsageError(
+                    f"{spelled(PARALLEL, TP)}: {name} is {heads}, which is not a multiple of {ranks} - use a number of"
+                    " ranks that divides it"
+                )
         cut(subject.module, accelerator)
     elif is_sharded(parallel):
         from accelerate.utils.fsdp_utils import fsdp2_apply_ac, fsdp2_prepare_model

@@ -1598,7 +1598,7 @@ def _ranks(anatomy: Anatomy) -> Any:
     said = []
     if len(names) < len(anatomy.ranks):
         said.append(f"{len(names)} of {len(anatomy.ranks):,} ranks: the slowest, and an even sample of the others")
-    if len(steps) == _MOST_STEPS:
+    if anatomy.waiting is not None and any(rank.steps[_MOST_STEPS:] for rank in anatomy.waiting.each):
         said.append(f"the first {_MOST_STEPS} steps")
     panels = []
     for figure, scheme in (

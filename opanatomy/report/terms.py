@@ -465,7 +465,6 @@ ROOFLINE: Final = Chapter(
             "For memory-bound work, the `of peak` column shows it. MUE is (minimum bytes / bytes moved) x (bandwidth"
             " reached / peak bandwidth); the bytes actually moved cancel out.",
             formula="minimum bytes / (time x peak bandwidth)",
-            paths="communication.phases[].bytes",
         ),
     ),
 )
@@ -509,7 +508,7 @@ COMMUNICATION: Final = Chapter(
             " and all-to-all, and all of it in a broadcast. The time includes waiting for other ranks, so the links"
             " may be faster than this.",
             formula="10^9 x factor x bytes / collectives[].sized_ns",
-            paths="communication.phases[].bytes, collectives[].sized_ns",
+            paths="collectives[].bytes, collectives[].sized_ns",
         ),
         term(
             "~",
@@ -1292,7 +1291,6 @@ COMPARISON: Final = Chapter(
         term("signature", "shapes and types of the arguments"),
         term("samples", "samples per second"),
         term("peak", "peak memory of the step"),
-        term("last to first", "change from the first run's value to the last run's, in percent"),
         term("~", "no difference beyond chance (p >= 0.01)"),
         term(
             "overlap of {}",

@@ -22,6 +22,7 @@ import opanatomy
 from opanatomy.api import comparison_of
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.experiment import Techniques
+from opanatomy.records.lanes import SpanTable
 from opanatomy.records.signature import SignatureText
 from opanatomy.records.table import Table
 from opanatomy.report.formats import format_named
@@ -159,7 +160,11 @@ def _renamed(value: Any, name: Callable[[str], str]) -> Any:
     if isinstance(value, tuple):
         return tuple(_renamed(item, name) for item in value)
     if isinstance(value, Table):
-        keys = {key: replace(column, values=_renamed(column.values, name)) for key, column in value.keys.items()}
+        words = {"kind"} if isinstance(value, SpanTable) else set()
+        keys = {
+            key: column if key in words else replace(column, values=_renamed(column.values, name))
+            for key, column in value.keys.items()
+        }
         return value.with_columns(keys, {})
     if isinstance(value, dict):
         return {_renamed(key, name): _renamed(item, name) for key, item in value.items()}

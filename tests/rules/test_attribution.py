@@ -338,7 +338,7 @@ def test_what_is_there_twice_or_on_two_devices_is_said(tmp_path: Path) -> None:
     assert any(text.startswith("3 device events recorded more than once") for text in said), said
     trace.kernel("ampere_sgemm_128x64_nn", 141, 10, 1, device=1)
     (warning,) = trace.analyze(tmp_path).warnings
-    assert warning.startswith("1 launches also have kernels on a second device")
+    assert warning.startswith("1 launch also has kernels on a second device")
 
 
 # ------------------------------------------------------------------------------------------------- costs that cannot be

@@ -186,7 +186,7 @@ def mesh_of(parallel: str, world_size: int) -> Any:
     try:
         from accelerate import ParallelismConfig
     except ImportError:
-        raise UsageError(f"{spelled(PARALLEL, parallel)} needs accelerate 1.10 or later - update it") from None
+        raise UsageError(f"{spelled(PARALLEL, parallel)} needs accelerate 1.15 or later - update it") from None
     if parallel == TP:
         return ParallelismConfig(tp_size=world_size)
     return ParallelismConfig(dp_replicate_size=2, dp_shard_size=world_size // 2)

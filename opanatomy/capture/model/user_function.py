@@ -64,7 +64,7 @@ def file_and_function(model: str) -> tuple[Path, str] | None:
         except (OSError, SyntaxError, ValueError, RecursionError) as error:
             raise ModelError(f"{model}: {named}, and the file cannot be read ({one_line(error)})") from error
         functions = [part for part in body if isinstance(part, ast.FunctionDef)]
-        names = [part.name for part in functions if {each.arg for each in part.args.args} <= {"batch"}]
+        names = [part.name for part in functions if _required(part.args) <= {"batch"}]
         if not names:
             instead = f"add one that returns (module, inputs), or run it as a script: opanatomy run {path}"
             raise ModelError(f"{model}: {named}, and the file has none without arguments - {instead}")
@@ -198,6 +198,14 @@ def _shown(name: str) -> str:
 #: Functions of a module are named up to this many.
 _MAX_NAMED_FUNCTIONS: Final = 8
 _PATTERN = regex(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def _required(arguments: ast.arguments) -> set[str]:
+    """Return the names of the arguments without a default."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    first = positional[: len(positional) - len(arguments.defaults)]
+    named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return {each.arg for each in (*first, *(each for each, default in named if default is None))}
 
 
 def is_function(model: str) -> bool:

@@ -200,7 +200,7 @@ window.opanatomy.shown = (async () => {
   const keys = {
     ArrowRight: () => go(1, 0), ArrowLeft: () => go(-1, 0), ArrowDown: () => go(0, 1), ArrowUp: () => go(0, -1),
     Enter: () => picked >= 0 && show(begin[picked] - length[picked], end(picked) + length[picked]),
-    l: () => picked >= 0 && sourceOf(picked) >= 0 && pick(sourceOf(picked)),
+    l: () => keys.L(), L: () => picked >= 0 && sourceOf(picked) >= 0 && pick(sourceOf(picked)),
     "+": () => move("closer"), "-": () => move("farther"), Escape: () => pick(-1),
   };
   canvas.addEventListener("keydown", (event) => { if (keys[event.key]) { event.preventDefault(); keys[event.key](); } });

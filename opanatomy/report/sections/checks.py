@@ -150,7 +150,8 @@ def _extent(differences: Iterable[Difference], share: float) -> Phrase:
 
 def may_be_wrong(check: Check, difference: Difference) -> Phrase:
     """Return the possibly wrong figure and its error: its value here and by the second source."""
-    in_phase = "" if difference.phase is None else f" in {difference.phase.value}"
+    named = check.quantity == "annotated phases"  # by the operator
+    in_phase = "" if difference.phase is None or named else f" in {difference.phase.value}"
     figure = _FIGURE.get(check.quantity, f"{check.quantity} of {{}}")
     subject = phrase(figure, *([Name(difference.operator.removeprefix("aten::"))] if "{}" in figure else ()))
     if check.quantity in _TEXTUAL and difference.evidence:

@@ -64,7 +64,7 @@ _WHILE: Final = {
     IdleCause.PYTHON: "while the host is between operators, in Python",
     IdleCause.STREAM: "while work waits for another stream",
     IdleCause.DEVICE: "in gaps between kernels already queued",
-    IdleCause.UNKNOWN: "at times for which the trace records no host activity",
+    IdleCause.UNKNOWN: "at times that the trace does not explain",
 }
 #: A cause's largest item is named from this share of the cause on.
 _MIN_ITEM_SHARE: Final = 0.15
