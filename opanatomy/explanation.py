@@ -336,7 +336,7 @@ def _formula(name: str) -> list[Fact]:
     from opanatomy.cost.registry import describe, function_of
 
     text = describe(name) or "none: its FLOPs and bytes are unknown"
-    first, *others = [line.strip() for line in text.splitlines() if line.strip()]
+    first, *others = text.splitlines()
     function = function_of(name)
     written = _as_written(function) if function else []
     return [Fact(label="formula", text=first), *(Fact(label="", text=line) for line in others), *written]

@@ -180,9 +180,10 @@ def has_formula(operator: str) -> bool:
 
 
 def describe(operator: str) -> str | None:
-    """Return the description of an operator's formula, with its source; `None` without a formula."""
+    """Return the description of an operator's formula, a line per paragraph; `None` without a formula."""
     function = function_of(operator)
-    return None if function is None else getdoc(function)
+    text = None if function is None else getdoc(function)
+    return text and "\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def operators() -> tuple[str, ...]:

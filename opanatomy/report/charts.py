@@ -336,7 +336,7 @@ _TITLE_OF_ADVICE: Final = "The step now, after each of the top changes, and afte
 _NOW, _REPLAYED, _RANGE, _BOUND = (
     "now",
     "after the change, by replaying the trace",
-    "up to here, depending on how much recording slows the host",
+    "up to here for a host not slowed by recording",
     "after the change, at least",
 )
 _OF_AFTER: Final = {_NOW: _GREY, _REPLAYED: "#0072b2", _RANGE: "#a8c8e0", _BOUND: "rgba(138, 138, 138, 0.1)"}

@@ -2020,7 +2020,7 @@ WHOLE_RUN: Final = Chapter(
     page="script.md",
     terms=(
         term(
-            "whole run | other step | other steps",
+            "whole run | unrecorded step | unrecorded steps",
             "steps of the loop that were not recorded",
             "The first step is excluded too. The wait for input is the time in which the loop waits for a DataLoader"
             " outside evaluations; with several ranks, that of the rank that waits most.",

@@ -131,7 +131,7 @@ def bars_of(report: Anatomy) -> dict[str, list[tuple[str, int, int]]]:
 NOW, REPLAYED, RANGE, BOUND = (
     "now",
     "after the change, by replaying the trace",
-    "up to here, depending on how much recording slows the host",
+    "up to here for a host not slowed by recording",
     "after the change, at least",
 )
 

@@ -364,7 +364,7 @@ def _whole_run(anatomy: Anatomy) -> Phrase | None:
         (sum(event.count for event in run.recompilations), "recompilation"),
     )
     shown = [
-        phrase("{}: mean {}", Count(run.steps, "other step"), Time(run.wall_ns / run.steps)),
+        phrase("{}: mean {}", Count(run.steps, "unrecorded step"), Time(run.wall_ns / run.steps)),
         phrase("median {}", Time(run.median_ns)),
         phrase("waiting for input {}", Share(run.input_ns, run.wall_ns)),
     ]
