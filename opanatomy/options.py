@@ -765,7 +765,7 @@ SCRIPT: Final = (
     Option(name="stop", group=_STEP, kind=Kind.SWITCH, default=False,
            help="end the script when its steps are recorded (exit code 0)"),
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False,
-           help="record every allocation in one extra step: the memory curve and what fills its peak"),
+           help="record every allocation in one extra step, to show memory over time and what is live at its peak"),
     Option(name="lines", group=_STEP, kind=Kind.SWITCH, default=False,
            help="measure one extra step line by line: time, FLOPs and bytes of each line of code"),
     Option(name="no_check", group=_STEP, kind=Kind.SWITCH, default=False,
@@ -1064,7 +1064,7 @@ def _check_ranks(options: Any, spelled: Spelling) -> None:
     for option in (BUCKET_MB, BUCKET_VIEW):
         if getattr(options, option.name) != option.default:
             raise UsageError(
-                f"{spelled(option, getattr(options, option.name))} works only with DDP: leave out"
+                f"{spelled(option, getattr(options, option.name))} works only with DDP - leave out"
                 f" {spelled(PARALLEL, parallel)}"
             )
     if options.generate is not None:

@@ -114,7 +114,7 @@ EXIT_CODES: Final = (
     ("0", "done"),
     ("1", "failed; one line on stderr says why, and what to do"),
     ("2", "wrong usage"),
-    ("3", "a check failed, a --fail-if condition was true or could not be checked, or --for does not fit"),
+    ("3", "a check failed, --fail-if was true or unknown, or --for does not fit"),
     ("130", "interrupted"),
 )
 #: Shells supported by `--print-completion`.

@@ -799,9 +799,9 @@ class Experiment:
         if busy:
             name, load = max(busy, key=lambda pair: max(pair[1].before or 0, pair[1].after or 0))
             yield (
-                f"the machine was busy while {len(busy)} of {len(timed)} variants were timed (for {name}, utilization"
-                f" by other work was {load.text} the steps), so no time difference is claimed - run again when it is"
-                " idle"
+                f"the machine was busy while {len(busy)} of {len(timed)} variants were timed (most for {name}:"
+                f" utilization by other work was {load.text} the steps), so their times are not compared - run again"
+                " when the machine is idle"
             )
         needed = runs_needed(self._baseline_runs())
         if timed and self.repetitions < needed:

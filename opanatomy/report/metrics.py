@@ -159,7 +159,8 @@ DEFINITIONS: Final = (
     _defined("peak_memory_bytes", "bytes", "lower", "peak memory of the step: `allocator_peak_bytes` if known, else"
         " `process_peak_bytes`"),
     _defined("allocator_peak_bytes", "bytes", "lower", "most memory that the allocator had allocated at one time"),
-    _defined("process_peak_bytes", "bytes", "lower", "CPU: largest resident set of the process, including Python"),
+    _defined("process_peak_bytes", "bytes", "lower", "CPU: largest resident set size (RSS) of the process, including"
+        " Python"),
     _defined("reserved_memory_bytes", "bytes", "lower", "most device memory that the allocator had reserved at one"
         " time"),
     _defined("needed_memory_bytes", "bytes", "lower", "memory that the step needs in theory, excluding temporary"

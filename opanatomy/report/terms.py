@@ -285,9 +285,9 @@ RATIOS: Final = Chapter(
         term(
             "FLOP theory | bytes theory | theory",
             "ratio that theory predicts for this step",
-            "FLOPs of contractions: 2 if all weights and inputs need gradients (3 with checkpointing). Bytes of"
-            " element-wise operators and norms: 1.5. Each forward matmul adds its backward matmuls: one for the"
-            " weight's gradient and one for the input's, where these are needed.",
+            "FLOPs of contractions: 2 if all weights and inputs need gradients (3 with checkpointing), since each"
+            " forward matmul then has two backward matmuls, one for the weight's gradient and one for the input's."
+            " Bytes of element-wise operators and norms: 1.5.",
             paths="ratios[].theory_flops, ratios[].theory_bytes",
         ),
         term("-", "some work has no cost formula, or forward is less than 1 % of backward"),
@@ -967,7 +967,7 @@ TECHNIQUES: Final = Chapter(
             "bytes of the tensors in entire blocks, and bytes that the allocator reserves for them",
             "The allocation requests of the first two steps go through a model of torch's caching allocator (blocks"
             " of 512 bytes, segments of 2 and 20 MiB), including cuBLAS workspaces. With"
-            " `PYTORCH_ALLOC_CONF=expandable_segments:True`, the model uses expandable segments.",
+            " `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, the model uses expandable segments.",
             paths="rows[].predicted.occupied.allocated_bytes, rows[].predicted.occupied.reserved_bytes",
         ),
         term(
@@ -1137,22 +1137,21 @@ SAME: Final = Chapter(
     terms=(
         term(
             "the same training?",
-            "differences in units of float32 rounding, after one step without dropout from the same weights and data",
+            "differences in float32 epsilons, after one step without dropout from the same weights and data",
             "Shows `same`, or `DIFFERS` with the first operator whose output differs from the baseline's.",
             formula="rows[].sameness",
             paths="rows[].sameness.loss_units, rows[].sameness.gradient_units, rows[].sameness.weight_units",
-            note="differences in units of float32 rounding, after one step without dropout from the same weights and"
-            " data",
+            note="differences in float32 epsilons, after one step without dropout from the same weights and data",
         ),
-        term("loss", "relative difference of the losses, in units of rounding", paths="rows[].sameness.loss_units"),
+        term("loss", "relative difference between the losses, in epsilons", paths="rows[].sameness.loss_units"),
         term(
             "gradients",
-            "relative difference of the gradients, in units of rounding",
+            "relative difference between the gradients, in epsilons",
             paths="rows[].sameness.gradient_units",
         ),
         term(
             "weights",
-            "relative difference of the updated weights, in units of rounding",
+            "relative difference between the updated weights, in epsilons",
             paths="rows[].sameness.weight_units",
         ),
         term("worst gradient", "weight whose gradient differs the most", paths="rows[].sameness.worst_gradient.name"),
@@ -1478,7 +1477,7 @@ CHECKS: Final = Chapter(
             "For each check, shows the difference that affects the most work, if the check's differences together"
             " affect 1 % of the work or more; `--check` then fails with exit code 3. The share is the fraction of"
             " device work (on the CPU, of operator time) in calls that a difference affects; for a difference without"
-            " a time, it is the relative difference of the two numbers.",
+            " a time, it is the relative difference between the two numbers.",
             formula="checks[].differences where cause is null",
             paths="checks[].differences[].operator, checks[].differences[].ours, checks[].differences[].other",
         ),
@@ -1601,7 +1600,7 @@ COMPONENTS: Final = Chapter(
         ),
         term(
             "peak of the process",
-            "largest resident set of the process, including Python",
+            "largest resident set size (RSS) of the process, including Python",
             "Used on the CPU if allocations were not tracked; `--memory` tracks them.",
             paths="memory.process_peak_bytes",
         ),
@@ -1673,7 +1672,7 @@ SNAPSHOTS: Final = Chapter(
             "device memory in use by all processes, according to NVML",
             paths="memory.snapshots[].nvml_used_bytes",
         ),
-        term("process", "resident set on the host", paths="memory.snapshots[].rss_bytes"),
+        term("process", "resident set size (RSS) on the host", paths="memory.snapshots[].rss_bytes"),
         term("before the device", "nothing is on the device yet"),
         term("context", "only the device's context exists"),
         term("weights", "the model is on the device"),
@@ -2600,7 +2599,7 @@ WORDS: Final = Chapter(
         ),
         term("kind of device", "cuda, cpu or another of torch's device types", paths="environment.device_kind"),
         term("peak rate | peak of the device", "the device's maximum FLOPs per second, by data type"),
-        term("units of rounding", "2^-23 for float32, the relative distance between neighboring numbers"),
+        term("epsilons", "2^-23 for float32, the relative distance between neighboring numbers"),
         term("noise", "variation between repetitions of the same run"),
         term("prediction | predicted", "value computed from a run of the baseline, before the technique is run"),
         term(

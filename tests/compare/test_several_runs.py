@@ -174,7 +174,7 @@ def test_every_recorder_writes_where_a_comparison_collects(here: Path, monkeypat
         (["--run", "profile gpt2 --clip 1"], "--clip 1.0 clips before an optimizer update, and this run has none"),
         (
             ["--run", "profile gpt2 -o a.json"],
-            "--output is not an option of a run - leave it out, or pass it to compare",
+            "--output is not an option of a run - leave it out, or use it with compare",
         ),
         (["--run", "profile gpt2 --fail-if 'time > 1s'"], "--fail-if is not an option of a run"),
         (["--run", "profile gpt2 --trace a.json.gz"], "--trace is not an option of a run"),

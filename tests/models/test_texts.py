@@ -328,8 +328,8 @@ def test_texts_that_fit_no_model_are_refused(name: str, others: dict[str, Any], 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"padding": "sorted"}, "padding='sorted' needs texts: add texts='sample'"),
-        ({"tokenizer": "slow"}, "tokenizer='slow' needs texts: add texts='sample'"),
+        ({"padding": "sorted"}, "padding='sorted' needs texts - add texts='sample'"),
+        ({"tokenizer": "slow"}, "tokenizer='slow' needs texts - add texts='sample'"),
         ({"generate": 2, "texts": "sample"}, "generate=2 needs prompts of equal length - leave out texts='sample'"),
     ],
 )

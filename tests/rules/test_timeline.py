@@ -325,7 +325,7 @@ CAUSES: dict[str, tuple[Callable[[TraceBuilder], None], str, int, str]] = {
      "while the host runs operators and launches kernels (mostly in view)"),
     "Python": (other("user_annotation", "compute metrics"), "python", 3_980,
                "while the host is between operators, in Python (mostly in compute metrics)"),
-    "nothing": (lambda trace: None, "unknown", 3_980, "at times for which the trace records no host activity"),
+    "nothing": (lambda trace: None, "unknown", 3_980, "at times that the trace does not explain"),
 }  # fmt: skip
 
 

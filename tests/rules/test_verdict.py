@@ -79,9 +79,9 @@ HEADLINES: list[tuple[Anatomy, str, str]] = [
      f"{IDLE} 60.0 % of the step, mostly while work waits for another stream.", "idle"),
     (made((CONTRACTION, 40), operators=24, stream=16, unknown=20),
      f"{IDLE} 60.0 % of the step, 24.0 % {LAUNCHING},"
-     " 20.0 % at times for which the trace records no host activity.", "idle"),
+     " 20.0 % at times that the trace does not explain.", "idle"),
     (made((CONTRACTION, 40), unknown=60),
-     f"{IDLE} 60.0 % of the step, at times for which the trace records no host activity.",
+     f"{IDLE} 60.0 % of the step, at times that the trace does not explain.",
      "idle"),
     (made((CONTRACTION, 45), (COMMUNICATION, 55), exposed=55),
      "Exposed communication takes 55.0 % of the step.", "communication"),

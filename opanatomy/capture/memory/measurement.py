@@ -261,7 +261,7 @@ class PeakMeter:
     def measured_by(self) -> str | None:
         """Return how the figure is measured; `None` if the device does not report it."""
         if self.on_host:
-            return "resident set of the process"
+            return "the process's resident set size (RSS)"
         if self.on_cuda:
             return allocator_name(DeviceAllocator(self.device))
         return accelerators.allocator_name(self.device)

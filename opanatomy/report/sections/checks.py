@@ -256,9 +256,11 @@ def ledger(anatomy: Anatomy, page: Page) -> Section:
         whole = work_of(anatomy) if anatomy.environment.host_only else "device work"
         linked = joined((phrase("{} {}", Time(ns), name) for name, ns in parts if ns), by=" + ")
         known = (("classified", account.classed_ns), ("costed", account.costed_ns), ("unknown", account.unknown_ns))
+        attends = any("attention" in row.operator or "attn" in row.operator for row in anatomy.operators)
         counted = (
             f"{name.replace('_', '-')}: {value}{' FLOPs' * (name == 'multiply_add')}"
             for name, value in anatomy.conventions.items()
+            if name != "causal" or attends
         )
         work = [
             ("work", phrase("{} {} = {}", whole, Time(account.device_work_ns), linked or "")),

@@ -573,20 +573,20 @@ def _class(anatomy: Anatomy, costs: Costs, item: OperatorClass, ns: float) -> Fi
     """Return a class of work, its largest part, and its share of the device's ceiling."""
     rows = [row for row in anatomy.classes if row.operator_class is item]
     part, share = total(rows), ns / costs.whole_ns
+    mainly, parts = _largest(anatomy, item, share)
     if item is OperatorClass.UNKNOWN:
-        text = phrase(
-            "Unclassified work{} takes {} of {}.", _largest(anatomy, item, share), Share(share, 1), whole_of(costs)
-        )
+        text = phrase("Unclassified work{} takes {} of {}{}.", mainly, Share(share, 1), whole_of(costs), parts)
         return Finding(name="unknown", text=text, further=NextCommand(section="ledger"), share=share)
     subject, several = _SUBJECT[item]
     takes, runs = ("take", "run") if several else ("takes", "runs")
     text = phrase(
-        "{}{} {} {} of {}{}.",
+        "{}{} {} {} of {}{}{}.",
         subject,
-        _largest(anatomy, item, share),
+        mainly,
         takes,
         Share(share, 1),
         whole_of(costs),
+        parts,
         _reached(runs, part, above_ceiling(anatomy, (item, None, None))),
     )
     spare, steps = sum(row.headroom_ns or 0 for row in rows), steps_of(anatomy)
@@ -606,8 +606,8 @@ def _further(anatomy: Anatomy, item: OperatorClass, part: Total) -> NextCommand:
     return NextCommand(section=section, options=f"--top {_LONG_TABLE_ROWS}", experiment=True)
 
 
-def _largest(anatomy: Anatomy, item: OperatorClass, share: float) -> Phrase | str:
-    """Return the operator, or kernel if most work has none, with most time in a class, or the top two.
+def _largest(anatomy: Anatomy, item: OperatorClass, share: float) -> tuple[Phrase | str, Phrase | str]:
+    """Return the main operator of a class, or kernel if most work has none, or else the top two with their shares.
 
     `share` is the class's share of the step.
     """
@@ -624,18 +624,16 @@ def _largest(anatomy: Anatomy, item: OperatorClass, share: float) -> Phrase | st
     return _most(named, whole, share)
 
 
-def _most(named: Sequence[tuple[Phrase, float]], whole: float, share: float) -> Phrase | str:
-    """Return a class's main part, or the step shares of its two largest parts; small ones are not named."""
+def _most(named: Sequence[tuple[Phrase, float]], whole: float, share: float) -> tuple[Phrase | str, Phrase | str]:
+    """Return a class's main part, or else the step shares of its two largest parts; small ones are not named."""
     much = [part for part in sorted(named, key=lambda part: -part[1])[:2] if part[1] >= _MIN_ITEM_SHARE * whole]
     if not much:
-        return ""
+        return "", ""
     name, ns = much[0]
-    if ns >= whole:
-        return phrase(" (all {})", name)
     if ns >= _MOST_SHARE * whole:
-        return phrase(" (mostly {})", name)
+        return phrase(" (all {})" if ns >= whole else " (mostly {})", name), ""
     shares = (phrase("{} {}", name, Share(ns / whole * share, 1)) for name, ns in much)
-    return phrase(" ({})", joined(shares) or "")
+    return "", phrase(" ({})", joined(shares) or "")
 
 
 def _reached(runs: str, part: Total, above: AboveCeiling | None) -> Phrase | str:
