@@ -270,7 +270,7 @@ def test_what_it_says(name: str, words: list[str]) -> None:
 WORDS = """
     set aside|like steps|like step|the same calls|host-bound|exposed|straggler|mean step|device work
     other steps' work|work of other steps|steps of another kind|significant|p value|interleaved|like ranks
-    self time|wall time|hidden|lead|charged|launch record|synchronizations|process group|units of rounding
+    self time|wall time|hidden|lead|charged|launch record|synchronizations|process group|epsilons
     world size|device events|overlap of compute|overlap of ...
 """
 

@@ -279,6 +279,6 @@ def test_whether_it_fits_is_said_first_and_then_what_would() -> None:
     assert lines[1].startswith("does not fit   8.98 GB to 9.48 GB of 9.00 GB, 479 MB too much")
     first = next(index for index, line in enumerate(lines) if line.startswith("technique"))
     assert lines[first : first + 2] == [
-        "technique  checkpointing: 10.0 GB less memory (50.0 %), then the step fits:",
-        "           predicted. Try `--checkpointing`.",
+        "technique  checkpointing: 10.0 GB less memory (50.0 %), then it fits: predicted.",
+        "           Try `--checkpointing`.",
     ]

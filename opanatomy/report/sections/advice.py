@@ -139,7 +139,7 @@ def gain_of(advice: Advice) -> Phrase | None:
         parts.append(
             phrase("{} less memory ({})", Bytes(advice.gain_bytes), Share(advice.gain_bytes, advice.peak_bytes))
         )
-    fits = {True: "then the step fits", False: "the step still does not fit", None: None}[advice.fits]
+    fits = {True: "then it fits", False: "still does not fit", None: None}[advice.fits]
     return joined((*parts, fits))
 
 
