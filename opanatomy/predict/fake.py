@@ -675,8 +675,10 @@ def simulate(options: RunOptions, sampling: Sampling | None = None, gpu: Gpu | N
     except OpanatomyError:
         raise
     except Exception as error:
+        # An operator without a kernel for fake tensors is tried on real ones, which fails too: the first error names it.
+        first = error.__context__ if isinstance(error, NotImplementedError) else None
         raise EstimateError(
-            f"the step cannot run on fake tensors: {said_by(error)} - use --debug for the traceback"
+            f"the step cannot run on fake tensors: {said_by(first or error)} - use --debug for the traceback"
         ) from error
 
 

@@ -13,7 +13,7 @@ from opanatomy.__main__ import main
 from opanatomy.devices.ceilings import KnownCeilings
 from opanatomy.devices.match import ceilings_of
 from opanatomy.devices.sheets import SHEETS
-from opanatomy.errors import UsageError
+from opanatomy.errors import EstimateError, UsageError
 from opanatomy.options import RunOptions
 from opanatomy.predict import estimate
 from opanatomy.predict.estimate import estimate_of, estimated_on, sheet_limit
@@ -298,6 +298,12 @@ def test_a_measured_rate_is_judged_by_each_formula(here: Path, capfd: pytest.Cap
     assert rows["counted, causal"]["flops"] < rows["counted, full"]["flops"]
     assert main(list(words)) == 0
     assert "outside the estimated range" in " ".join(capfd.readouterr().out.split())
+
+
+def test_an_operator_without_a_fake_kernel_is_named() -> None:
+    model = "facebook/wav2vec2-base-960h"
+    with pytest.raises(EstimateError, match="_use_cudnn_ctc_loss"):
+        estimated(model, "H100", settings=TINY[model], batch=2)
 
 
 @pytest.mark.parametrize(
