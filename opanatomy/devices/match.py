@@ -68,7 +68,7 @@ def slice_of(sheet: Sheet, profile: Profile, multiprocessors: int | None) -> She
     """Return a MIG slice's share of the sheet, or why it is unknown; `multiprocessors` are the trace's."""
     mig, memory = sheet.mig, sheet.memory_gib
     if mig is None or memory is None:
-        return f"no known document says that {sheet.device} supports MIG"
+        return f"opanatomy has no {'MIG profiles' if mig is None else 'memory size'} for {sheet.device}"
     exact = profile.memory_gb / memory * mig.memory
     slices = round(exact)
     documented = {(compute, memory): number for compute, memory, number in mig.profiles}
@@ -81,7 +81,7 @@ def slice_of(sheet: Sheet, profile: Profile, multiprocessors: int | None) -> She
 
     # The trace's count if a slice can have it, else the documented one.
     if len(sheet.multiprocessors) != 1:
-        return f"no document says how many multiprocessors {sheet.device} has"
+        return f"the number of multiprocessors of {sheet.device} is unknown"
     whole, count = sheet.multiprocessors[0], multiprocessors
     if count is not None:
         even = whole * profile.instance / mig.compute
@@ -90,7 +90,7 @@ def slice_of(sheet: Sheet, profile: Profile, multiprocessors: int | None) -> She
     else:
         count = documented[profile.compute, slices]
         if count is None or profile.instance != profile.compute:
-            return f"no document says how many multiprocessors a {profile.label} slice of {sheet.device} has"
+            return f"the number of multiprocessors of a {profile.label} slice of {sheet.device} is unknown"
 
     share = slices / mig.memory
     known_cache = sheet.cache_mib is not None and (profile.compute, slices) != _DOUBLE_MEMORY
@@ -177,7 +177,7 @@ def match(name: str | None, memory_bytes: int | None = None, multiprocessors: in
     if nameless := _NAMELESS.fullmatch(plain):
         return _by_size(name, nameless["architecture"], memory_bytes, multiprocessors)
     if _VIRTUAL.fullmatch(plain):
-        return Match(why=f"{name} is a virtual GPU, and no data sheet says which share of a device it gets")
+        return Match(why=f"{name} is a virtual GPU, and its share of the physical GPU is unknown")
     if profile := profile_of(plain):
         return _slice(name, profile, memory_bytes, multiprocessors)
     if _PART.search(name):

@@ -89,7 +89,7 @@ def table_of(step: StepObservations) -> MemoryTable:
             spans=tuple((span.begin_ns, span.end_ns, span.phase) for span in step.phases),
         )
     except (ValueError, IndexError) as error:
-        raise TraceError(f"the trace's own record of the memory step cannot be used: {error}") from error
+        raise TraceError(f"opanatomy's record of the step's memory in the trace is damaged: {error}") from error
     _check(table, step)
     return table
 
@@ -124,7 +124,7 @@ def _check(table: MemoryTable, step: StepObservations) -> None:
         and float(np.abs(events.bytes.astype(np.float64)).sum()) < 2**62
     )
     if not fits:
-        raise TraceError("the trace's own record of the memory step cannot be used: its columns do not match")
+        raise TraceError("opanatomy's record of the step's memory in the trace is damaged: its columns do not match")
 
 
 def _all_in(indices: Int64, minimum: int, end: int) -> bool:
@@ -172,7 +172,7 @@ def preexisting_blocks(step: StepObservations) -> PreexistingBlocks:
         if step.blocks is not None:
             return _in_blocks(storages, step.blocks, frozenset(step.allocator.workspace_bytes))
     except (ValueError, IndexError) as error:
-        raise TraceError(f"the trace's own record of the memory step cannot be used: {error}") from error
+        raise TraceError(f"opanatomy's record of the step's memory in the trace is damaged: {error}") from error
     return PreexistingBlocks(
         address=storages.address,
         bytes=storages.bytes,
@@ -553,7 +553,7 @@ def _context(snapshots: Sequence[MemorySnapshot]) -> Outside:
     first = next((snapshot for snapshot in snapshots if snapshot.name == START), None)
     if first is None or first.nvml_used_bytes is None:
         why = "NVML does not report this process's memory, nor was the device's memory read before this process used it"
-        return Outside(notes=(f"the device context was not measured: {why}",))
+        return Outside(notes=(f"the device's context was not measured: {why}",))
     size = (after.nvml_used_bytes or 0) - (after.reserved_bytes or 0) - first.nvml_used_bytes
     context = _bounded(size, "memory in use (NVML) - reserved by the allocator - in use before the run")
     note = (
@@ -566,7 +566,7 @@ def _context(snapshots: Sequence[MemorySnapshot]) -> Outside:
 def _bounded(size: int, formula: str) -> Outside:
     if not _MIN_CONTEXT <= size <= _MAX_CONTEXT:
         why = f"{formula} is {size:,} B, which is implausible for a context"
-        return Outside(notes=(f"the device context was not measured: {why}",))
+        return Outside(notes=(f"the device's context was not measured: {why}",))
     return Outside(components=(MemoryComponent(component="device_context", measured_bytes=size, formula=formula),))
 
 
@@ -717,11 +717,11 @@ def _memory_of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot])
         [(component, None) for component in COMPONENTS],
     )
     timeline = points_of(curve, table.events.total_reserved, measured.passes) if measured.blocks.events else ()
-    measured_by = f"every allocation of one step in the {step.allocator.name} of {step.device}"
+    measured_by = f"all allocations in the {step.allocator.name} of {step.device} during one step"
     if step.device == CPU:
         measured_by = (
-            "every allocation of one step in torch's CPU allocator, on top of the weights, optimizer state and inputs"
-            " allocated before the step"
+            "all allocations in torch's CPU allocator during one step, plus the weights, optimizer state and inputs"
+            " allocated before it"
         )
     notes = _outside_note(held.outside_bytes, step.device)
     unseen = measured.labels.unseen_saved_bytes
@@ -902,9 +902,9 @@ def warnings_of(memory: Memory) -> tuple[str, ...]:
             )
         if row.matched_by == "size":
             warnings.append(
-                f"memory of {row.device}: the events have no addresses, so each free is matched to the last block"
-                " of its size; operators and components of equal-sized blocks may be swapped, but their sum is"
-                " exact"
+                f"memory of {row.device}: the events have no addresses, so each free is matched to the most recent"
+                " allocation of the same size; operators and components of equal-sized blocks may be swapped, but the"
+                " totals are exact"
             )
     return tuple(warnings)
 

@@ -675,7 +675,7 @@ def simulate(options: RunOptions, sampling: Sampling | None = None, gpu: Gpu | N
     except OpanatomyError:
         raise
     except Exception as error:
-        # An operator without a kernel for fake tensors is tried on real ones, which fails too: the first error names it.
+        # torch tries an operator without a kernel for fake tensors on real ones too: the first error names it.
         first = error.__context__ if isinstance(error, NotImplementedError) else None
         raise EstimateError(
             f"the step cannot run on fake tensors: {said_by(first or error)} - use --debug for the traceback"

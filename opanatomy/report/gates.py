@@ -125,7 +125,7 @@ def _wrong(text: str, why: str) -> NoReturn:
 def _gate(given: str) -> Gate:
     text = " ".join(given.split())
     if len(text) > _MAX_GATE_LENGTH:
-        _wrong(f"{text[:_MAX_GATE_LENGTH]}...", f"too long for a gate - write METRIC > VALUE, {_EXAMPLES}")
+        _wrong(f"{text[:_MAX_GATE_LENGTH]}...", f"too long - write METRIC > VALUE, {_EXAMPLES}")
     plain = text.translate(_PLAIN_SIGNS)
     significant = _SIGNIFICANT.search(plain) is not None
     parts = _GATE.fullmatch(_SIGNIFICANT.sub("", plain))
@@ -135,7 +135,7 @@ def _gate(given: str) -> Gate:
             text,
             "more than one condition - pass each as a separate gate"
             if several
-            else f"not a gate - write METRIC > VALUE, {_EXAMPLES}",
+            else f"not a valid condition - write METRIC > VALUE, {_EXAMPLES}",
         )
     name, comparison, value = (part.strip() for part in parts.groups())
     if comparison not in COMPARISONS:

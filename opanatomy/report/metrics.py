@@ -184,9 +184,9 @@ DEFINITIONS: Final = (
         " texts"),
     _defined("texts.padding_flops", "flop", "lower", "contraction FLOPs spent on padding, in the profiled batch"),
     _defined("ranks", "ranks", None, "number of ranks in the report"),
-    _defined("ranks.{figure}_min_ns", "ns", "lower", "the named time per step (`spread`), minimum over the ranks"),
-    _defined("ranks.{figure}_median_ns", "ns", "lower", "the named time per step, median over the ranks"),
-    _defined("ranks.{figure}_max_ns", "ns", "lower", "the named time per step, maximum over the ranks"),
+    _defined("ranks.{figure}_min_ns", "ns", "lower", "FIGURE's time per step (see `spread`), minimum over the ranks"),
+    _defined("ranks.{figure}_median_ns", "ns", "lower", "FIGURE's time per step, median over the ranks"),
+    _defined("ranks.{figure}_max_ns", "ns", "lower", "FIGURE's time per step, maximum over the ranks"),
     _defined("waiting_ns", "ns", "lower", "time in which only communication runs, waiting for another rank (mean over"
         " ranks and steps)"),
     _defined("transfer_ns", "ns", "lower", "time in which only communication runs and data can flow (mean over ranks"

@@ -902,7 +902,7 @@ ESTIMATES: Final = Chapter(
         term("assumed", "defaults used for values that you did not specify", paths="estimated.assumed"),
         term(
             "formula",
-            "training FLOPs per token, by a project's formula or as counted here",
+            "training FLOPs per token, by a project's formula or counted by opanatomy",
             "Forward and backward without recomputation. `counted` sums the matmuls of the step's calls, with"
             " attention in full or only the part that a causal mask leaves; the backward of fused attention computes"
             " its scores again. The other formulas are those of nanoGPT, PaLM (appendix B), llm-foundry, torchtitan,"
@@ -1181,7 +1181,7 @@ UNDERFLOW: Final = Chapter(
     sections=("underflow",),
     page="techniques.md",
     terms=(
-        term("gradients of", "gradient elements, at each loss scale, of a technique that computes in float16"),
+        term("gradients of", "technique that computes in float16 (one row per loss scale)"),
         term(
             "loss scale",
             "factor by which the loss is multiplied; 1 means no scaling",

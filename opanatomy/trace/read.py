@@ -899,13 +899,13 @@ def _capture(metadata: dict[str, object], warnings: list[str]) -> Capture | None
     if isinstance(memory := raw.get("memory"), dict) and not _OLD_MEMORY.isdisjoint(memory):
         raw = {**raw, "memory": {}}
         warnings.append(
-            f"the memory records in the trace's own metadata ({METADATA_KEY}) use an older format, which opanatomy no"
-            " longer reads - profile the model again"
+            f"the memory records in opanatomy's metadata in the trace ({METADATA_KEY}) use an older format, which"
+            " opanatomy no longer reads - profile the model again"
         )
     try:
         return with_possible_numbers(msgspec.convert(raw, type=Capture), METADATA_KEY, warnings)
     except msgspec.ValidationError as error:
-        warnings.append(f"the trace's own metadata ({METADATA_KEY}) cannot be used: {error}")
+        warnings.append(f"opanatomy's metadata in the trace ({METADATA_KEY}) cannot be used: {error}")
         return None
 
 

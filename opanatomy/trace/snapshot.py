@@ -173,7 +173,7 @@ def sent_of(path: Path) -> bytes:
     except _Refused as refused:
         error = str(refused)
     except MemoryError:
-        error = f"loading it needs more than {_OBJECTS} times its size in memory - is it a snapshot?"
+        error = f"loading it needs more memory than {_OBJECTS} times the file's (unpacked) size - is it a snapshot?"
     except OSError as failed:
         error = failed.strerror or str(failed)
     except Exception as damage:  # of unpickling what is damaged there are as many kinds as there are opcodes

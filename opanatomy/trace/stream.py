@@ -265,7 +265,8 @@ def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> C
     if not wrong:
         return capture
     warnings.append(
-        f"the trace's own metadata ({name}) contains impossible numbers, which are left out: {', '.join(wrong)}"
+        f"opanatomy's metadata in the trace ({name}) contains impossible numbers, which are left out:"
+        f" {', '.join(wrong)}"
     )
     return replace(capture, **parts)
 

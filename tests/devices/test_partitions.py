@@ -80,17 +80,17 @@ def test_documented_profiles_fit_their_device(sheet: Sheet) -> None:
             "NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb",
             None,
             None,
-            "no document says how many multiprocessors a 1c.3g.20gb slice",
+            "the number of multiprocessors of a 1c.3g.20gb slice",
         ),
         (
             "NVIDIA H100 PCIe MIG 1g.10gb",
             None,
             None,
-            "no document says how many multiprocessors a 1g.10gb slice of H100 PCIe",
+            "the number of multiprocessors of a 1g.10gb slice of H100 PCIe",
         ),
         ("NVIDIA H100 MIG 1g.10gb", None, 16, "could be H100 PCIe MIG 1g.10gb or H100 SXM MIG 1g.10gb"),
-        ("NVIDIA GB200 MIG 1g.23gb", None, 18, "no document says how many multiprocessors GB200 has"),
-        ("NVIDIA L40 MIG 1g.6gb", None, None, "no known document says that L40 supports MIG"),
+        ("NVIDIA GB200 MIG 1g.23gb", None, 18, "the number of multiprocessors of GB200 is unknown"),
+        ("NVIDIA L40 MIG 1g.6gb", None, None, "opanatomy has no MIG profiles for L40"),
         ("NVIDIA Frobnicator MIG 1g.6gb", None, 9, "opanatomy has no data sheet for Frobnicator, which NVIDIA"),
         ("NVIDIA A100-SXM4-40GB MIG", None, 14, "does not say which part"),
         ("AMD Instinct MI300X", 206_141_652_992, 40, "40 multiprocessors here but 304"),
@@ -144,6 +144,5 @@ def test_a_report_of_a_slice_says_so(tmp_path: Path) -> None:
     )
     virtual = ceilings_for(Environment(device="GRID A100D-80C", device_kind="cuda"), folder=tmp_path)
     assert virtual.why_not == (
-        "GRID A100D-80C is a virtual GPU, and no data sheet says which share of a device it gets - use"
-        " --peak and --bandwidth"
+        "GRID A100D-80C is a virtual GPU, and its share of the physical GPU is unknown - use --peak and --bandwidth"
     )

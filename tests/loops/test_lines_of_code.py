@@ -1076,7 +1076,7 @@ def test_lines_that_could_not_be_told_are_missed_aloud(tmp_path: Path) -> None:
     assert loop(3, tmp_path, warmup=0).lines
     early = loop(6, tmp_path)
     assert (early.lines, early.step.by_line_ns) == ((), None)
-    assert [warning for warning in early.warnings if "step that runs line by line" in warning]
+    assert [warning for warning in early.warnings if "step that is traced line by line" in warning]
     block = loop(1, tmp_path, steps=False)
     assert block.lines == ()
     assert [warning for warning in block.warnings if "a block without step()" in warning]

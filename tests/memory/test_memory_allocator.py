@@ -89,7 +89,7 @@ def test_blocks_before_are_told_apart(name: str, workspaces: int, held: int, mon
         # A block that waits for a stream (1,536 B) is no longer handed out, and the segment of cuda:1 is not ours.
         assert sum(first.values()) == 24_106_496
     else:
-        assert memory.measured_by == "every allocation of one step in the HIP caching allocator of cuda:0"
+        assert memory.measured_by == "all allocations in the HIP caching allocator of cuda:0 during one step"
 
 
 # ------------------------------------------------------------------------------------------------------ planted faults

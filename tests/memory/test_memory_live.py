@@ -276,7 +276,10 @@ def test_a_memory_step_that_cannot_be_read_is_a_warning_and_the_storages_stay(
     trace["opanatomy"]["memory"]["step"][table][name] = value
     path.write_text(json.dumps(trace))
     anatomy = opanatomy.analyze(path)
-    assert any(warning.startswith("the trace's own record of the memory step cannot") for warning in anatomy.warnings)
+    assert any(
+        warning.startswith("opanatomy's record of the step's memory in the trace is damaged")
+        for warning in anatomy.warnings
+    )
     assert sizes(anatomy.memory)["weights"] == 4 * 72
     assert anatomy.memory.timeline == ()
 
@@ -301,7 +304,7 @@ START = at("before_the_device", allocated_bytes=0, reserved_bytes=0, nvml_used_b
             1_300,
             "what other processes allocated on the device",
         ),
-        ((at("weights", reserved_bytes=100, nvml_used_bytes=5_400),), None, "the device context was not measured"),
+        ((at("weights", reserved_bytes=100, nvml_used_bytes=5_400),), None, "the device's context was not measured"),
         (
             (START, at("weights", reserved_bytes=100, nvml_used_bytes=450)),
             None,

@@ -398,8 +398,8 @@ def test_metadata_that_cannot_be_are_left_out_and_said(tmp_path: Path) -> None:
     assert (anatomy.environment.device_count, anatomy.workload.parameters, anatomy.workload.batch) == (2, None, None)
     assert (anatomy.workload.seed, anatomy.memory.peak_bytes, anatomy.step.unprofiled_wall_ns) == (-3, None, 9)
     assert anatomy.warnings[0] == (
-        "the trace's own metadata (opanatomy) contains impossible numbers, which are left out: device_memory_bytes,"
-        " parameters, batch, memory.storage_bytes, memory.failure, peak_bytes, unprofiled_step_ns"
+        "opanatomy's metadata in the trace (opanatomy) contains impossible numbers, which are left out:"
+        " device_memory_bytes, parameters, batch, memory.storage_bytes, memory.failure, peak_bytes, unprofiled_step_ns"
     )
     record["memory"] = {"peak_bytes": 5, "components": [{"component": "weights", "measured_bytes": 2}]}
     assert any(

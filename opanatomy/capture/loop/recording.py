@@ -371,7 +371,7 @@ class LoopRecording:
                 f"only {len(profiled.logs)} of {profiled.steps} steps were profiled, because the recording ended early"
             )
         elif not by_line:
-            warnings.append("no lines: the recording ended before the step that runs line by line")
+            warnings.append("no lines: the recording ended before the step that is traced line by line")
         if self.options.memory and not self.session.memory_is_traced:
             warnings.append("no memory trace: the recording ended before the step that traces memory")
         if inside is None:

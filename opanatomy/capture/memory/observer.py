@@ -477,8 +477,8 @@ def why_not_kept(step: StepObservations) -> str | None:
     if size <= _MAX_PACKED_BYTES:
         return None
     return (
-        f"the memory step makes more allocations than trace metadata can hold ({size / 1e6:.0f} MB), so what is live"
-        " at its peak is unknown"
+        f"the step that traces memory makes more allocations than trace metadata can hold ({size / 1e6:.0f} MB), so"
+        " what is live at its peak is unknown"
     )
 
 

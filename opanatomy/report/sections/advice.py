@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from opanatomy.analysis.costs import costs_of
 from opanatomy.records.anatomy import FIRST, PLACE, WORTH, Advice, Anatomy, Evidence, Replay
 from opanatomy.report.names import printable
 from opanatomy.report.section import (
@@ -25,6 +26,7 @@ from opanatomy.report.section import (
     joined,
     phrase,
     said,
+    whole_of,
 )
 from opanatomy.report.sections.verdict import (
     Next,
@@ -69,10 +71,11 @@ def _no_advice(anatomy: Anatomy) -> Section | None:
     inside = ledger.device_work_ns - ledger.outside_window_ns
     if anatomy.advice or anatomy.environment.host_only or not inside:
         return None
-    text = phrase("No change found that could save {} or more of the step.", Share(WORTH, 1, decimals=0))
+    whole = whole_of(costs_of(anatomy))
+    text = phrase("No change found that could save {} or more of {}.", Share(WORTH, 1, decimals=0), whole)
     if inside - ledger.costed_ns > WORTH * inside:
-        rest = "{} FLOPs and bytes are unknown for {} of the device work."
-        text = phrase(rest, text, Share(inside - ledger.costed_ns, inside))
+        uncosted = phrase("{} of the", Share(inside - ledger.costed_ns, inside)) if ledger.costed_ns else "all"
+        text = phrase("{} FLOPs and bytes are unknown for {} device work.", text, uncosted)
     return Section(title="What to try", notes=(Note(text=text),))
 
 

@@ -172,9 +172,9 @@ def _options(anatomy: Anatomy) -> tuple[str | Phrase | None, ...]:
 
     checkpointing = None
     if workload.checkpointing:
-        checkpointing, every = f"checkpointing {workload.checkpointing}", workload.checkpoint_every
+        checkpointing, every = f"{workload.checkpointing} checkpointing", workload.checkpoint_every
         if every and every > 1:
-            checkpointing += f" of groups of {every} layers"
+            checkpointing += f" in segments of {every} layers"
         if workload.checkpoint_layers is not None:
             checkpointing += f" in the first {noun(workload.checkpoint_layers, 'layer')}"
 

@@ -240,7 +240,8 @@ def table(report: Techniques) -> Section:
         columns = _columns_of_limit(report.limit, base)
     every = [(row, figures) for row in report.rows if (figures := figures_of(row)) is not None]
     rows = tuple(Row(cells=cells_of(columns, item)) for item in every if figures_of(report.baseline) is not None)
-    notes = [Note(text=note("techniques", "d.", "B/F"))]
+    changes = ("d.",) if any(column.header.startswith("d.") for column in columns) else ()
+    notes = [Note(text=note("techniques", *changes, "B/F"))]
     if any(row.cells.get("d.step") == _SAME for row in rows):
         notes.append(Note(text=note("techniques", _SAME)))
     if any(row.cells.get("") == _DISAGREES for row in rows):
