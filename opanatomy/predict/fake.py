@@ -676,9 +676,9 @@ def simulate(options: RunOptions, sampling: Sampling | None = None, gpu: Gpu | N
         raise
     except Exception as error:
         # torch tries an operator without a kernel for fake tensors on real ones too: the first error names it.
-        first = error.__context__ if isinstance(error, NotImplementedError) else None
+        first = error.__context__ if isinstance(error.__context__, NotImplementedError) else error
         raise EstimateError(
-            f"the step cannot run on fake tensors: {said_by(first or error)} - use --debug for the traceback"
+            f"the step cannot run on fake tensors: {said_by(first)} - use --debug for the traceback"
         ) from error
 
 
