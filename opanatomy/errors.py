@@ -5,8 +5,13 @@ Each has an exit code.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
+from typing import Final
+
+_PACKAGE: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 
 
 class OpanatomyError(Exception):
@@ -64,6 +69,20 @@ class GateError(OpanatomyError):
     def __init__(self, *reasons: str) -> None:
         super().__init__("\n".join(reasons))
         self.reasons = reasons
+
+
+def failed_import(error: BaseException) -> str | None:
+    """Return a line on a library that this package cannot import; `None` for any other error."""
+    while isinstance(error, ImportError) and error.__cause__ is not None:  # of a module that imports lazily
+        error = error.__cause__
+    library = None
+    for frame, _ in walk_tb(error.__traceback__):
+        if frame.f_code.co_filename.startswith(_PACKAGE):
+            library = None
+        elif frame.f_code.co_name == "<module>":
+            library = str(frame.f_globals.get("__name__")).partition(".")[0]
+    what = f"{type(error).__name__}: {error}"
+    return library and f"{library} cannot be imported: {what} - check it with python -c 'import {library}'"
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from opanatomy.capture.distributed.launched import launched
 from opanatomy.cli.parser import ParserExit, make_parser
 from opanatomy.cli.stdout import point_at_stderr, say
 from opanatomy.cli.verbs import VERBS, verb_named
-from opanatomy.errors import CaptureError, GateError, OpanatomyError
+from opanatomy.errors import CaptureError, GateError, OpanatomyError, failed_import
 from opanatomy.options import on_command_line
 
 
@@ -159,16 +159,12 @@ def _report(error: BaseException, number: int | None) -> int:
     else:
         # The place in our code; the checkout may lie in a folder of any name.
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-        frames = [(_absolute(frame.filename), frame) for frame in extract_tb(error.__traceback__)]
-        last = max((index for index, (name, _) in enumerate(frames) if name.startswith(package)), default=-1)
-        where = f" ({frames[last][0].removeprefix(package)}:{frames[last][1].lineno})" if last >= 0 else ""
-        what = f"{type(error).__name__}: {error}"
-        below = frames[last + 1 : last + 2]
-        if below and below[0][1].name == "<module>":
-            library = below[0][0].removesuffix(f"{os.sep}__init__.py").removesuffix(".py").rpartition(os.sep)[2]
-            _say_line(attributed(f"{library} cannot be imported: {what} - check it with python -c 'import {library}'"))
-        else:
-            _say_line(attributed(f"this is a bug: {what}{where} - run again with --debug and report it"))
+        frames = [(_absolute(frame.filename), frame.lineno) for frame in extract_tb(error.__traceback__)]
+        ours = [(name.removeprefix(package), line) for name, line in frames if name.startswith(package)]
+        where = f" ({ours[-1][0]}:{ours[-1][1]})" if ours else ""
+        what = f"{type(error).__name__}: {error}{where}"
+        bug = f"this is a bug: {what} - run again with --debug and report it"
+        _say_line(attributed(failed_import(error) or bug))
     return OpanatomyError.exit_code
 
 

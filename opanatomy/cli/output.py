@@ -47,6 +47,8 @@ def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequenc
         raise UsageError(
             f"--chart {chart} needs an output file - add -o {chart}.svg or {chart}.png (an .html page has all charts)"
         )
+    if chart is not None:
+        _check_chart(arguments, chart)
     if not hasattr(arguments, "brief"):
         return Page(
             top=getattr(arguments, "top", TOP.default),
@@ -74,6 +76,20 @@ def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequenc
         source=_source(arguments, traces),
         chart=chart,
     )
+
+
+def _check_chart(arguments: argparse.Namespace, name: str) -> None:
+    """Raise `UsageError` for a chart that no report of the verb has; `analyze` shows saved reports of all kinds."""
+    from opanatomy.records.comparison import Comparison
+    from opanatomy.records.experiment import Techniques
+    from opanatomy.report.charts import CHARTS
+
+    predicted = arguments.verb == "techniques" or getattr(arguments, "limit", None) is not None
+    kind = Comparison if arguments.verb == "compare" else Techniques if predicted else Anatomy
+    kinds = CHARTS if arguments.verb == "analyze" else (kind,)
+    names = tuple(name for each in kinds for name in CHARTS[each])
+    if name not in names:
+        raise UsageError(f"--chart {name}: {arguments.verb} has no such chart - {instead_of(name, names)}")
 
 
 def _sections(texts: Sequence[str]) -> tuple[str, ...]:

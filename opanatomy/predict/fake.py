@@ -36,7 +36,7 @@ from opanatomy.capture.step.ranges import forward_hooks
 from opanatomy.capture.step.shape import decoder_of, shape_of
 from opanatomy.capture.step.stepper import Stepper
 from opanatomy.capture.subject import Subject
-from opanatomy.errors import EstimateError, OpanatomyError
+from opanatomy.errors import CaptureError, EstimateError, OpanatomyError, failed_import
 from opanatomy.options import RunOptions
 from opanatomy.predict.absent import Gpu, absent_gpu
 from opanatomy.predict.price import CallKey, key_of
@@ -676,6 +676,8 @@ def simulate(options: RunOptions, sampling: Sampling | None = None, gpu: Gpu | N
         raise
     except Exception as error:
         # torch tries an operator without a kernel for fake tensors on real ones too: the first error names it.
+        if broken := failed_import(error):
+            raise CaptureError(broken) from error
         first = error.__context__ if isinstance(error.__context__, NotImplementedError) else error
         raise EstimateError(
             f"the step cannot run on fake tensors: {said_by(first)} - use --debug for the traceback"

@@ -6,17 +6,20 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache, partial
+from multiprocessing import forkserver
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
+from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory, failed_import
 from opanatomy.levers import Context
 from opanatomy.options import RunOptions
 from opanatomy.predict.absent import Gpu
@@ -50,7 +53,34 @@ def _context() -> Any:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([_PRELOAD])
+    # The server imports torch for seconds: an interrupt, which the terminal sends to all, would be a traceback there.
+    with _interrupts(signal.SIG_IGN):
+        forkserver.ensure_running()
     return context
+
+
+@contextmanager
+def _interrupts(handler: Any) -> Iterator[None]:
+    """Handle SIGINT so in the block; as before in another thread, which cannot set handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the program's main module, which a new process would run again; no job needs it."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def run_job(job: Callable[..., Result], *arguments: Any) -> Result:
@@ -68,7 +98,8 @@ def run_jobs(job: Callable[..., Iterable[Result]], *arguments: Any) -> Iterator[
     context = _context()
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(theirs, dict(os.environ), job, arguments), daemon=False)
-    process.start()
+    with _without_main():
+        process.start()
     theirs.close()
     try:
         while True:
@@ -103,6 +134,7 @@ def _child(connection: Any, environment: dict[str, str], job: Callable[..., Any]
 
     The server keeps its initial environment; secrets are taken from the requesting process's environment.
     """
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the server ignores it
     os.environ.clear()
     os.environ.update(environment)
     try:
@@ -116,7 +148,7 @@ def _child(connection: Any, environment: dict[str, str], job: Callable[..., Any]
     except (OutOfMemory, CaptureError, OpanatomyError) as error:
         outcome = _Outcome(error=str(error))
     except Exception as error:
-        outcome = _Outcome(error=f"{type(error).__name__}: {error}")
+        outcome = _Outcome(error=failed_import(error) or f"{type(error).__name__}: {error}")
     with suppress(BrokenPipeError):  # nobody waits any more
         connection.send(outcome)
     connection.close()
