@@ -22,10 +22,16 @@ from opanatomy.io.redact import Redactor, redacted
 from opanatomy.io.sources import STDIN, spooled
 from opanatomy.memory.snapshots import categories_of
 from opanatomy.options import (
+    ALLOW_TF32,
+    DEVICES,
     ESTIMATE,
     JOBS,
+    LINK,
     OF_RANKS,
     PROCESSES,
+    RATE,
+    SWEEP,
+    TIMELINE,
     RunOptions,
     as_argument,
     check_estimate,
@@ -101,8 +107,8 @@ def analyze(
             cluster=settings,
             at=at,
             what_if=changes,
-            timeline=timeline,
-            categories=categories_of("analyze: categories ", (categories or {}).items()),
+            timeline=checked(TIMELINE, timeline, as_argument),
+            categories=categories_of("analyze: categories ", _mapping("categories", categories).items()),
         )
         return located(anatomy, paths, rules)
     except TraceError as error:
@@ -259,9 +265,18 @@ def estimate(
     known = {option.name for option in ESTIMATE} & set(RunOptions.__struct_fields__)
     for name in options.keys() - known:
         raise UsageError(f"estimate: unknown option {name} - {instead_of(name, sorted(known))}")
+    if not isinstance(model, str):
+        raise UsageError(f"estimate: the model is {kind_of(model)} - pass its name, a folder or 'file.py:function'")
     run = RunOptions(model=model, **options)
-    names = (on,) if isinstance(on, str) else tuple(on)
-    asked = {"devices": devices, "link": link, "sweep": sweep, "on": names, "texts": run.texts}
+    names = [on] if isinstance(on, str) else list(on) if isinstance(on, Iterable) else [None]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"estimate: on={on!r} - pass the name of a device, or several, such as 'H100'")
+    for option, value in (
+        (DEVICES, devices), (LINK, link), (SWEEP, sweep), (ALLOW_TF32, tf32), (RATE, tokens_per_second)
+    ):  # fmt: skip
+        checked(option, value, as_argument)
+    asked = {name: getattr(run, name) for name in ("texts", "batch", "seq")}
+    asked |= {"devices": devices, "link": link, "sweep": sweep, "on": names}
     check_estimate(SimpleNamespace(**asked, **{each.name: getattr(run, each.name) for each in OF_RANKS}), as_argument)
     return as_public(
         estimate_of(
@@ -315,6 +330,13 @@ def _recorded(subject: Subject, options: RunOptions, target: Path | None, force:
 
 
 # ------------------------------------------------------------------------------------------------------------- checks
+
+
+def _mapping(name: str, value: object) -> Mapping[str, str]:
+    """Return the value of an argument that maps texts to texts, empty for `None`."""
+    if not (value is None or (isinstance(value, Mapping) and all(isinstance(each, str) for each in value.values()))):
+        raise UsageError(f"analyze: {name}={value!r}: pass a mapping of names to patterns")
+    return value or {}
 
 
 def _arguments(inputs: object) -> Inputs:
@@ -571,7 +593,10 @@ def compare(*sides: Given | Iterable[Given], fail_if: str | Iterable[str] = (), 
     """
     from opanatomy.report.gates import gates_of, judged, require_met
 
-    gates = gates_of([fail_if] if isinstance(fail_if, str) else list(fail_if))
+    conditions = [fail_if] if isinstance(fail_if, str) else list(fail_if) if isinstance(fail_if, Iterable) else [None]
+    if not all(isinstance(condition, str) for condition in conditions):
+        raise UsageError(f"compare: fail_if={fail_if!r}: pass a condition such as 'time > +5%', or several")
+    gates = gates_of(conditions)
     comparison = judged(comparison_of(sides, redact=redact), gates)
     require_met(comparison.gates)
     return as_public(comparison)

@@ -76,6 +76,8 @@ def trace_handler(
         raise UsageError(
             f"trace_handler: slower={slower!r}: must be above 1 (a multiple of the median step time) - for example 1.5"
         )
+    if not isinstance(folder, (str, os.PathLike)) or os.path.isfile(folder):
+        raise UsageError(f"trace_handler: folder={folder!r} is not a folder - pass the path of one")
     return TraceHandler(Path(folder), log=log or _LOG.info, metrics=metrics, keep=keep, slower=slower, redact=redact)
 
 

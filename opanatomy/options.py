@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -102,9 +103,13 @@ def as_flag(option: Option, value: object) -> str:
 
 def as_argument(option: Option, value: object) -> str:
     """Return `batch=0`, the spelling of Python."""
-    return f"{option.name}={value!r}"
+    text = repr(value)
+    is_short = len(text) <= _MAX_VALUE and "\n" not in text
+    return f"{option.name}={text if is_short else f'<{type(value).__name__}>'}"
 
 
+#: Maximum length of a value in a message; of a longer one the type is named.
+_MAX_VALUE: Final = 200
 _ON_COMMAND_LINE: ContextVar[bool] = ContextVar("on_command_line", default=False)
 
 
@@ -187,6 +192,8 @@ def checked(option: Option, value: Any, spelled: Spelling) -> Any:
         if name is None and not option.is_open:
             raise UsageError(f"{spelled(option, value)}: unknown - {instead_of(value, names)}")
         return value if name is None else name
+    if option.kind is Kind.TEXT and not isinstance(value, (str, os.PathLike)):
+        raise UsageError(f"{spelled(option, value)}: must be text")
     return bool(value) if option.kind is Kind.SWITCH else value
 
 
@@ -779,8 +786,18 @@ SCRIPT: Final = (
 
 PROFILE: Final = (*RUN, *REPORT, *PAGE, FAIL_IF, PROCESSES, SUGGEST, OOM, TRACE, NO_TRACE, LIMIT, FIND)
 #: Options of what a run measures, without effect if nothing is run.
-OF_A_RUN: Final = (FAIL_IF, PROCESSES, SUGGEST, OOM, TRACE, NO_TRACE)
+OF_A_RUN: Final = (
+    *(option for option in RUN if option.name in ("steps", "warmup", "memory", "lines", "check")),
+    FAIL_IF, PROCESSES, SUGGEST, OOM, TRACE, NO_TRACE,
+)  # fmt: skip
 
+TIMELINE: Final = Option(
+    name="timeline",
+    choices=(Choice("full"),),
+    python=("analyze",),
+    help="keep every event of the step in the page, however many (default: at most 100,000 kernels and 30,000 other"
+    " events; above that, events are summed over intervals)",
+)
 ANALYZE: Final = (
     Option(name="trace", positional="+", metavar="TRACE",
            help="a torch.profiler trace, a CUDA memory snapshot or a saved JSON report; - is stdin; several traces, a"
@@ -798,9 +815,7 @@ ANALYZE: Final = (
            help="predict, by replaying the trace, the step time after a change such as 'aten::mm x0.5', 'elementwise"
            " x0.8', 'synchronization 0' (no waits for the device) or 'host 0' (an infinitely fast host); repeatable:"
            " several changes are also predicted together"),
-    Option(name="timeline", choices=(Choice("full"),), python=("analyze",),
-           help="keep every event of the step in the page, however many (default: at most 100,000 kernels and 30,000"
-           " other events; above that, events are summed over intervals)"),
+    TIMELINE,
     Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 if a check fails, that is, if an independent"
            " source disagrees with the report"),
     FAIL_IF,
@@ -919,7 +934,7 @@ ALLOW_TF32: Final = Option(
 )
 ESTIMATE: Final = (
     *(option for option in RUN
-      if option.name not in _NO_SWITCH_OF_ONE - {each.name for each in OF_RANKS} and option.name != "device"),
+      if option.name not in _NO_SWITCH_OF_ONE - {each.name for each in OF_RANKS} | {"device", "warmup"}),
     Option(name="on", group=_FITS, kind=Kind.TEXTS, metavar="DEVICE",
            help="device to estimate for: H100, A100, 4090, ...; separate several with commas; repeatable; the report"
            " describes the first"),
@@ -1087,7 +1102,7 @@ def check_fit(options: Any, spelled: Spelling) -> None:
         return
     for option in OF_A_RUN:
         value = getattr(options, option.name)
-        if value:
+        if value and value != option.default:
             given = value[0] if option.kind is Kind.TEXTS else value
             raise UsageError(f"{spelled(LIMIT, options.limit)} runs nothing - leave out {spelled(option, given)}")
     if options.find is not None and options.texts is not None:
@@ -1111,6 +1126,13 @@ def check_estimate(options: Any, spelled: Spelling) -> None:
         raise UsageError(
             f"{spelled(SWEEP, options.sweep)} needs batches of fixed length - leave out {spelled(TEXTS, options.texts)}"
         )
+    swept = (options.sweep or "").partition("=")[0].strip()
+    for option in RUN:
+        if option.name == swept and getattr(options, swept) is not None:
+            raise UsageError(
+                f"{spelled(SWEEP, options.sweep)} sets the sizes itself - leave out"
+                f" {spelled(option, getattr(options, swept))}"
+            )
 
 
 def check_several(options: Any, processes: int, spelled: Spelling) -> None:

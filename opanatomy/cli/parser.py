@@ -174,10 +174,14 @@ class Parser(argparse.ArgumentParser):
             return ""
         if wrong == "--runs":
             return " - opanatomy compare --run 'profile ...' --run 'profile ...' --times N runs two sides, interleaved"
+        for action in self._actions:
+            if not action.option_strings and wrong == f"--{action.dest}":
+                return f" - write {action.metavar} without {wrong}"
         verbs = [verb for verb in VERBS if any(wrong in option.flags for option in verb_named(verb).OPTIONS)]
         if verbs:
             return f" - put it after {verb}" if verb in verbs else f" - it is an option of {', '.join(verbs)}"
-        near = get_close_matches(wrong, self._option_string_actions, n=1, cutoff=0.6)
+        near = [flag for flag in self._option_string_actions if flag.startswith(wrong) and wrong.startswith("--")]
+        near = near[:1] or get_close_matches(wrong, self._option_string_actions, n=1, cutoff=0.6)
         return f" - did you mean {near[0]}?" if near else ""
 
 

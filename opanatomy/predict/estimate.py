@@ -26,7 +26,7 @@ from opanatomy.devices.sheets import SHEETS
 from opanatomy.errors import EstimateError, UsageError
 from opanatomy.io.redact import Redactor, redacted
 from opanatomy.memory.observed import memory_of_observations
-from opanatomy.options import TP, RunOptions
+from opanatomy.options import TP, RunOptions, as_asked
 from opanatomy.predict.fit import CPU, assumptions, gpu_of, limit_of, limit_of_sheet, occupied_of, with_optimizer
 from opanatomy.predict.workers import simulate_in_process
 from opanatomy.records.anatomy import Anatomy, Ceilings, DeviceFigures, Ledger, Provenance, Step, Timeline
@@ -122,6 +122,7 @@ def estimate_of(
     are computed from the estimate, or from measured `tokens_per_second`. Raises `UsageError` for a device without a
     data sheet, `EstimateError` if the step cannot be simulated.
     """
+    devices = list(dict.fromkeys(devices))
     limits = [sheet_limit(name) for name in devices]
     rates = [_rates_of(limit, compiled=options.compile, tf32=tf32) for limit in limits]
     links = [link_of(link, limit) if ranks > 1 else None for limit in limits]
@@ -151,6 +152,12 @@ def estimate_of(
             estimated_on(steps[kind, each], limit, link=joined, compiled=options.compile, tf32=tf32) for each in sizes
         )
     step = next(iter(steps.values()))
+    conventions = tuple(_conventions(step, made[0], rates[0].ceilings, tokens_per_second))
+    if tokens_per_second is not None and not conventions:
+        raise UsageError(
+            f"{as_asked('--tokens-per-second', 'tokens_per_second')} applies only to the training of text decoders -"
+            " leave it out"
+        )
 
     assumed += () if limits[0].name == CPU else tuple(assumptions(limits[0], ranks))
     assumed += tuple(
@@ -168,7 +175,7 @@ def estimate_of(
         devices=tuple(made),
         tokens_per_second=tokens_per_second,
         tried=tried_of(step, options),
-        conventions=tuple(_conventions(step, made[0], rates[0].ceilings, tokens_per_second)),
+        conventions=conventions,
         assumed=assumed,
     )
     return redacted(_anatomy(step, rates[0], estimated, command), Redactor(everything=options.redact))

@@ -89,7 +89,10 @@ def _technique(name: str, flag: str) -> Lever:
 def _check_combination(text: str, context: Context) -> None:
     """Raise `UsageError` if two techniques of a combination set one option to different values."""
     values: dict[str, Any] = {}
-    for technique in (_technique(name, "--combine") for name in text.split(AND)):
+    techniques = [_technique(name, "--combine") for name in text.split(AND)]
+    if len({technique.name for technique in techniques}) < 2:
+        raise UsageError(f"--combine {text}: needs two or more techniques - join them with {AND}")
+    for technique in techniques:
         for option, value in technique.changes(context).items():
             if values.setdefault(option, value) != value:
                 wanted = f"{option_text({option: values[option]})} and {option_text({option: value})}"

@@ -150,7 +150,7 @@ def _by_side(columns: Iterable[Column], comparison: Comparison) -> Iterator[Colu
 
 def _word(name: str) -> str:
     """Return a name without regard to case, dots, blanks, `-` and `_`."""
-    return re.sub(r"[\W_]+", "", name.lower())
+    return re.sub(r"[\W_]+", "", str(name).lower())
 
 
 def pandas_frame(report: Report, table: str | None) -> Any:

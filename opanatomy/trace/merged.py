@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -161,7 +161,8 @@ def _seen(path: Path) -> dict[Process, _Seen]:
         if isinstance(args.rank, int):
             process.ranks.add(args.rank)
         if args.correlation is not None and kind != OPERATOR and event.ts is not None:
-            (process.launches if kind == LAUNCH else process.work)[args.correlation] = float(event.ts)
+            with suppress(ValueError):  # a text that is not a time
+                (process.launches if kind == LAUNCH else process.work)[args.correlation] = float(event.ts)
     return {pid: process for pid, process in seen.items() if process.first >= 0}
 
 

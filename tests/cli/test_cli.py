@@ -152,6 +152,22 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("techniques", "gpt2", "--folder", "/dev/null"), 2, "--folder /dev/null: it exists already - choose another name"),
     (("analyze", "x.json", "--tables", "/dev/null/t"), 1, "--tables /dev/null/t: cannot write in /dev/null"),
     (("profile", "gpt2", "--trace", "x.txt"), 2, "must end in .json or .json.gz"),
+    (("profile", "--model", "gpt2"), 2, "write MODEL without --model"),
+    (("profile", "gpt2", "--opt", "adamw"), 2, "did you mean --optimizer?"),
+    (("profile", ""), 2, "MODEL is empty"),
+    (("profile", "gpt2", "--chart", "pie", "-o", "x.svg"), 2, "--chart pie: profile has no such chart"),
+    (("techniques", "gpt2", "--chart", "step", "-o", "x.svg"), 2, "techniques has no such chart"),
+    (("run", "--chart", "difference", "-o", "x.svg", __file__), 2, "run has no such chart"),
+    (("run", "python", "train.py"), 2, "no script python - leave out python"),
+    (("profile", "gpt2", "--for", "80GB", "--memory"), 2, "--for 80GB runs nothing - leave out --memory"),
+    (("profile", "gpt2", "--for", "80GB", "--steps", "3"), 2, "leave out --steps 3"),
+    (("techniques", "gpt2", "--only", "amp", "--combine", "amp+amp"), 2, "needs two or more techniques"),
+    (("estimate", "gpt2", "--on", "H100", "--sweep", "batch=1,2", "--batch", "4"), 2, "leave out --batch 4"),
+    (("estimate", "gpt2", "--on", "H100", "--warmup", "5"), 2, "unknown --warmup 5"),
+    (("estimate", "gpt2", "--on", "H100", "--layers", "1", "--set", "n_layer=2"), 2, "both set the number of layers"),
+    (("peaks", "--dtype", ""), 2, "--dtype: the name is empty"),
+    ((*BERT, "--set", "num_hidden_layers=-1"), 2, "a model needs at least one layer"),
+    (("profile", "shown"), 1, "shown is an opanatomy report - to show it: opanatomy analyze shown"),
     (("profile", "gpt2", "-f", "xml"), 2, "unknown - use one of "),
     (("profile", "gpt2", "-o", "report.docx"), 2, "no report format has this file extension"),
     (("profile", "gpt2", "--inference", "--optimizer", "adamw"), 2, "--inference runs no backward"),
@@ -181,6 +197,7 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
 CONFIGURATIONS: Final = {
     "malformed": '{"model_type": "bert", ',
     "untyped": "{}",
+    "shown": '{"kind": "anatomy", "schema": 3, "provenance": {}}',
     "remote": '{"model_type": "mine", "auto_map": {"AutoConfig": "c.Mine"}, "architectures": ["Mine"]}',
 }
 
@@ -229,6 +246,26 @@ def test_a_torch_that_cannot_be_imported_is_named(file: str, tmp_path: Path) -> 
         "opanatomy: torch cannot be imported: OSError: libcudart.so.12: cannot open shared object file"
         " - check it with python -c 'import torch'\n",
     )
+
+
+@pytest.mark.parametrize("words", [("techniques", "gpt2"), ("estimate", "gpt2", "--on", "H100")])
+def test_a_torch_that_a_worker_cannot_import_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise RuntimeError('broken')")
+    code = f"import sys; from opanatomy.__main__ import main; sys.exit(main({list(words)}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    said = "opanatomy: torch cannot be imported: RuntimeError: broken - check it with python -c 'import torch'\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+def test_an_estimate_in_a_script_runs_the_script_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    sizes = "n_layer=1, n_embd=32, n_head=2, vocab_size=64"
+    settings = [tuple(pair.split("=")) for pair in sizes.split(", ")]
+    made = f"opanatomy.estimate('gpt2', on='H100', batch=1, seq=16, settings={settings!r})"
+    script.write_text(f"import opanatomy\nprint('once')\nprint({made})\n")
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    first, second = done.stdout.splitlines()
+    assert (first, second.startswith("<Anatomy of openai-community/gpt2"), done.stderr) == ("once", True, "")
 
 
 def test_without_torch_techniques_are_listed(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import opanatomy
 from opanatomy.__main__ import main
 from opanatomy.devices.ceilings import KnownCeilings
 from opanatomy.devices.match import ceilings_of
@@ -325,3 +327,34 @@ def test_it_says_how_its_kind_came_out(model: str, options: dict[str, Any], kind
     text = " ".join(terminal_report(report, width=80).split())
     said = f"{tried.runs} published runs of this kind ({kind}): {tried.inside} within the range"
     assert (said if tried.runs else f"no published run of this kind ({kind}):") in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"on": None}, "estimate: on=None - pass the name of a device"),
+        ({"on": [5]}, "estimate: on=[5] - pass the name of a device"),
+        ({"on": []}, "estimate: on=[] - pass the name of a device"),
+        ({"on": "H100", "devices": 2.5}, "devices=2.5: must be a whole number"),
+        ({"on": "H100", "devices": 0}, "devices=0: must be at least 1"),
+        ({"on": "H100", "devices": 2, "link": 5}, "link=5: must be text"),
+        ({"on": "H100", "sweep": {}}, "sweep={}: must be text"),
+        ({"on": "H100", "tokens_per_second": -1}, "tokens_per_second=-1: must be positive and finite"),
+        ({"on": "H100", "tf32": "y"}, "tf32='y': must be True or False"),
+        ({"model": None, "on": "H100"}, "estimate: the model is None - pass its name"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        opanatomy.estimate(**{"model": "gpt2", **arguments})
+
+
+def test_a_rate_of_what_is_no_decoder(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", BERT, *SMALL, "--on", "H100", "--tokens-per-second", "100"]) == 2
+    assert "--tokens-per-second applies only to the training of text decoders" in capfd.readouterr().err
+
+
+def test_a_device_named_twice_is_estimated_once() -> None:
+    report = estimated(BERT, "H100", "H100", layers=2, seq=64, batch=4)
+    assert report.estimated is not None
+    assert len(report.estimated.devices) == 1

@@ -120,6 +120,8 @@ def find_configuration(model: str, *, hub: bool = False, trust_remote_code: bool
 
     `hub` skips the catalog. A local path or a catalog name needs no network.
     """
+    if not model.strip():
+        raise UsageError("MODEL is empty - pass a catalog name, a Hub id, a folder or file.py:function")
     path = _local_path(model)
     name = find_name(model)
     if path is not None:
@@ -180,6 +182,8 @@ def _check_type(configuration: Configuration, trust_remote_code: bool) -> None:
         raise ModelError(
             f'{name}: "architectures" in its configuration is not a list of names - write it like ["BertForMaskedLM"]'
         )
+    if {"schema", "provenance"} <= configuration.content.keys():
+        raise ModelError(f"{name} is an opanatomy report - to show it: opanatomy analyze {name}")
     if not isinstance(known, str) or not known:
         raise ModelError(f'{name}: its configuration has no model_type - add one, such as "model_type": "bert"')
     if known in CONFIG_MAPPING:
@@ -250,6 +254,9 @@ def apply_settings(
     """
     content = deepcopy(content)
     changes = _keep_layers(content, config, layers) if layers is not None else []
+    counted = {key for key, _ in settings} & {*LAYER_KEYS}
+    if layers is not None and counted:
+        raise UsageError(f"--layers {layers} and --set {counted.pop()} both set the number of layers - leave one out")
     for key, text in settings:
         try:
             value = json.loads(text)
@@ -307,6 +314,8 @@ def _set(content: dict[str, Any], config: Any, path: str, value: Any) -> list[st
         raise UsageError(
             f"--set {path}={_text(value)}: {config.model_type} has no {key!r} - did you mean {', '.join(near)}?"
         )
+    if key in LAYER_KEYS and isinstance(value, int) and value < 1:
+        raise UsageError(f"--set {path}={value}: a model needs at least one layer")
     if isinstance(getattr(config, key, None), int) and isinstance(value, str):
         raise UsageError(f"--set {path}={value}: {value!r} is not a number - {key} is {getattr(config, key)}")
     before = content.get(key, getattr(config, key, None))

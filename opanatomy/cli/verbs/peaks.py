@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from opanatomy.errors import CaptureError
+from opanatomy.errors import CaptureError, UsageError
 from opanatomy.options import CEILINGS
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     given = parse_overrides(arguments.peak, arguments.bandwidth)
     words = [word.strip() for word in (arguments.dtype or "").split(",")]
+    if arguments.dtype is not None and not any(words):
+        raise UsageError("--dtype: the name is empty - use one of " + ", ".join(PEAK_TYPES))
     asked = [data_type(word, f"--dtype {arguments.dtype}") for word in words if word]
     dtypes = asked or list(PEAK_TYPES)
     from opanatomy.capture.device.accelerators import check_measurable

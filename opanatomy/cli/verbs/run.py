@@ -38,7 +38,9 @@ def run(arguments: argparse.Namespace) -> None:
     if not given:
         raise UsageError("run: no script - write opanatomy run [options] train.py [its arguments]")
     if not arguments.module and not os.path.exists(given[0]):
-        raise UsageError(f"run: no script {given[0]} - put the script's options after its name")
+        python = os.path.basename(given[0]).startswith("python") and len(given) > 1
+        todo = f"leave out {given[0]}" if python else "pass the path of a script; its options follow its name"
+        raise UsageError(f"run: no script {given[0]} - {todo}")
     if sys.flags.ignore_environment or sys.flags.no_site:
         raise UsageError("run: python -E, -I and -S prevent opanatomy from following the script - leave them out")
     name = given[0].rsplit(".", 1)[-1] if arguments.module else os.path.basename(given[0])
