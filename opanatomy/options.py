@@ -179,6 +179,11 @@ def checked(option: Option, value: Any, spelled: Spelling) -> Any:
         if not 0 < amount < math.inf:
             raise UsageError(f"{spelled(option, value)}: must be positive and finite")
         return amount
+    if option.kind is Kind.PAIRS:
+        try:
+            return tuple((str(key), str(text)) for key, text in value)
+        except (TypeError, ValueError):
+            raise UsageError(f"{spelled(option, value)}: must be pairs of a name and a value") from None
     if option.kind is Kind.SWITCH and not (isinstance(value, int) and value in (0, 1)):
         raise UsageError(f"{spelled(option, value)}: must be {option.kind.value}")
     if option.canonical is not None:

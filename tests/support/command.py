@@ -213,6 +213,7 @@ def _be_the_command(
     exit_code: Any = 1
     try:
         signal.alarm(round(timeout))
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the server ignores it
         os.chdir(cwd)
         os.environ.update(environment)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
