@@ -177,6 +177,7 @@ def test_every_recorder_writes_where_a_comparison_collects(here: Path, monkeypat
             "--output is not an option of a run - leave it out, or use it with compare",
         ),
         (["--run", "profile gpt2 --fail-if 'time > 1s'"], "--fail-if is not an option of a run"),
+        (["--run", "profile gpt2 --for 80GB"], "--for runs nothing - leave it out"),
         (["--run", "profile gpt2 --trace a.json.gz"], "--trace is not an option of a run"),
         (["--run", "profile gpt2 --full"], "--full is not an option of a run"),
         (["--run", "profile gpt2 --no-trace --suggest 0", "--times", "0"], "--times 0: must be at least 1"),

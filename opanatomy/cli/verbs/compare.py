@@ -141,5 +141,7 @@ def _check_profile(command: Command, arguments: argparse.Namespace) -> None:
                 f"--run {command.text!r}: {option.flags[-1]} is not an option of a run - leave it out, or use it with"
                 " compare"
             )
+    if given.limit is not None:
+        raise UsageError(f"--run {command.text!r}: --for runs nothing - leave it out")
     check_together(given, as_flag)
     run_options(given)
