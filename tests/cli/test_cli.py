@@ -164,7 +164,7 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("techniques", "gpt2", "--only", "amp", "--combine", "amp+amp"), 2, "needs two or more techniques"),
     (("estimate", "gpt2", "--on", "H100", "--sweep", "batch=1,2", "--batch", "4"), 2, "leave out --batch 4"),
     (("estimate", "gpt2", "--on", "H100", "--warmup", "5"), 2, "unknown --warmup 5"),
-    (("estimate", "gpt2", "--on", "H100", "--layers", "1", "--set", "n_layer=2"), 1, "both set the number of layers"),
+    (("estimate", "gpt2", "--on", "H100", "--layers", "1", "--set", "n_layer=2"), 1, "set different numbers of layers"),
     (("peaks", "--dtype", ""), 2, "--dtype: the name is empty"),
     ((*BERT, "--set", "num_hidden_layers=-1"), 2, "a model needs at least one layer"),
     (("profile", "shown"), 1, "shown is an opanatomy report - to show it: opanatomy analyze shown"),

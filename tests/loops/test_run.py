@@ -282,7 +282,7 @@ def test_steps_are_cycles_of_updates(keys: str, known: int, steps: list[int]) ->
     ("words", "said"),
     [
         ((), "run: no script - write opanatomy run [options] train.py"),
-        (("none.py",), "run: no script none.py - put the script's options after its name"),
+        (("none.py",), "run: no script none.py - pass the path of a script"),
         (("--trace", "step.txt", "train.py"), "the name must end in .json or .json.gz"),
         (("-o", "taken.json", "train.py"), "cannot write taken.json: it already exists"),
         (("--steps", "0", "train.py"), "--steps"),

@@ -254,9 +254,11 @@ def apply_settings(
     """
     content = deepcopy(content)
     changes = _keep_layers(content, config, layers) if layers is not None else []
-    counted = {key for key, _ in settings} & {*LAYER_KEYS}
-    if layers is not None and counted:
-        raise UsageError(f"--layers {layers} and --set {counted.pop()} both set the number of layers - leave one out")
+    for key, text in settings:
+        if layers is not None and key in LAYER_KEYS and text != str(layers):
+            raise UsageError(
+                f"--layers {layers} and --set {key}={text} set different numbers of layers - leave one out"
+            )
     for key, text in settings:
         try:
             value = json.loads(text)
