@@ -113,7 +113,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         ("bert-lage-uncased", {}, "did you mean google-bert/bert-large-uncased"),
         ("nobody/zzzzzzzz", {}, "use a local folder"),
         ("no/such/model", {}, "not a catalog name"),
-        ("", {}, "not a catalog name"),
+        ("", {}, "MODEL is empty"),
         ("./nowhere", {}, "no such file or folder"),
         ("nowhere.json", {}, "no such file or folder"),
         ("gpt2", {"hub": True}, "leave out --hub"),

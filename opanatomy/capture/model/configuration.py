@@ -121,7 +121,7 @@ def find_configuration(model: str, *, hub: bool = False, trust_remote_code: bool
     `hub` skips the catalog. A local path or a catalog name needs no network.
     """
     if not model.strip():
-        raise UsageError("MODEL is empty - pass a catalog name, a Hub id, a folder or file.py:function")
+        raise ModelError("MODEL is empty - pass a catalog name, a Hub id, a folder or file.py:function")
     path = _local_path(model)
     name = find_name(model)
     if path is not None:
@@ -257,9 +257,8 @@ def apply_settings(
     for key, text in settings:
         if layers is not None and key in LAYER_KEYS and text != str(layers):
             raise UsageError(
-                f"--layers {layers} and --set {key}={text} set different numbers of layers - leave one out"
+                f"--layers {layers} and --set {key}={text} are different numbers of layers - leave one out"
             )
-    for key, text in settings:
         try:
             value = json.loads(text)
         except ValueError:  # no JSON: the text itself
