@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import re
 import sys
@@ -56,11 +57,13 @@ def entered(*legs: Leg) -> list[tuple[str, str]]:
             calls.append((name[len(PACKAGE) + 1 :], frame.f_code.co_name))
 
     for leg in legs:
+        gc.disable()  # a test before may have left a callback of its own on the collector
         sys.setprofile(note)
         try:
             leg()
         finally:
             sys.setprofile(None)
+            gc.enable()
     return calls
 
 
