@@ -77,7 +77,7 @@ def failed_import(error: BaseException) -> str | None:
         error = error.__cause__
     library = None
     for frame, _ in walk_tb(error.__traceback__):
-        if frame.f_code.co_filename.startswith(_PACKAGE):
+        if os.path.abspath(frame.f_code.co_filename).startswith(_PACKAGE):
             library = None
         elif frame.f_code.co_name == "<module>":
             library = str(frame.f_globals.get("__name__")).partition(".")[0]
