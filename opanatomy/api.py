@@ -90,6 +90,9 @@ def analyze(
     expression.
     """
     rules = phase_rules_of({} if phases is None else phases)
+    categories = {} if categories is None else categories
+    if not isinstance(categories, Mapping) or not all(isinstance(text, str) for text in categories.values()):
+        raise UsageError("analyze: categories is not a dictionary of texts - pass {'name': REGEX, ...}")
     changes = changes_of(texts_of("analyze: what_if", what_if or ()))
     names = [trace] if isinstance(trace, (str, bytes, os.PathLike)) else trace
     if not isinstance(names, Iterable):
@@ -108,7 +111,7 @@ def analyze(
             at=at,
             what_if=changes,
             timeline=checked(TIMELINE, timeline, as_argument),
-            categories=categories_of("analyze: categories ", _mapping("categories", categories).items()),
+            categories=categories_of("analyze: categories ", categories.items()),
         )
         return located(anatomy, paths, rules)
     except TraceError as error:
@@ -271,9 +274,8 @@ def estimate(
     names = [on] if isinstance(on, str) else list(on) if isinstance(on, Iterable) else [None]
     if not names or not all(isinstance(name, str) for name in names):
         raise UsageError(f"estimate: on={on!r} - pass the name of a device, or several, such as 'H100'")
-    for option, value in (
-        (DEVICES, devices), (LINK, link), (SWEEP, sweep), (ALLOW_TF32, tf32), (RATE, tokens_per_second)
-    ):  # fmt: skip
+    given = {DEVICES: devices, LINK: link, SWEEP: sweep, ALLOW_TF32: tf32, RATE: tokens_per_second}
+    for option, value in given.items():
         checked(option, value, as_argument)
     asked = {name: getattr(run, name) for name in ("texts", "batch", "seq")}
     asked |= {"devices": devices, "link": link, "sweep": sweep, "on": names}
@@ -330,13 +332,6 @@ def _recorded(subject: Subject, options: RunOptions, target: Path | None, force:
 
 
 # ------------------------------------------------------------------------------------------------------------- checks
-
-
-def _mapping(name: str, value: object) -> Mapping[str, str]:
-    """Return the value of an argument that maps texts to texts, empty for `None`."""
-    if not (value is None or (isinstance(value, Mapping) and all(isinstance(each, str) for each in value.values()))):
-        raise UsageError(f"analyze: {name}={value!r}: pass a mapping of names to patterns")
-    return value or {}
 
 
 def _arguments(inputs: object) -> Inputs:

@@ -59,7 +59,7 @@ class OutputError(OpanatomyError):
 
 
 class GateError(OpanatomyError):
-    """A failed check, a `fail_if` condition that was true, or a step that does not fit into the memory of `--for`.
+    """A failed check, a `fail_if` condition that was true or unknown, or a step that does not fit into `--for`.
 
     `reasons` has one line for each.
     """

@@ -793,8 +793,8 @@ PROFILE: Final = (*RUN, *REPORT, *PAGE, FAIL_IF, PROCESSES, SUGGEST, OOM, TRACE,
 #: Options of what a run measures, without effect if nothing is run.
 OF_A_RUN: Final = (
     *(option for option in RUN if option.name in ("steps", "warmup", "memory", "lines", "check")),
-    FAIL_IF, PROCESSES, SUGGEST, OOM, TRACE, NO_TRACE,
-)  # fmt: skip
+    *(FAIL_IF, PROCESSES, SUGGEST, OOM, TRACE, NO_TRACE),
+)
 
 TIMELINE: Final = Option(
     name="timeline",

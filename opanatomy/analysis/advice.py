@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from opanatomy.analysis.aggregate import is_fusible
 from opanatomy.analysis.costs import Costs, costs_of, input_of_run, loading, steps_of, steps_of_window
-from opanatomy.analysis.evidence import CASTS, casts, largest_shape, score_shapes, situation_of
+from opanatomy.analysis.evidence import CASTS, SOFTMAX_OF_SDPA, casts, largest_shape, score_shapes, situation_of
 from opanatomy.analysis.idle import SHORT_GAP_NS
 from opanatomy.levers import LEVER, Context
 from opanatomy.records.anatomy import (
@@ -34,6 +34,7 @@ from opanatomy.records.anatomy import (
     IdleRow,
     Situation,
 )
+from opanatomy.records.memory import MATH_ATTENTION
 from opanatomy.records.patterns import regex
 from opanatomy.records.run import RunClock
 from opanatomy.records.runtime_calls import FREES
@@ -1394,8 +1395,8 @@ def _attention(view: View) -> Iterator[Advice]:
         named = "" if dropout else " (dropout_p=0)"
         tries = (f"Turn off attention dropout{named}, so that a fused kernel can run; this changes the training.",)
         pulled = {"option": f"--set {dropout}=0"} if dropout else {}
-    elif workload.attention == "sdpa" or any(row.operator == "aten::_safe_softmax" for row in rows):
-        tries = (_fuses_attention("_scaled_dot_product_attention_math"),)
+    elif workload.attention == "sdpa" or any(row.operator in SOFTMAX_OF_SDPA for row in rows):
+        tries = (_fuses_attention(MATH_ATTENTION),)
     else:
         masked = ", with is_causal=True if the mask is causal" if situation.score_mask else ""
         tries = (f"Call torch.nn.functional.scaled_dot_product_attention{masked}.",)
@@ -1995,7 +1996,7 @@ def _lowered_by(view: View, sizes: dict[str, int], *, at_failure: bool) -> dict[
 
 def _fuses_attention(function: str) -> str:
     """Return what fuses attention, by the function that allocates most of its scores."""
-    if function == "_scaled_dot_product_attention_math":
+    if function == MATH_ATTENTION:
         return (
             "Force a fused kernel: torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) warns why it cannot run."
         )

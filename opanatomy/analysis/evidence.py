@@ -10,6 +10,7 @@ from typing import Any, Final
 from msgspec.structs import fields
 
 from opanatomy.records.anatomy import Anatomy, Situation
+from opanatomy.records.memory import MATH_ATTENTION
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.work import OperatorRow
@@ -89,6 +90,10 @@ def merge_situations(ranks: Sequence[Situation]) -> Situation:
         known = [value for value in each if value is not None]
         values[field.name] = sum(each) if field.name.endswith("_copies") else max(known, default=None)
     return Situation(**{**values, "ranks": len(ranks)})
+
+
+#: Operators that `scaled_dot_product_attention` calls where no fused kernel runs.
+SOFTMAX_OF_SDPA: Final = frozenset({"aten::_safe_softmax", f"aten::{MATH_ATTENTION}"})
 
 
 def score_shapes(operators: Collection[OperatorRow]) -> set[tuple[int, ...]]:

@@ -128,15 +128,15 @@ def age(measured: str) -> str:
     return "today" if days < 1 else f"{days} day{'s' if days > 1 else ''}"
 
 
-_GIVE_THEM: Final = "use --peak and --bandwidth"
+_BY_OPTIONS: Final = "use --peak and --bandwidth"
 
 
 def _how_to_get_them(machine: Machine | None) -> str:
     """Return what to do about unknown peaks: only those of a known machine can be measured."""
     if machine is None:
-        return _GIVE_THEM
+        return _BY_OPTIONS
     command = f"OMP_NUM_THREADS={machine.threads} opanatomy peaks" if machine.threads else "opanatomy peaks"
-    return f"run `{command}` on the device and analyze the trace there, or {_GIVE_THEM}"
+    return f"run `{command}` on the device and analyze the trace there, or {_BY_OPTIONS}"
 
 
 class KnownCeilings(Struct, frozen=True):

@@ -34,6 +34,7 @@ from opanatomy.memory.inferred import (
 from opanatomy.memory.passes import ALLOCATES, PhaseIntervals, unbroken
 from opanatomy.records.columns import Bool, Categorical, Int64, MemoryEvents, categorical_of
 from opanatomy.records.memory import (
+    MATH_ATTENTION,
     Memory,
     MemoryBlocks,
     MemoryComponent,
@@ -88,8 +89,6 @@ _CASTS: Final = "at::autocast::cached_cast"
 _SOFTMAX: Final = regex(r"^(?:_|_safe_|_masked_)?softmax(?:_int|_out)?$")
 _SOFTMAX_IN_PYTHON: Final = regex(r"^(?!log_)\w*softmax$")
 _PRODUCTS: Final = frozenset({"bmm", "bmm_out", "baddbmm", "baddbmm_", "baddbmm_out"})
-#: The part of `scaled_dot_product_attention` that writes its scores, where no fused kernel runs.
-MATH_ATTENTION: Final = "_scaled_dot_product_attention_math"
 #: The outermost frames of threads that the program began.
 _OUTERMOST: Final = frozenset({"<module>", "_bootstrap", "_run_code", "_bootstrap_inner"})
 _NO_PHASE: Final = -1

@@ -405,6 +405,10 @@ def _conventions(
         yield replace(made, flops_per_second=made.flops * each, mfu=made.flops * each / peak if peak else None)
 
 
+#: Tasks of a model that only encodes, as the published runs do.
+_OF_ENCODERS: Final = ("masked-lm", "sequence-classification", "token-classification", "image-classification")
+
+
 def tried_of(step: SimulatedStep, options: RunOptions) -> Tried:
     """Return how estimates of this kind of step came out next to published runs: a row of docs/estimate.md."""
     flops: Counter[bool] = Counter()
@@ -418,8 +422,7 @@ def tried_of(step: SimulatedStep, options: RunOptions) -> Tried:
         kind = "mixture of experts" if step.decoder.idle else "dense decoder"
     else:
         attention = any("attention" in call.operator or call.operator.endswith("::_softmax") for call in step.calls)
-        decodes = "ConditionalGeneration" in (step.workload.architecture or "")  # an encoder-decoder
-        otherwise = "dense encoder" if attention and not decodes else "other network"
+        otherwise = "dense encoder" if attention and step.workload.task in _OF_ENCODERS else "other network"
         kind = "convolutional network" if flops[True] > flops[False] else otherwise
     rows = msgspec.json.decode((Path(__file__).parent / "errors.json").read_bytes(), type=list[Tried])
     return next((row for row in rows if row.kind == kind), Tried(kind=kind))

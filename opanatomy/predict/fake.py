@@ -675,9 +675,9 @@ def simulate(options: RunOptions, sampling: Sampling | None = None, gpu: Gpu | N
     except OpanatomyError:
         raise
     except Exception as error:
-        # torch tries an operator without a kernel for fake tensors on real ones too: the first error names it.
         if broken := failed_import(error):
             raise CaptureError(broken) from error
+        # torch tries an operator without a kernel for fake tensors on real ones too: the first error names it.
         first = error.__context__ if isinstance(error.__context__, NotImplementedError) else error
         raise EstimateError(
             f"the step cannot run on fake tensors: {said_by(first)} - use --debug for the traceback"

@@ -87,7 +87,7 @@ def _technique(name: str, flag: str) -> Lever:
 
 
 def _check_combination(text: str, context: Context) -> None:
-    """Raise `UsageError` if two techniques of a combination set one option to different values."""
+    """Raise `UsageError` unless two or more techniques are combined, none of which contradicts another."""
     values: dict[str, Any] = {}
     techniques = [_technique(name, "--combine") for name in text.split(AND)]
     if len({technique.name for technique in techniques}) < 2:

@@ -54,18 +54,18 @@ def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([_PRELOAD])
     # The server imports torch for seconds: an interrupt, which the terminal sends to all, would be a traceback there.
-    with _interrupts(signal.SIG_IGN):
+    with _without_interrupts():
         forkserver.ensure_running()
     return context
 
 
 @contextmanager
-def _interrupts(handler: Any) -> Iterator[None]:
-    """Handle SIGINT so in the block; as before in another thread, which cannot set handlers."""
+def _without_interrupts() -> Iterator[None]:
+    """Ignore SIGINT in the block, and in a process that it begins; not in another thread, which cannot set handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, handler)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:

@@ -73,7 +73,7 @@ SPAN_COLUMNS: Final = (
     Column(name="kind", known_with=("lane",), values=span_kind, meaning=(
         "what happened: a phase, a class of work, `computing`, `exposed_communication`, `waiting_for_ranks`, "
         "`exposed_copies`, `outside`, `unrecorded`, `idle_CAUSE`; on the host `operators`, `launching`, `waiting`, "
-        "`runtime`, `python`, `framework`"
+        "`runtime`, `python`, `framework`, `input`"
     )),
     Column(name="name", meaning="the kernel, copy or fill; on the host the innermost event", text="name"),
     Column(name="operator", meaning="the operator that launched it, or the event around a runtime call", text="name"),

@@ -12,6 +12,9 @@ from opanatomy.records.codec import Name, Record
 from opanatomy.records.patterns import regex
 from opanatomy.records.taxonomy import Phase
 
+#: The part of `scaled_dot_product_attention` that writes its scores, where no fused kernel runs.
+MATH_ATTENTION: Final = "_scaled_dot_product_attention_math"
+
 
 class MemoryComponent(Record, frozen=True, kw_only=True):
     """One component of a step's memory: measured and theoretical, with the formula as text.

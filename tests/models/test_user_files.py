@@ -137,7 +137,7 @@ def test_files_of_the_same_name_keep_apart(folder: Path) -> None:
         ("my models/nett.py:make", "no file my models/nett.py - did you mean my models/net.py"),
         (
             "my models/net.py",
-            "it names no function - add the one that returns (module, inputs), such as my models/net.py:make",
+            "it names no function - pass the one that returns (module, inputs), such as my models/net.py:make",
         ),
         ("my models/net.py:make()", "'make()' does not name a function"),
         ("my models/syntax.py", "it names no function, and the file cannot be read ("),

@@ -68,7 +68,7 @@ def file_and_function(model: str) -> tuple[Path, str] | None:
         if not names:
             instead = f"add one that returns (module, inputs), or run it as a script: opanatomy run {path}"
             raise ModelError(f"{model}: {named}, and the file has none without arguments - {instead}")
-        raise ModelError(f"{model}: {named} - add the one that returns (module, inputs), such as {path}:{names[0]}")
+        raise ModelError(f"{model}: {named} - pass the one that returns (module, inputs), such as {path}:{names[0]}")
     return path, match["function"]
 
 

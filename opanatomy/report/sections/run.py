@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from opanatomy.analysis.costs import are_by_updates, costs_of, is_whole_trace, nothing_recorded, steps_of_window
+from opanatomy.analysis.evidence import SOFTMAX_OF_SDPA
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.workload import TextBatchRow, TokenizerRow
 from opanatomy.report.section import (
@@ -36,8 +37,6 @@ from opanatomy.report.units import noun
 
 #: Vendors by torch's names for kinds of devices.
 _MAKERS: Final = {"cuda": "NVIDIA", "rocm": "AMD", "xpu": "Intel"}
-#: Operators that scaled_dot_product_attention calls if it is not one kernel.
-_SOFTMAX_OF_SDPA: Final = {"aten::_safe_softmax", "aten::_scaled_dot_product_attention_math"}
 
 
 def title(anatomy: Anatomy) -> Section:
@@ -168,7 +167,7 @@ def _options(anatomy: Anatomy) -> tuple[str | Phrase | None, ...]:
     # SDPA may run decomposed (matmul + softmax), as torch runs it on the CPU with dropout.
     names = {row.part_of or row.operator for row in anatomy.operators}
     fused = any("scaled_dot_product" in name and "math" not in name for name in names)
-    unfused = workload.attention == "sdpa" and names & _SOFTMAX_OF_SDPA and not fused
+    unfused = workload.attention == "sdpa" and names & SOFTMAX_OF_SDPA and not fused
 
     checkpointing = None
     if workload.checkpointing:
